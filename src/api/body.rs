@@ -261,8 +261,7 @@ impl Members {
 
     fn finish(mut self) -> Result<(), Problem> {
         for name in self.values.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {
-            let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
-            self.errors.push(FieldError::new(pointer, "is not a known key"));
+            self.errors.push(FieldError::member(name, "is not a known key"));
         }
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::validation(self.errors)) }
     }

@@ -18,6 +18,7 @@ pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
         header::AUTHORIZATION,
         header::CONTENT_TYPE,
         header::IF_MATCH,
+        header::IF_NONE_MATCH,
         custom("idempotency-key"),
         custom("last-event-id"),
         custom("x-request-id"),

@@ -4,16 +4,17 @@
 //! scripts.
 
 use askama::Template;
-use axum::body::Bytes;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::document::Document as CachedDocument;
 use super::openapi::document_json;
+use super::problem::{KINDS, Kind};
 
 const STYLE: &str = include_str!("../../templates/docs.css");
 
@@ -26,6 +27,7 @@ struct Page<'a> {
     operations: Vec<Operation>,
     events: Map<String, Value>,
     schemas: Map<String, Value>,
+    problems: &'static [Kind],
 }
 
 /// The parts of an OpenAPI document that the page shows.
@@ -87,7 +89,7 @@ struct Body {
 /// The rendered page with its content security policy.
 #[derive(Clone)]
 pub struct Docs {
-    html: Bytes,
+    html: CachedDocument,
     policy: HeaderValue,
 }
 
@@ -98,13 +100,14 @@ impl Docs {
         let policy = format!(
             "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
-        Docs { html: html.into(), policy: HeaderValue::try_from(policy).expect("base64 and ASCII") }
+        let html = CachedDocument::new("text/html; charset=utf-8", html);
+        Docs { html, policy: HeaderValue::try_from(policy).expect("base64 and ASCII") }
     }
 
-    pub fn response(&self) -> Response {
-        let content_type = HeaderValue::from_static("text/html; charset=utf-8");
-        let headers = [(header::CONTENT_SECURITY_POLICY, self.policy.clone()), (header::CONTENT_TYPE, content_type)];
-        (headers, self.html.clone()).into_response()
+    pub fn response(&self, request: &HeaderMap) -> Response {
+        let mut response = self.html.response(request);
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, self.policy.clone());
+        response
     }
 }
 
@@ -122,6 +125,7 @@ fn page(document: Value, base: &str) -> Page<'_> {
         operations: operations.collect(),
         events: webhooks.into_iter().map(|(name, mut item)| (name, item["post"].take())).collect(),
         schemas: components.schemas,
+        problems: KINDS,
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::messages::{Header, body_example, body_schema, description, headers};
 use super::problem::{FieldError, Problem};
 use crate::events::{CATALOGUE, Rule};
-use crate::manage::Fault;
+use crate::manage::{Fault, MalformedCursor};
 
 const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
 
@@ -68,6 +68,7 @@ enum When {
     HasBody,
     /// The body of a POST is read for its idempotency key even if the operation has none.
     ReadsBody,
+    ReadsNoBody,
     /// The body, the query or the idempotency key is validated.
     Validates,
     /// There is a parameter of this name.
@@ -75,14 +76,19 @@ enum When {
 }
 
 /// The problems that several operations share: when they occur, their description in the document, and an example.
-fn problems() -> [(When, &'static str, Problem); 12] {
+fn problems() -> [(When, &'static str, Problem); 13] {
     let invalid = "The request is not valid: `errors` lists every error; or the Idempotency-Key is malformed or was used for another request";
     let required = FieldError::new("/url", "is required");
     [
         (
             When::ReadsBody,
-            "The body is not JSON, or ended early",
+            "The body is not JSON, or ended early; or the query has an unknown parameter",
             Problem::malformed_json("expected value at line 1 column 1"),
+        ),
+        (
+            When::ReadsNoBody,
+            "The query has an unknown parameter, or a cursor that does not belong to this list",
+            Problem::invalid_cursor(vec![FieldError::new("/cursor", MalformedCursor.to_string())]),
         ),
         (When::Always, "No valid token", Problem::unauthorized()),
         (When::HasParameter("webhook"), "The user has no such webhook", Fault::NoSuchWebhook.into()),
@@ -109,6 +115,7 @@ fn add_problems(operation: &mut Value, is_post: bool) {
             When::Post => is_post,
             When::HasBody => has_body,
             When::ReadsBody => has_body || is_post,
+            When::ReadsNoBody => !has_body && !is_post,
             When::Validates => has_body || is_post || has_parameter("limit"),
             When::HasParameter(name) => has_parameter(name),
         };

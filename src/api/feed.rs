@@ -142,7 +142,7 @@ pub async fn list(
         |text: &str| text.parse().map_err(|_: std::num::ParseIntError| "expected a label's id, a number".to_owned());
     let filter = FeedFilter { kinds, label: parameters.optional("label_id", label) };
     let (limit, wait) = (parameters.limit(), parameters.optional("wait", seconds));
-    let mut start = parameters.optional("after", |text| Start::parse(text, &cursors));
+    let mut start = parameters.position("after", |text| Start::parse(text, &cursors));
     let is_stream = accepts_stream(&headers);
     if let Some(last) = headers.get(LAST_EVENT_ID).filter(|last| is_stream && !last.is_empty()) {
         match last.to_str().ok().and_then(|last| cursors.parse(last).ok()) {

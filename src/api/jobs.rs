@@ -19,7 +19,7 @@ use super::schema::{EventName, JobKindName, JobStateName};
 use super::state::ApiState;
 use crate::domain::event::EventKind;
 use crate::domain::time::millis;
-use crate::manage::{EventSet, Job, MAX_LABELS, ReplayDraft, ReplayEventFault, Settings, replayable};
+use crate::manage::{EventSet, Job, List, MAX_LABELS, ReplayDraft, ReplayEventFault, Settings, replayable};
 
 /// What to replay
 #[derive(ToSchema)]
@@ -142,7 +142,8 @@ impl From<Job> for JobBody {
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body = ReplayWebhook,
     responses(
-        (status = 202, description = "Started; in a dry run, what would be", body = ReplayBody),
+        (status = 200, description = "A dry run: what would be replayed", body = ReplayBody),
+        (status = 202, description = "Started", body = ReplayBody),
         (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays",
          body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -157,14 +158,13 @@ pub async fn replay(
     // First, so that an unknown webhook is reported before errors of the body.
     let settings = manage.webhook(&actor.user, id).await?.settings;
     let Replay { draft, dry_run } = body.read_with(|members| Replay::read(members, &settings))?;
-    let (job_id, scope) = match dry_run {
-        true => (None, manage.preview_replay(&actor.user, id, &draft).await?),
-        false => {
-            let started = manage.replay(&actor, id, &draft).await?;
-            (Some(started.id), started.scope)
-        }
+    let (status, job_id, scope) = if dry_run {
+        (StatusCode::OK, None, manage.preview_replay(&actor.user, id, &draft).await?)
+    } else {
+        let started = manage.replay(&actor, id, &draft).await?;
+        (StatusCode::ACCEPTED, Some(started.id), started.scope)
     };
-    Ok((StatusCode::ACCEPTED, Json(ReplayBody { job_id, count: scope.count, exact: scope.is_exact })))
+    Ok((status, Json(ReplayBody { job_id, count: scope.count, exact: scope.is_exact })))
 }
 
 /// List jobs
@@ -176,7 +176,7 @@ pub async fn replay(
         ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("limit" = Option<u8>, Query, description = "The number of jobs; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
-         pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
+         pattern = "^[A-Za-z0-9_-]{28}$"),
     ),
     responses((status = 200, description = "A page of jobs", body = Page<JobBody>,
                headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
@@ -187,7 +187,7 @@ pub async fn list(
     WebhookId(webhook): WebhookId,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let (limit, cursor) = (parameters.limit(), parameters.cursor());
+    let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Jobs(webhook)));
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;

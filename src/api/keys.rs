@@ -1,7 +1,7 @@
 //! Replaces a webhook's keys, and publishes the public ones.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
@@ -14,6 +14,7 @@ use super::body::{FromMembers, Members, OptionalObject, string};
 use super::problem::Problem;
 use super::query::{Parameters, WebhookId};
 use super::state::{ApiState, Requester};
+use super::strict_query::reject_unknown;
 use crate::domain::time::millis;
 use crate::manage::{Manage, NewKeys, Overlap, PublicKey, PublicKeyCursor, PublicKeys};
 
@@ -102,10 +103,15 @@ impl From<PublicKey> for PublicKeyBody {
 }
 
 /// Serves the public keys to anybody: those of one webhook, whose id its receiver knows, or those of all, which do not name their webhooks.
-pub async fn public_keys(State(state): State<ApiState>, mut parameters: Parameters) -> Result<Response, Problem> {
+pub async fn public_keys(
+    State(state): State<ApiState>,
+    RawQuery(query): RawQuery,
+    mut parameters: Parameters,
+) -> Result<Response, Problem> {
     state.count_request(Requester::PublicKeysReader)?;
+    reject_unknown(&query.unwrap_or_default(), &["webhook", "cursor"])?;
     let webhook = parameters.optional("webhook", |text| text.parse::<Uuid>().map_err(|_| "expected a UUID".to_owned()));
-    let after = parameters.optional("cursor", |text| {
+    let after = parameters.position("cursor", |text| {
         PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())
     });
     parameters.finish()?;

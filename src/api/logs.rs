@@ -17,7 +17,7 @@ use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
 use super::state::ApiState;
 use crate::domain::event::UnknownEvent;
 use crate::domain::time::millis;
-use crate::manage::{Entry, LogEntry, LogFilter, Redelivery, StatusClass};
+use crate::manage::{Entry, List, LogEntry, LogFilter, Redelivery, StatusClass};
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
@@ -120,7 +120,7 @@ impl From<Entry> for LogEntryBody {
         ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("limit" = Option<u8>, Query, description = "The number of entries; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
-         pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
+         pattern = "^[A-Za-z0-9_-]{28}$"),
         ("event" = Option<EventName>, Query, description = "Only this event"),
         ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
         ("status" = Option<StatusClassName>, Query, description = "Only this class of responses, or attempts without a response"),
@@ -136,12 +136,13 @@ pub async fn list(
     WebhookId(webhook): WebhookId,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let (limit, cursor) = (parameters.limit(), parameters.cursor());
+    let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Log(webhook)));
+    let (since, until) = parameters.period();
     let filter = LogFilter {
         event: parameters.optional("event", |name| name.parse().map_err(|error: UnknownEvent| error.to_string())),
         outcome: parameters.optional("outcome", query::outcome),
-        since: parameters.time("since"),
-        until: parameters.time("until"),
+        since,
+        until,
         status: parameters
             .optional("status", |name| StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))),
     };

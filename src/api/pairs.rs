@@ -31,6 +31,11 @@ impl Pairs {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
+    /// Returns the name of each pair.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
     /// Returns the pairs of all other names.
     pub fn except<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a (String, String)> {
         self.0.iter().filter(move |(given, _)| given != name)

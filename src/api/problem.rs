@@ -54,6 +54,11 @@ impl FieldError {
         FieldError { pointer: pointer.into(), detail: detail.into(), is_transient: false }
     }
 
+    /// The error of a member of the body, or of a parameter of the query.
+    pub fn member(name: &str, detail: impl Into<String>) -> Self {
+        FieldError::new(format!("/{}", name.replace('~', "~0").replace('/', "~1")), detail)
+    }
+
     /// Marks the error as one that the same value may not have later: it depends on the time, or on what can be changed.
     pub fn transient(self) -> FieldError {
         FieldError { is_transient: true, ..self }
@@ -64,7 +69,7 @@ impl FieldError {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemBody<'a> {
-    /// A stable identifier of the kind of error
+    /// A stable identifier of the kind of error. On this host, it leads to a description
     #[serde(rename = "type")]
     #[schema(example = "/problems/validation-failed")]
     kind: String,
@@ -77,44 +82,101 @@ pub struct ProblemBody<'a> {
     errors: &'a [FieldError],
 }
 
-/// A kind of error: its status, its stable name and its title.
-struct Kind(StatusCode, &'static str, &'static str);
+/// A kind of error: its status, its stable name, its title, and what a client can do about it.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    status: StatusCode,
+    pub slug: &'static str,
+    pub title: &'static str,
+    pub meaning: &'static str,
+}
 
-const MALFORMED_JSON: Kind = Kind(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON");
-const UNREADABLE_BODY: Kind = Kind(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read");
-const UNAUTHORIZED: Kind = Kind(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token");
-const CROSS_SITE: Kind = Kind(StatusCode::FORBIDDEN, "cross-site-request", "Refused");
-const NOT_FOUND: Kind = Kind(StatusCode::NOT_FOUND, "not-found", "Not found");
-const METHOD_NOT_ALLOWED: Kind = Kind(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed");
-const REQUEST_TIMEOUT: Kind = Kind(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long");
-const WEBHOOK_LIMIT: Kind = Kind(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached");
-const WEBHOOK_INACTIVE: Kind = Kind(StatusCode::CONFLICT, "webhook-inactive", "The webhook is inactive");
-const NOT_REDELIVERABLE: Kind = Kind(StatusCode::CONFLICT, "not-redeliverable", "The entry cannot be redelivered");
-const TOO_MANY_RECOVERIES: Kind = Kind(StatusCode::CONFLICT, "too-many-recoveries", "Too many recoveries");
-const KEY_IN_USE: Kind = Kind(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is in progress");
-const EVENT_GONE: Kind = Kind(StatusCode::GONE, "event-gone", "The event is gone");
-const PRECONDITION_FAILED: Kind =
-    Kind(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed");
-const CONTENT_TOO_LARGE: Kind = Kind(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large");
-const UNSUPPORTED_MEDIA_TYPE: Kind =
-    Kind(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "The body's type is not supported");
-const VALIDATION_FAILED: Kind = Kind(StatusCode::UNPROCESSABLE_ENTITY, "validation-failed", "The request is not valid");
-const KEY_MALFORMED: Kind =
-    Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-malformed", "The idempotency key is malformed");
-const KEY_REUSED: Kind =
-    Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The idempotency key was used before");
-const RATE_LIMITED: Kind = Kind(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests");
-const TOO_MANY_STREAMS: Kind = Kind(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many open streams");
-const INTERNAL: Kind = Kind(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error");
-const UNAVAILABLE: Kind = Kind(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable");
-const FEED_IN_PREPARATION: Kind =
-    Kind(StatusCode::SERVICE_UNAVAILABLE, "feed-in-preparation", "The feed is being prepared");
+macro_rules! kinds {
+    ($($name:ident: $status:ident, $slug:literal, $title:literal, $meaning:literal;)+) => {
+        $(const $name: Kind = Kind { status: StatusCode::$status, slug: $slug, title: $title, meaning: $meaning };)+
+        /// Every kind of error, for the documentation.
+        pub const KINDS: &[Kind] = &[$($name),+];
+    };
+}
+
+kinds! {
+    MALFORMED_JSON: BAD_REQUEST, "malformed-json", "The body is not JSON", "The detail says where parsing failed.";
+    UNREADABLE_BODY: BAD_REQUEST, "unreadable-body", "The body could not be read",
+        "The connection ended within the body, or its encoding is malformed. Send the request again.";
+    UNKNOWN_PARAMETER: BAD_REQUEST, "unknown-parameter", "The query has an unknown parameter",
+        "`errors` names each one, and the parameters that the operation has. Names are case-sensitive.";
+    INVALID_CURSOR: BAD_REQUEST, "invalid-cursor", "The cursor does not belong to this list",
+        "Pass the `next_cursor` of an earlier page of the same list, or start again without a cursor.";
+    UNAUTHORIZED: UNAUTHORIZED, "unauthorized", "No valid token",
+        "Send a token that is neither revoked nor expired, as `Authorization: Bearer <token>`.";
+    CROSS_SITE: FORBIDDEN, "cross-site-request", "Refused",
+        "A page of another site made the browser send the request. Open this service itself, or use a token.";
+    NOT_FOUND: NOT_FOUND, "not-found", "Not found",
+        "The path does not exist, or the resource does not exist or belongs to another user.";
+    METHOD_NOT_ALLOWED: METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed",
+        "The header `Allow` lists the methods of the resource.";
+    REQUEST_TIMEOUT: REQUEST_TIMEOUT, "request-timeout", "The request took too long",
+        "The body must arrive within 30 seconds.";
+    WEBHOOK_LIMIT: CONFLICT, "webhook-limit-reached", "Webhook limit reached",
+        "A user may have a limited number of webhooks. Delete one first.";
+    WEBHOOK_INACTIVE: CONFLICT, "webhook-inactive", "The webhook is inactive",
+        "Nothing is delivered to an inactive webhook. Activate it first.";
+    NOT_REDELIVERABLE: CONFLICT, "not-redeliverable", "The entry cannot be redelivered",
+        "The entry is a test, or its delivery has had as many rounds as possible.";
+    TOO_MANY_RECOVERIES: CONFLICT, "too-many-recoveries", "Too many recoveries",
+        "The webhook has too many unfinished jobs. Wait until one has finished, or cancel one.";
+    KEY_IN_USE: CONFLICT, "idempotency-key-in-use", "The request is in progress",
+        "The first request with this `Idempotency-Key` has not ended. Repeat the request after `Retry-After`.";
+    EVENT_GONE: GONE, "event-gone", "The event is gone", "The event is older than the retention period.";
+    PRECONDITION_FAILED: PRECONDITION_FAILED, "precondition-failed", "The webhook has changed",
+        "The webhook's version does not meet `If-Match` or `If-None-Match`. Read it again, then repeat the edit.";
+    CONTENT_TOO_LARGE: PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large",
+        "The detail names the limit.";
+    UNSUPPORTED_MEDIA_TYPE: UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "The body's type is not supported",
+        "Send the body as `Content-Type: application/json`.";
+    VALIDATION_FAILED: UNPROCESSABLE_ENTITY, "validation-failed", "The request is not valid",
+        "`errors` lists each error with a pointer to the member or parameter.";
+    KEY_MALFORMED: UNPROCESSABLE_ENTITY, "idempotency-key-malformed", "The idempotency key is malformed",
+        "Send one `Idempotency-Key` of 1 to 255 printable ASCII characters.";
+    KEY_REUSED: UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The idempotency key was used before",
+        "Another request had this `Idempotency-Key` within 24 hours. Choose a new one.";
+    RATE_LIMITED: TOO_MANY_REQUESTS, "rate-limited", "Too many requests", "Wait for `Retry-After`.";
+    TOO_MANY_STREAMS: TOO_MANY_REQUESTS, "too-many-streams", "Too many open streams",
+        "Close a stream or a long poll first.";
+    INTERNAL: INTERNAL_SERVER_ERROR, "internal-error", "Internal error",
+        "A fault of the service. Its operator finds the request in the server log by `X-Request-Id`.";
+    UNAVAILABLE: SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable",
+        "Send the request again after `Retry-After`.";
+    FEED_IN_PREPARATION: SERVICE_UNAVAILABLE, "feed-in-preparation", "The feed is being prepared",
+        "The indexes of the feed are being built after an upgrade. Send the request again after `Retry-After`.";
+}
 
 impl Kind {
     fn with(self, detail: impl Into<Cow<'static, str>>) -> Problem {
-        let Kind(status, slug, title) = self;
+        let Kind { status, slug, title, meaning: _ } = self;
         let (errors, header, is_transient) = (Vec::new(), None, false);
         Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors, header, is_transient }))
+    }
+
+    fn listing(self, mut errors: Vec<FieldError>) -> Problem {
+        errors.truncate(MAX_ERRORS);
+        let detail = match errors.as_slice() {
+            [only] => format!("{}: {}", only.pointer, only.detail),
+            more => format!("{} errors, listed in `errors`", more.len()),
+        };
+        let mut problem = self.with(detail);
+        problem.0.is_transient = errors.iter().any(|error| error.is_transient);
+        problem.0.errors = errors;
+        problem
+    }
+
+    pub fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    /// The anchor of the kind's description on the page of the documentation.
+    pub fn anchor(&self) -> String {
+        format!("problem-{}", self.slug)
     }
 }
 
@@ -214,16 +276,16 @@ impl Problem {
         UNSUPPORTED_MEDIA_TYPE.with("send the body as `Content-Type: application/json`")
     }
 
-    pub fn validation(mut errors: Vec<FieldError>) -> Problem {
-        errors.truncate(MAX_ERRORS);
-        let detail = match errors.as_slice() {
-            [only] => format!("{}: {}", only.pointer, only.detail),
-            more => format!("{} errors, listed in `errors`", more.len()),
-        };
-        let mut problem = VALIDATION_FAILED.with(detail);
-        problem.0.is_transient = errors.iter().any(|error| error.is_transient);
-        problem.0.errors = errors;
-        problem
+    pub fn validation(errors: Vec<FieldError>) -> Problem {
+        VALIDATION_FAILED.listing(errors)
+    }
+
+    pub fn unknown_parameters(errors: Vec<FieldError>) -> Problem {
+        UNKNOWN_PARAMETER.listing(errors)
+    }
+
+    pub fn invalid_cursor(errors: Vec<FieldError>) -> Problem {
+        INVALID_CURSOR.listing(errors)
     }
 
     pub fn too_many_pairs(limit: usize) -> Problem {

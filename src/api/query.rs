@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::pairs::Pairs;
 use super::problem::{FieldError, MAX_ERRORS, Problem};
 use crate::domain::delivery::Outcome;
-use crate::manage::{self, Cursor, Fault, MalformedCursor, OUTCOMES};
+use crate::manage::{self, Cursor, Fault, List, OUTCOMES};
 
 /// The error of a text that does not name an event.
 pub const UNKNOWN_EVENT: &str = "is not an event: GET /webhooks/event-types lists them";
@@ -97,11 +97,12 @@ pub fn one_of(names: &[&str]) -> String {
     format!("expected one of {}", names.join(", "))
 }
 
-/// The parameters of a query. Unknown ones are ignored; the errors of the others are reported at once.
+/// The parameters of a query. Their errors are reported at once; `strict_query` rejects unknown ones.
 pub struct Parameters {
     path: String,
     pairs: Pairs,
     errors: Vec<FieldError>,
+    has_invalid_cursor: bool,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Parameters {
@@ -117,7 +118,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
 
 impl Parameters {
     fn parse(query: &str) -> Result<Parameters, Problem> {
-        Ok(Parameters { path: String::new(), pairs: Pairs::parse(query.as_bytes())?, errors: Vec::new() })
+        Ok(Parameters {
+            path: String::new(),
+            pairs: Pairs::parse(query.as_bytes())?,
+            errors: Vec::new(),
+            has_invalid_cursor: false,
+        })
     }
 
     /// Reads the parameter `name`. None if it is absent or invalid.
@@ -157,9 +163,29 @@ impl Parameters {
         self.optional("limit", number).unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// Reads the end of the previous page.
-    pub fn cursor(&mut self) -> Option<Cursor> {
-        self.optional("cursor", |text| text.parse().map_err(|error: MalformedCursor| error.to_string()))
+    /// Reads the end of the previous page of a list.
+    pub fn cursor(&mut self, list: List) -> Option<Cursor> {
+        self.position("cursor", |text| Cursor::parse(list, text).map_err(|error| error.to_string()))
+    }
+
+    /// Reads where a list continues. An error is reported as that of a cursor, because the client may have taken it from another list.
+    pub fn position<T>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let errors = self.errors.len();
+        let position = self.optional(name, check);
+        self.has_invalid_cursor |= self.errors.len() > errors;
+        position
+    }
+
+    /// Reads a period, from `since` on and before `until`.
+    pub fn period(&mut self) -> (Option<Timestamp>, Option<Timestamp>) {
+        let since = self.time("since");
+        let until = self.time("until");
+        if let (Some(since), Some(until)) = (since, until)
+            && since > until
+        {
+            self.reject("/until", "must not be before since");
+        }
+        (since, until)
     }
 
     pub fn time(&mut self, name: &str) -> Option<Timestamp> {
@@ -173,9 +199,12 @@ impl Parameters {
     }
 
     pub fn finish(self) -> Result<Target, Problem> {
-        match self.errors.is_empty() {
-            true => Ok(Target { path: self.path, pairs: self.pairs }),
-            false => Err(Problem::validation(self.errors)),
+        if self.errors.is_empty() {
+            Ok(Target { path: self.path, pairs: self.pairs })
+        } else if self.has_invalid_cursor {
+            Err(Problem::invalid_cursor(self.errors))
+        } else {
+            Err(Problem::validation(self.errors))
         }
     }
 }

@@ -101,7 +101,8 @@ pub struct RecoveryBody {
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body = RecoverWebhook,
     responses(
-        (status = 202, description = "Started; in a dry run, what would be", body = RecoveryBody),
+        (status = 200, description = "A dry run: what would be recovered", body = RecoveryBody),
+        (status = 202, description = "Started", body = RecoveryBody),
         (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays",
          body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -118,15 +119,14 @@ pub async fn recover(
     let body: RecoverWebhook = body.read(manage)?;
     let dry_run = body.dry_run;
     let draft = body.draft().map_err(|_| Problem::internal())?;
-    let (job_id, scope) = match dry_run {
-        true => (None, manage.preview_recovery(&actor.user, id, draft).await?),
-        false => {
-            let started = manage.recover(&actor, id, draft).await?;
-            (Some(started.id), started.scope)
-        }
+    let (status, job_id, scope) = if dry_run {
+        (StatusCode::OK, None, manage.preview_recovery(&actor.user, id, draft).await?)
+    } else {
+        let started = manage.recover(&actor, id, draft).await?;
+        (StatusCode::ACCEPTED, Some(started.id), started.scope)
     };
     let JobScope { count, is_exact: count_is_exact, since, until } = scope;
     let (since, until) = (millis(since), millis(until));
     let body = RecoveryBody { job_id, recovery_id: job_id, count, count_is_exact, since, until, dry_run };
-    Ok((StatusCode::ACCEPTED, Json(body)))
+    Ok((status, Json(body)))
 }

@@ -1,35 +1,43 @@
 //! The API under its base path.
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::http::header;
+use axum::extract::Path;
+use axum::http::HeaderMap;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Redirect;
 use axum::routing::get;
 use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::docs::Docs;
-use super::problem::Problem;
+use super::document::Document;
+use super::problem::{KINDS, Problem};
 use super::state::ApiState;
-use super::{asyncapi, browser, idempotency, keys, middleware, openapi, session};
+use super::strict_query::{self, StrictQuery};
+use super::{asyncapi, browser, conditional, idempotency, keys, middleware, openapi, session};
 
 /// Returns the API's router. Its fallback responds to every unknown path, also for the routers that it is merged with.
 pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path().to_owned();
-    let openapi_document = Bytes::from(openapi::document_text(&base_path));
-    let asyncapi_document = Bytes::from(asyncapi::document_text());
+    let openapi_document = Document::json(openapi::document_text(&base_path));
+    let asyncapi_document = Document::json(asyncapi::document_text());
     let docs = Docs::new(&base_path);
     let cors = browser::cors(state.cors_origins());
-    let (operations, _) = openapi::operations().split_for_parts();
+    let (operations, described) = openapi::operations().split_for_parts();
+    let strict_query = StrictQuery::new(state.clone(), &described);
     let operations = operations
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
+        .route_layer(from_fn_with_state(strict_query, strict_query::check))
         .route_layer(from_fn_with_state(state.clone(), session::protect))
-        .route("/openapi.json", get(async move || json(openapi_document)))
-        .route("/asyncapi.json", get(async move || json(asyncapi_document)))
-        .route("/docs", get(async move || docs.response()))
+        .route("/openapi.json", get(async move |headers: HeaderMap| openapi_document.response(&headers)))
+        .route("/asyncapi.json", get(async move |headers: HeaderMap| asyncapi_document.response(&headers)))
+        .route("/docs", get(async move |headers: HeaderMap| docs.response(&headers)))
         .with_state(state.clone());
-    let public = Router::new().route(keys::PUBLIC_KEYS_PATH, get(keys::public_keys)).with_state(state);
+    let descriptions = format!("{base_path}/docs");
+    let public = Router::new()
+        .route(keys::PUBLIC_KEYS_PATH, get(keys::public_keys))
+        .route("/problems/{slug}", get(async move |Path(slug): Path<String>| describe_problem(&descriptions, &slug)))
+        .with_state(state);
     let router = match &*base_path {
         "" => operations,
         path => Router::new().nest(path, operations),
@@ -39,11 +47,15 @@ pub fn router(state: ApiState) -> Router {
         .fallback(async || Problem::not_found("nothing is at this path"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(CatchPanicLayer::custom(middleware::respond_to_panic))
+        .layer(from_fn(conditional::not_modified))
         .layer(option_layer(cors))
         .layer(from_fn(middleware::protect))
         .layer(from_fn(middleware::request_id))
 }
 
-fn json(document: Bytes) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], document).into_response()
+/// Leads from the type of a problem to its description.
+fn describe_problem(descriptions: &str, slug: &str) -> Result<Redirect, Problem> {
+    let kind =
+        KINDS.iter().find(|kind| kind.slug == slug).ok_or_else(|| Problem::not_found("nothing is at this path"))?;
+    Ok(Redirect::permanent(&format!("{descriptions}#{}", kind.anchor())))
 }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, items, string};
+use super::conditional::may_change;
 use super::options::{self, MaskedHeaders, OptionsBody};
 use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
@@ -23,8 +24,9 @@ use super::state::ApiState;
 use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
 use crate::manage::{
-    Description, EventSet, Fault, FilterDraft, HeaderDraft, Manage, Metadata, OptionsDraft, Ordering, ReceiverUrl,
-    Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text, version,
+    Description, EventSet, Fault, FilterDraft, HeaderDraft, List, Manage, Metadata, OptionsDraft, Ordering,
+    ReceiverUrl, Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text,
+    version,
 };
 
 /// A webhook, without its secret
@@ -265,17 +267,6 @@ fn events(value: Value) -> Checked<EventSet> {
     EventSet::new(items(value, "expected an array of events", event)?).map_err(invalid)
 }
 
-/// Returns whether the request's `If-Match` names the version of these settings. Weak tags never match; `*` always does.
-fn if_match(headers: &HeaderMap, settings: &Settings) -> bool {
-    let mut conditions = headers.get_all(header::IF_MATCH).iter().peekable();
-    let wanted = etag(settings);
-    conditions.peek().is_none()
-        || conditions.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).any(|tag| {
-            let tag = tag.trim_ascii();
-            tag == b"*" || tag == wanted.as_bytes()
-        })
-}
-
 fn etag(settings: &Settings) -> String {
     format!("\"{}\"", version(settings))
 }
@@ -288,7 +279,7 @@ fn etag(settings: &Settings) -> String {
     params(
         ("limit" = Option<u8>, Query, description = "The number of webhooks; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
-         pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
+         pattern = "^[A-Za-z0-9_-]{28}$"),
     ),
     responses((status = 200, description = "A page of webhooks", body = Page<WebhookBody>,
                headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
@@ -298,7 +289,7 @@ pub async fn list(
     Caller(user): Caller,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let (limit, cursor) = (parameters.limit(), parameters.cursor());
+    let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Webhooks));
     let target = parameters.finish()?;
     let page = state.manage().webhooks(&user, cursor, limit).await?;
     Ok(Page::<WebhookBody>::from(page).response(&target))
@@ -336,9 +327,16 @@ pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body
 /// Read a webhook
 #[utoipa::path(
     get, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "readWebhook",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 200, description = "The webhook", body = WebhookBody,
-               headers(("ETag" = String, description = "The version of its settings, whatever its counters are"))))
+    params(
+        ("webhook" = Uuid, Path, description = "The webhook's id"),
+        ("If-None-Match" = Option<String>, Header, description = "Respond with 304 if it still has this version"),
+    ),
+    responses(
+        (status = 200, description = "The webhook", body = WebhookBody,
+         headers(("ETag" = String, description = "The version of its settings, whatever its counters are"))),
+        (status = 304, description = "It has the version that `If-None-Match` names",
+         headers(("ETag" = String, description = "Its version"))),
+    )
 )]
 pub async fn read(
     State(state): State<ApiState>,
@@ -359,6 +357,7 @@ pub async fn read(
     params(
         ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("If-Match" = Option<String>, Header, description = "Edit only this version"),
+        ("If-None-Match" = Option<String>, Header, description = "Do not edit this version"),
     ),
     request_body = UpdateWebhook,
     responses((status = 200, description = "The webhook after the edit", body = UpdatedBody,
@@ -371,7 +370,7 @@ pub async fn update(
     headers: HeaderMap,
     body: Object,
 ) -> Result<Response, Problem> {
-    let condition = |settings: &Settings| if_match(&headers, settings);
+    let condition = |settings: &Settings| may_change(&headers, &etag(settings));
     // First, so that an unknown webhook and another version are reported before errors of the body.
     let found = state.manage().webhook(&actor.user, id).await?;
     if !condition(&found.settings) {
@@ -395,6 +394,7 @@ pub async fn update(
     params(
         ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("If-Match" = Option<String>, Header, description = "Delete only this version"),
+        ("If-None-Match" = Option<String>, Header, description = "Do not delete this version"),
     ),
     responses((status = 204, description = "Deleted"))
 )]
@@ -404,7 +404,7 @@ pub async fn delete(
     WebhookId(id): WebhookId,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    let condition = |settings: &Settings| if_match(&headers, settings);
+    let condition = |settings: &Settings| may_change(&headers, &etag(settings));
     state.manage().delete_webhook(&actor, id, &condition).await?;
     Ok(StatusCode::NO_CONTENT)
 }

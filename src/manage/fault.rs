@@ -30,7 +30,7 @@ pub enum Fault {
     #[error("a user may have {limit} webhooks: delete one first")]
     WebhookLimit { limit: u32 },
     /// The caller's condition on the webhook's settings does not hold.
-    #[error("the webhook has changed since the version that the request names: read it again")]
+    #[error("the webhook's version does not meet the condition of the request: read it again")]
     VersionMismatch,
     #[error("nothing is delivered to an inactive webhook: activate it first")]
     WebhookInactive,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
-use super::page::{Cursor, Page};
+use super::page::{Cursor, List, Page};
 use super::recover::{JobScope, Period, PeriodFault, StartedJob};
 use super::service::Manage;
 use super::settings::EventSet;
@@ -101,9 +101,9 @@ impl Manage {
 
     /// Lists the webhook's jobs, newest first.
     pub async fn jobs(&self, user: &UserId, webhook: Uuid, before: Option<Cursor>, limit: usize) -> Result<Page<Job>> {
-        let before = before.map(|cursor| cursor.0);
+        let before = before.map(|cursor| cursor.id);
         let found = jobs::list(&self.store, user, webhook, before, limit + 1).await?;
-        Ok(Page::new(found, limit, |job| job.id))
+        Ok(Page::new(List::Jobs(webhook), found, limit, |job| job.id))
     }
 
     pub async fn job(&self, user: &UserId, webhook: Uuid, job: Uuid) -> Result<Job> {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::fault::{Fault, NotRedeliverable, Result};
-use super::page::{Cursor, Page};
+use super::page::{Cursor, List, Page};
 use super::receivers::RenderedRequest;
 use super::service::Manage;
 use crate::domain::delivery::Outcome;
@@ -50,9 +50,10 @@ impl Manage {
         limit: usize,
     ) -> Result<Page<Entry>> {
         let _search = if filter.is_empty() { None } else { Some(self.searches.begin(user)?) };
-        let before = before.map(|cursor| cursor.0);
+        let before = before.map(|cursor| cursor.id);
         let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
-        Ok(Page::new(found.entries, limit, |entry| entry.id).or_continue_after(found.horizon))
+        let page = Page::new(List::Log(webhook), found.entries, limit, |entry| entry.id);
+        Ok(page.or_continue_after(found.horizon))
     }
 
     /// Returns an entry of the webhook's log with its request.

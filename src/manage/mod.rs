@@ -38,7 +38,7 @@ pub use self::options::{
     Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS, MAX_METADATA,
     MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionsDraft,
 };
-pub use self::page::{Cursor, MalformedCursor, Page};
+pub use self::page::{Cursor, List, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
 pub use self::recover::{JobScope, PeriodFault, RecoveryDraft, StartedJob};
 pub use self::service::Manage;

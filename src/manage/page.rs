@@ -1,39 +1,66 @@
 //! Pages of lists, and the cursors that continue them.
 
 use std::fmt;
-use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// The end of a page: the next one starts after the row with this id. Its text is the base64 of the id's bytes.
+/// A list that has pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor(pub Uuid);
+pub enum List {
+    Webhooks,
+    /// The delivery log of a webhook.
+    Log(Uuid),
+    /// The jobs of a webhook.
+    Jobs(Uuid),
+}
 
-/// The error of a text that is not a cursor.
+impl List {
+    /// A mark in the list's cursors, by which the cursors of other lists are rejected.
+    fn mark(self) -> [u8; 5] {
+        let (name, webhook) = match self {
+            List::Webhooks => ("webhooks", Uuid::nil()),
+            List::Log(webhook) => ("log", webhook),
+            List::Jobs(webhook) => ("jobs", webhook),
+        };
+        let digest = Sha256::new().chain_update(name).chain_update(webhook).finalize();
+        digest.first_chunk().copied().expect("a digest has 32 bytes")
+    }
+}
+
+/// The end of a page: the next one starts after the row with this id. Its text is the base64 of the id's bytes and the list's mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    list: List,
+    pub(super) id: Uuid,
+}
+
+/// The error of a text that is not a cursor of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected the `next_cursor` of an earlier response")]
+#[error("expected the `next_cursor` of an earlier page of this list")]
 pub struct MalformedCursor;
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&URL_SAFE_NO_PAD.encode(self.0.as_bytes()))
+        f.write_str(&URL_SAFE_NO_PAD.encode([self.id.as_bytes(), &self.list.mark()[..]].concat()))
     }
 }
 
-impl FromStr for Cursor {
-    type Err = MalformedCursor;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-        bytes.map(|bytes| Cursor(Uuid::from_bytes(bytes))).ok_or(MalformedCursor)
+impl Cursor {
+    /// Parses a cursor of this list.
+    pub fn parse(list: List, text: &str) -> Result<Cursor, MalformedCursor> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| MalformedCursor)?;
+        let (id, mark) = bytes.split_first_chunk().ok_or(MalformedCursor)?;
+        if mark == list.mark() { Ok(Cursor { list, id: Uuid::from_bytes(*id) }) } else { Err(MalformedCursor) }
     }
 }
 
 /// One page of a list.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
+    list: List,
     pub items: Vec<T>,
     /// None on the last page.
     pub next: Option<Cursor>,
@@ -41,16 +68,17 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Makes a page of the first `limit` rows. The query fetches one row more, which shows whether there is a next page.
-    pub(super) fn new(mut rows: Vec<T>, limit: usize, id: impl Fn(&T) -> Uuid) -> Page<T> {
+    pub(super) fn new(list: List, mut rows: Vec<T>, limit: usize, id: impl Fn(&T) -> Uuid) -> Page<T> {
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let next = rows.last().filter(|_| more).map(|row| Cursor(id(row)));
-        Page { items: rows, next }
+        let next = rows.last().filter(|_| more).map(|row| Cursor { list, id: id(row) });
+        Page { list, items: rows, next }
     }
 
     /// Lets the next page start after `horizon`, the last row that was examined, if the search stopped early and found no more rows.
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> Page<T> {
-        Page { next: self.next.or(horizon.map(Cursor)), ..self }
+        let list = self.list;
+        Page { next: self.next.or(horizon.map(|id| Cursor { list, id })), ..self }
     }
 }
 
@@ -61,10 +89,17 @@ mod tests {
     #[test]
     fn a_cursor_names_the_last_row_of_its_page() {
         let ids: Vec<Uuid> = (1..=3).map(Uuid::from_u128).collect();
-        let page = Page::new(ids.clone(), 2, |id| *id);
+        let list = List::Log(Uuid::from_u128(7));
+        let page = Page::new(list, ids.clone(), 2, |id| *id);
         assert_eq!(page.items, ids[..2]);
-        assert_eq!(page.next.unwrap().to_string().parse(), Ok(Cursor(ids[1])));
-        assert_eq!(Page::new(ids, 3, |id| *id).next, None);
-        assert_eq!("x".parse::<Cursor>(), Err(MalformedCursor));
+        let text = page.next.unwrap().to_string();
+        assert_eq!(Cursor::parse(list, &text).map(|cursor| cursor.id), Ok(ids[1]));
+        for other in [List::Webhooks, List::Log(Uuid::from_u128(8)), List::Jobs(Uuid::from_u128(7))] {
+            assert_eq!(Cursor::parse(other, &text), Err(MalformedCursor), "{other:?}");
+        }
+        assert_eq!(Page::new(list, ids, 3, |id| *id).next, None);
+        for malformed in ["", "x", &text[..27], &text[..22]] {
+            assert_eq!(Cursor::parse(list, malformed), Err(MalformedCursor), "{malformed}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::options::{OptionsDraft, PreparedOptions, check_filter};
-use super::page::{Cursor, Page};
+use super::page::{Cursor, List, Page};
 use super::service::Manage;
 use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
 use crate::domain::event::{EventKind, UserId};
@@ -65,9 +65,9 @@ impl Manage {
 
     /// Lists the user's webhooks in the order of their creation.
     pub async fn webhooks(&self, user: &UserId, after: Option<Cursor>, limit: usize) -> Result<Page<Webhook>> {
-        let after = after.map_or(Uuid::nil(), |cursor| cursor.0);
+        let after = after.map_or(Uuid::nil(), |cursor| cursor.id);
         let rows = webhooks::list(&self.store, user, after, limit + 1).await?;
-        Ok(Page::new(rows, limit, |webhook| webhook.id))
+        Ok(Page::new(List::Webhooks, rows, limit, |webhook| webhook.id))
     }
 
     /// Returns the user's webhook with this id.

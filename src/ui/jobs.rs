@@ -12,7 +12,7 @@ use super::page::{Frame, Section, page, redirect};
 use super::state::webhook_path;
 use super::time::Exact;
 use super::visit::{Ids, Visit};
-use crate::manage::{Job, JobState, Webhook};
+use crate::manage::{Cursor, Job, JobState, List, Webhook};
 
 /// The number of jobs on a page.
 const PAGE: usize = 50;
@@ -71,7 +71,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let webhook = manage.webhook(user, id).await?;
     let cursor = match fields.one("cursor") {
         "" => None,
-        text => Some(text.parse().map_err(|_| PageError::no_such_page())?),
+        text => Some(Cursor::parse(List::Jobs(id), text).map_err(|_| PageError::no_such_page())?),
     };
     let found = manage.jobs(user, id, cursor, PAGE).await?;
     let is_live = found.items.iter().any(|job| !job.state.has_ended());

@@ -15,7 +15,7 @@ use super::state::webhook_path;
 use super::time::{Exact, field};
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
-use crate::manage::{self, Cursor, Entry, LogFilter, OUTCOMES, StatusClass, Webhook};
+use crate::manage::{self, Cursor, Entry, List, LogFilter, OUTCOMES, StatusClass, Webhook};
 
 const PAGE: usize = 50;
 /// Searches for one page, each of which examines a bounded number of entries. More would keep the visitor waiting.
@@ -40,7 +40,7 @@ struct Page {
 }
 
 /// Parses the query. The messages say which fields are invalid.
-fn parse(fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
+fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
     let mut errors = Vec::new();
     let filter = LogFilter {
         event: fields.optional("event", |text| text.parse().ok(), "Select an event type from the list.", &mut errors),
@@ -49,7 +49,12 @@ fn parse(fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
         since: fields.optional("since", time, "“Since” is not a valid time.", &mut errors),
         until: fields.optional("until", time, "“Until” is not a valid time.", &mut errors),
     };
-    let cursor = |text: &str| text.parse().ok();
+    if let (Some(since), Some(until)) = (filter.since, filter.until)
+        && since > until
+    {
+        errors.push("“Until” must not be before “Since”.".to_owned());
+    }
+    let cursor = |text: &str| Cursor::parse(List::Log(webhook), text).ok();
     let cursor =
         fields.optional("cursor", cursor, "This page does not exist. Start from the newest entries.", &mut errors);
     (filter, cursor, errors)
@@ -76,7 +81,7 @@ async fn search(
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let (manage, user) = (visit.manage(), visit.user());
     let webhook = manage.webhook(user, id).await?;
-    let (filter, cursor, errors) = parse(&fields);
+    let (filter, cursor, errors) = parse(id, &fields);
     let is_valid = errors.is_empty();
     let (entries, next) = match is_valid {
         true => search(&visit, id, &filter, cursor).await?,

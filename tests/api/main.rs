@@ -6,6 +6,7 @@ mod support;
 mod attacks;
 mod audit;
 mod browser;
+mod conventions;
 mod document;
 mod errors;
 mod feed;

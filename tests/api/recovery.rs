@@ -79,7 +79,9 @@ impl Logged {
     }
 
     async fn recover(&self, body: Value) -> Value {
-        self.api.post(&format!("/webhooks/{}/recover", self.id), body).await.expect(202).json()
+        let is_dry_run = body["dry_run"] == true;
+        let answer = self.api.post(&format!("/webhooks/{}/recover", self.id), body).await;
+        answer.expect(if is_dry_run { 200 } else { 202 }).json()
     }
 
     /// The audited actions, except changes of settings.

@@ -34,7 +34,10 @@ impl Scene {
 
     async fn recover(&self, api: &Api, dry_run: bool) -> Value {
         let body = json!({ "since": "2026-01-01T00:00:00Z", "dry_run": dry_run });
-        api.post(&format!("/webhooks/{}/recover", self.webhook), body).await.expect(202).json()
+        api.post(&format!("/webhooks/{}/recover", self.webhook), body)
+            .await
+            .expect(if dry_run { 200 } else { 202 })
+            .json()
     }
 
     async fn stats(&self) -> Value {
