@@ -1,6 +1,6 @@
 //! A runtime with its own threads, for work that must not queue behind other tasks.
 
-use rustix::process::setpriority_process;
+use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -11,19 +11,23 @@ pub struct DedicatedRuntime(Option<Runtime>);
 #[derive(Clone, Copy, Debug)]
 pub enum Priority {
     Normal,
-    /// About a tenth of what a normal thread gets.
+    /// About a tenth of what a normal thread of the process gets.
     Low,
 }
 
-/// The nice value of [`Priority::Low`].
-const LOW_NICENESS: i32 = 10;
+/// How much [`Priority::Low`] adds to the nice value of the process, which the operator chooses.
+const ADDED_NICENESS: i32 = 10;
+/// The lowest priority.
+const MAX_NICENESS: i32 = 19;
 
 impl DedicatedRuntime {
     pub fn new(name: &'static str, threads: usize, priority: Priority) -> std::io::Result<DedicatedRuntime> {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(threads).thread_name(name).enable_all();
         if let Priority::Low = priority {
-            builder.on_thread_start(lower_priority);
+            // That of the calling thread: a thread of the runtime may start another one.
+            let niceness = getpriority_process(None)?.saturating_add(ADDED_NICENESS).min(MAX_NICENESS);
+            builder.on_thread_start(move || lower_priority(niceness));
         }
         Ok(DedicatedRuntime(Some(builder.build()?)))
     }
@@ -43,10 +47,10 @@ impl Drop for DedicatedRuntime {
 }
 
 /// Lowers the priority of the calling thread.
-fn lower_priority() {
+fn lower_priority(niceness: i32) {
     // On Linux only, the nice value belongs to the thread; elsewhere this would slow the whole process.
     if cfg!(target_os = "linux")
-        && let Err(error) = setpriority_process(None, LOW_NICENESS)
+        && let Err(error) = setpriority_process(None, niceness)
     {
         tracing::debug!(%error, "the priority of a thread cannot be lowered");
     }
