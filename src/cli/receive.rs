@@ -18,8 +18,8 @@ use axum::serve::Listener;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
@@ -112,8 +112,8 @@ async fn serve(mut listener: TcpListener, router: Router) {
 }
 
 async fn serve_connection(stream: TcpStream, router: Router, stopping: CancellationToken) {
-    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     // An error is the client's: it sent no valid request, or disconnected.
     tokio::select! {
