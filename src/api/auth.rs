@@ -4,6 +4,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use jiff::Timestamp;
 
 use super::clients::Occupied;
 use super::problem::Problem;
@@ -65,7 +66,8 @@ pub async fn authenticated(parts: &mut Parts, actor: Actor) -> Result<Actor, Pro
 pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, Problem> {
     match state.jwt() {
         Some(verifier) if !is_api_token(token) => {
-            let user = verifier.user(token).await?;
+            let user = state.look_up(Requester::Jwt(tokens::hash(token)), verifier.user(token)).await?;
+            let user = user.ok_or_else(Problem::unauthorized)?;
             state.count_request(Requester::JwtUser(user.clone()))?;
             Ok(Actor { user, via: Via::Jwt })
         }
@@ -75,6 +77,13 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
             Ok(Actor { user, via: Via::Token(id) })
         }
     }
+}
+
+/// Returns the user of a sign-in link's token, and the time from which the token would be rejected anyway: until then the caller must
+/// prevent a second use. None if the token is invalid, or no links are accepted.
+pub async fn authenticate_link(state: &ApiState, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
+    let Some(verifier) = state.jwt() else { return Ok(None) };
+    state.look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token)).await
 }
 
 pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {

@@ -66,29 +66,35 @@ impl JwtVerifier {
         Ok(JwtVerifier { keys, issuer, audience, sign_in_audience, user_claim })
     }
 
-    /// Verifies a bearer token of the API. Returns its user.
-    pub async fn user(&self, token: &str) -> Result<UserId, Problem> {
-        self.verify(token, Purpose::Api).await.map(|verified| verified.user)
+    /// Verifies a bearer token of the API. Returns its user, or None if it is invalid.
+    pub async fn user(&self, token: &str) -> Result<Option<UserId>, Problem> {
+        Ok(self.verify(token, Purpose::Api).await?.map(|verified| verified.user))
     }
 
     /// Verifies the token of a sign-in link. Returns its user, and the time from which the token would be rejected anyway: until then the
     /// caller must prevent a second use.
-    pub async fn link(&self, token: &str) -> Result<(UserId, Timestamp), Problem> {
-        let Verified { user, expires_at } = self.verify(token, Purpose::SignIn).await?;
+    pub async fn link(&self, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
+        let Some(Verified { user, expires_at }) = self.verify(token, Purpose::SignIn).await? else { return Ok(None) };
         let rejected_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
-        Ok((user, Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX)))
+        Ok(Some((user, Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX))))
     }
 
-    async fn verify(&self, token: &str, purpose: Purpose) -> Result<Verified, Problem> {
+    /// The error is that the keys are unavailable.
+    async fn verify(&self, token: &str, purpose: Purpose) -> Result<Option<Verified>, Problem> {
         let reject = |reason: &str| {
             tracing::debug!(reason, "a token of the platform is rejected");
-            Problem::unauthorized()
+            Ok(None)
         };
         if token.len() > MAX_TOKEN_BYTES {
-            return Err(reject("it is too long"));
+            return reject("it is too long");
         }
-        let header = decode_header(token).map_err(|error| reject(&error.to_string()))?;
-        check_extensions(&header).map_err(reject)?;
+        let header = match decode_header(token) {
+            Ok(header) => header,
+            Err(error) => return reject(&error.to_string()),
+        };
+        if let Err(reason) = check_extensions(&header) {
+            return reject(reason);
+        }
         let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
@@ -97,11 +103,15 @@ impl JwtVerifier {
         let mut reason = "no key matches its header".to_owned();
         for key in keys.iter().filter(|key| matches(key)) {
             match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
-                Ok(token) => return self.check(&token.claims, purpose).map_err(|reason| reject(&reason)),
+                Ok(token) => {
+                    return self
+                        .check(&token.claims, purpose)
+                        .map_or_else(|reason| reject(&reason), |user| Ok(Some(user)));
+                }
                 Err(error) => reason = error.to_string(),
             }
         }
-        Err(reject(&reason))
+        reject(&reason)
     }
 
     /// Checks the claims of a token that the platform has signed.

@@ -1,9 +1,7 @@
-//! Replaces a webhook's keys, and publishes the public ones.
+//! Replaces a webhook's keys.
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,16 +10,10 @@ use uuid::Uuid;
 use super::auth::Changer;
 use super::body::{FromMembers, Members, OptionalObject, string};
 use super::problem::Problem;
-use super::query::{Parameters, WebhookId};
-use super::state::{ApiState, Requester};
-use super::strict_query::reject_unknown;
+use super::query::WebhookId;
+use super::state::ApiState;
 use crate::domain::time::millis;
-use crate::manage::{Manage, NewKeys, Overlap, PublicKey, PublicKeyCursor, PublicKeys};
-
-/// The path of the public keys. Not below the base path, like other well-known documents (RFC 8615).
-pub const PUBLIC_KEYS_PATH: &str = "/.well-known/walhook-keys.json";
-/// A receiver learns of a new key this much later, at the latest: much less than a useful overlap.
-const CACHE_CONTROL: &str = "public, max-age=300";
+use crate::manage::{Manage, NewKeys, Overlap};
 
 /// How to replace the secret
 #[derive(ToSchema)]
@@ -80,43 +72,4 @@ pub async fn regenerate_secret(
         state.manage().regenerate_secret(&actor, id, overlap).await?;
     let previous_secret_expires_at = previous_expires_at.map(millis);
     Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned(), public_key, previous_secret_expires_at }))
-}
-
-#[derive(Serialize)]
-struct PublicKeysBody {
-    keys: Vec<PublicKeyBody>,
-    next_cursor: Option<String>,
-}
-
-#[derive(Serialize)]
-struct PublicKeyBody {
-    id: String,
-    algorithm: &'static str,
-    public_key: String,
-    expires_at: Option<String>,
-}
-
-impl From<PublicKey> for PublicKeyBody {
-    fn from(PublicKey { id, key, expires_at }: PublicKey) -> Self {
-        PublicKeyBody { id, algorithm: "ed25519", public_key: key, expires_at: expires_at.map(millis) }
-    }
-}
-
-/// Serves the public keys to anybody: those of one webhook, whose id its receiver knows, or those of all, which do not name their webhooks.
-pub async fn public_keys(
-    State(state): State<ApiState>,
-    RawQuery(query): RawQuery,
-    mut parameters: Parameters,
-) -> Result<Response, Problem> {
-    state.count_request(Requester::PublicKeysReader)?;
-    reject_unknown(&query.unwrap_or_default(), &["webhook", "cursor"])?;
-    let webhook = parameters.optional("webhook", |text| text.parse::<Uuid>().map_err(|_| "expected a UUID".to_owned()));
-    let after = parameters.position("cursor", |text| {
-        PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())
-    });
-    parameters.finish()?;
-    let PublicKeys { keys, next } = state.manage().public_keys(webhook, after.unwrap_or_default()).await?;
-    let keys = keys.into_iter().map(PublicKeyBody::from).collect();
-    let body = PublicKeysBody { keys, next_cursor: next.map(|cursor| cursor.to_string()) };
-    Ok(([(header::CACHE_CONTROL, CACHE_CONTROL)], Json(body)).into_response())
 }

@@ -137,10 +137,12 @@ pub async fn list(
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Log(webhook)));
+    let event = parameters.optional("event", |name| name.parse().map_err(|error: UnknownEvent| error.to_string()));
+    let outcome = parameters.optional("outcome", query::outcome);
     let (since, until) = parameters.period();
     let filter = LogFilter {
-        event: parameters.optional("event", |name| name.parse().map_err(|error: UnknownEvent| error.to_string())),
-        outcome: parameters.optional("outcome", query::outcome),
+        event,
+        outcome,
         since,
         until,
         status: parameters

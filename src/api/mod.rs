@@ -28,6 +28,7 @@ mod operations;
 mod options;
 mod pairs;
 mod problem;
+mod public_keys;
 mod query;
 mod recover;
 mod router;
@@ -43,7 +44,7 @@ mod webhooks;
 mod wire;
 
 pub use self::asyncapi::document_text as asyncapi_document;
-pub use self::auth::{authenticate_token, authenticated};
+pub use self::auth::{authenticate_link, authenticate_token, authenticated};
 pub use self::body::read as read_body;
 pub use self::jwks::JwtError;
 pub use self::jwt::{JwtVerifier, MAX_TOKEN_BYTES};

@@ -14,7 +14,7 @@ use super::document::Document;
 use super::problem::{KINDS, Problem};
 use super::state::ApiState;
 use super::strict_query::{self, StrictQuery};
-use super::{asyncapi, browser, conditional, idempotency, keys, middleware, openapi, session};
+use super::{asyncapi, browser, conditional, idempotency, middleware, openapi, public_keys, session};
 
 /// Returns the API's router. Its fallback responds to every unknown path, also for the routers that it is merged with.
 pub fn router(state: ApiState) -> Router {
@@ -35,7 +35,7 @@ pub fn router(state: ApiState) -> Router {
         .with_state(state.clone());
     let descriptions = format!("{base_path}/docs");
     let public = Router::new()
-        .route(keys::PUBLIC_KEYS_PATH, get(keys::public_keys))
+        .route(public_keys::PATH, get(public_keys::read))
         .route("/problems/{slug}", get(async move |Path(slug): Path<String>| describe_problem(&descriptions, &slug)))
         .with_state(state);
     let router = match &*base_path {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::jwt::JwtVerifier;
 use super::known::Known;
 use super::problem::Problem;
+use super::public_keys::PublishedKeys;
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::manage::Manage;
@@ -30,8 +31,8 @@ pub(super) enum Requester {
     /// The hash of a session's id, valid or not.
     Session([u8; 32]),
     SessionUser(UserId),
-    /// Anybody may read the public keys of webhooks.
-    PublicKeysReader,
+    /// The hash of a token of the platform, valid or not.
+    Jwt([u8; 32]),
 }
 
 /// The state that requests share. Clones are cheap.
@@ -46,6 +47,7 @@ pub struct ApiState {
     throttle: Arc<RateLimit<Requester>>,
     pub(super) known: Arc<Known<Requester>>,
     jwt: Option<Arc<JwtVerifier>>,
+    pub(super) published_keys: Arc<PublishedKeys>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,
     request_timeout: Duration,
@@ -64,6 +66,7 @@ impl ApiState {
             throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
             known: Arc::new(Known::new(&config.limits, KNOWN_CREDENTIALS)),
             jwt: None,
+            published_keys: Arc::new(PublishedKeys::new()),
             cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
             closed: CancellationToken::new(),

@@ -17,13 +17,15 @@ use super::fault::{Fault, Result};
 use super::service::Manage;
 use crate::domain::signing::Signing;
 use crate::store::audit::Actor;
+pub use crate::store::keys::PublicKey;
 use crate::store::keys::{self, Replaced, SealedKeyPair};
+use crate::telemetry::recurring;
 use crate::vault::{self, KeyPair};
 
 /// Enough to deploy a new secret to every receiver of a large organisation. A stolen secret can be used until the overlap ends.
 const MAX_OVERLAP: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// The most public keys that one page lists: about 150 kB of JSON.
-const MAX_PUBLIC_KEYS: usize = 1_000;
+/// The most public keys that are published: 100,000 take about 30 MB in memory.
+const MAX_PUBLIC_KEYS: usize = 100_000;
 
 /// How long the previous keys stay valid after a replacement: at most seven days.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,26 +65,8 @@ pub struct NewKeys {
     pub previous_expires_at: Option<Timestamp>,
 }
 
-/// A key that verifies ed25519 signatures.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublicKey {
-    /// A hash of the key.
-    pub id: String,
-    pub key: String,
-    /// When it stops signing. None for a webhook's present key.
-    pub expires_at: Option<Timestamp>,
-}
-
-/// A page of public keys.
-#[derive(Debug)]
-pub struct PublicKeys {
-    pub keys: Vec<PublicKey>,
-    /// The cursor of the next page.
-    pub next: Option<PublicKeyCursor>,
-}
-
 /// The last key of a page of public keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublicKeyCursor(Vec<u8>);
 
 impl PublicKeyCursor {
@@ -94,6 +78,22 @@ impl PublicKeyCursor {
 impl std::fmt::Display for PublicKeyCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&hex::encode(&self.0))
+    }
+}
+
+impl PublicKey {
+    /// A hash of the key.
+    pub fn id(&self) -> String {
+        hex::encode(&Sha256::digest(&self.key)[..8])
+    }
+
+    pub fn text(&self) -> String {
+        public_key_text(&self.key)
+    }
+
+    /// The cursor after this key.
+    pub fn cursor(&self) -> PublicKeyCursor {
+        PublicKeyCursor(self.key.clone())
     }
 }
 
@@ -113,21 +113,17 @@ impl Manage {
         Ok(NewKeys { secret, public_key: public_key.as_deref().map(public_key_text), previous_expires_at })
     }
 
-    /// Lists the public keys of one webhook, or of all, page by page. Anybody may read them; they do not name their webhooks.
-    pub async fn public_keys(&self, webhook: Option<Uuid>, after: PublicKeyCursor) -> Result<PublicKeys> {
-        let mut found = match webhook {
-            Some(webhook) => keys::public_keys_of(&self.store, webhook).await?,
-            None => keys::public_keys(&self.store, &after.0, MAX_PUBLIC_KEYS + 1).await?,
-        };
-        let has_more = found.len() > MAX_PUBLIC_KEYS;
-        found.truncate(MAX_PUBLIC_KEYS);
-        let next = found.last().filter(|_| has_more).map(|last| PublicKeyCursor(last.key.clone()));
-        let public = |stored: keys::PublicKey| PublicKey {
-            id: hex::encode(&Sha256::digest(&stored.key)[..8]),
-            key: public_key_text(&stored.key),
-            expires_at: stored.expires_at,
-        };
-        Ok(PublicKeys { keys: found.into_iter().map(public).collect(), next })
+    /// Returns the public keys of all webhooks, in the order of the keys.
+    pub async fn public_keys(&self) -> Result<Vec<PublicKey>> {
+        let mut found = keys::public_keys(&self.store, MAX_PUBLIC_KEYS + 1).await?;
+        if found.len() > MAX_PUBLIC_KEYS {
+            recurring!(
+                error,
+                "more than {MAX_PUBLIC_KEYS} webhooks sign with ed25519: not all public keys are published"
+            );
+            found.truncate(MAX_PUBLIC_KEYS);
+        }
+        Ok(found)
     }
 
     /// Generates the key pair that deliveries with this signing need.

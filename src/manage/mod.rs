@@ -31,7 +31,7 @@ mod webhooks;
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
 pub use self::jobs::{JOB_KINDS, MAX_LABELS, ReplayDraft, ReplayEventFault, replayable};
-pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, PublicKeys, public_key_text};
+pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::option_fault::{Checked, OptionFault};
 pub use self::options::{

@@ -15,7 +15,6 @@ use crate::vault::Sealed;
 const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
 const FORGET_PREVIOUS: &str = include_str!("../../sql/store/webhook_forget_previous.sql");
 const PUBLIC_KEYS: &str = include_str!("../../sql/store/public_keys.sql");
-const PUBLIC_KEYS_OF_WEBHOOK: &str = include_str!("../../sql/store/public_keys_of_webhook.sql");
 
 /// An ed25519 key pair to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +35,13 @@ from_row!(Replaced { public_key, previous_expires_at });
 /// A key that verifies signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
+    pub webhook: Uuid,
     pub key: Vec<u8>,
     /// When it stops signing. None for a webhook's present key.
     pub expires_at: Option<Timestamp>,
 }
 
-from_row!(PublicKey { key = "public_key", expires_at });
+from_row!(PublicKey { webhook = "id", key = "public_key", expires_at });
 
 /// Reads the keys that sign besides the secret.
 pub(super) fn sealed_keys(row: &Row) -> Result<SealedKeys> {
@@ -92,12 +92,7 @@ pub async fn remove_expired(store: &Store) -> Result<u64> {
     store.run(FORGET_PREVIOUS, &[]).await
 }
 
-/// Returns at most `limit` public keys of all webhooks, in their own order, after the key `after`.
-pub async fn public_keys(store: &Store, after: &[u8], limit: usize) -> Result<Vec<PublicKey>> {
-    store.fetch_all(PUBLIC_KEYS, &[&after, &i64::try_from(limit).unwrap_or(i64::MAX)]).await
-}
-
-/// Returns the public keys of one webhook: the present one, and the previous one during an overlap.
-pub async fn public_keys_of(store: &Store, webhook: Uuid) -> Result<Vec<PublicKey>> {
-    store.fetch_all(PUBLIC_KEYS_OF_WEBHOOK, &[&webhook]).await
+/// Returns at most `limit` public keys of all webhooks, in the order of the keys.
+pub async fn public_keys(store: &Store, limit: usize) -> Result<Vec<PublicKey>> {
+    store.fetch_all(PUBLIC_KEYS, &[&i64::try_from(limit).unwrap_or(i64::MAX)]).await
 }

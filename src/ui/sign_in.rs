@@ -4,7 +4,6 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
@@ -13,7 +12,7 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::page::{Frame, Section, page, secret_page, with_status};
 use super::state::{HOME, UiState};
-use crate::api::{Problem, authenticate_token, session_actor};
+use crate::api::{authenticate_link, authenticate_token, session_actor};
 use crate::domain::event::UserId;
 use crate::manage::{SESSION_LIFETIME, Via};
 
@@ -59,21 +58,13 @@ struct Replace {
     next: String,
 }
 
-/// Returns the user of a sign-in link, and the time from which the link is rejected because of its age. None if the token is invalid
-/// or not for a sign-in link.
-async fn verify_link(state: &UiState, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
-    let Some(verifier) = state.api.jwt() else { return Ok(None) };
-    match verifier.link(token).await {
-        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => Ok(None),
-        verified => verified.map(Some),
-    }
-}
-
 /// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the response is a page that asks first if the
 /// session of another user would end.
 async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: bool) -> Result<Response, PageError> {
     let (token, login) = (fields.one("jwt"), Login::new(state, fields));
-    let Some((user, expires_at)) = verify_link(state, token).await? else { return Ok(login.reject(LINK_REJECTED)) };
+    let Some((user, expires_at)) = authenticate_link(&state.api, token).await? else {
+        return Ok(login.reject(LINK_REJECTED));
+    };
     let current = if asks { session_actor(&state.api, headers).await? } else { None };
     if let Some(current) = current.map(|actor| actor.user).filter(|current| *current != user) {
         let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());

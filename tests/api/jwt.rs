@@ -16,6 +16,7 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
 };
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use walhook::config::Jwt;
 
 use crate::fixture::{Service, serve};
@@ -196,6 +197,40 @@ async fn platform_and_api_tokens_of_a_user_are_equivalent() {
     let row = service.sql.query_one("select via, token_id from walhook.audit where action = 'webhook.created'", &[]);
     let row = row.await.unwrap();
     assert_eq!((row.get::<_, &str>(0), row.get::<_, Option<uuid::Uuid>>(1)), ("jwt", None));
+}
+
+/// Each verification of a signature takes processor time, also of a token that nobody has signed.
+#[tokio::test]
+async fn forged_tokens_are_limited_together_and_valid_tokens_are_not() {
+    let jwt = Jwt { secret: Some(SECRET.into()), ..config() };
+    let service = Service::start_with(|config| {
+        config.auth.jwt = Some(jwt);
+        (config.limits.requests_per_second, config.limits.burst) = (5, 50);
+    })
+    .await;
+    let valid = hs256_token(SECRET, &claims());
+    assert_eq!(status(&service, &valid).await, 200);
+    let forged = |number: i32| hs256_token("another secret of more than 32 bytes", &with("jti", json!(number)));
+    let (mut forgeries, mut rejected) = (JoinSet::new(), 0);
+    for number in 0..100_000 {
+        let forgery = Api::new(&service.url, &forged(number));
+        forgeries.spawn(async move { forgery.get("/webhooks").await.status });
+        if number < 32 {
+            continue;
+        }
+        match forgeries.join_next().await.unwrap().unwrap() {
+            401 => {}
+            429 => {
+                assert_eq!(status(&service, &valid).await, 200);
+                rejected += 1;
+            }
+            status => panic!("{status}"),
+        }
+        if rejected == 10 {
+            return;
+        }
+    }
+    panic!("no forged token was rejected");
 }
 
 #[tokio::test]

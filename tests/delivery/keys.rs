@@ -9,7 +9,7 @@ use sha2::Sha256;
 use walhook::app::retention;
 use walhook::store::Store;
 
-use crate::support::{Api, Received, Receiver, TestApp, fetch};
+use crate::support::{Api, Received, Receiver, TestApp, eventually, fetch};
 
 const EVENT: &str = "payment.statement_ready";
 const OLD_MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -92,6 +92,12 @@ impl Scene {
         keys.map(|key| (key["public_key"].as_str().unwrap().to_owned(), key["expires_at"].clone())).collect()
     }
 
+    /// Waits until these keys are published: they are read again once in a second.
+    async fn wait_until_published(&self, expected: &[(String, Value)]) {
+        let published = || async { (self.published().await == expected).then_some(()) };
+        eventually("the published keys", published).await;
+    }
+
     async fn previous_keys(&self) -> i64 {
         let count = "select count(*) from walhook.webhook where previous_secret is not null
                      or previous_private_key is not null or previous_public_key is not null";
@@ -116,14 +122,14 @@ async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
     let expected = [new_secret.as_str(), secret, &new_key, public_key];
     assert_eq!(signers(&during, &expected), expected);
     assert!(during.is_signed_with(&new_secret), "the new secret alone signs the body");
-    assert_eq!(scene.published().await, [(new_key.clone(), Value::Null), (public_key.to_owned(), expires_at)]);
+    scene.wait_until_published(&[(new_key.clone(), Value::Null), (public_key.to_owned(), expires_at)]).await;
 
     // A new secret without an overlap also ends the earlier overlap.
     let (last_secret, last_key, none) = scene.regenerate(json!({})).await;
     assert_eq!(none, Value::Null);
     let expected = [last_secret.as_str(), &last_key];
     assert_eq!(signers(&scene.test().await, &expected), expected);
-    assert_eq!(scene.published().await, [(last_key, Value::Null)]);
+    scene.wait_until_published(&[(last_key, Value::Null)]).await;
     assert_eq!(scene.previous_keys().await, 0);
 }
 
@@ -137,7 +143,7 @@ async fn keys_whose_overlap_has_ended_sign_nothing_and_are_removed() {
 
     let expected = [secret.as_str(), &public_key];
     assert_eq!(signers(&scene.test().await, &expected), expected);
-    assert_eq!(scene.published().await, [(public_key.clone(), Value::Null)]);
+    scene.wait_until_published(&[(public_key.clone(), Value::Null)]).await;
     assert_eq!(scene.api.webhook(&scene.webhook).await["previous_secret_expires_at"], Value::Null);
     assert_eq!(scene.previous_keys().await, 1, "ignored, but not removed yet");
     retention::run_once(&Store::open(&scene.app.store_url, 2).unwrap(), 30).await.unwrap();
