@@ -53,7 +53,7 @@ impl JwtVerifier {
     pub fn new(config: &Jwt) -> Result<JwtVerifier, JwtError> {
         jwt_crypto::install();
         let keys = match (&config.jwks_url, &config.jwks_file, &config.secret) {
-            (Some(url), ..) => Keys::Published(Published::at_url(url)?),
+            (Some(url), ..) => Keys::Published(Published::at_url(url.expose_secret())?),
             (_, Some(path), _) => Keys::Published(Published::in_file(path)?),
             (.., Some(secret)) => {
                 let decoding = DecodingKey::from_secret(secret.expose_secret().as_bytes());

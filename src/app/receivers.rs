@@ -125,7 +125,7 @@ pub fn check_url(guard: &Guard, url: &str) -> Result<Url, String> {
 pub async fn look_up(guard: &Guard, url: &str) -> Result<(), Unreachable> {
     let url = guard.check_url(url).map_err(|problem| Unreachable::Blocked(problem.to_string()))?;
     guard.check_reachable(&url).await.map_err(|problem| match problem {
-        guard::Unreachable::Blocked(_) => Unreachable::Blocked(problem.to_string()),
+        guard::Unreachable::Blocked(_) | guard::Unreachable::BlockedName => Unreachable::Blocked(problem.to_string()),
         // Users must not learn the state of Walhook's nameservers.
         guard::Unreachable::Fault(_) | guard::Unreachable::Descriptors(_) => {
             Unreachable::Unresolved("the host's name could not be looked up at the moment".to_owned())

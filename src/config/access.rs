@@ -76,7 +76,7 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
         );
     }
     match (&jwt.jwks_url, &jwt.jwks_file, &jwt.secret) {
-        (Some(url), None, None) => check_jwks_url(url),
+        (Some(url), None, None) => check_jwks_url(url.expose_secret()),
         (None, Some(_), None) => Ok(()),
         (None, None, Some(secret)) if secret.expose_secret().len() >= MIN_SECRET_BYTES => Ok(()),
         (None, None, Some(_)) => Err(format!("auth.jwt.secret must have at least {MIN_SECRET_BYTES} bytes")),

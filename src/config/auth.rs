@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use super::redact;
+use super::{redact, redact_url};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -34,9 +34,9 @@ pub struct Jwt {
     pub user_claim: String,
     /// URL of the platform's public keys (RS256, ES256, EdDSA and their stronger variants). Fetched directly: the environment's proxy
     /// variables are ignored. Keys that cannot be fetched again are used for one hour.
-    #[serde(default)]
-    #[schemars(example = &"https://platform.example/.well-known/jwks.json")]
-    pub jwks_url: Option<String>,
+    #[serde(default, serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = &"https://platform.example/.well-known/jwks.json")]
+    pub jwks_url: Option<SecretString>,
     /// File with the platform's public keys. It is read again within ten seconds of a change.
     #[serde(default)]
     #[schemars(example = &"/etc/walhook/jwks.json")]

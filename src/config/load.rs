@@ -17,12 +17,13 @@ use crate::domain::table::Table as SourceTable;
 
 const PREFIX: &str = "WALHOOK_";
 /// Keys whose value may be read from a file, named by `WALHOOK_…_FILE`.
-const SECRET_KEYS: [&str; 7] = [
+const SECRET_KEYS: [&str; 8] = [
     "source.url",
     "store.url",
     "secrets.master_key",
     "mail.smtp_url",
     "delivery.proxy",
+    "auth.jwt.jwks_url",
     "auth.jwt.secret",
     "tracing.headers",
 ];

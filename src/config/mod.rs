@@ -267,7 +267,8 @@ fn redact_url<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Re
     shown.serialize(serializer)
 }
 
-/// Returns the URL without its password and any `password` parameter. Text that is not a URL is redacted entirely.
+/// Returns the URL without its password and any `password` parameter. Over HTTP, the user's name and any parameter may be the secret:
+/// they are redacted too. Text that is not a URL is redacted entirely.
 pub fn without_password(url: &str) -> String {
     let Ok(mut url) = url::Url::parse(url) else { return REDACTED.into() };
     // Without `//`, or with an `@` that is not encoded, a part of the password may be anywhere.
@@ -276,6 +277,11 @@ pub fn without_password(url: &str) -> String {
     }
     if url.password().is_some() && url.set_password(Some("redacted")).is_err() {
         return REDACTED.into();
+    }
+    if matches!(url.scheme(), "http" | "https") {
+        let is_redacted = url.username().is_empty() || url.set_username("redacted").is_ok();
+        url.set_query(url.query().map(|_| "redacted"));
+        return if is_redacted { url.into() } else { REDACTED.into() };
     }
     let secret_parameter = |name: &str| matches!(name, "password" | "sslpassword");
     if url.query_pairs().any(|(name, _)| secret_parameter(&name)) {

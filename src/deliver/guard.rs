@@ -108,15 +108,18 @@ impl Guard {
 
     /// Returns the addresses of a name, if connections to all of them are allowed.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
-        let addresses = match host.parse() {
-            Ok(ip) => vec![SocketAddr::new(ip, port)],
-            Err(_) => (self.lookup)(host.to_owned(), port).await?,
-        };
+        if let Ok(ip) = host.parse() {
+            return if self.allows(ip) { Ok(vec![SocketAddr::new(ip, port)]) } else { Err(Unreachable::Blocked(ip)) };
+        }
+        let addresses = (self.lookup)(host.to_owned(), port).await?;
         if addresses.is_empty() {
             return Err(Unreachable::Unresolved);
         }
         match addresses.iter().find(|address| !self.allows(address.ip())) {
-            Some(address) => Err(Unreachable::Blocked(address.ip())),
+            Some(address) => {
+                tracing::info!(host, address = %address.ip(), "refused a receiver whose name resolves to a blocked address");
+                Err(Unreachable::BlockedName)
+            }
             None => Ok(addresses),
         }
     }
@@ -425,7 +428,7 @@ mod tests {
     #[tokio::test]
     async fn names_are_refused_if_any_address_is_refused_or_none_is_found() {
         let guard = Guard::new(false, Vec::new());
-        assert!(matches!(guard.resolve("localhost", 443).await, Err(Unreachable::Blocked(ip)) if ip.is_loopback()));
+        assert_eq!(guard.resolve("localhost", 443).await, Err(Unreachable::BlockedName));
         assert_eq!(guard.resolve("no-such-host.invalid", 443).await, Err(Unreachable::Unresolved));
         let exempt = Guard::new(false, vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
         assert!(exempt.resolve("localhost", 443).await.is_ok_and(|found| !found.is_empty()));

@@ -59,8 +59,14 @@ pub enum Unreachable {
     /// This process or host has no free file descriptor for the lookup. Nothing is known about the name.
     #[error("the host's name could not be looked up: {0}")]
     Descriptors(String),
-    #[error("the host resolves to {0}, which is not reachable from the internet or is denied by this service")]
+    /// The address is part of the URL.
+    #[error("{0} is not reachable from the internet or is denied by this service")]
     Blocked(IpAddr),
+    /// Without the address: otherwise anybody could look up names of the internal network.
+    #[error(
+        "the host's name resolves to an address that is not reachable from the internet or is denied by this service"
+    )]
+    BlockedName,
 }
 
 /// The files that the resolver reads, and the nameservers' port.

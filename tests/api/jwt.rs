@@ -289,7 +289,7 @@ async fn published_keys_are_cached_and_refetched_at_most_once_a_minute() {
     let (known, unknown) = (ed25519("known"), ed25519("unknown"));
     let set = json!({ "keys": [known.public] }).to_string();
     let (url, fetches) = publisher(move |_| (StatusCode::OK, set.clone())).await;
-    let service = service(Jwt { jwks_url: Some(url), ..config() }).await;
+    let service = service(Jwt { jwks_url: Some(url.into()), ..config() }).await;
     let token = signed(&known, Some("known"), &claims());
     let all = futures_util::future::join_all((0..8).map(|_| status(&service, &token))).await;
     assert_eq!(all, [200; 8]);
@@ -305,7 +305,7 @@ async fn without_any_key_the_service_is_unavailable_and_api_tokens_still_work() 
     for (code, body) in [(StatusCode::INTERNAL_SERVER_ERROR, "{}"), (StatusCode::OK, "<html>"), (StatusCode::FOUND, "")]
     {
         let (url, fetches) = publisher(move |_| (code, body.to_owned())).await;
-        let service = service(Jwt { jwks_url: Some(url), ..config() }).await;
+        let service = service(Jwt { jwks_url: Some(url.into()), ..config() }).await;
         let token = signed(&ed25519("k"), Some("k"), &claims());
         for _ in 0..3 {
             let answer = Api::new(&service.url, &token).get("/webhooks").await.expect(503);

@@ -121,11 +121,17 @@ fn secrets_are_redacted_and_may_be_read_from_files() {
             ("WALHOOK_SOURCE__URL", "postgres://walhook:hunter2@db/platform?sslpassword=hunter3"),
             ("WALHOOK_SECRETS__MASTER_KEY_FILE", secret.path().to_str().unwrap()),
             ("WALHOOK_MAIL__SMTP_URL", "smtps://user:hunter4@mail:465"),
+            ("WALHOOK_DELIVERY__PROXY", "http://hunter5:hunter6@proxy:3128"),
+            ("WALHOOK_AUTH__JWT__JWKS_URL", "https://hunter7:hunter8@keys.example/jwks.json?key=hunter9"),
+            ("WALHOOK_AUTH__JWT__ISSUER", "https://platform.example"),
+            ("WALHOOK_AUTH__JWT__AUDIENCE", "walhook"),
         ],
     );
     let config = effective(&run);
     assert_eq!(config["secrets"]["master_key"].as_array().unwrap().len(), 1);
     assert!(config["source"]["url"].as_str().unwrap().starts_with("postgres://walhook:redacted@db/platform"));
+    let jwks_url = config["auth"]["jwt"]["jwks_url"].as_str().unwrap();
+    assert_eq!(jwks_url, "https://redacted:redacted@keys.example/jwks.json?redacted");
     for leaked in ["hunter", KEY] {
         assert!(!run.stdout.contains(leaked), "{}", run.stdout);
     }

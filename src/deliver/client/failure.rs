@@ -157,7 +157,7 @@ enum Kind {
 fn kind_of(error: &(dyn Error + 'static)) -> Option<Kind> {
     match error.downcast_ref() {
         Some(Unreachable::Unresolved | Unreachable::Unanswered) => return Some(Kind::Is(ErrorKind::Dns)),
-        Some(Unreachable::Blocked(_)) => return Some(Kind::Is(ErrorKind::BlockedAddress)),
+        Some(Unreachable::Blocked(_) | Unreachable::BlockedName) => return Some(Kind::Is(ErrorKind::BlockedAddress)),
         // `own_cause` has returned the cause of a fault.
         Some(Unreachable::Fault(_) | Unreachable::Descriptors(_)) | None => {}
     }
