@@ -207,6 +207,7 @@ impl FromMembers for CreateWebhook {
 pub struct UpdateWebhook {
     #[schema(schema_with = options::name_schema, required = false)]
     name: Option<WebhookName>,
+    /// If its scheme, host or port change, the values of custom headers must be given again in `headers`
     #[schema(value_type = Option<String>, format = "uri", max_length = 2048, nullable = false)]
     url: Option<ReceiverUrl>,
     #[schema(value_type = Option<Vec<EventName>>, min_items = 1, nullable = false)]

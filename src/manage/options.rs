@@ -126,7 +126,13 @@ impl HeaderDraft {
     }
 
     fn keeps_values(&self) -> bool {
-        self.0.iter().any(|(_, value)| matches!(value, HeaderValue::Kept))
+        self.kept().next().is_some()
+    }
+
+    /// The names of the headers whose values are kept.
+    fn kept(&self) -> impl Iterator<Item = &str> {
+        let kept = self.0.iter().filter(|(_, value)| matches!(value, HeaderValue::Kept));
+        kept.map(|(name, _)| name.as_str())
     }
 
     /// Whether these are the present headers with all their values.
@@ -232,6 +238,17 @@ pub(super) fn check_filter(filter: &EventFilter, events: &[EventKind]) -> Vec<Op
         }
     }
     faults
+}
+
+/// Checks that no header keeps its value, because another host would get it. Without a draft, all do.
+pub(super) fn check_given_again(draft: Option<&HeaderDraft>, present: &HeaderNames) -> Result<()> {
+    let kept: Vec<&str> = match draft {
+        Some(draft) => draft.kept().collect(),
+        None => present.names.iter().map(String::as_str).collect(),
+    };
+    let detail = "give the value again, or remove the header: the new URL has another scheme, host or port";
+    let faults: Vec<OptionFault> = kept.into_iter().map(|name| OptionFault::new(&["headers", name], detail)).collect();
+    if faults.is_empty() { Ok(()) } else { Err(Fault::InvalidOptions(faults)) }
 }
 
 /// Changes of options, and a condition on the webhook that they depend on.

@@ -2,10 +2,11 @@
 
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
+use url::Url;
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
-use super::options::{OptionsDraft, PreparedOptions, check_filter};
+use super::options::{OptionsDraft, PreparedOptions, check_filter, check_given_again};
 use super::page::{Cursor, List, Page};
 use super::service::Manage;
 use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
@@ -109,6 +110,10 @@ impl Manage {
             return Err(Fault::VersionMismatch);
         }
         let WebhookPatch { name, url, events, active, ordering, signing, options } = patch;
+        let moves = |present: &Settings| url.as_ref().is_some_and(|url| !has_same_origin(&url.0, &present.url));
+        if moves(found) {
+            check_given_again(options.headers.as_ref(), &found.options.headers)?;
+        }
         let PreparedOptions { changes: options, kept } = self.prepare_options(id, &found.options, options).await?;
         let changes = Changes {
             name: name.map(|name| name.0),
@@ -127,7 +132,10 @@ impl Manage {
         };
         let is_allowed = |present: &Settings| {
             let is_kept = kept.as_ref().is_none_or(|kept| present.options.headers == *kept);
-            condition(present) && is_kept && check_changes(&changes, present).is_ok()
+            // Another edit may have moved the webhook in the meantime, and given it headers for its new host.
+            let has_own_headers = changes.options.headers.is_some() || present.options.headers.names.is_empty();
+            let may_move = has_own_headers || !moves(present);
+            condition(present) && is_kept && may_move && check_changes(&changes, present).is_ok()
         };
         let webhook = applied(webhooks::update(&self.store, actor, id, &changes, &is_allowed).await?)?;
         Ok(UpdatedWebhook { webhook, warning })
@@ -156,6 +164,12 @@ pub fn version(settings: &Settings) -> String {
     let canonical = serde_json::to_vec(&(name, url, events, active, ordering.as_str(), signing.as_str(), options));
     let canonical = canonical.expect("strings, numbers and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
+}
+
+/// Whether requests to both URLs go to the same scheme, host and port.
+fn has_same_origin(one: &str, other: &str) -> bool {
+    let origin = |url: &str| Url::parse(url).map(|url| url.origin());
+    matches!((origin(one), origin(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Checks the filter that a change leads to, if the change concerns it.

@@ -262,3 +262,54 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
     let sealed: Vec<u8> = service.sql.query_one("select headers from walhook.webhook", &[]).await.unwrap().get(0);
     assert!(!sealed.windows(KEY.len()).any(|window| window == KEY.as_bytes()), "encrypted at rest");
 }
+
+/// Whoever may edit a webhook, but does not know the values of its headers, would otherwise have them sent to a host of theirs.
+#[tokio::test]
+async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let id = api
+        .post("/webhooks", with("headers", json!({ "X-Zone": "eu", "Authorization": KEY })))
+        .await
+        .expect(201)
+        .json();
+    let id = id["id"].as_str().unwrap().to_owned();
+    let path = format!("/webhooks/{id}");
+    let kept = [("X-Zone", "eu"), ("Authorization", KEY)].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let masked = json!({ "X-Zone": "***", "Authorization": "***" });
+    for url in ["https://other.example/in", "https://receiver.example:8443/in", "https://sub.receiver.example/in"] {
+        let expected = ["/headers/X-Zone", "/headers/Authorization"];
+        assert_eq!(pointers(&api, &path, json!({ "url": url })).await, expected, "{url}");
+        assert_eq!(pointers(&api, &path, json!({ "url": url, "headers": masked })).await, expected, "{url}");
+        let one = json!({ "url": url, "headers": { "x-zone": "eu", "Authorization": "***" } });
+        assert_eq!(pointers(&api, &path, one).await, ["/headers/Authorization"], "{url}");
+    }
+    assert_eq!(api.webhook(&id).await["url"], URL);
+    for url in ["https://receiver.example:443/other?x=1", "https://RECEIVER.example/in"] {
+        api.patch(&path, json!({ "url": url, "headers": masked })).await.expect(200);
+        assert_eq!(stored_values(&service, &id).await, kept, "{url}");
+    }
+    let again = json!({ "url": "https://other.example/in", "headers": { "Authorization": "new" } });
+    api.patch(&path, again).await.expect(200);
+    assert_eq!(stored_values(&service, &id).await, [("Authorization".to_owned(), "new".to_owned())]);
+    api.patch(&path, json!({ "url": URL, "headers": {} })).await.expect(200);
+    api.patch(&path, json!({ "url": "https://other.example/in" })).await.expect(200);
+}
+
+/// The edits are checked against what they find, and applied to what is there then.
+#[tokio::test]
+async fn values_of_headers_do_not_follow_a_webhook_whose_host_changes_meanwhile() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let created = api.post("/webhooks", with("headers", json!({ "Authorization": KEY }))).await.expect(201).json();
+    let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
+    let holder = service.app.store().await;
+    holder.batch_execute("begin; update walhook.webhook set url = 'https://other.example/in'").await.unwrap();
+    let edit = api.patch(&path, json!({ "url": "https://receiver.example/new" }));
+    let change = async {
+        service.wait_until_blocked(1).await;
+        holder.batch_execute("commit").await.unwrap();
+    };
+    let (edited, ()) = tokio::join!(edit, change);
+    edited.expect(412);
+}

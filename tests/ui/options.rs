@@ -5,6 +5,8 @@ use serde_json::json;
 use crate::audit;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::{REVIEW, Stage};
+use crate::sign_in::Visitor;
+use crate::support::Receiver;
 
 async fn value(browser: &Browser, selector: &str) -> String {
     browser.find(selector).await.value().await.unwrap().unwrap_or_default()
@@ -68,4 +70,29 @@ async fn check(kind: Kind) {
     assert!(saved["description"].is_null() && saved["metadata"] == json!({ "team": "ops" }), "{saved}");
     stage.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
     assert_eq!(stage.receiver.wait_for(1).await[0].header("authorization"), "Bearer s3cret");
+}
+
+/// Without a browser.
+#[tokio::test]
+async fn the_form_asks_for_the_values_of_headers_again_if_the_host_changes() {
+    let visitor = Visitor::start(&[]).await;
+    let (_, session) = visitor.sign_in("").await;
+    let url = visitor.stage.receiver.url("/in");
+    let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"], "headers": { "X-Key": "s3cret" } });
+    let webhook = visitor.stage.api.post("/webhooks", body).await.expect(201).json();
+    let path = format!("/ui/webhooks/{}/edit", webhook["id"].as_str().unwrap());
+    let page = visitor.get(&path, &session).await.text().await.unwrap();
+    let version = page.split("name=\"version\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let save = async |url: &str, value: &str| {
+        let form = format!("name=x&url={url}&events=delivery.failed&headers=X-Key: {value}&version={version}");
+        visitor.send(Method::POST, &path, &[("cookie", session.as_str())], &form).await
+    };
+    // Another port is another receiver.
+    let elsewhere = Receiver::start().await.url("/in");
+    let refused = save(&elsewhere, "***").await;
+    assert_eq!(refused.status(), 422);
+    let page = refused.text().await.unwrap();
+    let message = page.split("id=\"headers-error\">").nth(1).unwrap_or_else(|| panic!("{page}"));
+    assert!(message.starts_with("X-Key: give the value again"), "{message:.200}");
+    assert_eq!(save(&elsewhere, "s3cret").await.status(), 303);
 }
