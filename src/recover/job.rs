@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::replay;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
+use super::turns::Turns;
 use crate::failpoint::failpoint;
 use crate::store::contract::JobStatements;
 use crate::store::recovery::{Criteria, Phase, Progress, Scan, Work};
@@ -30,10 +31,10 @@ pub enum Step {
 
 /// Runs one step of the job that has been due longest. The deliveries that it starts and its progress are stored in one
 /// transaction: an interrupted step has no effect. Other replicas skip the job until the transaction ends.
-pub async fn step(store: &Store) -> Result<Step> {
+pub async fn step(store: &Store, turns: &mut Turns) -> Result<Step> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let step = step_in(&transaction).await?;
+    let step = step_in(&transaction, turns).await?;
     if step != Step::Idle {
         failpoint!("job_step_done_not_committed")?;
         transaction.commit().await?;
@@ -43,8 +44,10 @@ pub async fn step(store: &Store) -> Result<Step> {
 }
 
 /// Runs one step in a transaction, which the caller then commits.
-pub async fn step_in(transaction: &impl JobStatements) -> Result<Step> {
-    let Some(job) = transaction.take_job().await? else { return Ok(Step::Idle) };
+pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Result<Step> {
+    let Some(job) = transaction.take_job(turns.served()).await? else { return Ok(Step::Idle) };
+    // Before the work: a step that fails is a turn too.
+    turns.count(&job.user);
     let ended = match &job.work {
         _ if !job.active => transaction.end_job(job.id).await?,
         Work::Recovery(criteria, progress) => recover(transaction, job.id, criteria, *progress).await?,

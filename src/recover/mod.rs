@@ -3,6 +3,7 @@
 mod job;
 mod replay;
 mod stored;
+mod turns;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::store::Store;
 use crate::telemetry::Activity;
 
 pub use job::{Step, step, step_in};
+pub use turns::Turns;
 
 /// The time limit of a step, which takes milliseconds, or seconds if the store is slow. A longer one waits for a dead connection.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
@@ -23,7 +25,8 @@ const IDLE: Duration = Duration::from_millis(500);
 pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
     let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let activity = Activity::new("processing recoveries");
-    while let Some(result) = stop.run_until_cancelled(store.in_time(STEP_LIMIT, step(&store))).await {
+    let mut turns = Turns::default();
+    while let Some(result) = stop.run_until_cancelled(store.in_time(STEP_LIMIT, step(&store, &mut turns))).await {
         let pause = match result {
             Ok(step) => {
                 activity.succeeded();

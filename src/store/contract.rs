@@ -199,7 +199,7 @@ impl RecordStatements for Transaction<'_> {
 /// The statements of one step of a job.
 pub trait JobStatements: EnqueueStatements {
     /// See [`recovery::take`].
-    fn take_job(&self) -> impl Future<Output = Result<Option<Job>>> + Send;
+    fn take_job(&self, later: &[UserId]) -> impl Future<Output = Result<Option<Job>>> + Send;
 
     /// See [`jobs::end`].
     fn end_job(&self, job: Uuid) -> impl Future<Output = Result<Option<i64>>> + Send;
@@ -286,8 +286,8 @@ pub trait JobStatements: EnqueueStatements {
 }
 
 impl JobStatements for Transaction<'_> {
-    async fn take_job(&self) -> Result<Option<Job>> {
-        recovery::take(self).await
+    async fn take_job(&self, later: &[UserId]) -> Result<Option<Job>> {
+        recovery::take(self, later).await
     }
 
     async fn end_job(&self, job: Uuid) -> Result<Option<i64>> {

@@ -15,6 +15,7 @@ use super::replay::{self, Replay};
 use super::statement::{Column, FromRow, Statements, column, from_row};
 use super::{Result, Store, superseded};
 use crate::domain::delivery::Outcome;
+use crate::domain::event::UserId;
 
 const REDELIVER_FIND: &str = include_str!("../../sql/store/redeliver_find.sql");
 const REDELIVER: &str = include_str!("../../sql/store/delivery_redeliver.sql");
@@ -138,6 +139,8 @@ pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope, t
 pub struct Job {
     pub id: Uuid,
     pub webhook: Uuid,
+    /// The webhook's owner. Empty if the webhook was deleted.
+    pub user: UserId,
     /// Whether the webhook exists and is active.
     pub active: bool,
     pub work: Work,
@@ -175,7 +178,7 @@ pub enum Phase {
     MissedEvents,
 }
 
-from_row!(Job { id, webhook = "webhook_id", active, work: work });
+from_row!(Job { id, webhook = "webhook_id", user = "user_id", active, work: work });
 from_row!(Criteria { webhook = "webhook_id", since, until, outcomes, missed });
 from_row!(Progress { phase, position });
 
@@ -219,9 +222,9 @@ impl Column for Phase {
     }
 }
 
-/// Locks the job that has been due longest and that no other replica holds.
-pub async fn take(transaction: &Transaction<'_>) -> Result<Option<Job>> {
-    transaction.fetch_optional(TAKE, &[]).await
+/// Locks the job that has been due longest and that no other replica holds. Jobs of the users `later` come after those of others.
+pub async fn take(transaction: &Transaction<'_>, later: &[UserId]) -> Result<Option<Job>> {
+    transaction.fetch_optional(TAKE, &[&later]).await
 }
 
 /// Stores how far the recovery has come and adds to its number of deliveries, which is returned. It is due again after `wait`, or

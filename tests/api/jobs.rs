@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use walhook::domain::event::delivery_id;
-use walhook::recover::{self, Step};
+use walhook::recover::{self, Step, Turns};
 
 use crate::fixture::Service;
 use crate::support::plan::plans;
@@ -136,7 +136,7 @@ impl Scene {
     async fn step(&self) -> Step {
         let due = "update walhook.recovery set replay_due_at = now() where kind = 'replay' and finished_at is null";
         self.service.sql.execute(due, &[]).await.unwrap();
-        recover::step(&self.service.store).await.unwrap()
+        recover::step(&self.service.store, &mut Turns::default()).await.unwrap()
     }
 
     /// Runs the next steps of the jobs until deliveries are pending, or all jobs have ended. Returns the deliveries in the order in which

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use walhook::domain::event::delivery_id;
-use walhook::recover::{self, Step};
+use walhook::recover::{self, Step, Turns};
 
 use crate::fixture::Service;
 use crate::support::Api;
@@ -95,7 +95,7 @@ impl Logged {
     async fn work(&self) -> i64 {
         let mut started = 0;
         loop {
-            match recover::step(&self.service.store).await.unwrap() {
+            match recover::step(&self.service.store, &mut Turns::default()).await.unwrap() {
                 Step::Idle => return started,
                 Step::Worked => {}
                 Step::Finished { recovered, .. } => started += recovered,
@@ -229,7 +229,10 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
     let (mut started, mut most) = (0, 0);
     loop {
         // Two replicas at the same time.
-        let (one, other) = tokio::join!(recover::step(&it.service.store), recover::step(&it.service.store));
+        let mut replicas = [Turns::default(), Turns::default()];
+        let [first, second] = &mut replicas;
+        let store = &it.service.store;
+        let (one, other) = tokio::join!(recover::step(store, first), recover::step(store, second));
         for step in [one.unwrap(), other.unwrap()] {
             if let Step::Finished { recovered, .. } = step {
                 started += recovered;
@@ -285,4 +288,32 @@ async fn every_error_of_a_recovery_is_listed() {
         let found: Vec<&str> = errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect();
         assert_eq!(found.join(" "), pointers, "{body}: {problem}");
     }
+}
+
+/// Otherwise a user with many jobs would get as many steps for one of another user.
+#[tokio::test]
+async fn users_take_turns_however_many_jobs_each_has() {
+    let service = Service::start().await;
+    let (busy, other) = (service.api("1").await, service.api("2").await);
+    let body = json!({ "since": hours_ago(4).to_string() });
+    for _ in 0..5 {
+        let (webhook, _) = busy.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+        for _ in 0..10 {
+            busy.post(&format!("/webhooks/{webhook}/recover"), body.clone()).await.expect(202);
+        }
+    }
+    let (own, _) = other.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+    other.post(&format!("/webhooks/{own}/recover"), body).await.expect(202);
+    let own: Uuid = own.parse().unwrap();
+    let mut turns = Turns::default();
+    let mut ended = 0;
+    // Two steps of the other's job, and as many of each job before it.
+    for _ in 0..4 {
+        match recover::step(&service.store, &mut turns).await.unwrap() {
+            Step::Finished { webhook, .. } if webhook == own => return,
+            Step::Finished { .. } => ended += 1,
+            step => assert_eq!(step, Step::Worked),
+        }
+    }
+    panic!("{ended} jobs of one user have ended, and none of the other");
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use uuid::Uuid;
-use walhook::recover::{self, Step};
+use walhook::recover::{self, Step, Turns};
 
 use super::{NONE, Scene, Stored, hours_ago};
 
@@ -94,10 +94,13 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     let later = "update walhook.recovery set replay_due_at = now() + interval '1 hour' where kind = 'replay'";
     it.service.sql.execute(later, &[]).await.unwrap();
     it.post("/recover", json!({ "since": hours_ago(3) })).await;
-    assert_eq!(recover::step(&it.service.store).await.unwrap(), Step::Worked, "the attempt log");
+    assert_eq!(recover::step(&it.service.store, &mut Turns::default()).await.unwrap(), Step::Worked, "the attempt log");
     let mut connection = it.service.store.connection().await.unwrap();
     let recovering = connection.transaction().await.unwrap();
-    assert!(matches!(recover::step_in(&recovering).await.unwrap(), Step::Finished { recovered: 1, .. }));
+    assert!(matches!(
+        recover::step_in(&recovering, &mut Turns::default()).await.unwrap(),
+        Step::Finished { recovered: 1, .. }
+    ));
     let commit = async {
         it.service.wait_until_blocked(1).await;
         recovering.commit().await.unwrap();

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 use walhook::domain::delivery::Outcome;
 use walhook::domain::event::delivery_id;
-use walhook::recover::Step;
+use walhook::recover::{Step, Turns};
 use walhook::store::recovery::{self, Criteria, Scope};
 use walhook::store::replay::{self, Selection};
 
@@ -15,7 +15,7 @@ impl Pair<'_> {
     async fn run_jobs(&self) -> i64 {
         let mut recovered = 0;
         loop {
-            match walhook::recover::step(&self.bench.store).await.unwrap() {
+            match walhook::recover::step(&self.bench.store, &mut Turns::default()).await.unwrap() {
                 Step::Idle => return recovered,
                 Step::Worked => {}
                 Step::Finished { recovered: count, .. } => recovered += count,

@@ -12,7 +12,7 @@ use walhook::domain::ordering::Ordering;
 use walhook::domain::sequence::Sequences;
 use walhook::domain::webhook::SealedTarget;
 use walhook::record::{Recorded, record_in};
-use walhook::recover::{Step, step_in};
+use walhook::recover::{Step, Turns, step_in};
 use walhook::store::contract::EnqueueStatements;
 use walhook::store::deliver::{ClaimRequest, Claimed};
 use walhook::store::enqueue::{NewDelivery, NewLease};
@@ -193,7 +193,7 @@ impl Memory {
             let later = self.0.state().now + Duration::from_millis(1);
             self.0.set_now(later);
             let transaction = self.0.begin();
-            let step = now(step_in(&transaction));
+            let step = now(step_in(&transaction, &mut Turns::default()));
             transaction.commit();
             match step {
                 Step::Idle => return recovered,

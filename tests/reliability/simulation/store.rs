@@ -11,7 +11,7 @@ use walhook::domain::disablement::CountedFailures;
 use walhook::domain::webhook::SealedTarget;
 use walhook::postgres::ANSWER_TIMEOUT;
 use walhook::record::{Decided, Recorded, record_in};
-use walhook::recover::{Step, step_in};
+use walhook::recover::{Step, Turns, step_in};
 use walhook::store::deliver::{ClaimRequest, Claimed};
 use walhook::store::order::PromotionLease;
 use walhook::store::record::CompletedAttempt;
@@ -236,7 +236,8 @@ impl World {
 
     fn execute_job(&mut self, process: Process) -> Answer {
         let transaction = self.store.begin();
-        let step = step_in(&transaction).now_or_never().expect("the store in memory answers at once");
+        let step =
+            step_in(&transaction, &mut Turns::default()).now_or_never().expect("the store in memory answers at once");
         let step = step.expect("nothing fails");
         transaction.commit();
         if step != Step::Idle {

@@ -64,7 +64,7 @@ impl State {
             JobWork::Replay(replay) => Work::Replay(Box::new(Replay {
                 id,
                 webhook: job.webhook,
-                user: webhook.map_or_else(|| UserId("".into()), |webhook| webhook.user.clone()),
+                user: self.owner(job.webhook),
                 selection: replay.selection.clone(),
                 last_sequence: replay.last_sequence,
                 progress: replay.progress,
@@ -73,7 +73,12 @@ impl State {
                 chunk_age: replay.chunk_at.map(|at| self.now.duration_since(at).as_secs_f64()),
             })),
         };
-        Job { id, webhook: job.webhook, active, work }
+        Job { id, webhook: job.webhook, user: self.owner(job.webhook), active, work }
+    }
+
+    /// The owner of a webhook. Empty if it was deleted.
+    fn owner(&self, webhook: Uuid) -> UserId {
+        self.webhooks.get(&webhook).map_or_else(|| UserId("".into()), |webhook| webhook.user.clone())
     }
 
     /// The rows of a webhook's attempt log after an id, in order of id.
@@ -187,14 +192,16 @@ impl State {
 }
 
 impl JobStatements for MemoryTransaction<'_> {
-    async fn take_job(&self) -> Result<Option<Job>> {
+    async fn take_job(&self, later: &[UserId]) -> Result<Option<Job>> {
         let state = self.state();
         let open = state.jobs.iter().filter(|(_, job)| !job.is_finished);
         let is_replay = |job: &MemoryJob| matches!(job.work, JobWork::Replay(_));
         let mut replaying = BTreeSet::new();
         // Of the replays of a webhook, only the first.
         let runnable = open.filter(|(_, job)| !is_replay(job) || replaying.insert(job.webhook));
-        let due = runnable.filter(|(_, job)| job.due_at <= state.now).min_by_key(|(id, job)| (job.due_at, **id));
+        let due = runnable.filter(|(_, job)| job.due_at <= state.now);
+        let is_later = |job: &MemoryJob| later.contains(&state.owner(job.webhook));
+        let due = due.min_by_key(|(id, job)| (is_later(job), job.due_at, **id));
         Ok(due.map(|(id, job)| state.job(*id, job)))
     }
 
