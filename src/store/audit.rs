@@ -1,14 +1,21 @@
 //! The audit log: who changed what, and when. Each record is inserted in the transaction of the change.
 
 use deadpool_postgres::Transaction;
-use uuid::Uuid;
+use jiff::Timestamp;
+use postgres_types::ToSql;
+use sha2::{Digest, Sha256};
+use uuid::{Builder, Uuid};
 
+use super::logs::{lowest_id_at, start_of_day};
 use super::statement::Statements;
 use super::{Result, Store};
 use crate::domain::event::UserId;
 
 const INSERT: &str = include_str!("../../sql/store/audit_insert.sql");
 const REMOVE: &str = include_str!("../../sql/store/audit_remove.sql");
+
+/// The rows of a user and a day: more changes than people make, and 300 kB. Further changes of one kind are counted in one row.
+const MAX_DAILY_ROWS: i64 = 1_000;
 
 /// The user that makes a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +94,25 @@ pub async fn record(
         Via::CommandLine => ("command_line", None),
         Via::Automatic => ("automatic", None),
     };
-    let id = Uuid::now_v7();
-    transaction.run(INSERT, &[&id, &actor.user, &via, &token, &action.as_str(), &subject, &changed]).await.map(drop)
+    // Operators and Walhook itself are not limited: one row is shared with no transaction of another user.
+    let limit = match actor.via {
+        Via::CommandLine | Via::Automatic => i64::MAX,
+        Via::Token(_) | Via::Jwt | Via::Session(_) => MAX_DAILY_ROWS,
+    };
+    let now = Timestamp::now().as_millisecond();
+    let (id, action) = (Uuid::now_v7(), action.as_str());
+    let today = lowest_id_at(start_of_day(now));
+    let further = further_changes_id(&actor.user, action, now);
+    let params: [&(dyn ToSql + Sync); 10] =
+        [&id, &actor.user, &via, &token, &action, &subject, &changed, &today, &limit, &further];
+    transaction.run(INSERT, &params).await.map(drop)
+}
+
+/// The id of the row that counts further changes of one kind, of a user and a day: its time is the start of the day.
+fn further_changes_id(user: &UserId, action: &str, now: i64) -> Uuid {
+    let digest = Sha256::new().chain_update(action).chain_update([0]).chain_update(&*user.0).finalize();
+    let random = digest.first_chunk().expect("a digest has 32 bytes");
+    Builder::from_unix_timestamp_millis(start_of_day(now).unsigned_abs(), random).into_uuid()
 }
 
 /// Removes records that are older than `retention_days`, and returns how many they were.

@@ -96,3 +96,36 @@ async fn tokens_are_audited_and_records_are_removed_after_the_retention_period()
     assert_eq!(walhook::store::audit::remove_old(&service.store, 30).await.unwrap(), 1);
     assert_eq!(records(&service, "token.%").await, expected[1..]);
 }
+
+/// A program that repeats a change as often as it may would otherwise fill the store's disk.
+#[tokio::test]
+async fn the_rows_of_a_user_and_a_day_are_limited_and_further_changes_are_counted() {
+    let service = Service::start().await;
+    let (api, other) = (service.api("1").await, service.api("2").await);
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let (own, _) = other.create_webhook(URL, &["delivery.failed"]).await;
+    let ids: Vec<Uuid> = (0..1_000).map(|_| Uuid::now_v7()).collect();
+    let fill = "insert into walhook.audit (id, user_id, via, action, subject_id)
+                select id, '1', 'token', 'webhook.updated', id from unnest($1::uuid[]) as id";
+    service.sql.execute(fill, &[&ids]).await.unwrap();
+    let before = records(&service, "%").await.len();
+    for name in ["a", "b", "c"] {
+        api.patch(&format!("/webhooks/{id}"), json!({ "name": name })).await.expect(200);
+        other.patch(&format!("/webhooks/{own}"), json!({ "name": name })).await.expect(200);
+    }
+    api.patch(&format!("/webhooks/{id}"), json!({ "active": false })).await.expect(200);
+    for _ in 0..2 {
+        api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({})).await.expect(200);
+    }
+    assert_eq!(records(&service, "%").await.len() - before, 3 + 2, "the other's three, and one for each action");
+    let folded = "select action, count, changed, last_at > at, subject_id::text from walhook.audit where count > 1 order by action";
+    let rows = service.sql.query(folded, &[]).await.unwrap();
+    let found: Vec<(String, i64, Vec<String>, bool, String)> =
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4))).collect();
+    let text = str::to_owned;
+    let expected = [
+        (text("webhook.secret_regenerated"), 2, vec![text("secret")], true, id.clone()),
+        (text("webhook.updated"), 4, vec![text("active")], true, id),
+    ];
+    assert_eq!(found, expected);
+}
