@@ -46,29 +46,38 @@ impl Login {
     }
 }
 
-/// Asks before a sign-in link replaces the session of another user, because any site can redirect a visitor to a link that signs
-/// in as its own user.
+/// Asks before a sign-in link signs in a visitor whom another site sent, or replaces the session of another user: any site can redirect
+/// a visitor to a link that signs in as its own user.
 #[derive(Template)]
-#[template(path = "ui/replace.html")]
-struct Replace {
+#[template(path = "ui/confirm_sign_in.html")]
+struct ConfirmSignIn {
     frame: Frame,
-    current: UserId,
+    /// The user whose session would end.
+    current: Option<UserId>,
     user: UserId,
     jwt: String,
     next: String,
 }
 
-/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the response is a page that asks first if the
-/// session of another user would end.
+/// Whether another site may have sent the visitor, as far as the browser says.
+fn is_cross_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    !matches!(site, Some("same-origin" | "same-site" | "none"))
+}
+
+/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the response is a page that asks first if another
+/// site may have sent the visitor, or if the session of another user would end.
 async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: bool) -> Result<Response, PageError> {
     let (token, login) = (fields.one("jwt"), Login::new(state, fields));
     let Some((user, expires_at)) = authenticate_link(&state.api, token).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
     let current = if asks { session_actor(&state.api, headers).await? } else { None };
-    if let Some(current) = current.map(|actor| actor.user).filter(|current| *current != user) {
+    let current = current.map(|actor| actor.user);
+    let keeps_user = current.as_ref() == Some(&user);
+    if asks && !keeps_user && (current.is_some() || is_cross_site(headers)) {
         let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
-        return Ok(secret_page(&Replace { frame, current, user, jwt, next: login.next }));
+        return Ok(secret_page(&ConfirmSignIn { frame, current, user, jwt, next: login.next }));
     }
     // Links are compared without the signature: with some algorithms anybody can change its encoding, and the token stays valid.
     let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);

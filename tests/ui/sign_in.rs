@@ -43,6 +43,11 @@ impl Visitor {
         self.send(Method::GET, path, &[(COOKIE.as_str(), cookie)], "").await
     }
 
+    /// Follows a link on a page of the platform.
+    pub async fn follow(&self, link: &str, cookie: &str) -> Response {
+        self.send(Method::GET, link, &[(COOKIE.as_str(), cookie), ("sec-fetch-site", "same-site")], "").await
+    }
+
     /// Signs in and returns the response with the session cookie.
     pub async fn sign_in(&self, next: &str) -> (Response, String) {
         let form = format!("token={}&next={next}", self.stage.api.token);
@@ -212,7 +217,7 @@ async fn a_sign_in_link_works_once() {
     let good = link(&sign_in_token("42"));
     let looked = visitor.send(Method::HEAD, &good, &[], "").await;
     assert_eq!((looked.status().as_u16(), cookie(&looked)), (200, None), "HEAD does not use up the link");
-    let entered = visitor.get(&good, "").await;
+    let entered = visitor.follow(&good, "").await;
     assert_eq!(location(&entered), "/ui/events");
     assert_eq!(entered.headers()["referrer-policy"], "same-origin");
     let session = cookie(&entered).unwrap();
@@ -231,7 +236,7 @@ async fn a_sign_in_link_works_once() {
         platform_token(SIGN_IN, "42", -180, -120),
     ];
     for rejected in rejected.iter().map(|token| link(token)).chain([good]) {
-        let answer = visitor.get(&rejected, "").await;
+        let answer = visitor.follow(&rejected, "").await;
         assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{rejected}");
     }
 }
@@ -247,7 +252,7 @@ async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api(
     assert_eq!(call(&for_api).await, 200);
     let for_both = platform_token(json!(["walhook", SIGN_IN]), "42", 0, 60);
     for token in [&for_api, &for_both] {
-        let answer = visitor.get(&link(token), "").await;
+        let answer = visitor.follow(&link(token), "").await;
         assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{token}");
         for field in ["token", "jwt"] {
             let answer = visitor.send(Method::POST, "/ui/login", &[], &format!("{field}={token}")).await;
@@ -282,8 +287,8 @@ async fn tokens_with_critical_extensions_are_rejected() {
 async fn sign_ins_are_audited() {
     let visitor = with_platform().await;
     visitor.sign_in("").await;
-    visitor.get(&link(&sign_in_token("42")), "").await;
-    visitor.get(&link("nonsense"), "").await;
+    visitor.follow(&link(&sign_in_token("42")), "").await;
+    visitor.follow(&link("nonsense"), "").await;
     let query = "select via, token_id is not null, user_id = '42', changed = '{}' from walhook.audit
                  where action = 'user.signed_in' order by id";
     let rows = visitor.stage.app.store().await.query(query, &[]).await.unwrap();
@@ -295,14 +300,15 @@ async fn sign_ins_are_audited() {
 #[tokio::test]
 async fn a_link_asks_before_it_replaces_another_user_s_session() {
     let visitor = with_platform().await;
-    let session_of = async |user: &str| cookie(&visitor.get(&link(&sign_in_token(user)), "").await).expect("a session");
+    let session_of =
+        async |user: &str| cookie(&visitor.follow(&link(&sign_in_token(user)), "").await).expect("a session");
     let user_of = async |session: &str| {
         let page = visitor.get("/ui/events", session).await.text().await.unwrap();
         page.split("User <bdi>").nth(1).map(|rest| rest.split('<').next().unwrap().to_owned())
     };
     let session = session_of("victim").await;
     let token = sign_in_token("attacker");
-    let confirmation = visitor.get(&link(&token), &session).await;
+    let confirmation = visitor.follow(&link(&token), &session).await;
     assert_eq!((confirmation.status().as_u16(), cookie(&confirmation)), (200, None), "a page asks first");
     let page = confirmation.text().await.unwrap();
     assert!(page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"), "{page}");
@@ -320,7 +326,37 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     assert_eq!(visitor.send(Method::POST, "/ui/login", &own, &form).await.status(), 401, "once");
     // A link of the same user does not ask.
     let session = session_of("victim").await;
-    assert_eq!(location(&visitor.get(&link(&sign_in_token("victim")), &session).await), "/ui/events");
+    assert_eq!(location(&visitor.follow(&link(&sign_in_token("victim")), &session).await), "/ui/events");
+}
+
+/// What a visitor enters would otherwise belong to the user whom another site chose.
+#[tokio::test]
+async fn other_sites_sign_in_no_visitor() {
+    let visitor = with_platform().await;
+    for site in [&[("sec-fetch-site", "cross-site")][..], &[]] {
+        let token = sign_in_token("attacker");
+        let confirmation = visitor.send(Method::GET, &link(&token), site, "").await;
+        assert_eq!((confirmation.status().as_u16(), cookie(&confirmation)), (200, None), "{site:?}");
+        let page = confirmation.text().await.unwrap();
+        assert!(page.contains("Sign in as <bdi>attacker</bdi>") && !page.contains("You are signed in"), "{page}");
+        let form = format!("jwt={token}&next=/ui/events");
+        let own = [("sec-fetch-site", "same-origin")];
+        assert_eq!(location(&visitor.send(Method::POST, "/ui/login", &own, &form).await), "/ui/events");
+    }
+    for site in ["same-origin", "same-site", "none"] {
+        let link = link(&sign_in_token("42"));
+        let answer = visitor.send(Method::GET, &link, &[("sec-fetch-site", site)], "").await;
+        assert_eq!(location(&answer), "/ui/events", "{site}");
+    }
+    let credentials = [format!("token={}", visitor.stage.api.token), format!("jwt={}", sign_in_token("attacker"))];
+    for form in &credentials {
+        for foreign in
+            [("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("origin", "https://evil.example")]
+        {
+            let answer = visitor.send(Method::POST, "/ui/login", &[foreign], form).await;
+            assert_eq!((answer.status().as_u16(), cookie(&answer)), (403, None), "{foreign:?}");
+        }
+    }
 }
 
 impl Visitor {
