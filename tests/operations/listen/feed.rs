@@ -132,7 +132,7 @@ async fn events(
     }
     let Some(page) = page(&shared, &parameters).await else {
         let errors = json!([{"pointer": "/after", "detail": "is not a cursor of this feed"}]);
-        return problem(422, json!({"title": "The request is not valid", "errors": errors}));
+        return problem(400, json!({"title": "The request is not valid", "errors": errors}));
     };
     let body = match reply {
         Reply::Cut => {

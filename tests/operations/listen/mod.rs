@@ -279,7 +279,7 @@ async fn errors_say_what_to_change() {
     unauthorized.env("WALHOOK_TOKEN", "wrong");
     expect(unauthorized, 1, &["rejected the token (401: the token is unknown or revoked)", "WALHOOK_TOKEN"]).await;
     expect(listen(&feed.origin, &[]), 1, &["/events does not exist (404)", "--api must be the base URL"]).await;
-    expect(listen(&feed.url(), &["--from", "x"]), 1, &["422", "/after: is not a cursor", "--from"]).await;
+    expect(listen(&feed.url(), &["--from", "x"]), 1, &["400", "/after: is not a cursor", "--from"]).await;
     let closed = format!("http://127.0.0.1:{}", walhook::private_postgres::free_port().unwrap());
     expect(listen(&closed, &[]), 1, &[&closed, "cannot be reached: Connection refused"]).await;
 
