@@ -11,6 +11,7 @@ use url::{Host, Url};
 
 use super::resolver::Resolver;
 pub use super::resolver::{Lookup, Unreachable};
+use crate::telemetry::recurring;
 
 pub const MAX_URL_BYTES: usize = 2_048;
 /// The timeout of attempts for a guard that is created without a configuration.
@@ -117,7 +118,9 @@ impl Guard {
         }
         match addresses.iter().find(|address| !self.allows(address.ip())) {
             Some(address) => {
-                tracing::info!(host, address = %address.ip(), "refused a receiver whose name resolves to a blocked address");
+                // Not each at this level: a webhook with many deliveries would fill the log.
+                recurring!(info, host, address = %address.ip(), "names of receivers resolve to blocked addresses");
+                tracing::debug!(host, address = %address.ip(), "a receiver's name resolves to a blocked address");
                 Err(Unreachable::BlockedName)
             }
             None => Ok(addresses),
