@@ -46,6 +46,8 @@ pub struct ApiState {
     pub(super) max_body_bytes: usize,
     throttle: Arc<RateLimit<Requester>>,
     pub(super) known: Arc<Known<Requester>>,
+    /// Separate, because the platform may issue a new token for each request.
+    known_jwts: Arc<Known<Requester>>,
     jwt: Option<Arc<JwtVerifier>>,
     pub(super) published_keys: Arc<PublishedKeys>,
     /// The origins whose pages may call the API from a browser.
@@ -65,6 +67,7 @@ impl ApiState {
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
             throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
             known: Arc::new(Known::new(&config.limits, KNOWN_CREDENTIALS)),
+            known_jwts: Arc::new(Known::new(&config.limits, KNOWN_CREDENTIALS)),
             jwt: None,
             published_keys: Arc::new(PublishedKeys::new()),
             cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
@@ -118,8 +121,8 @@ impl ApiState {
         self.throttle.check(&requester).map_err(Problem::rate_limited)
     }
 
-    /// Counts a request for the rate limit, then looks up the token or the session that it is counted for. A rejected request costs the
-    /// store nothing.
+    /// Counts a request for the rate limit, then looks up or verifies the token or the session that it is counted for. A rejected request
+    /// costs the store nothing, and no signature is verified for it.
     pub(super) async fn look_up<T, E>(
         &self,
         credential: Requester,
@@ -128,10 +131,11 @@ impl ApiState {
     where
         Problem: From<E>,
     {
+        let known = if matches!(credential, Requester::Jwt(_)) { &self.known_jwts } else { &self.known };
         self.count_request(credential.clone())?;
-        self.known.check(&credential).map_err(Problem::rate_limited)?;
+        known.check(&credential).map_err(Problem::rate_limited)?;
         let found = found.await?;
-        self.known.record(credential, found.is_some());
+        known.record(credential, found.is_some());
         Ok(found)
     }
 

@@ -36,10 +36,11 @@ impl StrictQuery {
         StrictQuery { state, names: Arc::new(names) }
     }
 
-    fn known(&self, path: &str, method: &Method) -> &[String] {
+    /// Returns the names that an operation knows. None if there is no such operation.
+    fn known(&self, path: &str, method: &Method) -> Option<&[String]> {
         let method = if method == Method::HEAD { "get".to_owned() } else { method.as_str().to_ascii_lowercase() };
         let path = path.strip_prefix(self.state.base_path()).unwrap_or(path);
-        self.names.get(path).and_then(|methods| methods.get(&method)).map(Vec::as_slice).unwrap_or_default()
+        self.names.get(path)?.get(&method).map(Vec::as_slice)
     }
 }
 
@@ -55,8 +56,9 @@ fn by_method(item: &Value) -> HashMap<String, Vec<String>> {
 
 /// Responds with 400 to an authenticated request with a parameter that its operation does not have.
 pub async fn check(State(strict): State<StrictQuery>, path: MatchedPath, request: Request, next: Next) -> Response {
+    let query = request.uri().query().unwrap_or_default();
     let known = strict.known(path.as_str(), request.method());
-    let checked = reject_unknown(request.uri().query().unwrap_or_default(), known);
+    let checked = known.map_or(Ok(()), |known| reject_unknown(query, known));
     let Err(problem) = checked else { return next.run(request).await };
     let (mut parts, _) = request.into_parts();
     let authenticated = authenticate(&mut parts, &strict.state).await;

@@ -1,5 +1,6 @@
 //! The optional settings of a webhook in the form and on its page.
 
+use reqwest::Method;
 use serde_json::json;
 
 use crate::audit;
