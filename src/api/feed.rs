@@ -147,7 +147,9 @@ pub async fn list(
     if let Some(last) = headers.get(LAST_EVENT_ID).filter(|last| is_stream && !last.is_empty()) {
         match last.to_str().ok().and_then(|last| cursors.parse(last).ok()) {
             Some(position) => start = Some(Start::At(position)),
-            None => parameters.reject("/Last-Event-ID", "expected the last `id` of an earlier stream to this user"),
+            None => {
+                parameters.reject_position("/Last-Event-ID", "expected the last `id` of an earlier stream to this user")
+            }
         }
     }
     parameters.finish()?;

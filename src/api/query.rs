@@ -150,8 +150,7 @@ impl Parameters {
         values
     }
 
-    /// Adds an error that was found elsewhere in the request.
-    pub fn reject(&mut self, pointer: &str, detail: impl Into<String>) {
+    fn reject(&mut self, pointer: &str, detail: &str) {
         self.errors.push(FieldError::new(pointer, detail));
     }
 
@@ -174,6 +173,12 @@ impl Parameters {
         let position = self.optional(name, check);
         self.has_invalid_cursor |= self.errors.len() > errors;
         position
+    }
+
+    /// Adds the error of a cursor that is elsewhere in the request.
+    pub fn reject_position(&mut self, pointer: &str, detail: &str) {
+        self.reject(pointer, detail);
+        self.has_invalid_cursor = true;
     }
 
     /// Reads a period, from `since` on and before `until`.

@@ -168,7 +168,8 @@ async fn invalid_parameters_are_named() {
         assert_eq!(problem["errors"].as_array().unwrap().len(), 1, "{problem}");
     }
     let headers = [("accept", "text/event-stream"), ("last-event-id", "x")];
-    let problem = api.send("GET", "/events", &headers, None).await.expect(422).json();
+    let problem = api.send("GET", "/events", &headers, None).await.expect(400).json();
+    assert_eq!(problem["type"], "/problems/invalid-cursor");
     assert_eq!(problem["errors"][0]["pointer"], "/Last-Event-ID");
     // Pages ignore the header.
     api.send("GET", "/events", &headers[1..], None).await.expect(200);
