@@ -46,7 +46,7 @@ impl Login {
     }
 }
 
-/// Asks before a sign-in link signs in a visitor whom another site sent, or replaces the session of another user: any site can redirect
+/// Asks before a sign-in link signs in a visitor who comes from another site, or replaces the session of another user: any site can redirect
 /// a visitor to a link that signs in as its own user.
 #[derive(Template)]
 #[template(path = "ui/confirm_sign_in.html")]

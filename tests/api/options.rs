@@ -263,7 +263,7 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
     assert!(!sealed.windows(KEY.len()).any(|window| window == KEY.as_bytes()), "encrypted at rest");
 }
 
-/// Whoever may edit a webhook, but does not know the values of its headers, would otherwise have them sent to a host of theirs.
+/// Somebody who may edit a webhook, but does not know the values of its headers, could otherwise have them sent to another host.
 #[tokio::test]
 async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
     let service = Service::start().await;

@@ -329,7 +329,7 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     assert_eq!(location(&visitor.follow(&link(&sign_in_token("victim")), &session).await), "/ui/events");
 }
 
-/// What a visitor enters would otherwise belong to the user whom another site chose.
+/// What a visitor enters would otherwise belong to the user that another site chose.
 #[tokio::test]
 async fn other_sites_sign_in_no_visitor() {
     let visitor = with_platform().await;
