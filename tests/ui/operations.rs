@@ -54,7 +54,7 @@ impl Walkthrough {
         assert!(browser.text_of("#url-error").await.contains("must begin with"), "{}", browser.text().await);
         assert!(browser.text_of("#events-error").await.contains("at least one event"));
         assert_eq!(browser.count("#name-error").await, 0);
-        assert_eq!(browser.find("#name").await.value().await.unwrap().unwrap(), "Label office", "the input is kept");
+        assert_eq!(browser.find("#name").await.value().await.unwrap().unwrap(), "  Label office ", "the input is kept");
         self.check().await;
         browser.fill("#url", &self.stage.receiver.url("/in")).await;
         for event in [REVIEW, DISTRIBUTED] {
