@@ -46,6 +46,7 @@ mod wire;
 pub use self::asyncapi::document_text as asyncapi_document;
 pub use self::auth::{authenticate_link, authenticate_token, authenticated};
 pub use self::body::read as read_body;
+pub use self::document::Document;
 pub use self::jwks::JwtError;
 pub use self::jwt::{JwtVerifier, MAX_TOKEN_BYTES};
 pub use self::middleware::request_id;

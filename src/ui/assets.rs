@@ -1,26 +1,26 @@
-//! Stylesheet, script and icon: compiled into the binary, under names that contain a hash of their content.
+//! Stylesheet, script and icon: compiled into the binary, compressed once, under names that contain a hash of their content.
 
 use std::sync::LazyLock;
 
 use axum::extract::Path;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
 use sha2::{Digest, Sha256};
 
 use super::error::PageError;
+use crate::api::Document;
 
 pub const PATH: &str = "/ui/assets/";
 
 pub struct Asset {
     pub path: String,
-    content: &'static str,
-    content_type: &'static str,
+    document: Document,
 }
 
 impl Asset {
     fn new(stem: &str, extension: &str, content: &'static str, content_type: &'static str) -> Asset {
         let hash = hex::encode(&Sha256::digest(content)[..8]);
-        Asset { path: format!("{PATH}{stem}-{hash}.{extension}"), content, content_type }
+        Asset { path: format!("{PATH}{stem}-{hash}.{extension}"), document: Document::new(content_type, content) }
     }
 }
 
@@ -31,10 +31,13 @@ pub static SCRIPT: LazyLock<Asset> =
 pub static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new("icon", "svg", include_str!("../../assets/icon.svg"), "image/svg+xml"));
 
-pub async fn serve(Path(name): Path<String>) -> Result<Response, PageError> {
+pub async fn serve(Path(name): Path<String>, request: HeaderMap) -> Result<Response, PageError> {
     let assets: [&'static Asset; 3] = [&STYLE, &SCRIPT, &ICON];
     let found = assets.into_iter().find(|asset| asset.path.strip_prefix(PATH) == Some(&name));
-    let asset = found.ok_or_else(PageError::no_such_page)?;
-    let cache = (header::CACHE_CONTROL, "public, max-age=31536000, immutable");
-    Ok(([(header::CONTENT_TYPE, asset.content_type), cache], asset.content).into_response())
+    let mut response = found.ok_or_else(PageError::no_such_page)?.document.response(&request);
+    // Another content has another name.
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+    Ok(response)
 }
