@@ -105,13 +105,14 @@ const ANY: &[&str] = &["*"];
 const CRATES: &[(&str, &[&str])] = &[
     // Besides streaming: a slot whose snapshot is exported can be created only over a replication connection.
     ("pg_walstream", &["capture", "primary"]),
-    // Receivers are called with reqwest, and with hyper through a proxy: `deliver/client/tunnel.rs` gives the reason.
+    // Receivers are called with hyper: reqwest gives no access to the bytes of its connections.
     // The API's listener and the reference receiver limit connections and idle times, which axum's own listener does not.
-    ("hyper", &["deliver/client", "api/serve.rs"]),
+    ("hyper", &["deliver/client", "api/serve.rs", "api/wire.rs", "cli/receive.rs"]),
+    ("h2", &["deliver/client"]),
     ("hyper_util", &["deliver/client", "api/serve.rs", "cli/receive.rs"]),
     ("hyper_rustls", &["deliver/client"]),
     // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter posts spans.
-    ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "cli/listen/feed.rs", "traces/export.rs"]),
+    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "cli/listen/feed.rs", "traces/export.rs"]),
     ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
     ("prost", &["traces"]),

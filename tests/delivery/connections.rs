@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::join_all;
 use rustix::process::{Resource, Rlimit};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Barrier, Notify, watch};
 use tokio_rustls::TlsAcceptor;
 use walhook::deliver::Sender;
 use walhook::domain::delivery::Answer as Outcome;
@@ -62,7 +63,7 @@ async fn serve(mut stream: TcpStream, answers: usize, requests: Arc<AtomicUsize>
 }
 
 /// Reads one HTTP/1.1 request. Returns false if the connection ends.
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> bool {
     let mut request = Vec::new();
     // Only the body ends like this.
     while !request.ends_with(b"}}") {
@@ -83,11 +84,11 @@ const DELIVERED: Outcome = Outcome::Accepted { status: 200 };
 #[tokio::test]
 async fn an_idle_connection_that_the_receiver_closes_uses_up_no_attempt() {
     let sender = Bench::new().await.sender();
-    let receiver = Closing::start(&[1, 2]).await;
+    let receiver = Closing::start(&[1, 1, 1]).await;
     for number in 1..=3 {
         assert_eq!(attempt(&sender, &receiver.url()).await.unwrap().answer, DELIVERED, "{number}");
     }
-    assert_eq!(receiver.seen(), (4, 2), "the second request was sent again, on a new connection");
+    assert_eq!(receiver.seen(), (4, 3), "the second request was sent again, on a new connection that is not kept");
 }
 
 #[tokio::test]
@@ -102,8 +103,52 @@ async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
     assert_eq!(receiver.seen(), (4, 3), "sent again at most once");
 }
 
+/// Answers the first request on each connection, and closes the connection after reading another. The first `idle` requests are
+/// answered together, so that they leave as many idle connections behind.
+async fn answer_once_per_connection(listener: TcpListener, idle: usize, requests: Arc<AtomicUsize>) {
+    let all_arrived = Arc::new(Barrier::new(idle));
+    for number in 0.. {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (all_arrived, requests) = (all_arrived.clone(), requests.clone());
+        tokio::spawn(async move {
+            if !read_request(&mut stream).await {
+                return;
+            }
+            requests.fetch_add(1, Ordering::Relaxed);
+            if number < idle {
+                all_arrived.wait().await;
+            }
+            accept(&mut stream).await;
+            if read_request(&mut stream).await {
+                requests.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_sent_again_on_a_new_connection_although_others_are_idle() {
+    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    for idle in [2, 5] {
+        for (way, sender) in senders(&authority, &proxy) {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{NAME}:{}/in", listener.local_addr().unwrap().port());
+            let requests = Arc::<AtomicUsize>::default();
+            tokio::spawn(answer_once_per_connection(listener, idle, requests.clone()));
+            for opening in join_all((0..idle).map(|_| attempt(&sender, &url))).await {
+                assert_eq!(opening.unwrap().answer, DELIVERED, "{way}, {idle} idle");
+            }
+            for number in 1..=idle {
+                let answer = attempt(&sender, &url).await.unwrap().answer;
+                assert_eq!(answer, DELIVERED, "{way}, {idle} idle, {number}");
+            }
+            assert!(requests.load(Ordering::Relaxed) > 2 * idle, "{way}, {idle} idle: none of them was used");
+        }
+    }
+}
+
 /// Creates a sender that reaches receivers directly, and one that reaches them through the proxy.
-fn senders(authority: &Authority, proxy: &TunnelProxy) -> [(&'static str, Sender); 2] {
+pub fn senders(authority: &Authority, proxy: &TunnelProxy) -> [(&'static str, Sender); 2] {
     let file = authority.file();
     let mut config = config();
     config.delivery.extra_ca_file = Some(file.path().to_owned());

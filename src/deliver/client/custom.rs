@@ -1,6 +1,6 @@
 //! The custom headers of webhooks, in the form that requests need.
 
-use reqwest::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue};
 use secrecy::ExposeSecret;
 
 use crate::domain::headers::{CustomHeader, CustomHeaders};

@@ -1,12 +1,13 @@
-//! Classifies errors of HTTP exchanges as the delivery log reports them.
+//! Classifies errors of HTTP exchanges, and says what happened in the words of the delivery log.
 
 use std::error::Error;
 use std::io;
 
 use hyper_util::client::legacy;
 
-use super::reuse::Addresses;
-use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
+use super::connection::Connection;
+use super::connector::ConnectTimeout;
+use super::tunnel::{NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::deliver::resolver::is_descriptor_limit;
 use crate::domain::delivery::{Answer, ErrorKind};
@@ -49,23 +50,51 @@ pub fn failed(kind: ErrorKind, message: String) -> Answer {
     Answer::Failed { kind, message, status: None }
 }
 
+const CLOSED: &str = "the receiver closed the connection before it answered";
+const EXCEEDED: &str =
+    "the receiver sent more than 64 KiB, or too many interim responses, before the head of its response";
+
+/// Whether a request is sent a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resend {
+    Never,
+    /// If the connection was idle before: the receiver may have closed it without reading the request.
+    IfIdle,
+    /// The receiver did not process the request, or it was not sent.
+    Always,
+}
+
 /// Why a request got no response.
 #[derive(Clone, Debug)]
 pub struct Failure {
     answer: Result<Answer, OwnFault>,
-    /// Whether the connection was closed before the head of a response was complete.
-    pub is_closed: bool,
+    pub resend: Resend,
     /// The connection on which the request was sent.
-    pub connection: Option<Addresses>,
+    pub connection: Option<Connection>,
 }
 
 impl Failure {
-    pub fn of_direct(error: &reqwest::Error) -> Failure {
-        classify(error, error.is_connect(), error.is_timeout())
+    pub fn of(error: &legacy::Error) -> Failure {
+        classify(error, error.is_connect())
     }
 
-    pub fn of_tunnel(error: &legacy::Error) -> Failure {
-        classify(error, error.is_connect(), false)
+    /// Returns the failure of a request whose connection ended.
+    pub fn closed() -> Failure {
+        Failure::failed(ErrorKind::ConnectionReset, CLOSED.to_owned(), Resend::IfIdle)
+    }
+
+    fn failed(kind: ErrorKind, message: String, resend: Resend) -> Failure {
+        Failure { answer: Ok(failed(kind, message)), resend, connection: None }
+    }
+
+    /// Returns the failure of a request that was sent on this connection. If the connection was closed on Walhook's side, this is why.
+    pub fn on(self, connection: Option<Connection>) -> Failure {
+        match connection {
+            Some(connection) if connection.is_exceeded() => {
+                Failure::failed(ErrorKind::ConnectionReset, EXCEEDED.to_owned(), Resend::Never)
+            }
+            connection => Failure { connection, ..self },
+        }
     }
 
     pub fn into_answer(self) -> Result<Answer, OwnFault> {
@@ -73,35 +102,37 @@ impl Failure {
     }
 }
 
-/// Classifies an error by its chain of causes: the innermost one that has a kind decides.
-fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -> Failure {
-    let mut kind = is_timeout.then_some(Kind::TimedOut);
-    let (mut is_closed, mut message, mut connection) = (false, String::new(), None);
+/// Classifies an error by its chain of causes: the innermost one that has a meaning decides.
+fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
+    let mut meaning = None;
+    let mut resend = Resend::Never;
+    let mut root = error;
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(cause) = own_cause(error) {
             let answer = Err(OwnFault { cause, message: error.to_string() });
-            return Failure { answer, is_closed: false, connection: None };
+            return Failure { answer, resend: Resend::Never, connection: None };
         }
-        kind = kind_of(error).or(kind);
-        is_closed |= is_close(error);
-        connection = connection_of(error).or(connection);
-        message = error.to_string();
+        if let Some(found) = meaning_of(error) {
+            resend = resend.max(found.resend);
+            meaning = Some(found);
+        }
+        root = error;
         next = inner(error);
     }
-    let kind = match (kind, is_connect) {
-        (Some(Kind::TimedOut), true) => {
-            message = "no connection in time".to_owned();
-            ErrorKind::ConnectTimeout
+
+    let (kind, message) = match meaning.map(|meaning| (meaning.kind, meaning.message)) {
+        Some((Kind::TimedOut, _)) if is_connect => (ErrorKind::ConnectTimeout, "no connection in time".to_owned()),
+        Some((Kind::TimedOut, message)) => (ErrorKind::ResponseTimeout, message),
+        Some((Kind::Is(ErrorKind::ConnectionReset), _)) if is_connect => {
+            (ErrorKind::ConnectionReset, "the connection was closed while it was being opened".to_owned())
         }
-        (Some(Kind::TimedOut), false) => ErrorKind::ResponseTimeout,
-        (Some(Kind::Is(kind)), _) => kind,
-        (None, true) => ErrorKind::ConnectRefused,
-        // The connection was closed, or the response was not HTTP.
-        (None, false) => ErrorKind::ConnectionReset,
+        Some((Kind::Is(kind), message)) => (kind, message),
+        None if is_connect => (ErrorKind::ConnectRefused, format!("no connection: {root}")),
+        None => (ErrorKind::ConnectionReset, format!("the exchange failed: {root}")),
     };
     let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
-    Failure { answer: Ok(failed(kind, message)), is_closed: is_closed && !is_connect, connection }
+    Failure::failed(kind, message, resend)
 }
 
 /// Returns the error inside another. `source` does not do for I/O errors: it skips the error that an I/O error wraps.
@@ -125,27 +156,11 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
     error.downcast_ref().is_some_and(is_descriptor_limit).then_some(Cause::Descriptors)
 }
 
-/// Returns the connection that the error of a client names.
-fn connection_of(error: &(dyn Error + 'static)) -> Option<Addresses> {
-    Addresses::of(error.downcast_ref::<legacy::Error>()?.connect_info()?)
-}
-
-/// Whether an error means that the connection was closed.
-fn is_close(error: &(dyn Error + 'static)) -> bool {
-    if let Some(error) = error.downcast_ref::<hyper::Error>() {
-        return error.is_incomplete_message() || error.is_closed();
-    }
-    // Over TLS, the end is unexpected without a `close_notify`.
-    let kind = error.downcast_ref().map(io::Error::kind);
-    matches!(
-        kind,
-        Some(
-            io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::BrokenPipe
-                | io::ErrorKind::UnexpectedEof
-        )
-    )
+/// What an error means.
+struct Meaning {
+    kind: Kind,
+    message: String,
+    resend: Resend,
 }
 
 enum Kind {
@@ -154,31 +169,110 @@ enum Kind {
     TimedOut,
 }
 
-fn kind_of(error: &(dyn Error + 'static)) -> Option<Kind> {
-    match error.downcast_ref() {
-        Some(Unreachable::Unresolved | Unreachable::Unanswered) => return Some(Kind::Is(ErrorKind::Dns)),
-        Some(Unreachable::Blocked(_) | Unreachable::BlockedName) => return Some(Kind::Is(ErrorKind::BlockedAddress)),
-        // `own_cause` has returned the cause of a fault.
-        Some(Unreachable::Fault(_) | Unreachable::Descriptors(_)) | None => {}
+impl Meaning {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Meaning {
+        Meaning { kind: Kind::Is(kind), message: message.into(), resend: Resend::Never }
     }
-    if error.is::<rustls::Error>() {
-        return Some(Kind::Is(ErrorKind::Tls));
+
+    fn reset(message: impl Into<String>, resend: Resend) -> Meaning {
+        Meaning { resend, ..Meaning::new(ErrorKind::ConnectionReset, message) }
+    }
+
+    fn timed_out(message: &str) -> Meaning {
+        Meaning { kind: Kind::TimedOut, message: message.to_owned(), resend: Resend::Never }
+    }
+}
+
+fn meaning_of(error: &(dyn Error + 'static)) -> Option<Meaning> {
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        return of_http(error);
+    }
+    if let Some(error) = error.downcast_ref::<h2::Error>() {
+        return of_http2(error);
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return of_io(error.kind());
+    }
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(Meaning::new(ErrorKind::Tls, error.to_string()));
     }
     if error.is::<NoTunnel>() {
-        return Some(Kind::Is(ErrorKind::ConnectRefused));
+        return Some(Meaning::new(ErrorKind::ConnectRefused, error.to_string()));
     }
-    if error.is::<ConnectTimeout>() || error.downcast_ref().is_some_and(hyper::Error::is_timeout) {
-        return Some(Kind::TimedOut);
+    if error.is::<ConnectTimeout>() {
+        return Some(Meaning::timed_out(""));
     }
-    Some(match error.downcast_ref::<io::Error>()?.kind() {
-        io::ErrorKind::TimedOut => Kind::TimedOut,
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            Kind::Is(ErrorKind::ConnectRefused)
+    let kind = match error.downcast_ref()? {
+        Unreachable::Unresolved | Unreachable::Unanswered => ErrorKind::Dns,
+        Unreachable::Blocked(_) | Unreachable::BlockedName => ErrorKind::BlockedAddress,
+        // `own_cause` has returned the cause of a fault.
+        Unreachable::Fault(_) | Unreachable::Descriptors(_) => return None,
+    };
+    Some(Meaning::new(kind, error.to_string()))
+}
+
+fn of_http(error: &hyper::Error) -> Option<Meaning> {
+    if error.is_timeout() {
+        return Some(Meaning::timed_out("the receiver did not answer a ping on its HTTP/2 connection in time"));
+    }
+    // The request was still queued when the connection ended.
+    if error.is_canceled() || error.is_closed() {
+        return Some(Meaning::reset(CLOSED, Resend::Always));
+    }
+    // A user's error is the client's own end, for example after the connection's.
+    if error.is_incomplete_message() || error.is_user() {
+        return Some(Meaning::reset(CLOSED, Resend::IfIdle));
+    }
+    if error.is_parse_too_large() {
+        let message = "the head of the response has more than 64 KiB or more than 100 fields";
+        return Some(Meaning::reset(message, Resend::Never));
+    }
+    if error.is_parse() {
+        return Some(Meaning::reset(format!("the response is not valid HTTP: {error}"), Resend::Never));
+    }
+    if error.source().is_none() {
+        return Some(Meaning::reset("the receiver sent data before it got the request", Resend::IfIdle));
+    }
+    None
+}
+
+fn of_http2(error: &h2::Error) -> Option<Meaning> {
+    let reason = error.reason()?;
+    let is_refused = matches!(reason, h2::Reason::REFUSED_STREAM | h2::Reason::NO_ERROR);
+    Some(match (error.is_remote(), error.is_go_away()) {
+        (true, true) => Meaning::reset(
+            format!("the receiver closed the HTTP/2 connection without processing the request ({reason:?})"),
+            Resend::Always,
+        ),
+        (true, false) if is_refused => Meaning::reset(
+            format!("the receiver refused the request on its HTTP/2 stream ({reason:?})"),
+            Resend::Always,
+        ),
+        (true, false) => {
+            Meaning::reset(format!("the receiver reset the HTTP/2 stream of the request ({reason:?})"), Resend::Never)
         }
-        io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => Kind::Is(ErrorKind::ConnectionReset),
+        // The client had closed the connection, for example after a notice of the receiver.
+        (false, _) if reason == h2::Reason::NO_ERROR => Meaning::reset(CLOSED, Resend::IfIdle),
+        (false, _) => Meaning::reset(format!("the receiver's HTTP/2 is not valid ({reason:?})"), Resend::Never),
+    })
+}
+
+fn of_io(kind: io::ErrorKind) -> Option<Meaning> {
+    Some(match kind {
+        io::ErrorKind::TimedOut => Meaning::timed_out("the receiver's host stopped responding"),
+        io::ErrorKind::ConnectionRefused => {
+            Meaning::new(ErrorKind::ConnectRefused, "the receiver's host refused the connection")
+        }
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            Meaning::new(ErrorKind::ConnectRefused, "the receiver's host is unreachable")
+        }
+        io::ErrorKind::ConnectionReset => {
+            Meaning::reset("the receiver reset the connection before it answered", Resend::IfIdle)
+        }
+        // Over TLS, the end is unexpected without a `close_notify`.
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+            Meaning::reset(CLOSED, Resend::IfIdle)
+        }
         _ => return None,
     })
 }

@@ -1,9 +1,11 @@
 //! Makes one HTTP exchange with a receiver, and reports its outcome as the delivery log does.
 
+mod allowance;
+mod connection;
+mod connector;
 mod custom;
 mod direct;
 mod failure;
-mod limits;
 mod reuse;
 mod transport;
 mod tunnel;
@@ -15,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
-use futures_util::{FutureExt, Stream, StreamExt};
-use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use futures_util::{Stream, StreamExt};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{StatusCode, Uri};
 
 use self::custom::ParsedHeaders;
 pub use self::failure::OwnFault;
-use self::failure::{Cause, Failure, failed};
-use self::transport::{Response, Target, Transport};
+use self::failure::{Cause, failed};
+use self::transport::Transport;
 use super::guard::Guard;
 use super::request::Rendered;
 use super::settings::Settings;
@@ -35,10 +37,6 @@ use crate::tls;
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// The part of the response body that the delivery log keeps.
 const EXCERPT_BYTES: usize = 4 << 10;
-/// How often the response body may be waited for without a pause. Bodies that arrive in small pieces would otherwise cost a wake-up each.
-const PROMPT_WAITS: usize = 16;
-/// The pause before each later read of the body.
-const READ_PAUSE: Duration = Duration::from_secs(1);
 /// How much later than the connect timer the timer of the whole exchange fires. Then a connection that is not established at the
 /// deadline is reported as such, and not as a missing answer. A response that arrives in this time is too late all the same.
 const GRACE: Duration = Duration::from_millis(25);
@@ -48,7 +46,7 @@ const GRACE: Duration = Duration::from_millis(25);
 pub struct Endpoint {
     url: Arc<str>,
     /// `Err` if the URL may not be called: the answer to log instead.
-    checked: Result<Target, Answer>,
+    checked: Result<Uri, Answer>,
     /// Sent with every request.
     headers: ParsedHeaders,
 }
@@ -69,11 +67,11 @@ impl Endpoint {
     }
 }
 
-fn check(url: &str, guard: &Guard) -> Result<Target, Answer> {
+fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
     let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
     let url = guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
     guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
-    Target::new(url).map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
+    url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
 }
 
 /// The HTTP client of the process. Clones share its connections.
@@ -120,7 +118,7 @@ impl Client {
     pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
         let started = Instant::now();
         let result = match &endpoint.checked {
-            Ok(target) => self.exchange(target, &endpoint.headers, request, started).await,
+            Ok(url) => self.exchange(url, &endpoint.headers, request, started).await,
             Err(blocked) => Ok(Answered::without_response(blocked.clone())),
         };
         self.report(result.as_ref().err());
@@ -155,12 +153,12 @@ impl Client {
 
     async fn exchange(
         &self,
-        target: &Target,
+        url: &Uri,
         custom: &ParsedHeaders,
         request: &Rendered,
         started: Instant,
     ) -> Result<Answered, OwnFault> {
-        let sent = self.send(target, custom, request);
+        let sent = self.transport.send(url, headers(request, custom), request.body.clone());
         let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),
@@ -175,24 +173,12 @@ impl Client {
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
-        let _ = tokio::time::timeout(left, read(response.into_chunks(), READ_PAUSE, &mut excerpt)).await;
+        let _ = tokio::time::timeout(left, read(response.into_chunks(), &mut excerpt)).await;
         let answer = match status.is_success() {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
         };
         Ok(Answered { answer, retry_after, excerpt })
-    }
-
-    /// Sends the request and waits for the head of the response. Sends it again if the connection was an idle one that the
-    /// receiver closed. A receiver that processed the first request recognises the delivery by its id.
-    async fn send(&self, target: &Target, custom: &ParsedHeaders, request: &Rendered) -> Result<Response, Failure> {
-        let send = || self.transport.send(target, headers(request, custom), request.body.clone());
-        let (sent, opened) = reuse::watch(send()).await;
-        let was_idle = |failure: &Failure| failure.connection.is_some_and(|used| Some(used) != opened);
-        match sent {
-            Err(failure) if failure.is_closed && was_idle(&failure) => send().await,
-            sent => sent,
-        }
     }
 }
 
@@ -230,22 +216,12 @@ fn header_name(name: &'static str) -> HeaderName {
     known.map_or_else(|| name.parse().expect("a header name is a token"), |(_, parsed)| parsed.clone())
 }
 
-/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`. Pauses before each read that has to
-/// wait, after the first [`PROMPT_WAITS`].
-async fn read(chunks: impl Stream<Item = Bytes>, pause: Duration, excerpt: &mut Vec<u8>) {
-    let (mut chunks, mut bytes, mut waits) = (pin!(chunks), 0, 0);
+/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`.
+async fn read(chunks: impl Stream<Item = Bytes>, excerpt: &mut Vec<u8>) {
+    let mut chunks = pin!(chunks);
+    let mut bytes = 0;
     while bytes < MAX_RESPONSE_BYTES {
-        let next = match chunks.next().now_or_never() {
-            Some(next) => next,
-            None => {
-                waits += 1;
-                if waits > PROMPT_WAITS {
-                    tokio::time::sleep(pause).await;
-                }
-                chunks.next().await
-            }
-        };
-        let Some(chunk) = next else { return };
+        let Some(chunk) = chunks.next().await else { return };
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();
@@ -277,8 +253,6 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream::unfold;
-    use tokio::time::sleep_until;
     use uuid::Uuid;
 
     use super::super::request::{Notification, Signer, render};
@@ -302,30 +276,5 @@ mod tests {
         for name in request.headers.iter().map(|(name, _)| *name).chain(["traceparent"]) {
             assert!(header_name(name).as_str().eq_ignore_ascii_case(name), "{name}");
         }
-    }
-
-    /// A body of `total` bytes, of which one arrives each millisecond. Those that have arrived are read at once.
-    fn dripping(total: usize) -> impl Stream<Item = Bytes> {
-        let start = Instant::now();
-        unfold(0, move |read| async move {
-            if read == total {
-                return None;
-            }
-            let due = start + Duration::from_millis(read as u64 + 1);
-            sleep_until(due.into()).await;
-            let arrived = (start.elapsed().as_millis() as usize).min(total);
-            Some((vec![b'.'; arrived - read].into(), arrived))
-        })
-    }
-
-    #[tokio::test]
-    async fn a_body_that_arrives_in_small_pieces_is_read_after_pauses() {
-        let (mut reads, mut excerpt, pause) = (0, Vec::new(), Duration::from_millis(50));
-        let start = Instant::now();
-        read(dripping(500).inspect(|_| reads += 1), pause, &mut excerpt).await;
-        assert_eq!(excerpt.len(), 500);
-        // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that read.
-        let pauses = start.elapsed().as_millis() / pause.as_millis();
-        assert!(reads <= PROMPT_WAITS as u128 + 2 * pauses, "{reads} reads, {pauses} pauses");
     }
 }

@@ -1,89 +1,167 @@
-//! The two ways to a receiver behind one interface: reqwest directly, and hyper through tunnels of `delivery.proxy`.
+//! Sends requests over connections that are reused, and a second time over a new one if the first attempt was not processed.
+
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::Stream;
 use futures_util::stream::unfold;
+use futures_util::{Stream, TryFutureExt};
 use http_body_util::{BodyExt, Full};
-use hyper::Uri;
 use hyper::body::Incoming;
-use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
-use reqwest::{Method, StatusCode, Url};
+use hyper::ext::on_informational;
+use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::failure::Failure;
-use super::tunnel::TunnelClient;
-use super::{direct, tunnel};
+use super::allowance::HEAD_BYTES;
+use super::connection::{Connection, Exchange};
+use super::connector::{Connector, connector};
+use super::failure::{Failure, Resend};
+use super::reuse;
 use crate::deliver::settings::Settings;
 
-/// The URL of requests, in the types of both clients. Parsed once for all of a webhook's requests.
-#[derive(Clone, Debug)]
-pub struct Target {
-    url: Url,
-    uri: Uri,
-}
+/// Bytes that a receiver may send ahead of what is read, on one HTTP/2 stream.
+const HTTP2_STREAM_BYTES: u32 = 64 << 10;
+/// The same for all streams of one HTTP/2 connection together.
+const HTTP2_CONNECTION_BYTES: u32 = 1 << 20;
+/// How long idle connections stay open. Some servers close theirs after five seconds: with a shorter time, few requests are sent on a
+/// connection that the server is closing.
+const POOL_IDLE: Duration = Duration::from_secs(4);
+/// How long the client may process what was received on a connection that has ended. Requests for which it has found no response then
+/// will not get one.
+const PROCESSING: Duration = Duration::from_millis(250);
 
-impl Target {
-    /// Fails for a URL that one of the two clients would refuse.
-    pub fn new(url: Url) -> Result<Target, hyper::http::uri::InvalidUri> {
-        Ok(Target { uri: url.as_str().parse()?, url })
-    }
-}
+type HttpClient = Client<Connector, Full<Bytes>>;
 
+/// The HTTP client of the process. Clones share its connections.
 #[derive(Clone)]
-pub enum Transport {
-    Direct(reqwest::Client),
-    Tunnel(Box<TunnelClient>),
+pub struct Transport {
+    pooled: HttpClient,
+    /// Opens a connection for each request.
+    unpooled: HttpClient,
 }
 
 impl Transport {
     pub fn new(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Result<Transport> {
-        Ok(match &settings.proxy {
-            None => Transport::Direct(direct::client(settings, tls)?),
-            Some(proxy) => Transport::Tunnel(Box::new(tunnel::client(settings, proxy, tls)?)),
+        let connector = connector(settings, tls)?;
+        Ok(Transport {
+            // All requests in flight may go to one receiver, and each leaves an idle connection behind.
+            pooled: client(settings, settings.concurrency, connector.clone()),
+            unpooled: client(settings, 0, connector),
         })
     }
 
-    /// Sends a POST request and waits for the head of the response.
-    pub async fn send(&self, target: &Target, headers: HeaderMap, body: Bytes) -> Result<Response, Failure> {
-        match self {
-            Transport::Direct(client) => {
-                let mut request = reqwest::Request::new(Method::POST, target.url.clone());
-                *request.headers_mut() = headers;
-                *request.body_mut() = Some(body.into());
-                let sent = client.execute(request).await;
-                sent.map(Response::Direct).map_err(|error| Failure::of_direct(&error))
-            }
-            Transport::Tunnel(client) => {
-                let mut request = hyper::Request::new(Full::new(body));
-                *request.method_mut() = Method::POST;
-                *request.uri_mut() = target.uri.clone();
-                *request.headers_mut() = headers;
-                // As reqwest sends it.
-                request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
-                let sent = client.request(request).await;
-                sent.map(Response::Tunnel).map_err(|error| Failure::of_tunnel(&error))
-            }
+    /// Sends a POST request and waits for the head of the response. Sends it again on a new connection if it was certainly not
+    /// processed, or if the receiver closed a connection that was idle before: then a receiver that has processed the first request
+    /// recognises the delivery by its id.
+    pub async fn send(&self, url: &Uri, headers: HeaderMap, body: Bytes) -> Result<Response, Failure> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = url.clone();
+        *request.headers_mut() = headers;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
+
+        let (sent, opened) = reuse::watch(send_once(&self.pooled, request.clone())).await;
+        let failure = match sent {
+            Err(failure) => failure,
+            sent => return sent,
+        };
+        let was_idle = failure.connection.as_ref().is_some_and(|used| opened.is_none_or(|opened| !opened.is(used)));
+        match failure.resend {
+            Resend::Always => send_once(&self.unpooled, request).await,
+            Resend::IfIdle if was_idle => send_once(&self.unpooled, request).await,
+            Resend::IfIdle | Resend::Never => Err(failure),
         }
     }
 }
 
-pub enum Response {
-    Direct(reqwest::Response),
-    Tunnel(hyper::Response<Incoming>),
+fn client(settings: &Settings, idle: usize, connector: Connector) -> HttpClient {
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(idle)
+        .pool_idle_timeout(POOL_IDLE)
+        // The next connection of the pool may have been closed too.
+        .retry_canceled_requests(false)
+        // Header names as the documentation spells them, for receivers that compare them case-sensitively.
+        .http1_title_case_headers(true)
+        .http1_max_buf_size(HEAD_BYTES)
+        .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
+        .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
+        // Without these, a dead HTTP/2 connection would fail all requests that share it until the kernel gives up on it.
+        .http2_keep_alive_interval(settings.timeout / 2)
+        .http2_keep_alive_timeout(settings.timeout / 2)
+        .build(connector)
+}
+
+/// Sends a request once.
+async fn send_once(client: &HttpClient, mut request: Request<Full<Bytes>>) -> Result<Response, Failure> {
+    let captured = capture_connection(&mut request);
+    let interim = captured.clone();
+    on_informational(&mut request, move |_| {
+        if let Some(connection) = captured_by(&interim) {
+            connection.receive_interim();
+        }
+    });
+
+    let response = client.request(request).map_err(|error| Failure::of(&error));
+    match await_head(response, wait_for_connection(captured.clone())).await {
+        (Ok(response), exchange) => Ok(Response { response, _exchange: exchange }),
+        (Err(failure), _) => Err(failure.on(captured_by(&captured))),
+    }
+}
+
+/// Waits for the head of a response. The client can forget a request that it accepts while its connection ends: then the end of the
+/// connection is the result.
+async fn await_head<T>(
+    response: impl Future<Output = Result<T, Failure>>,
+    connection: impl Future<Output = Connection>,
+) -> (Result<T, Failure>, Option<Exchange>) {
+    let mut exchange = None;
+    let lost = async {
+        let connection = connection.await;
+        exchange = Some(Exchange::begin(connection.clone()));
+        connection.ended().await;
+        tokio::time::sleep(PROCESSING).await;
+    };
+    let result = tokio::select! {
+        biased;
+        result = response => result,
+        () = lost => Err(Failure::closed()),
+    };
+    if let (Ok(_), Some(exchange)) = (&result, &mut exchange) {
+        exchange.receive_head();
+    }
+    (result, exchange)
+}
+
+/// Waits until a request is sent on a connection.
+async fn wait_for_connection(mut captured: CaptureConnection) -> Connection {
+    captured.wait_for_connection_metadata().await;
+    match captured_by(&captured) {
+        Some(connection) => connection,
+        None => std::future::pending().await,
+    }
+}
+
+fn captured_by(captured: &CaptureConnection) -> Option<Connection> {
+    Connection::of(captured.connection_metadata().as_ref()?)
+}
+
+/// A response whose head has arrived.
+pub struct Response {
+    response: hyper::Response<Incoming>,
+    _exchange: Option<Exchange>,
 }
 
 impl Response {
     pub fn status(&self) -> StatusCode {
-        match self {
-            Response::Direct(response) => response.status(),
-            Response::Tunnel(response) => response.status(),
-        }
+        self.response.status()
     }
 
     pub fn headers(&self) -> &HeaderMap {
-        match self {
-            Response::Direct(response) => response.headers(),
-            Response::Tunnel(response) => response.headers(),
-        }
+        self.response.headers()
     }
 
     /// Returns the parts of the body until it ends or breaks off.
@@ -92,13 +170,38 @@ impl Response {
     }
 
     async fn chunk(&mut self) -> Option<Bytes> {
-        match self {
-            Response::Direct(response) => response.chunk().await.ok()?,
-            Response::Tunnel(response) => loop {
-                if let Ok(data) = response.frame().await?.ok()?.into_data() {
-                    return Some(data);
-                }
-            },
+        loop {
+            if let Ok(data) = self.response.frame().await?.ok()?.into_data() {
+                return Some(data);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_the_client_forgets_ends_with_its_connection() {
+        let connection = Connection::new(true);
+        let waiting = await_head::<()>(pending(), ready(connection.clone()));
+        let ending = async { connection.end() };
+        let ((result, _), ()) = tokio::join!(waiting, ending);
+        assert_eq!(result.unwrap_err().resend, Resend::IfIdle);
+    }
+
+    #[tokio::test]
+    async fn a_response_that_is_found_after_the_end_of_its_connection_counts() {
+        let connection = Connection::new(true);
+        connection.end();
+        let response = async {
+            tokio::task::yield_now().await;
+            Ok(7)
+        };
+        let (result, exchange) = await_head(response, ready(connection)).await;
+        assert!(result.is_ok_and(|response| response == 7) && exchange.is_some());
     }
 }

@@ -1,6 +1,5 @@
 //! Tunnels to receivers through `delivery.proxy`. The proxy is given addresses that the guard has checked, never names: it would
-//! resolve them itself, perhaps to other addresses. TLS inside the tunnel uses the receiver's own name. That is why these requests
-//! are sent with hyper: reqwest gives a proxy the name from the URL.
+//! resolve them itself, perhaps to other addresses. TLS inside the tunnel uses the receiver's own name.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,45 +7,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::Uri;
 use hyper::header::HeaderValue;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
-use hyper_util::client::legacy;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use secrecy::ExposeSecret;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt, service_fn};
 
-use super::limits::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
-use super::reuse;
+use super::connector::{BoxError, ConnectTimeout, Dialer, Stream, tcp};
 use crate::config::Proxy;
 use crate::deliver::guard::Guard;
 use crate::deliver::settings::Settings;
-
-/// Unanswered keepalive probes after which a connection is closed.
-const KEEPALIVE_RETRIES: u32 = 3;
-/// How long sent bytes may stay unacknowledged before the connection is closed.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-
-type BoxError = Box<dyn Error + Send + Sync>;
-pub type TunnelClient = legacy::Client<BoxCloneSyncService<Uri, MaybeHttpsStream<Stream>, BoxError>, Full<Bytes>>;
 
 /// Tunnels have this share of the timeout to open. Then a proxy that does not respond is noticed before the connection's own timer blames
 /// the receiver, and TLS with a receiver that the proxy reached late still has some time.
 const TUNNEL_SHARE: f64 = 0.9;
 
-/// No connection to the receiver was established in time.
-#[derive(Debug, thiserror::Error)]
-#[error("no connection within {0:?}")]
-pub struct ConnectTimeout(Duration);
-
 type ToProxy = HttpsConnector<HttpConnector>;
 type TunnelError = <Tunnel<ToProxy> as Service<Uri>>::Error;
-type Stream = <ToProxy as Service<Uri>>::Response;
 
 /// The proxy could not reach the receiver.
 #[derive(Debug, thiserror::Error)]
@@ -58,53 +38,16 @@ pub struct NoTunnel;
 #[error("delivery.proxy: {0}")]
 pub struct ProxyFault(String);
 
-/// Creates the HTTP client of the process. Its connections are tunnels.
-pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> anyhow::Result<TunnelClient> {
-    let timeout = settings.timeout;
-    let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http().enable_http1();
+/// Creates the dialer of tunnels.
+pub fn dialer(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> anyhow::Result<Dialer> {
+    let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
     // Half of the timeout: if the proxy's host does not answer, this must be noticed before the tunnel's own timer blames the receiver.
-    let to_proxy = to_proxy.wrap_connector(tcp(timeout / 2));
+    let to_proxy = to_proxy.wrap_connector(tcp(HttpConnector::new(), settings.timeout / 2));
     let tunnels = Tunnels::new(settings, proxy, to_proxy)?;
-    let dialer = service_fn(move |url: Uri| {
+    Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let tunnels = tunnels.clone();
         async move { tunnels.open(&url).await }
-    });
-    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-    let https = https.wrap_connector(dialer);
-    let connector = service_fn(move |url: Uri| {
-        let connecting = https.clone().call(url);
-        async move {
-            let connected = tokio::time::timeout(timeout, connecting).await;
-            connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into())).map(reuse::noted)
-        }
-    });
-    // The settings of the direct client, for the same reasons.
-    let client = legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_max_idle_per_host(settings.concurrency)
-        .pool_idle_timeout(POOL_IDLE)
-        .http1_title_case_headers(true)
-        .http1_max_buf_size(BUFFER_BYTES)
-        .http2_initial_stream_window_size(BUFFER_BYTES as u32)
-        .http2_initial_connection_window_size(HTTP2_BUFFER_BYTES)
-        .http2_keep_alive_interval(timeout / 2)
-        .http2_keep_alive_timeout(timeout / 2)
-        .build(BoxCloneSyncService::new(connector));
-    Ok(client)
-}
-
-/// Creates the connector to the proxy.
-fn tcp(connect_timeout: Duration) -> HttpConnector {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_keepalive(Some(KEEPALIVE));
-    tcp.set_keepalive_interval(Some(KEEPALIVE));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    tcp.set_connect_timeout(Some(connect_timeout));
-    tcp
+    })))
 }
 
 /// Opens tunnels through the proxy.

@@ -1,0 +1,315 @@
+//! A connection to a receiver: bounds what the receiver sends, and knows when the connection ends, for all exchanges that use it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use hyper::http::Extensions;
+use hyper_util::client::legacy::connect::{self, Connected};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::allowance::Allowance;
+
+/// The pause before each later read, after the first ones that had to wait.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection, as its exchanges know it.
+#[derive(Clone, Debug)]
+pub struct Connection(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    allowance: Mutex<Allowance>,
+    /// Waits for the end of a pause, or for the next exchange.
+    reader: AtomicWaker,
+    /// Nothing can be received any more.
+    ended: CancellationToken,
+    /// The receiver has sent more than it may.
+    exceeded: CancellationToken,
+}
+
+impl Connection {
+    pub fn new(is_http2: bool) -> Connection {
+        Connection(Arc::new(Shared {
+            allowance: Mutex::new(Allowance::new(is_http2)),
+            reader: AtomicWaker::new(),
+            ended: CancellationToken::new(),
+            exceeded: CancellationToken::new(),
+        }))
+    }
+
+    /// Returns the connection that a client describes.
+    pub fn of(connected: &Connected) -> Option<Connection> {
+        let mut extensions = Extensions::new();
+        connected.get_extras(&mut extensions);
+        extensions.remove()
+    }
+
+    pub fn is(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Notes that nothing can be received any more.
+    pub fn end(&self) {
+        self.0.ended.cancel();
+    }
+
+    /// Waits until nothing can be received any more. What was received may not be processed yet.
+    pub async fn ended(&self) {
+        self.0.ended.cancelled().await;
+    }
+
+    /// Whether the connection was closed because the receiver had sent more than it may.
+    pub fn is_exceeded(&self) -> bool {
+        self.0.exceeded.is_cancelled()
+    }
+
+    /// Notes an interim response over HTTP/1.
+    pub fn receive_interim(&self) {
+        self.allowance().receive_interim();
+    }
+
+    fn allowance(&self) -> MutexGuard<'_, Allowance> {
+        self.0.allowance.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// An exchange on a connection, until it is dropped.
+#[derive(Debug)]
+pub struct Exchange {
+    connection: Connection,
+    has_head: bool,
+}
+
+impl Exchange {
+    pub fn begin(connection: Connection) -> Exchange {
+        connection.allowance().begin();
+        connection.0.reader.wake();
+        Exchange { connection, has_head: false }
+    }
+
+    /// Notes that the head of the response has arrived.
+    pub fn receive_head(&mut self) {
+        self.has_head = true;
+        self.connection.allowance().receive_head();
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.connection.allowance().end(self.has_head);
+    }
+}
+
+/// The bytes of a connection, inside TLS.
+#[derive(Debug)]
+pub struct Metered<T> {
+    io: T,
+    connection: Connection,
+    read_pause: Duration,
+    /// Before the next read.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// Whether the next bytes had to be waited for.
+    has_waited: bool,
+}
+
+impl<T: connect::Connection> Metered<T> {
+    pub fn new(io: T) -> Metered<T> {
+        let connection = Connection::new(io.connected().is_negotiated_h2());
+        Metered { io, connection, read_pause: READ_PAUSE, pause: None, has_waited: false }
+    }
+}
+
+impl<T> Metered<T> {
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.pause {
+            self.connection.0.reader.register(cx.waker());
+            if !self.connection.allowance().is_prompt() {
+                ready!(pause.as_mut().poll(cx));
+            }
+            self.pause = None;
+        }
+        Poll::Ready(())
+    }
+
+    fn note_read(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            self.connection.end();
+            return Ok(());
+        }
+
+        let has_waited = std::mem::take(&mut self.has_waited);
+        let mut allowance = self.connection.allowance();
+        if allowance.read(bytes, has_waited).is_err() {
+            self.connection.0.exceeded.cancel();
+            return Err(io::Error::other("the receiver has sent too much"));
+        }
+
+        if !allowance.is_prompt() {
+            drop(allowance);
+            self.pause = Some(Box::pin(sleep(self.read_pause)));
+        }
+        Ok(())
+    }
+}
+
+impl<T> Drop for Metered<T> {
+    fn drop(&mut self) {
+        self.connection.end();
+    }
+}
+
+impl<T: connect::Connection> connect::Connection for Metered<T> {
+    fn connected(&self) -> Connected {
+        self.io.connected().extra(self.connection.clone())
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_pause(cx));
+
+        let filled = buf.filled().len();
+        match Pin::new(&mut this.io).poll_read(cx, buf) {
+            Poll::Ready(Ok(())) => {
+                let noted = this.note_read(&buf.filled()[filled..]);
+                if noted.is_err() {
+                    buf.set_filled(filled);
+                }
+                Poll::Ready(noted)
+            }
+            Poll::Ready(Err(error)) => {
+                this.connection.end();
+                Poll::Ready(Err(error))
+            }
+            Poll::Pending => {
+                this.has_waited = true;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The client has no more use for the connection. A request that it accepts meanwhile would wait in vain.
+        self.connection.end();
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn metered(read_pause: Duration) -> (Metered<DuplexStream>, DuplexStream) {
+        let (io, receiver) = duplex(1 << 20);
+        let connection = Connection::new(false);
+        (Metered { io, connection, read_pause, pause: None, has_waited: false }, receiver)
+    }
+
+    #[tokio::test]
+    async fn data_that_arrives_in_small_pieces_is_read_after_pauses() {
+        let (mut client, mut receiver) = metered(PAUSE);
+        let _exchange = Exchange::begin(client.connection().clone());
+        let start = Instant::now();
+        tokio::spawn(async move {
+            for _ in 0..500 {
+                receiver.write_all(b".").await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let mut bytes = Vec::new();
+        let mut reads = 0;
+        while client.read_buf(&mut bytes).await.unwrap() > 0 {
+            reads += 1;
+        }
+        assert_eq!(bytes.len(), 500);
+        // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that read.
+        let pauses = start.elapsed().as_millis() / PAUSE.as_millis();
+        assert!(reads <= 32 + 2 * pauses, "{reads} reads, {pauses} pauses");
+    }
+
+    #[tokio::test]
+    async fn the_next_exchange_ends_a_pause() {
+        let (mut client, mut receiver) = metered(Duration::from_secs(3_600));
+        let connection = client.connection().clone();
+        let read = tokio::spawn(async move {
+            let mut bytes = Vec::new();
+            while !bytes.ends_with(b"!") {
+                client.read_buf(&mut bytes).await.unwrap();
+            }
+        });
+        while connection.allowance().is_prompt() {
+            receiver.write_all(b".").await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        receiver.write_all(b"!").await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(!read.is_finished());
+        let _exchange = Exchange::begin(connection);
+        read.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_sends_too_much_is_cut_off() {
+        let (mut client, mut receiver) = metered(PAUSE);
+        let connection = client.connection().clone();
+        receiver.write_all(&[b'x'; 100 << 10]).await.unwrap();
+        let error = client.read_to_end(&mut Vec::new()).await.unwrap_err();
+        assert!(connection.is_exceeded(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_noted_however_it_ends() {
+        let (mut client, receiver) = metered(PAUSE);
+        drop(receiver);
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+        client.connection().ended().await;
+
+        let (mut client, _receiver) = metered(PAUSE);
+        client.shutdown().await.unwrap();
+        client.connection().ended().await;
+
+        let (client, _receiver) = metered(PAUSE);
+        let connection = client.connection().clone();
+        drop(client);
+        connection.ended().await;
+    }
+}
