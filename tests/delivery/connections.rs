@@ -74,7 +74,7 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> bool {
     true
 }
 
-async fn accept(stream: &mut (impl AsyncWrite + Unpin)) {
+pub async fn accept(stream: &mut (impl AsyncWrite + Unpin)) {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     stream.flush().await.unwrap();
 }

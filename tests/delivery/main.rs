@@ -19,6 +19,7 @@ mod guard;
 mod handoff;
 mod keys;
 mod mail;
+mod messages;
 mod model;
 mod options;
 mod order_locks;

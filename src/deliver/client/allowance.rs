@@ -30,8 +30,10 @@ pub struct Allowance {
     bytes: usize,
     waits: usize,
     exchanges: usize,
+    begun: usize,
     /// The most that remains when an exchange ends: what the connection and its other exchanges were granted.
     granted: usize,
+    is_exceeded: bool,
     frames: Option<Frames>,
 }
 
@@ -39,12 +41,13 @@ impl Allowance {
     pub fn new(is_http2: bool) -> Allowance {
         let bytes = if is_http2 { HTTP2_CONNECTION_BYTES } else { CONNECTION_BYTES };
         let frames = is_http2.then(Frames::default);
-        Allowance { bytes, waits: PROMPT_WAITS, exchanges: 0, granted: bytes, frames }
+        Allowance { bytes, waits: PROMPT_WAITS, exchanges: 0, begun: 0, granted: bytes, is_exceeded: false, frames }
     }
 
     /// Notes that a request is sent.
     pub fn begin(&mut self) {
         self.exchanges += 1;
+        self.begun += 1;
         self.waits += PROMPT_WAITS;
         self.grant(HEAD_BYTES);
     }
@@ -76,8 +79,20 @@ impl Allowance {
     pub fn read(&mut self, bytes: &[u8], has_waited: bool) -> Result<(), Exceeded> {
         self.waits = self.waits.saturating_sub(usize::from(has_waited));
         let frames = self.frames.as_mut().map_or(0, |frames| frames.cost(bytes));
-        self.bytes = self.bytes.checked_sub(bytes.len() + frames).ok_or(Exceeded)?;
+        let left = self.bytes.checked_sub(bytes.len() + frames);
+        self.is_exceeded |= left.is_none();
+        self.bytes = left.ok_or(Exceeded)?;
         Ok(())
+    }
+
+    /// Returns how many requests were sent.
+    pub fn begun(&self) -> usize {
+        self.begun
+    }
+
+    /// Whether the receiver has sent more than it may.
+    pub fn is_exceeded(&self) -> bool {
+        self.is_exceeded
     }
 
     /// Whether the next read may follow without a pause.

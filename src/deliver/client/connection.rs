@@ -29,8 +29,6 @@ struct Shared {
     reader: AtomicWaker,
     /// Nothing can be received any more.
     ended: CancellationToken,
-    /// The receiver has sent more than it may.
-    exceeded: CancellationToken,
 }
 
 impl Connection {
@@ -39,7 +37,6 @@ impl Connection {
             allowance: Mutex::new(Allowance::new(is_http2)),
             reader: AtomicWaker::new(),
             ended: CancellationToken::new(),
-            exceeded: CancellationToken::new(),
         }))
     }
 
@@ -50,8 +47,10 @@ impl Connection {
         extensions.remove()
     }
 
-    pub fn is(&self, other: &Connection) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    /// Whether a request that has opened `opened` is not the only one that was sent on this connection.
+    pub fn is_reused(&self, opened: Option<&Connection>) -> bool {
+        let is_new = opened.is_some_and(|opened| Arc::ptr_eq(&self.0, &opened.0));
+        !is_new || self.allowance().begun() > 1
     }
 
     /// Notes that nothing can be received any more.
@@ -66,7 +65,7 @@ impl Connection {
 
     /// Whether the connection was closed because the receiver had sent more than it may.
     pub fn is_exceeded(&self) -> bool {
-        self.0.exceeded.is_cancelled()
+        self.allowance().is_exceeded()
     }
 
     /// Notes an interim response over HTTP/1.
@@ -150,7 +149,6 @@ impl<T> Metered<T> {
         let has_waited = std::mem::take(&mut self.has_waited);
         let mut allowance = self.connection.allowance();
         if allowance.read(bytes, has_waited).is_err() {
-            self.connection.0.exceeded.cancel();
             return Err(io::Error::other("the receiver has sent too much"));
         }
 
@@ -294,6 +292,16 @@ mod tests {
         receiver.write_all(&[b'x'; 100 << 10]).await.unwrap();
         let error = client.read_to_end(&mut Vec::new()).await.unwrap_err();
         assert!(connection.is_exceeded(), "{error}");
+    }
+
+    #[test]
+    fn a_connection_is_new_to_the_request_that_opened_it_while_no_other_uses_it() {
+        let (connection, other) = (Connection::new(true), Connection::new(true));
+        let _first = Exchange::begin(connection.clone());
+        assert!(!connection.is_reused(Some(&connection)));
+        assert!(connection.is_reused(None) && connection.is_reused(Some(&other)));
+        let _second = Exchange::begin(connection.clone());
+        assert!(connection.is_reused(Some(&connection)));
     }
 
     #[tokio::test]

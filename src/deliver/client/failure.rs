@@ -58,8 +58,8 @@ const EXCEEDED: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resend {
     Never,
-    /// If the connection was idle before: the receiver may have closed it without reading the request.
-    IfIdle,
+    /// If the connection had been used before: the receiver may have closed it without reading the request.
+    IfReused,
     /// The receiver did not process the request, or it was not sent.
     Always,
 }
@@ -80,7 +80,7 @@ impl Failure {
 
     /// Returns the failure of a request whose connection ended.
     pub fn closed() -> Failure {
-        Failure::failed(ErrorKind::ConnectionReset, CLOSED.to_owned(), Resend::IfIdle)
+        Failure::failed(ErrorKind::ConnectionReset, CLOSED.to_owned(), Resend::IfReused)
     }
 
     fn failed(kind: ErrorKind, message: String, resend: Resend) -> Failure {
@@ -106,6 +106,7 @@ impl Failure {
 fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
     let mut meaning = None;
     let mut resend = Resend::Never;
+    let mut is_http = false;
     let mut root = error;
     let mut next = Some(error);
     while let Some(error) = next {
@@ -117,6 +118,7 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
             resend = resend.max(found.resend);
             meaning = Some(found);
         }
+        is_http |= error.is::<hyper::Error>();
         root = error;
         next = inner(error);
     }
@@ -128,7 +130,11 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
             (ErrorKind::ConnectionReset, "the connection was closed while it was being opened".to_owned())
         }
         Some((Kind::Is(kind), message)) => (kind, message),
-        None if is_connect => (ErrorKind::ConnectRefused, format!("no connection: {root}")),
+        // For example, the pool has waited for a connection of another request in vain.
+        None if !is_http => {
+            resend = Resend::Always;
+            (ErrorKind::ConnectRefused, format!("no connection: {root}"))
+        }
         None => (ErrorKind::ConnectionReset, format!("the exchange failed: {root}")),
     };
     let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
@@ -221,7 +227,7 @@ fn of_http(error: &hyper::Error) -> Option<Meaning> {
     }
     // A user's error is the client's own end, for example after the connection's.
     if error.is_incomplete_message() || error.is_user() {
-        return Some(Meaning::reset(CLOSED, Resend::IfIdle));
+        return Some(Meaning::reset(CLOSED, Resend::IfReused));
     }
     if error.is_parse_too_large() {
         let message = "the head of the response has more than 64 KiB or more than 100 fields";
@@ -231,7 +237,7 @@ fn of_http(error: &hyper::Error) -> Option<Meaning> {
         return Some(Meaning::reset(format!("the response is not valid HTTP: {error}"), Resend::Never));
     }
     if error.source().is_none() {
-        return Some(Meaning::reset("the receiver sent data before it got the request", Resend::IfIdle));
+        return Some(Meaning::reset("the receiver sent data before it got the request", Resend::IfReused));
     }
     None
 }
@@ -252,7 +258,7 @@ fn of_http2(error: &h2::Error) -> Option<Meaning> {
             Meaning::reset(format!("the receiver reset the HTTP/2 stream of the request ({reason:?})"), Resend::Never)
         }
         // The client had closed the connection, for example after a notice of the receiver.
-        (false, _) if reason == h2::Reason::NO_ERROR => Meaning::reset(CLOSED, Resend::IfIdle),
+        (false, _) if reason == h2::Reason::NO_ERROR => Meaning::reset(CLOSED, Resend::IfReused),
         (false, _) => Meaning::reset(format!("the receiver's HTTP/2 is not valid ({reason:?})"), Resend::Never),
     })
 }
@@ -267,12 +273,81 @@ fn of_io(kind: io::ErrorKind) -> Option<Meaning> {
             Meaning::new(ErrorKind::ConnectRefused, "the receiver's host is unreachable")
         }
         io::ErrorKind::ConnectionReset => {
-            Meaning::reset("the receiver reset the connection before it answered", Resend::IfIdle)
+            Meaning::reset("the receiver reset the connection before it answered", Resend::IfReused)
         }
         // Over TLS, the end is unexpected without a `close_notify`.
         io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
-            Meaning::reset(CLOSED, Resend::IfIdle)
+            Meaning::reset(CLOSED, Resend::IfReused)
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(error: impl Error + Send + Sync + 'static) -> (ErrorKind, String, Resend) {
+        let error: Box<dyn Error + Send + Sync> = error.into();
+        let failure = classify(&*error, false);
+        match failure.answer {
+            Ok(Answer::Failed { kind, message, .. }) => (kind, message, failure.resend),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn errors_below_http_have_plain_messages() {
+        use std::io::ErrorKind as Io;
+        let reset = ErrorKind::ConnectionReset;
+        let expected = [
+            (Io::BrokenPipe, reset, CLOSED, Resend::IfReused),
+            (Io::ConnectionAborted, reset, CLOSED, Resend::IfReused),
+            (Io::UnexpectedEof, reset, CLOSED, Resend::IfReused),
+            (Io::ConnectionReset, reset, "the receiver reset the connection before it answered", Resend::IfReused),
+            (Io::TimedOut, ErrorKind::ResponseTimeout, "the receiver's host stopped responding", Resend::Never),
+            (
+                Io::ConnectionRefused,
+                ErrorKind::ConnectRefused,
+                "the receiver's host refused the connection",
+                Resend::Never,
+            ),
+            (Io::HostUnreachable, ErrorKind::ConnectRefused, "the receiver's host is unreachable", Resend::Never),
+            (Io::NetworkUnreachable, ErrorKind::ConnectRefused, "the receiver's host is unreachable", Resend::Never),
+        ];
+        for (io, kind, message, resend) in expected {
+            assert_eq!(described(io::Error::from(io)), (kind, message.to_owned(), resend), "{io:?}");
+        }
+
+        let tls = io::Error::other(rustls::Error::HandshakeNotComplete);
+        assert_eq!(described(tls).0, ErrorKind::Tls, "the inner error decides");
+        assert_eq!(
+            described(io::Error::other("odd")),
+            (ErrorKind::ConnectRefused, "no connection: odd".to_owned(), Resend::Always)
+        );
+        assert_eq!(described(NoTunnel).0, ErrorKind::ConnectRefused);
+        assert_eq!(described(Unreachable::Unresolved).0, ErrorKind::Dns);
+    }
+
+    #[test]
+    fn what_the_client_finds_wrong_with_http_2_has_a_plain_message() {
+        let expected = [
+            (h2::Reason::NO_ERROR, CLOSED, Resend::IfReused),
+            (h2::Reason::PROTOCOL_ERROR, "the receiver's HTTP/2 is not valid (PROTOCOL_ERROR)", Resend::Never),
+            (h2::Reason::FRAME_SIZE_ERROR, "the receiver's HTTP/2 is not valid (FRAME_SIZE_ERROR)", Resend::Never),
+        ];
+        for (reason, message, resend) in expected {
+            let found = described(h2::Error::from(reason));
+            assert_eq!(found, (ErrorKind::ConnectionReset, message.to_owned(), resend));
+        }
+    }
+
+    #[test]
+    fn while_connecting_the_kind_says_so() {
+        let timed_out = classify(&ConnectTimeout(std::time::Duration::from_secs(1)), true).into_answer();
+        assert_eq!(timed_out, Ok(failed(ErrorKind::ConnectTimeout, "no connection in time".to_owned())));
+        let closed = classify(&io::Error::from(io::ErrorKind::UnexpectedEof), true).into_answer();
+        let message = "the connection was closed while it was being opened".to_owned();
+        assert_eq!(closed, Ok(failed(ErrorKind::ConnectionReset, message)));
+    }
 }

@@ -53,7 +53,7 @@ impl Transport {
     }
 
     /// Sends a POST request and waits for the head of the response. Sends it again on a new connection if it was certainly not
-    /// processed, or if the receiver closed a connection that was idle before: then a receiver that has processed the first request
+    /// processed, or if the receiver closed a connection that others had used: then a receiver that has processed the first request
     /// recognises the delivery by its id.
     pub async fn send(&self, url: &Uri, headers: HeaderMap, body: Bytes) -> Result<Response, Failure> {
         let mut request = Request::new(Full::new(body));
@@ -67,11 +67,11 @@ impl Transport {
             Err(failure) => failure,
             sent => return sent,
         };
-        let was_idle = failure.connection.as_ref().is_some_and(|used| opened.is_none_or(|opened| !opened.is(used)));
+        let is_reused = failure.connection.as_ref().is_some_and(|used| used.is_reused(opened.as_ref()));
         match failure.resend {
             Resend::Always => send_once(&self.unpooled, request).await,
-            Resend::IfIdle if was_idle => send_once(&self.unpooled, request).await,
-            Resend::IfIdle | Resend::Never => Err(failure),
+            Resend::IfReused if is_reused => send_once(&self.unpooled, request).await,
+            Resend::IfReused | Resend::Never => Err(failure),
         }
     }
 }
@@ -190,7 +190,7 @@ mod tests {
         let waiting = await_head::<()>(pending(), ready(connection.clone()));
         let ending = async { connection.end() };
         let ((result, _), ()) = tokio::join!(waiting, ending);
-        assert_eq!(result.unwrap_err().resend, Resend::IfIdle);
+        assert_eq!(result.unwrap_err().resend, Resend::IfReused);
     }
 
     #[tokio::test]
