@@ -48,6 +48,8 @@ pub struct Dispatch {
     targets: Targets,
     /// How long a request may take.
     timeout: Duration,
+    /// How many webhooks an owner may have.
+    webhooks_per_owner: usize,
     /// Deliveries whose webhooks the next query reads.
     unread: Vec<(Delivery, Finished)>,
     /// Deliveries whose webhooks the current query reads.
@@ -71,6 +73,7 @@ impl Dispatch {
             schedule: Schedule::new(limits, settings.retries_per_second, settings.timeout, budget, now),
             targets: Targets::new(vault, settings.guard.clone()),
             timeout: settings.timeout,
+            webhooks_per_owner: settings.webhooks_per_user,
             unread: Vec::new(),
             reading: Vec::new(),
             is_reading: false,
@@ -156,6 +159,8 @@ impl Dispatch {
         if delivery.activation != destination.activation {
             return self.finish(finished, now);
         }
+        let Some(delivery) = self.schedule.admit(delivery, &destination.owner, self.webhooks_per_owner) else { return };
+
         finished.request = Some(self.schedule.start_request(delivery.webhook, finished.class, now));
         self.ready.push_back(Start { delivery, destination, finished });
     }

@@ -114,6 +114,7 @@ fn key_pair(vault: &Vault, webhook: Uuid, sealed: &Sealed) -> Result<Arc<Ed25519
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::UserId;
     use crate::domain::signing::SealedKeys;
 
     /// RFC 8032, section 7.1, test 1.
@@ -131,6 +132,7 @@ mod tests {
         };
         SealedTarget {
             webhook,
+            owner: UserId("u".into()),
             url: String::new(),
             active: true,
             secret: secret.bytes,

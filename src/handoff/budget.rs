@@ -11,6 +11,7 @@ use lru::LruCache;
 use uuid::Uuid;
 
 use super::load::{Load, Permit, Speed};
+use crate::domain::event::UserId;
 
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
@@ -48,6 +49,10 @@ pub struct Counters {
     webhooks: BTreeMap<Uuid, Webhook>,
     responsive: LruCache<Uuid, ()>,
     slow: LruCache<Uuid, ()>,
+    /// The owners of unknown webhooks that have a request in flight.
+    owners_of_new: HashMap<Uuid, UserId>,
+    /// How many new webhooks of an owner were slow, whether they still exist or not.
+    slow_by_owner: LruCache<UserId, usize>,
 }
 
 impl Default for Counters {
@@ -57,6 +62,8 @@ impl Default for Counters {
             webhooks: BTreeMap::new(),
             responsive: LruCache::new(REMEMBERED),
             slow: LruCache::new(REMEMBERED),
+            owners_of_new: HashMap::new(),
+            slow_by_owner: LruCache::new(REMEMBERED),
         }
     }
 }
@@ -133,12 +140,33 @@ impl Counters {
     fn forget_unless_remembered(&mut self, id: Uuid) {
         if !self.responsive.contains(&id) && !self.slow.contains(&id) {
             self.webhooks.remove(&id);
+            self.owners_of_new.remove(&id);
         }
+    }
+
+    /// Notes whose webhook gets a request now. A new webhook of an owner of whom `webhooks_per_owner` were slow counts as slow: the
+    /// owner has deleted some, and would otherwise use what is meant for new webhooks again and again. Returns whether this one does
+    /// from now on.
+    pub fn suspect(&mut self, webhook: Uuid, owner: &UserId, webhooks_per_owner: usize) -> bool {
+        if self.speed(webhook) != Speed::Unknown {
+            return false;
+        }
+        self.owners_of_new.insert(webhook, owner.clone());
+        let is_suspect = self.slow_by_owner.get(owner).is_some_and(|slow| *slow >= webhooks_per_owner);
+        if is_suspect {
+            self.set_speed(webhook, Speed::Slow);
+        }
+        is_suspect
     }
 
     /// Counts a held delivery as in flight.
     pub fn start(&mut self, webhook: Uuid, permit: Permit) {
         self.change(webhook, |load| load.add(Load { in_flight: 1, ..permit.load() }));
+    }
+
+    /// Counts a delivery that was in flight as held again.
+    pub fn put_back(&mut self, webhook: Uuid, permit: Permit) {
+        self.change(webhook, |load| load.remove(Load { in_flight: 1, ..permit.load() }));
     }
 
     /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `permit` what it had at the end.
@@ -171,6 +199,12 @@ impl Counters {
     }
 
     fn set_speed(&mut self, id: Uuid, to: Speed) {
+        if let Some(owner) = self.owners_of_new.remove(&id)
+            && to == Speed::Slow
+        {
+            *self.slow_by_owner.get_or_insert_mut(owner, || 0) += 1;
+        }
+
         let (remembering, forgetting) = match to {
             Speed::Responsive => (&mut self.responsive, &mut self.slow),
             Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),
@@ -412,6 +446,36 @@ mod tests {
         drop(counters);
         assert!(!note_slow(1), "it is known to be slow");
         assert!(note_slow(5));
+    }
+
+    #[test]
+    fn new_webhooks_of_an_owner_who_deletes_slow_ones_count_as_slow() {
+        const LIMIT: usize = 10;
+        let budget = DeliveryBudget::default();
+        let (owner, other) = (UserId("1".into()), UserId("2".into()));
+        let start = |webhook: usize, owner: &UserId| {
+            assert!(budget.reserve(id(webhook), 1));
+            let mut counters = budget.counters();
+            counters.start(id(webhook), Permit::Fresh);
+            counters.suspect(id(webhook), owner, LIMIT)
+        };
+        let finish = |webhook: usize, took| budget.counters().finish(id(webhook), 1, took, Permit::Fresh);
+
+        // As many as the owner may have, each with several slow requests.
+        for webhook in (0..LIMIT).chain(0..LIMIT) {
+            assert!(!start(webhook, &owner));
+            finish(webhook, HANGING);
+        }
+        assert!(start(LIMIT, &owner));
+        assert_eq!(budget.counters().speed(id(LIMIT)), Speed::Slow);
+        assert!(!start(LIMIT + 1, &other));
+
+        budget.counters().put_back(id(LIMIT), Permit::Fresh);
+        assert_eq!(budget.counters().in_flight_of(id(LIMIT)), 0);
+        budget.counters().start(id(LIMIT), Permit::Fresh);
+        assert!(!budget.counters().suspect(id(LIMIT), &owner, LIMIT), "it is slow already");
+        finish(LIMIT, QUICK);
+        assert_eq!(budget.counters().speed(id(LIMIT)), Speed::Responsive);
     }
 
     #[test]

@@ -108,6 +108,14 @@ impl FairQueue {
         Some(delivery)
     }
 
+    /// Queues a delivery that was taken again, without its permit.
+    pub fn put_back(&mut self, delivery: Delivery) {
+        let webhook = delivery.webhook;
+        self.budget.counters().put_back(webhook, permit_of(DeliveryClass::of(&delivery)));
+        self.push(delivery);
+        self.update(webhook);
+    }
+
     /// Notes that the request of a delivery that was taken starts.
     pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
         self.running.start(webhook, class, now)

@@ -21,6 +21,7 @@ pub use self::fair_queue::{Finished, Limits};
 use self::retry_throttle::RetryThrottle;
 pub use self::running::{LATE, Request};
 use crate::domain::delivery::Delivery;
+use crate::domain::event::UserId;
 use crate::handoff::{DeliveryBudget, Speed};
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
@@ -73,6 +74,17 @@ impl Schedule {
             self.throttle.note_retry(now);
         }
         Some(delivery)
+    }
+
+    /// Notes whose delivery was taken. Queues it again if its webhook counts as slow from now on ([`Counters::suspect`]).
+    ///
+    /// [`Counters::suspect`]: crate::handoff::Counters::suspect
+    pub fn admit(&mut self, delivery: Delivery, owner: &UserId, webhooks_per_owner: usize) -> Option<Delivery> {
+        if !self.budget.counters().suspect(delivery.webhook, owner, webhooks_per_owner) {
+            return Some(delivery);
+        }
+        self.queue.put_back(delivery);
+        None
     }
 
     /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to identify the request.

@@ -206,8 +206,10 @@ impl World {
         for number in 1..=self.random.between(3, MAX_WEBHOOKS) {
             let webhook = Uuid::from_u128(number.into());
             let sealed = fixed.secrets[number as usize - 1].clone();
+            let user = UserId((if number % 3 == 0 { "v" } else { "u" }).into());
             let target = SealedTarget {
                 webhook,
+                owner: user.clone(),
                 url: format!("https://receiver-{number}.example.com/"),
                 active: true,
                 secret: sealed.bytes,
@@ -223,7 +225,6 @@ impl World {
                 _ => mode(&mut self.random),
             };
             let ordering = if number == 1 { Ordering::None } else { *self.random.pick(Ordering::ALL) };
-            let user = UserId((if number % 3 == 0 { "v" } else { "u" }).into());
             let transaction = self.store.begin();
             transaction.create_webhook(target, user.clone(), &KINDS, ordering);
             transaction.commit();
