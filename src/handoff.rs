@@ -8,6 +8,7 @@
 
 mod budget;
 mod load;
+mod owners;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -11,6 +11,7 @@ use lru::LruCache;
 use uuid::Uuid;
 
 use super::load::{Load, Permit, Speed};
+use super::owners::Owners;
 use crate::domain::event::UserId;
 
 /// Deliveries that one process holds in memory at most.
@@ -49,10 +50,7 @@ pub struct Counters {
     webhooks: BTreeMap<Uuid, Webhook>,
     responsive: LruCache<Uuid, ()>,
     slow: LruCache<Uuid, ()>,
-    /// The owners of unknown webhooks that have a request in flight.
-    owners_of_new: HashMap<Uuid, UserId>,
-    /// How many new webhooks of an owner were slow, whether they still exist or not.
-    slow_by_owner: LruCache<UserId, usize>,
+    owners: Owners,
 }
 
 impl Default for Counters {
@@ -62,8 +60,7 @@ impl Default for Counters {
             webhooks: BTreeMap::new(),
             responsive: LruCache::new(REMEMBERED),
             slow: LruCache::new(REMEMBERED),
-            owners_of_new: HashMap::new(),
-            slow_by_owner: LruCache::new(REMEMBERED),
+            owners: Owners::default(),
         }
     }
 }
@@ -140,19 +137,17 @@ impl Counters {
     fn forget_unless_remembered(&mut self, id: Uuid) {
         if !self.responsive.contains(&id) && !self.slow.contains(&id) {
             self.webhooks.remove(&id);
-            self.owners_of_new.remove(&id);
+            self.owners.forget(id);
         }
     }
 
-    /// Notes whose webhook gets a request now. A new webhook of an owner of whom `webhooks_per_owner` were slow counts as slow: the
-    /// owner has deleted some, and would otherwise use what is meant for new webhooks again and again. Returns whether this one does
-    /// from now on.
+    /// Notes whose webhook gets a request now. If `webhooks_per_owner` new ones of its owner were slow, it counts as slow: the owner
+    /// has deleted some, and would otherwise use what is meant for new webhooks again and again. Returns whether it does from now on.
     pub fn suspect(&mut self, webhook: Uuid, owner: &UserId, webhooks_per_owner: usize) -> bool {
         if self.speed(webhook) != Speed::Unknown {
             return false;
         }
-        self.owners_of_new.insert(webhook, owner.clone());
-        let is_suspect = self.slow_by_owner.get(owner).is_some_and(|slow| *slow >= webhooks_per_owner);
+        let is_suspect = self.owners.start(webhook, owner) >= webhooks_per_owner;
         if is_suspect {
             self.set_speed(webhook, Speed::Slow);
         }
@@ -199,12 +194,7 @@ impl Counters {
     }
 
     fn set_speed(&mut self, id: Uuid, to: Speed) {
-        if let Some(owner) = self.owners_of_new.remove(&id)
-            && to == Speed::Slow
-        {
-            *self.slow_by_owner.get_or_insert_mut(owner, || 0) += 1;
-        }
-
+        self.owners.settle(id, to == Speed::Slow);
         let (remembering, forgetting) = match to {
             Speed::Responsive => (&mut self.responsive, &mut self.slow),
             Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),

@@ -117,6 +117,6 @@ async fn a_request_that_is_declined_twice_fails_with_a_plain_message() {
         let receiver = Declining::start(&authority, decline, &[0, 0]).await;
         let answer = attempt(&sender, &receiver.url).await.unwrap().answer;
         assert_eq!(answer.error().map(|kind| kind.as_str()), Some("connection_reset"), "{decline:?}");
-        assert_eq!(answer.message().as_deref(), Some(message), "{decline:?}");
+        assert_eq!(answer.message(), Some(message), "{decline:?}");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that match nothing, its receivers hang,
 //!   and there are more slow API clients than connections;
+//! - the same tenant, whose receivers send interim responses without end, or heads that do not end;
 //! - ten thousand receivers of a thousand tenants, of which a third misbehave, each in one of six ways;
 //! - the slow API clients without anything else.
 //!
@@ -52,16 +53,23 @@ const LENGTH: f64 = 30.0;
 const MEMORY: f64 = 160.0;
 
 const ALONE: Case = Case { name: "alone", tenants: 0, receivers: Conduct::Answer, api: Api::Quiet };
-const PAIRS: [Pair; 3] = [
+const BEHAVING: Case =
+    Case { name: "beside the same tenant while it behaves", tenants: 1, receivers: Conduct::Answer, api: Api::Quiet };
+const PAIRS: [Pair; 4] = [
     Pair {
         hostile: Case { name: "beside the hostile tenant", tenants: 1, receivers: Conduct::Hang, api: Api::Attacked },
-        good: Case {
-            name: "beside the same tenant while it behaves",
+        good: BEHAVING,
+        ratio: "hostile tenant / the same while it behaves",
+    },
+    Pair {
+        hostile: Case {
+            name: "beside a tenant whose receivers send without end",
             tenants: 1,
-            receivers: Conduct::Answer,
+            receivers: Conduct::SendEndlessly,
             api: Api::Quiet,
         },
-        ratio: "hostile tenant / the same while it behaves",
+        good: BEHAVING,
+        ratio: "receivers that send without end / that answer",
     },
     Pair {
         hostile: Case {
@@ -107,6 +115,8 @@ struct Case {
 enum Conduct {
     Answer,
     Hang,
+    /// They send without end before their responses.
+    SendEndlessly,
     /// A third misbehave.
     Mixed,
 }
@@ -139,8 +149,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut others = Others { receiver, runtime, tenants, webhooks, measured, settle };
     let mut rig = installed(plan, &mut others).await?;
     let (repeats, length) = (plan.latencies(), plan.seconds(LENGTH));
-    let [attack, receivers, slow] = PAIRS;
-    let cases = [ALONE, attack.good, attack.hostile, receivers.good, receivers.hostile, slow.hostile];
+    let [attack, endless, receivers, slow] = PAIRS;
+    let cases = [ALONE, BEHAVING, attack.hostile, endless.hostile, receivers.good, receivers.hostile, slow.hostile];
     for repeat in 1..=repeats {
         for case in cases {
             plan.show_step(format!("hostile: {}, {repeat} of {repeats}", case.name));
@@ -181,6 +191,7 @@ impl Others {
         let kinds = (0..self.webhooks.len()).map(|number| match conduct {
             Conduct::Answer => Kind::Answer,
             Conduct::Hang => Kind::Hang,
+            Conduct::SendEndlessly => Kind::ENDLESS[number % Kind::ENDLESS.len()],
             Conduct::Mixed => mixed(number),
         });
         let urls: Vec<String> = kinds.map(|kind| self.receiver.url_of(kind)).collect();

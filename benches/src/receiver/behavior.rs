@@ -16,6 +16,11 @@ const DRIP: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
 const DRIP_BODY: usize = 1_000;
 const BYTE_EVERY: Duration = Duration::from_millis(100);
 const STALL: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+const INTERIM: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+/// The start of a field that has no end.
+const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nX-Field: ";
+/// A little less than the sender takes before the end of a head.
+const HEAD_BYTES: usize = 60 << 10;
 const LARGE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n";
 const LARGE_BODY: usize = 100_000_000;
 /// Every large response is written from this one buffer.
@@ -37,12 +42,27 @@ pub enum Kind {
     Large,
     /// Responds with 200 and the length of a body that never comes.
     Stall,
+    /// Sends interim responses without end.
+    Interim,
+    /// Sends a large part of the head of its response, and hangs.
+    Head,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 7] =
-        [Kind::Answer, Kind::Hang, Kind::Drip, Kind::Reset, Kind::Redirect, Kind::Large, Kind::Stall];
+    pub const ALL: [Kind; 9] = [
+        Kind::Answer,
+        Kind::Hang,
+        Kind::Drip,
+        Kind::Reset,
+        Kind::Redirect,
+        Kind::Large,
+        Kind::Stall,
+        Kind::Interim,
+        Kind::Head,
+    ];
     pub const MISBEHAVING: [Kind; 6] = [Kind::Hang, Kind::Drip, Kind::Reset, Kind::Redirect, Kind::Large, Kind::Stall];
+    /// Those that send without end before the head of a response is complete.
+    pub const ENDLESS: [Kind; 2] = [Kind::Interim, Kind::Head];
 
     pub const fn path(self) -> &'static str {
         match self {
@@ -53,6 +73,8 @@ impl Kind {
             Kind::Redirect => "redirect",
             Kind::Large => "large",
             Kind::Stall => "stall",
+            Kind::Interim => "interim",
+            Kind::Head => "head",
         }
     }
 
@@ -61,13 +83,15 @@ impl Kind {
         match self {
             Kind::Large => "answer 100 MB",
             Kind::Stall => "hang after a 200",
+            Kind::Interim => "send interim responses",
+            Kind::Head => "hang in the head",
             other => other.path(),
         }
     }
 
     /// Whether its requests last until the sender's timeout.
     pub const fn is_slow(self) -> bool {
-        matches!(self, Kind::Hang | Kind::Drip | Kind::Stall)
+        matches!(self, Kind::Hang | Kind::Drip | Kind::Stall | Kind::Head)
     }
 }
 
@@ -107,6 +131,15 @@ impl Behavior {
             Behavior::Of(Kind::Hang) => return until_closed(stream).await,
             Behavior::Of(Kind::Stall) => {
                 stream.write_all(STALL).await?;
+                return until_closed(stream).await;
+            }
+            // Until the sender closes the connection.
+            Behavior::Of(Kind::Interim) => loop {
+                stream.write_all(&INTERIM.repeat(64)).await?;
+            },
+            Behavior::Of(Kind::Head) => {
+                stream.write_all(HEAD).await?;
+                stream.write_all(&CHUNK[..HEAD_BYTES]).await?;
                 return until_closed(stream).await;
             }
             Behavior::Of(Kind::Drip) => return drip(stream).await,
@@ -157,7 +190,7 @@ mod tests {
         for kind in Kind::ALL {
             let behavior = Behavior::of(format!("/{}", kind.path()).as_bytes());
             assert_eq!(behavior, Behavior::Of(kind));
-            assert_eq!(behavior.is_ordinary(), !Kind::MISBEHAVING.contains(&kind));
+            assert_eq!(behavior.is_ordinary(), kind == Kind::Answer);
         }
     }
 

@@ -30,7 +30,8 @@ pub struct Allowance {
     bytes: usize,
     waits: usize,
     exchanges: usize,
-    begun: usize,
+    /// All requests that were sent.
+    requests: usize,
     /// The most that remains when an exchange ends: what the connection and its other exchanges were granted.
     granted: usize,
     is_exceeded: bool,
@@ -41,13 +42,13 @@ impl Allowance {
     pub fn new(is_http2: bool) -> Allowance {
         let bytes = if is_http2 { HTTP2_CONNECTION_BYTES } else { CONNECTION_BYTES };
         let frames = is_http2.then(Frames::default);
-        Allowance { bytes, waits: PROMPT_WAITS, exchanges: 0, begun: 0, granted: bytes, is_exceeded: false, frames }
+        Allowance { bytes, waits: PROMPT_WAITS, exchanges: 0, requests: 0, granted: bytes, is_exceeded: false, frames }
     }
 
     /// Notes that a request is sent.
     pub fn begin(&mut self) {
         self.exchanges += 1;
-        self.begun += 1;
+        self.requests += 1;
         self.waits += PROMPT_WAITS;
         self.grant(HEAD_BYTES);
     }
@@ -86,8 +87,8 @@ impl Allowance {
     }
 
     /// Returns how many requests were sent.
-    pub fn begun(&self) -> usize {
-        self.begun
+    pub fn requests(&self) -> usize {
+        self.requests
     }
 
     /// Whether the receiver has sent more than it may.

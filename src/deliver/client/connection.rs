@@ -50,7 +50,7 @@ impl Connection {
     /// Whether a request that has opened `opened` is not the only one that was sent on this connection.
     pub fn is_reused(&self, opened: Option<&Connection>) -> bool {
         let is_new = opened.is_some_and(|opened| Arc::ptr_eq(&self.0, &opened.0));
-        !is_new || self.allowance().begun() > 1
+        !is_new || self.allowance().requests() > 1
     }
 
     /// Notes that nothing can be received any more.
