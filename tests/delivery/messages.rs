@@ -3,8 +3,9 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::connections::read_request;
-use crate::support::{Bench, attempt};
+use crate::connections::{read_request, senders};
+use crate::outbound::NAME;
+use crate::support::{Answer, Authority, Bench, Receiver, TunnelProxy, attempt};
 
 const CLOSED: &str = "the receiver closed the connection before it answered";
 const TOO_LARGE: &str = "the head of the response has more than 64 KiB or more than 100 fields";
@@ -39,5 +40,18 @@ async fn a_response_that_is_not_valid_has_a_plain_message() {
         assert_eq!(answer.error().map(|kind| kind.as_str()), Some("connection_reset"), "{message}");
         assert_eq!(answer.message(), Some(message));
         receiver.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_over_http_2_has_a_plain_message() {
+    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let [(_, sender), _] = senders(&authority, &proxy);
+    let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
+    for (bytes, is_allowed) in [(15 << 10, true), (17 << 10, false)] {
+        receiver.answer(move |_| Answer::Full(200, vec![("x-field", "x".repeat(bytes))], Vec::new()));
+        let answer = attempt(&sender, &receiver.url_at(NAME, "/")).await.unwrap().answer;
+        let expected = "the head of the response has more than 16 KiB, or its HTTP/2 is not valid (PROTOCOL_ERROR)";
+        assert_eq!(answer.message(), (!is_allowed).then_some(expected), "{bytes}");
     }
 }

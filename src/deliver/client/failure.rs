@@ -259,6 +259,10 @@ fn of_http2(error: &h2::Error) -> Option<Meaning> {
         }
         // The client had closed the connection, for example after a notice of the receiver.
         (false, _) if reason == h2::Reason::NO_ERROR => Meaning::reset(CLOSED, Resend::IfReused),
+        (false, false) if reason == h2::Reason::PROTOCOL_ERROR => Meaning::reset(
+            "the head of the response has more than 16 KiB, or its HTTP/2 is not valid (PROTOCOL_ERROR)",
+            Resend::Never,
+        ),
         (false, _) => Meaning::reset(format!("the receiver's HTTP/2 is not valid ({reason:?})"), Resend::Never),
     })
 }
@@ -333,7 +337,6 @@ mod tests {
     fn what_the_client_finds_wrong_with_http_2_has_a_plain_message() {
         let expected = [
             (h2::Reason::NO_ERROR, CLOSED, Resend::IfReused),
-            (h2::Reason::PROTOCOL_ERROR, "the receiver's HTTP/2 is not valid (PROTOCOL_ERROR)", Resend::Never),
             (h2::Reason::FRAME_SIZE_ERROR, "the receiver's HTTP/2 is not valid (FRAME_SIZE_ERROR)", Resend::Never),
         ];
         for (reason, message, resend) in expected {

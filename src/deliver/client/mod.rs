@@ -158,7 +158,7 @@ impl Client {
         request: &Rendered,
         started: Instant,
     ) -> Result<Answered, OwnFault> {
-        let sent = self.transport.send(url, headers(request, custom), request.body.clone());
+        let sent = self.transport.send(url, || headers(request, custom), &request.body);
         let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),

@@ -55,22 +55,25 @@ impl Transport {
     /// Sends a POST request and waits for the head of the response. Sends it again on a new connection if it was certainly not
     /// processed, or if the receiver closed a connection that others had used: then a receiver that has processed the first request
     /// recognises the delivery by its id.
-    pub async fn send(&self, url: &Uri, headers: HeaderMap, body: Bytes) -> Result<Response, Failure> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = url.clone();
-        *request.headers_mut() = headers;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
+    pub async fn send(&self, url: &Uri, headers: impl Fn() -> HeaderMap, body: &Bytes) -> Result<Response, Failure> {
+        let request = || {
+            let mut request = Request::new(Full::new(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = url.clone();
+            *request.headers_mut() = headers();
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
+            request
+        };
 
-        let (sent, opened) = reuse::watch(send_once(&self.pooled, request.clone())).await;
+        let (sent, opened) = reuse::watch(send_once(&self.pooled, request())).await;
         let failure = match sent {
             Err(failure) => failure,
             sent => return sent,
         };
         let is_reused = failure.connection.as_ref().is_some_and(|used| used.is_reused(opened.as_ref()));
         match failure.resend {
-            Resend::Always => send_once(&self.unpooled, request).await,
-            Resend::IfReused if is_reused => send_once(&self.unpooled, request).await,
+            Resend::Always => send_once(&self.unpooled, request()).await,
+            Resend::IfReused if is_reused => send_once(&self.unpooled, request()).await,
             Resend::IfReused | Resend::Never => Err(failure),
         }
     }
