@@ -3,6 +3,7 @@
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{read_request, senders};
@@ -35,14 +36,14 @@ const FLOODS: [(&str, Flood); 5] = [
 ];
 
 /// Sends the flood after a request, and waits until the other end closes the connection.
-async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, flood: Flood) {
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, flood: Flood, repeats: usize) {
     let is_requested = match flood.protocol {
         "h2" => frames::begin(&mut stream).await && frames::next_request(&mut stream).await.is_some(),
         _ => read_request(&mut stream).await,
     };
     assert!(is_requested);
     let _ = stream.write_all(flood.start).await;
-    let _ = stream.write_all(&flood.repeated.repeat(REPEATS)).await;
+    let _ = stream.write_all(&flood.repeated.repeat(repeats)).await;
     let _ = stream.flush().await;
     let mut buffer = [0; 16 << 10];
     while stream.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {}
@@ -58,7 +59,7 @@ async fn a_receiver_that_sends_too_much_before_its_response_is_cut_off() {
             let acceptor = TlsAcceptor::from(authority.server(NAME, &[flood.protocol]));
             let receiver = tokio::spawn(async move {
                 let (stream, _) = listener.accept().await.unwrap();
-                serve(acceptor.accept(stream).await.unwrap(), flood).await;
+                serve(acceptor.accept(stream).await.unwrap(), flood, REPEATS).await;
             });
             let answer = attempt(&sender, &url).await.unwrap().answer;
             let kind = answer.error().map(|kind| kind.as_str());
@@ -68,6 +69,32 @@ async fn a_receiver_that_sends_too_much_before_its_response_is_cut_off() {
             receiver.await.expect("the connection is closed");
         }
     }
+}
+
+/// Receivers of new webhooks, each of which sends a large part of a head and waits.
+#[tokio::test]
+async fn unfinished_heads_are_not_held_in_memory() {
+    const WEBHOOKS: usize = 150;
+    const HEAD: usize = 400 << 10;
+    let mut scene = Scene::begin(&[("limits.webhooks_per_user", "200")]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    for _ in 0..WEBHOOKS {
+        scene.api.create_webhook(&url, &["payment.statement_ready"]).await;
+    }
+    scene.payment().await;
+    scene.receiver.wait_for(1).await;
+
+    let before = scene.app.sidecar().peak_memory_kib();
+    let mut receivers = JoinSet::new();
+    for _ in 0..WEBHOOKS {
+        let (stream, _) = listener.accept().await.unwrap();
+        let flood = Flood { protocol: "http/1.1", start: b"HTTP/1.1 200 OK\r\nX-Field: ", repeated: &[b'x'; HEAD] };
+        receivers.spawn(serve(stream, flood, 1));
+    }
+    receivers.join_all().await;
+    let grown = scene.app.sidecar().peak_memory_kib() - before;
+    assert!(grown < (WEBHOOKS * HEAD / 2) as u64 >> 10, "{grown} KiB more");
 }
 
 /// The delivery log says what happened, and deliveries of the same process to others go on.
