@@ -21,7 +21,8 @@ const FRAME_COST: usize = 256;
 const PROMPT_WAITS: usize = 16;
 
 /// The receiver has sent more than it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the receiver sent more than 64 KiB, or too many interim responses, before the head of its response")]
 pub struct Exceeded;
 
 /// What a receiver may still send on a connection.
@@ -76,11 +77,11 @@ impl Allowance {
         self.bytes = self.bytes.saturating_sub(HEAD_COST);
     }
 
-    /// Notes bytes that were read, after a wait or not.
-    pub fn read(&mut self, bytes: &[u8], has_waited: bool) -> Result<(), Exceeded> {
+    /// Notes bytes that were read, after a wait or not. `wire` is how many had to arrive for them, with what TLS adds.
+    pub fn read(&mut self, bytes: &[u8], wire: usize, has_waited: bool) -> Result<(), Exceeded> {
         self.waits = self.waits.saturating_sub(usize::from(has_waited));
         let frames = self.frames.as_mut().map_or(0, |frames| frames.cost(bytes));
-        let left = self.bytes.checked_sub(bytes.len() + frames);
+        let left = self.bytes.checked_sub(wire + frames);
         self.is_exceeded |= left.is_none();
         self.bytes = left.ok_or(Exceeded)?;
         Ok(())
@@ -147,7 +148,7 @@ mod tests {
 
     /// Returns how many times these bytes can be read.
     fn reads(allowance: &mut Allowance, bytes: &[u8]) -> usize {
-        std::iter::from_fn(|| allowance.read(bytes, false).ok()).take(1 << 20).count()
+        std::iter::from_fn(|| allowance.read(bytes, bytes.len(), false).ok()).take(1 << 20).count()
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
             let mut allowance = Allowance::new(false);
             for _ in 0..1_000 {
                 allowance.begin();
-                allowance.read(b"HTTP/1.1 200 OK\r\n", true).unwrap();
+                allowance.read(b"HTTP/1.1 200 OK\r\n", 40, true).unwrap();
                 allowance.receive_head();
                 allowance.end(true);
             }
@@ -181,9 +182,9 @@ mod tests {
         let mut allowance = Allowance::new(false);
         allowance.begin();
         (0..8).for_each(|_| allowance.receive_interim());
-        assert_eq!(allowance.read(b"H", true), Ok(()));
+        assert_eq!(allowance.read(b"H", 1, true), Ok(()));
         (0..8).for_each(|_| allowance.receive_interim());
-        assert_eq!(allowance.read(b"H", true), Err(Exceeded));
+        assert_eq!(allowance.read(b"H", 1, true), Err(Exceeded));
     }
 
     #[test]
@@ -201,9 +202,10 @@ mod tests {
         for _ in 0..100 {
             allowance.begin();
             assert!(allowance.is_prompt());
-            let prompt = (0..100).take_while(|_| allowance.read(b"x", true) == Ok(()) && allowance.is_prompt()).count();
+            let prompt =
+                (0..100).take_while(|_| allowance.read(b"x", 1, true) == Ok(()) && allowance.is_prompt()).count();
             assert!((PROMPT_WAITS - 1..2 * PROMPT_WAITS).contains(&prompt), "{prompt}");
-            assert_eq!(allowance.read(b"x", false), Ok(()));
+            assert_eq!(allowance.read(b"x", 1, false), Ok(()));
             allowance.end(false);
         }
     }

@@ -14,6 +14,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::allowance::Allowance;
+use super::wire::Uncharged;
 
 /// The pause before each later read, after the first ones that had to wait.
 const READ_PAUSE: Duration = Duration::from_secs(1);
@@ -25,6 +26,7 @@ pub struct Connection(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     allowance: Mutex<Allowance>,
+    uncharged: Uncharged,
     /// Waits for the end of a pause, or for the next exchange.
     reader: AtomicWaker,
     /// Nothing can be received any more.
@@ -32,9 +34,12 @@ struct Shared {
 }
 
 impl Connection {
-    pub fn new(is_http2: bool) -> Connection {
+    pub fn new(is_http2: bool, uncharged: Uncharged) -> Connection {
+        // The handshake of TLS.
+        uncharged.take();
         Connection(Arc::new(Shared {
             allowance: Mutex::new(Allowance::new(is_http2)),
+            uncharged,
             reader: AtomicWaker::new(),
             ended: CancellationToken::new(),
         }))
@@ -42,9 +47,7 @@ impl Connection {
 
     /// Returns the connection that a client describes.
     pub fn of(connected: &Connected) -> Option<Connection> {
-        let mut extensions = Extensions::new();
-        connected.get_extras(&mut extensions);
-        extensions.remove()
+        extra(connected)
     }
 
     /// Whether a request that has opened `opened` is not the only one that was sent on this connection.
@@ -65,7 +68,7 @@ impl Connection {
 
     /// Whether the connection was closed because the receiver had sent more than it may.
     pub fn is_exceeded(&self) -> bool {
-        self.allowance().is_exceeded()
+        self.0.uncharged.is_exceeded() || self.allowance().is_exceeded()
     }
 
     /// Notes an interim response over HTTP/1.
@@ -76,6 +79,13 @@ impl Connection {
     fn allowance(&self) -> MutexGuard<'_, Allowance> {
         self.0.allowance.lock().expect("no holder of this lock panics")
     }
+}
+
+/// Returns what a layer of a connection has added to its description.
+fn extra<T: Clone + Send + Sync + 'static>(connected: &Connected) -> Option<T> {
+    let mut extensions = Extensions::new();
+    connected.get_extras(&mut extensions);
+    extensions.remove()
 }
 
 /// An exchange on a connection, until it is dropped.
@@ -119,7 +129,9 @@ pub struct Metered<T> {
 
 impl<T: connect::Connection> Metered<T> {
     pub fn new(io: T) -> Metered<T> {
-        let connection = Connection::new(io.connected().is_negotiated_h2());
+        let connected = io.connected();
+        let uncharged = extra(&connected).expect("the bytes of every connection are counted");
+        let connection = Connection::new(connected.is_negotiated_h2(), uncharged);
         Metered { io, connection, read_pause: READ_PAUSE, pause: None, has_waited: false }
     }
 }
@@ -148,9 +160,7 @@ impl<T> Metered<T> {
 
         let has_waited = std::mem::take(&mut self.has_waited);
         let mut allowance = self.connection.allowance();
-        if allowance.read(bytes, has_waited).is_err() {
-            return Err(io::Error::other("the receiver has sent too much"));
-        }
+        allowance.read(bytes, self.connection.0.uncharged.take(), has_waited).map_err(io::Error::other)?;
 
         if !allowance.is_prompt() {
             drop(allowance);
@@ -232,13 +242,15 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
+    use super::super::wire::Wire;
     use super::*;
 
     const PAUSE: Duration = Duration::from_millis(50);
 
-    fn metered(read_pause: Duration) -> (Metered<DuplexStream>, DuplexStream) {
+    fn metered(read_pause: Duration) -> (Metered<Wire<DuplexStream>>, DuplexStream) {
         let (io, receiver) = duplex(1 << 20);
-        let connection = Connection::new(false);
+        let io = Wire::new(io);
+        let connection = Connection::new(false, io.uncharged());
         (Metered { io, connection, read_pause, pause: None, has_waited: false }, receiver)
     }
 
@@ -296,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_connection_is_new_to_the_request_that_opened_it_while_no_other_uses_it() {
-        let (connection, other) = (Connection::new(true), Connection::new(true));
+        let (connection, other) =
+            (Connection::new(true, Uncharged::default()), Connection::new(true, Uncharged::default()));
         let _first = Exchange::begin(connection.clone());
         assert!(!connection.is_reused(Some(&connection)));
         assert!(connection.is_reused(None) && connection.is_reused(Some(&other)));

@@ -9,9 +9,10 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, service_fn};
+use tower::{Service, ServiceExt, service_fn};
 
 use super::connection::Metered;
+use super::wire::Wire;
 use super::{direct, reuse, tunnel};
 use crate::deliver::settings::Settings;
 
@@ -26,7 +27,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// Bytes to and from a receiver, outside TLS. In a tunnel, TLS to the proxy may be around them.
 pub type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 pub type Dialer = BoxCloneSyncService<Uri, Stream, BoxError>;
-pub type Connector = BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<Stream>>>>, BoxError>;
+type Counted = TokioIo<Wire<TokioIo<Stream>>>;
+pub type Connector = BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<Counted>>>>, BoxError>;
 
 /// No connection to the receiver was established in time.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,7 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         Some(proxy) => tunnel::dialer(settings, proxy, tls.clone())?,
     };
     let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-    let https = https.wrap_connector(dialer);
+    let https = https.wrap_connector(dialer.map_response(|stream| TokioIo::new(Wire::new(TokioIo::new(stream)))));
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let connecting = https.clone().call(url);
         async move {

@@ -5,6 +5,7 @@ use std::io;
 
 use hyper_util::client::legacy;
 
+use super::allowance::Exceeded;
 use super::connection::Connection;
 use super::connector::ConnectTimeout;
 use super::tunnel::{NoTunnel, ProxyFault};
@@ -51,8 +52,6 @@ pub fn failed(kind: ErrorKind, message: String) -> Answer {
 }
 
 const CLOSED: &str = "the receiver closed the connection before it answered";
-const EXCEEDED: &str =
-    "the receiver sent more than 64 KiB, or too many interim responses, before the head of its response";
 
 /// Whether a request is sent a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +90,7 @@ impl Failure {
     pub fn on(self, connection: Option<Connection>) -> Failure {
         match connection {
             Some(connection) if connection.is_exceeded() => {
-                Failure::failed(ErrorKind::ConnectionReset, EXCEEDED.to_owned(), Resend::Never)
+                Failure::failed(ErrorKind::ConnectionReset, Exceeded.to_string(), Resend::Never)
             }
             connection => Failure { connection, ..self },
         }
@@ -202,6 +201,9 @@ fn meaning_of(error: &(dyn Error + 'static)) -> Option<Meaning> {
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(Meaning::new(ErrorKind::Tls, error.to_string()));
     }
+    if error.is::<Exceeded>() {
+        return Some(Meaning::reset(error.to_string(), Resend::Never));
+    }
     if error.is::<NoTunnel>() {
         return Some(Meaning::new(ErrorKind::ConnectRefused, error.to_string()));
     }
@@ -279,6 +281,8 @@ fn of_io(kind: io::ErrorKind) -> Option<Meaning> {
         io::ErrorKind::ConnectionReset => {
             Meaning::reset("the receiver reset the connection before it answered", Resend::IfReused)
         }
+        // From TLS, whose own errors say more, unless HTTP/2 has reduced them to this.
+        io::ErrorKind::InvalidData => Meaning::new(ErrorKind::Tls, "the receiver's TLS data cannot be processed"),
         // Over TLS, the end is unexpected without a `close_notify`.
         io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
             Meaning::reset(CLOSED, Resend::IfReused)
@@ -309,6 +313,7 @@ mod tests {
             (Io::ConnectionAborted, reset, CLOSED, Resend::IfReused),
             (Io::UnexpectedEof, reset, CLOSED, Resend::IfReused),
             (Io::ConnectionReset, reset, "the receiver reset the connection before it answered", Resend::IfReused),
+            (Io::InvalidData, ErrorKind::Tls, "the receiver's TLS data cannot be processed", Resend::Never),
             (Io::TimedOut, ErrorKind::ResponseTimeout, "the receiver's host stopped responding", Resend::Never),
             (
                 Io::ConnectionRefused,

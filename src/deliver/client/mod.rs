@@ -9,6 +9,7 @@ mod failure;
 mod reuse;
 mod transport;
 mod tunnel;
+mod wire;
 
 use std::path::Path;
 use std::pin::pin;

@@ -185,11 +185,12 @@ impl Response {
 mod tests {
     use std::future::{pending, ready};
 
+    use super::super::wire::Uncharged;
     use super::*;
 
     #[tokio::test]
     async fn a_request_that_the_client_forgets_ends_with_its_connection() {
-        let connection = Connection::new(true);
+        let connection = Connection::new(true, Uncharged::default());
         let waiting = await_head::<()>(pending(), ready(connection.clone()));
         let ending = async { connection.end() };
         let ((result, _), ()) = tokio::join!(waiting, ending);
@@ -198,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_response_that_is_found_after_the_end_of_its_connection_counts() {
-        let connection = Connection::new(true);
+        let connection = Connection::new(true, Uncharged::default());
         connection.end();
         let response = async {
             tokio::task::yield_now().await;
