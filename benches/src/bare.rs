@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Request, Url};
+use http_body_util::{BodyExt, Full};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -51,12 +55,12 @@ impl Delivery {
     }
 }
 
-/// A loop of POSTs with a reqwest client that is configured like the one for deliveries.
+/// A loop of POSTs with a hyper client that is configured like the one for deliveries.
 #[derive(Clone)]
 pub struct Bare {
-    client: reqwest::Client,
+    client: Client<HttpConnector, Full<Bytes>>,
     /// Parsed once, as the URL of a webhook is.
-    url: Url,
+    url: Uri,
     delivery: Delivery,
 }
 
@@ -64,19 +68,22 @@ impl Bare {
     /// Creates a loop that repeats the headers and body of the first delivery that this receiver received.
     pub async fn new(receiver: &mut Receiver) -> anyhow::Result<Bare> {
         let delivery = Delivery::parse(&receiver.sample().await?)?;
-        let builder = reqwest::Client::builder().no_proxy().tcp_nodelay(true).http1_title_case_headers();
-        let client = builder.pool_max_idle_per_host(1_024).build()?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let mut builder = Client::builder(TokioExecutor::new());
+        let client = builder.http1_title_case_headers(true).pool_max_idle_per_host(1_024).build(connector);
         Ok(Bare { client, url: receiver.url().parse()?, delivery })
     }
 
     /// Posts once and returns how long it took.
     pub async fn post(&self) -> anyhow::Result<Duration> {
         let started = Instant::now();
-        let mut request = Request::new(Method::POST, self.url.clone());
+        let mut request = Request::new(Full::new(self.delivery.body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.url.clone();
         *request.headers_mut() = self.delivery.headers.clone();
-        *request.body_mut() = Some(self.delivery.body.clone().into());
-        let answer = self.client.execute(request).await.context("the bare loop")?;
-        answer.bytes().await?;
+        let answer = self.client.request(request).await.context("the bare loop")?;
+        answer.into_body().collect().await?;
         Ok(started.elapsed())
     }
 
