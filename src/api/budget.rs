@@ -37,7 +37,7 @@ pub struct Budget {
 pub struct Share {
     requests: Arc<Semaphore>,
     unsent: Arc<Semaphore>,
-    is_anonymous: bool,
+    pub is_anonymous: bool,
 }
 
 /// A request in progress.

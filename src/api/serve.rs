@@ -302,8 +302,10 @@ impl Server {
 
     /// Counts the bytes of a response until they are written. While there are too many, clients that do not take theirs are disconnected.
     async fn reserve(&self, response: Response, share: &Arc<Share>) -> Result<(Response, Option<Unsent>), Problem> {
-        // Only streams of events have no length, and each holds at most one page.
-        let Some(bytes) = response.body().size_hint().exact() else { return Ok((response, None)) };
+        // Only streams of events have no length, and each holds at most one page. What anybody may read is short, or in memory once.
+        let Some(bytes) = response.body().size_hint().exact().filter(|_| !share.is_anonymous) else {
+            return Ok((response, None));
+        };
         let deadline = Instant::now() + PATIENCE;
         loop {
             let exhausted = match self.budget.reserve(share, bytes) {
