@@ -43,6 +43,8 @@ const KERNEL_BUFFER: u32 = 64 << 10;
 const BACKLOG: u32 = 1_024;
 /// The bytes of all large request bodies in memory.
 const LARGE_BODIES: usize = 8 << 20;
+/// Responses up to this length are not counted. No change has a longer one: it would be refused after it was made.
+const SHORT_RESPONSE: u64 = 64 << 10;
 /// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
 /// How long the response to a request above a rate limit waits. A client that repeats requests without a pause then sends fewer.
@@ -303,9 +305,11 @@ impl Server {
     /// Counts the bytes of a response until they are written. While there are too many, clients that do not take theirs are disconnected.
     async fn reserve(&self, response: Response, share: &Arc<Share>) -> Result<(Response, Option<Unsent>), Problem> {
         // Only streams of events have no length, and each holds at most one page. What anybody may read is short, or in memory once.
-        let Some(bytes) = response.body().size_hint().exact().filter(|_| !share.is_anonymous) else {
+        let bytes = response.body().size_hint().exact().unwrap_or(0);
+        if bytes <= SHORT_RESPONSE || share.is_anonymous {
             return Ok((response, None));
-        };
+        }
+
         let deadline = Instant::now() + PATIENCE;
         loop {
             let exhausted = match self.budget.reserve(share, bytes) {
