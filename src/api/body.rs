@@ -68,7 +68,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence == "application/merge-patch+json"
 }
 
-/// Returns the body, which [`receive`] has received, if it has up to `limit` bytes.
+/// Returns the body, which `receive` has received, if it has up to `limit` bytes.
 pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     let bytes = body.collect().await.map_err(problem)?.to_bytes();
     if bytes.len() > limit { Err(Problem::content_too_large(limit)) } else { Ok(bytes) }

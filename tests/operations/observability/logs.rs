@@ -96,6 +96,12 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     assert!(primary.keys().any(|line| line.contains("changes cannot be read now")), "{primary:?}");
     assert_once(&primary);
 
+    // A stored event shows that the stream has begun: its start also needs the store.
+    let events = "select count(*) from walhook.event";
+    let stored: i64 = beside.store().await.query_one(events, &[]).await.unwrap().get(0);
+    app.platform().await.payment(user, "ready").await;
+    beside.wait_for_count(events, stored as usize + 1).await;
+
     // The store stops, long enough for every stage to retry more than once, and starts.
     let from = lines(&app).len();
     beside.server.stop(StopMode::Fast).await.unwrap();
