@@ -69,6 +69,14 @@ async fn failing_receiver_and_mail_server(app: &mut TestApp, api: &Api, user: i6
     mail
 }
 
+/// Waits until an event is stored: the start of the stream, which needs the store, has succeeded.
+async fn wait_for_a_stored_event(app: &TestApp, store: &TestApp, user: i64) {
+    let events = "select count(*) from walhook.event";
+    let stored: i64 = store.store().await.query_one(events, &[]).await.unwrap().get(0);
+    app.platform().await.payment(user, "ready").await;
+    store.wait_for_count(events, stored as usize + 1).await;
+}
+
 #[tokio::test]
 async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     if !SmtpSink::is_available() {
@@ -96,11 +104,7 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     assert!(primary.keys().any(|line| line.contains("changes cannot be read now")), "{primary:?}");
     assert_once(&primary);
 
-    // A stored event shows that the stream has begun: its start also needs the store.
-    let events = "select count(*) from walhook.event";
-    let stored: i64 = beside.store().await.query_one(events, &[]).await.unwrap().get(0);
-    app.platform().await.payment(user, "ready").await;
-    beside.wait_for_count(events, stored as usize + 1).await;
+    wait_for_a_stored_event(&app, &beside, user).await;
 
     // The store stops, long enough for every stage to retry more than once, and starts.
     let from = lines(&app).len();
