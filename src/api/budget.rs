@@ -1,5 +1,5 @@
-//! What the requests of a listener may occupy, all together and each user's: requests in progress, and bytes of responses that clients have
-//! not taken yet. Requests that are not authenticated have a share like that of one user.
+//! What the requests of a listener may occupy, all together and each user's: requests in progress, and bytes of long responses that clients
+//! have not taken yet. Requests that are not authenticated share as many requests in progress as one user has.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::domain::event::UserId;
 
 /// How long a request waits while as many as allowed are in progress.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// The bytes of all responses that clients have not taken.
+/// The bytes of all long responses that clients have not taken.
 const UNSENT: usize = 32 << 20;
 /// One share has this part of the listener's requests.
 const REQUEST_SHARES: usize = 4;
