@@ -30,7 +30,8 @@ impl TestClock {
 
     pub fn advance(&self, by: Duration) {
         let mut now = self.0.lock().expect("no holder of this lock panics");
-        *now += jiff::SignedDuration::try_from(by).expect("a test moves its clock by less than centuries");
+        *now += jiff::SignedDuration::try_from(by)
+            .expect("a test moves its clock by less than centuries");
     }
 }
 

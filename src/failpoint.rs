@@ -109,9 +109,10 @@ impl std::error::Error for Injected {}
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff, Migrate, MigrateOne,
-    Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair,
-    RepairOutbox, Replay, Request, Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
+    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff,
+    Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt,
+    RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request, Setup, SetupOutbox,
+    Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
@@ -354,14 +355,18 @@ mod armed {
 
     /// Does what the point is armed with. Reports it first, on standard error, so that a test knows that the point was reached.
     pub async fn reach(point: &'static Failpoint) -> Result<(), Injected> {
-        let Some(argument) = argument_of(point.name) else { return Ok(()) };
+        let Some(argument) = argument_of(point.name) else {
+            return Ok(());
+        };
         eprintln!("failpoint {}: {argument}", point.name);
         let (action, milliseconds) = argument.split_once(' ').unwrap_or((&argument, "0"));
         if action == Action::Kill.as_str() {
             let _ = kill_process(getpid(), Signal::KILL);
             std::future::pending().await
         } else if action == Action::Stall.as_str() {
-            let milliseconds = milliseconds.parse().expect("FAILPOINTS has a number of milliseconds after `stall`");
+            let milliseconds = milliseconds
+                .parse()
+                .expect("FAILPOINTS has a number of milliseconds after `stall`");
             tokio::time::sleep(Duration::from_millis(milliseconds)).await;
             // Not printed if the sleep was cancelled: a test waits for it before it stops the process.
             eprintln!("failpoint {}: {CONTINUES}", point.name);

@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, RESPONSIVE,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK,
+    RESPONSIVE,
 };
 pub use self::load::{Permit, Speed};
 use crate::domain::delivery::{Delivery, Lease};
@@ -44,7 +45,13 @@ pub struct Handoff {
 /// Creates the two ends of a hand-off.
 pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<FreshDeliveries>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Handoff { budget: DeliveryBudget::default(), sender }, receiver)
+    (
+        Handoff {
+            budget: DeliveryBudget::default(),
+            sender,
+        },
+        receiver,
+    )
 }
 
 impl Handoff {
@@ -60,9 +67,15 @@ impl Handoff {
 
     /// Passes leased deliveries to the dispatcher, as far as the budget allows. Returns the others: the caller releases their leases.
     pub fn offer(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
-        let is_admitted = |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
-        let (admitted, mut refused): (Vec<Delivery>, Vec<Delivery>) = deliveries.into_iter().partition(is_admitted);
-        let fresh = FreshDeliveries { deliveries: admitted, targets: Vec::new(), read_at: Instant::now() };
+        let is_admitted =
+            |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
+        let (admitted, mut refused): (Vec<Delivery>, Vec<Delivery>) =
+            deliveries.into_iter().partition(is_admitted);
+        let fresh = FreshDeliveries {
+            deliveries: admitted,
+            targets: Vec::new(),
+            read_at: Instant::now(),
+        };
         if let Err(unsent) = self.send(fresh) {
             for delivery in unsent.deliveries {
                 self.budget.release(delivery.webhook, delivery.bytes());
@@ -86,7 +99,13 @@ pub struct HandoffBatch<'a> {
 impl<'a> HandoffBatch<'a> {
     /// Starts a batch for a transaction that reads webhooks after `read_at`. Without a dispatcher in this process it stays empty.
     pub fn new(handoff: Option<&'a Handoff>, lease: Lease, read_at: Instant) -> Self {
-        HandoffBatch { handoff, lease, read_at, deliveries: Vec::new(), ordered: Vec::new() }
+        HandoffBatch {
+            handoff,
+            lease,
+            read_at,
+            deliveries: Vec::new(),
+            ordered: Vec::new(),
+        }
     }
 
     /// Adds a delivery if the budget allows. Then it must be stored under the lease.
@@ -99,10 +118,17 @@ impl<'a> HandoffBatch<'a> {
         order_key: Option<i64>,
         activation: i32,
     ) -> bool {
-        if !self.handoff.is_some_and(|handoff| handoff.budget.reserve(webhook, event.data.len())) {
+        if !self
+            .handoff
+            .is_some_and(|handoff| handoff.budget.reserve(webhook, event.data.len()))
+        {
             return false;
         }
-        let list = if order_key.is_some() { &mut self.ordered } else { &mut self.deliveries };
+        let list = if order_key.is_some() {
+            &mut self.ordered
+        } else {
+            &mut self.deliveries
+        };
         list.push(Delivery {
             id,
             webhook,
@@ -123,8 +149,14 @@ impl<'a> HandoffBatch<'a> {
     /// Sends the deliveries without an order key, with the webhooks that the transaction has read.
     pub fn send(&mut self, targets: Vec<SealedTarget>) {
         let deliveries = std::mem::take(&mut self.deliveries);
-        let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else { return };
-        let fresh = FreshDeliveries { deliveries, targets, read_at: self.read_at };
+        let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else {
+            return;
+        };
+        let fresh = FreshDeliveries {
+            deliveries,
+            targets,
+            read_at: self.read_at,
+        };
         if let Err(refused) = handoff.send(fresh) {
             self.deliveries = refused.deliveries;
         }
@@ -138,10 +170,18 @@ impl<'a> HandoffBatch<'a> {
     /// Sends those of the deliveries with an order key that wait for no other, after the commit. Releases the budget of the others.
     pub fn send_heads(mut self, heads: &HashSet<Uuid>, targets: Vec<SealedTarget>) {
         let (deliveries, parked): (Vec<Delivery>, Vec<Delivery>) =
-            std::mem::take(&mut self.ordered).into_iter().partition(|delivery| heads.contains(&delivery.id));
+            std::mem::take(&mut self.ordered)
+                .into_iter()
+                .partition(|delivery| heads.contains(&delivery.id));
         self.ordered = parked;
-        let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else { return };
-        if let Err(refused) = handoff.send(FreshDeliveries { deliveries, targets, read_at: self.read_at }) {
+        let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else {
+            return;
+        };
+        if let Err(refused) = handoff.send(FreshDeliveries {
+            deliveries,
+            targets,
+            read_at: self.read_at,
+        }) {
             self.ordered.extend(refused.deliveries);
         }
     }

@@ -16,27 +16,43 @@ pub struct Health(Arc<Mutex<BTreeMap<&'static str, String>>>);
 impl Health {
     /// Records that `stage` is unhealthy, and replaces an earlier reason.
     pub fn report_unhealthy(&self, stage: &'static str, reason: impl Into<String>) {
-        self.0.lock().expect("no holder of this lock panics").insert(stage, reason.into());
+        self.0
+            .lock()
+            .expect("no holder of this lock panics")
+            .insert(stage, reason.into());
     }
 
     /// Records that `stage` is healthy again.
     pub fn report_healthy(&self, stage: &'static str) {
-        self.0.lock().expect("no holder of this lock panics").remove(stage);
+        self.0
+            .lock()
+            .expect("no holder of this lock panics")
+            .remove(stage);
     }
 
     /// Returns a handle by which `stage` reports whether `activity` succeeds.
     pub fn stage(&self, stage: &'static str, activity: &'static str) -> StageHealth {
-        StageHealth { health: self.clone(), stage, activity: Activity::new(activity) }
+        StageHealth {
+            health: self.clone(),
+            stage,
+            activity: Activity::new(activity),
+        }
     }
 
     pub fn is_unhealthy(&self, stage: &'static str) -> bool {
-        self.0.lock().expect("no holder of this lock panics").contains_key(stage)
+        self.0
+            .lock()
+            .expect("no holder of this lock panics")
+            .contains_key(stage)
     }
 
     /// One line per unhealthy stage: its name and the reason.
     pub fn reasons(&self) -> Vec<String> {
         let unhealthy = self.0.lock().expect("no holder of this lock panics");
-        unhealthy.iter().map(|(stage, reason)| format!("{stage}: {reason}")).collect()
+        unhealthy
+            .iter()
+            .map(|(stage, reason)| format!("{stage}: {reason}"))
+            .collect()
     }
 }
 

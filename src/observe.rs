@@ -38,13 +38,24 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
 }
 
 async fn sample(store: &Store, slot: &str) -> Result<()> {
-    for (attempt, class) in [("first", DeliveryClass::Fresh), ("retry", DeliveryClass::Retry)] {
+    for (attempt, class) in [
+        ("first", DeliveryClass::Fresh),
+        ("retry", DeliveryClass::Retry),
+    ] {
         let queue = store.queue(class).await?;
         gauge!(telemetry::PENDING, "attempt" => attempt).set(queue.deliveries as f64);
         gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(queue.oldest_due);
     }
-    let WebhookStates { active, inactive, disabled } = store.webhook_states().await?;
-    for (state, webhooks) in [("active", active), ("inactive", inactive), ("disabled", disabled)] {
+    let WebhookStates {
+        active,
+        inactive,
+        disabled,
+    } = store.webhook_states().await?;
+    for (state, webhooks) in [
+        ("active", active),
+        ("inactive", inactive),
+        ("disabled", disabled),
+    ] {
         gauge!(telemetry::WEBHOOKS, "state" => state).set(webhooks as f64);
     }
     gauge!(telemetry::UNROUTED).set(store.count_unrouted(MAX_UNROUTED).await?.events as f64);

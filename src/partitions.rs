@@ -69,7 +69,16 @@ pub async fn maintain(store: &Store, today: Date, retention_days: u32) -> Result
     let oldest = shifted(today, -i64::from(retention_days))?;
     let lowest = first_id(oldest)?;
     let expired = store.expire_deliveries(lowest).await?;
-    let mut round = Round { store, today, oldest, lowest, done: Maintained { expired, ..Maintained::default() } };
+    let mut round = Round {
+        store,
+        today,
+        oldest,
+        lowest,
+        done: Maintained {
+            expired,
+            ..Maintained::default()
+        },
+    };
     for table in TABLES {
         round.maintain(table).await?;
     }
@@ -96,7 +105,12 @@ impl Round<'_> {
         }
         // Days whose transactions were read late, or on which no maintenance ran.
         let mut from = self.lowest;
-        while let Some(day) = self.store.oldest_day_in_default(table, from).await?.filter(|day| *day <= self.today) {
+        while let Some(day) = self
+            .store
+            .oldest_day_in_default(table, from)
+            .await?
+            .filter(|day| *day <= self.today)
+        {
             if !self.create(table, day).await? {
                 return Ok(());
             }
@@ -120,7 +134,9 @@ impl Round<'_> {
         match self.try_change(table, name, change).await {
             Err(error) if error.is_lock_timeout() => self.done.waiting.push(name.to_owned()),
             Err(StoreError::Query(error)) if error.as_db_error().is_some() => {
-                self.done.failed.push(format!("{name}: {}", describe(&error)));
+                self.done
+                    .failed
+                    .push(format!("{name}: {}", describe(&error)));
             }
             result => return result,
         }
@@ -139,7 +155,9 @@ impl Round<'_> {
             Change::Create(_) if exists => return Ok(Changed::NotNeeded),
             Change::Drop if !exists => return Ok(Changed::NotNeeded),
             Change::Create(day) => partitions::create(&transaction, table, day).await?,
-            Change::Drop => partitions::drop_partition(&transaction, table, name, self.lowest).await?,
+            Change::Drop => {
+                partitions::drop_partition(&transaction, table, name, self.lowest).await?
+            }
             Change::ExpireDefault => {
                 if partitions::expire_default(&transaction, table, self.lowest).await? {
                     changed = Changed::More;
@@ -179,5 +197,6 @@ pub async fn build_indexes(store: &Store) -> Result<BuiltIndexes> {
 }
 
 fn shifted(day: Date, days: i64) -> Result<Date> {
-    day.checked_add(Span::new().days(days)).map_err(|error| StoreError::Corrupt(format!("the clock: {error}")))
+    day.checked_add(Span::new().days(days))
+        .map_err(|error| StoreError::Corrupt(format!("the clock: {error}")))
 }

@@ -62,7 +62,9 @@ impl Target {
         let (text, given) = Parameters::take_from(text).ok_or(ConnectError::Url)?;
         let tls = Tls::from_parameters(&given)?;
         let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
-        given.set_dead_peer_timeouts(&mut config).ok_or(ConnectError::Url)?;
+        given
+            .set_dead_peer_timeouts(&mut config)
+            .ok_or(ConnectError::Url)?;
         config.ssl_mode(tls.verification.mode());
         if config.get_application_name().is_none() {
             config.application_name("walhook");
@@ -78,7 +80,10 @@ impl Target {
         let only = |host| {
             let mut config = hosts::only(&self.config, host);
             config.target_session_attrs(TargetSessionAttrs::Any);
-            Target { config, tls: self.tls.clone() }
+            Target {
+                config,
+                tls: self.tls.clone(),
+            }
         };
         (0..hosts::count(&self.config)).map(only).collect()
     }
@@ -103,7 +108,8 @@ impl Target {
             }
         };
         let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
-        let (client, _, host) = opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
+        let (client, _, host) =
+            opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
         Ok((client, host))
     }
 
@@ -122,11 +128,20 @@ pub async fn connect(url: &str) -> Result<Client, ConnectError> {
 pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), ConnectError> {
     let target = Target::parse(url)?;
     let (client, host) = target.connect_to_host().await?;
-    Ok((client, Target { config: hosts::only(&target.config, host), ..target }))
+    Ok((
+        client,
+        Target {
+            config: hosts::only(&target.config, host),
+            ..target
+        },
+    ))
 }
 
 /// Opens a connection to the first of the hosts that accepts, and starts the task that drives it. Returns also the host's index.
-pub(crate) async fn open<T>(config: &Config, tls: T) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error>
+pub(crate) async fn open<T>(
+    config: &Config,
+    tls: T,
+) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error>
 where
     T: MakeTlsConnect<Socket> + Clone,
     T::Stream: Send + 'static,
@@ -150,7 +165,11 @@ pub fn is_rejection(error: &tokio_postgres::Error) -> bool {
     // Classes of errors that refuse or end a connection: its establishment, authentication, the database's name, too many
     // connections, shutdown.
     const OF_CONNECTIONS: [&str; 5] = ["08", "28", "3D", "53", "57"];
-    error.code().is_some_and(|code| !OF_CONNECTIONS.iter().any(|class| code.code().starts_with(class)))
+    error.code().is_some_and(|code| {
+        !OF_CONNECTIONS
+            .iter()
+            .any(|class| code.code().starts_with(class))
+    })
 }
 
 /// Describes an error with the server's message: the crate's own text is just "db error".
@@ -180,7 +199,12 @@ pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (name, rest) = part.split_once('}').unwrap_or((part, ""));
-        text.push_str(names.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
+        text.push_str(
+            names
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map_or("", |(_, value)| value),
+        );
         text.push_str(rest);
     }
     text

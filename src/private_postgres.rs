@@ -35,7 +35,10 @@ pub enum PrivatePostgresError {
     #[error("{program} failed: {detail}")]
     Command { program: String, detail: String },
     #[error("cannot {action}: {source}")]
-    Io { action: String, source: std::io::Error },
+    Io {
+        action: String,
+        source: std::io::Error,
+    },
     #[error(transparent)]
     Connect(#[from] postgres::ConnectError),
     #[error("{}", postgres::describe(.0))]
@@ -105,26 +108,57 @@ impl PrivatePostgres {
     pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
         let mut standby = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
         let mut command = tokio::process::Command::new("cp");
-        run("cp", command.arg("-a").arg(self.data_dir()).arg(standby.data_dir())).await?;
+        run(
+            "cp",
+            command
+                .arg("-a")
+                .arg(self.data_dir())
+                .arg(standby.data_dir()),
+        )
+        .await?;
         let signal = standby.data_dir().join("standby.signal");
         std::fs::write(&signal, "").map_err(io(format!("write {}", signal.display())))?;
-        let primary = format!("host=127.0.0.1 port={} user={SUPERUSER} dbname={SUPERUSER}", self.port);
+        let primary = format!(
+            "host=127.0.0.1 port={} user={SUPERUSER} dbname={SUPERUSER}",
+            self.port
+        );
         let settings = [&[("primary_conninfo", primary.as_str())], options.settings].concat();
-        standby.start_on_free_port(&Options { settings: &settings, ..options }).await?;
+        standby
+            .start_on_free_port(&Options {
+                settings: &settings,
+                ..options
+            })
+            .await?;
         Ok(standby)
     }
 
     /// Creates an empty directory and the process that will remove it.
     async fn new(bin: PathBuf, environment: &[(&str, &str)]) -> Result<PrivatePostgres> {
-        let directory = std::env::temp_dir().join(format!("walhook-postgres-{}", uuid::Uuid::now_v7().simple()));
-        DirBuilder::new().mode(0o700).create(&directory).map_err(io(format!("create {}", directory.display())))?;
-        let janitor = start_janitor(&bin, &directory).inspect_err(|_| drop(std::fs::remove_dir(&directory)))?;
+        let directory = std::env::temp_dir().join(format!(
+            "walhook-postgres-{}",
+            uuid::Uuid::now_v7().simple()
+        ));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .map_err(io(format!("create {}", directory.display())))?;
+        let janitor = start_janitor(&bin, &directory)
+            .inspect_err(|_| drop(std::fs::remove_dir(&directory)))?;
         if is_root() {
             let mut command = tokio::process::Command::new("chown");
             run("chown", command.arg(SUPERUSER).arg(&directory)).await?;
         }
-        let environment = environment.iter().map(|(name, value)| (String::from(*name), String::from(*value))).collect();
-        Ok(PrivatePostgres { bin, directory, port: 0, environment, janitor })
+        let environment = environment
+            .iter()
+            .map(|(name, value)| (String::from(*name), String::from(*value)))
+            .collect();
+        Ok(PrivatePostgres {
+            bin,
+            directory,
+            port: 0,
+            environment,
+            janitor,
+        })
     }
 
     async fn start_on_free_port(&mut self, options: &Options<'_>) -> Result<()> {
@@ -142,7 +176,17 @@ impl PrivatePostgres {
 
     async fn init(&self) -> Result<()> {
         let mut command = self.program("initdb");
-        command.args(["--username", SUPERUSER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"]);
+        command.args([
+            "--username",
+            SUPERUSER,
+            "--auth",
+            "trust",
+            "--encoding",
+            "UTF8",
+            "--locale",
+            "C",
+            "--no-sync",
+        ]);
         run("initdb", command.arg("-D").arg(self.data_dir())).await
     }
 
@@ -165,10 +209,13 @@ impl PrivatePostgres {
             ("shared_buffers", "64MB"),
         ];
         // The last of several lines for a setting takes effect.
-        let lines = settings.iter().chain(options.settings).map(|(name, value)| {
-            let value = value.replace('\'', "''");
-            format!("{name} = '{value}'\n")
-        });
+        let lines = settings
+            .iter()
+            .chain(options.settings)
+            .map(|(name, value)| {
+                let value = value.replace('\'', "''");
+                format!("{name} = '{value}'\n")
+            });
         std::fs::OpenOptions::new()
             .write(true)
             .truncate(true)
@@ -183,15 +230,25 @@ impl PrivatePostgres {
         let mut command = self.control("start");
         command.arg("-l").arg(&log).args(["-w", "-t", "60"]);
         run("pg_ctl start", &mut command).await.map_err(|error| {
-            let detail = format!("{error}; the last lines of the server's log: {}", last_lines(&log, 5));
-            PrivatePostgresError::Command { program: "pg_ctl start".into(), detail }
+            let detail = format!(
+                "{error}; the last lines of the server's log: {}",
+                last_lines(&log, 5)
+            );
+            PrivatePostgresError::Command {
+                program: "pg_ctl start".into(),
+                detail,
+            }
         })
     }
 
     /// Stops the server and keeps its data. Returns when it has ended.
     pub async fn stop(&self, mode: StopMode) -> Result<()> {
         let mut command = self.control("stop");
-        run("pg_ctl stop", command.args(["-m", mode.as_str(), "-w", "-t", "60"])).await
+        run(
+            "pg_ctl stop",
+            command.args(["-m", mode.as_str(), "-w", "-t", "60"]),
+        )
+        .await
     }
 
     /// Stops and starts the server, with the same data on the same port.
@@ -213,7 +270,11 @@ impl PrivatePostgres {
 
     /// Like [`PrivatePostgres::url`], by the server's Unix socket, which costs less than TCP.
     pub fn socket_url(&self, database: &str) -> String {
-        format!("postgres://{SUPERUSER}@/{database}?host={}&port={}", self.directory.display(), self.port)
+        format!(
+            "postgres://{SUPERUSER}@/{database}?host={}&port={}",
+            self.directory.display(),
+            self.port
+        )
     }
 
     pub fn port(&self) -> u16 {
@@ -243,13 +304,21 @@ impl PrivatePostgres {
     pub fn program(&self, name: &str) -> tokio::process::Command {
         let words = as_owner(&self.bin.join(name));
         let mut command = tokio::process::Command::new(&words[0]);
-        command.args(&words[1..]).current_dir(&self.directory).stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .args(&words[1..])
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         command
     }
 
     fn control(&self, action: &str) -> tokio::process::Command {
         let mut command = self.program("pg_ctl");
-        command.arg(action).arg("-D").arg(self.data_dir()).envs(self.environment.iter().cloned());
+        command
+            .arg(action)
+            .arg("-D")
+            .arg(self.data_dir())
+            .envs(self.environment.iter().cloned());
         command
     }
 }
@@ -267,7 +336,8 @@ impl Drop for PrivatePostgres {
 /// Starts a process in its own process group, which survives Ctrl-C and the death of this process. When the pipe to it closes, it
 /// stops the server and removes the directory.
 fn start_janitor(bin: &Path, directory: &Path) -> Result<Child> {
-    const SCRIPT: &str = r#"cat >/dev/null; cd /; directory=$1; shift; "$@"; rm -rf -- "$directory""#;
+    const SCRIPT: &str =
+        r#"cat >/dev/null; cd /; directory=$1; shift; "$@"; rm -rf -- "$directory""#;
     std::process::Command::new("sh")
         .args(["-c", SCRIPT, "walhook-janitor"])
         .arg(directory)
@@ -290,7 +360,18 @@ fn is_root() -> bool {
 pub fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = Vec::new();
     if is_root() {
-        words.extend(["setpriv", "--reuid", SUPERUSER, "--regid", SUPERUSER, "--init-groups", "--"].map(Into::into));
+        words.extend(
+            [
+                "setpriv",
+                "--reuid",
+                SUPERUSER,
+                "--regid",
+                SUPERUSER,
+                "--init-groups",
+                "--",
+            ]
+            .map(Into::into),
+        );
     }
     words.push(program.into());
     words
@@ -302,35 +383,68 @@ async fn run(name: &str, command: &mut tokio::process::Command) -> Result<()> {
         return Ok(());
     }
     let printed = [output.stderr, output.stdout].concat();
-    let detail = format!("{}: {}", output.status, String::from_utf8_lossy(&printed).trim());
-    Err(PrivatePostgresError::Command { program: name.into(), detail })
+    let detail = format!(
+        "{}: {}",
+        output.status,
+        String::from_utf8_lossy(&printed).trim()
+    );
+    Err(PrivatePostgresError::Command {
+        program: name.into(),
+        detail,
+    })
 }
 
 /// Finds the directory that contains initdb, pg_ctl and postgres.
 async fn find_programs() -> Result<PathBuf> {
-    let has_programs = |directory: &PathBuf| directory.join("initdb").is_file() && directory.join("pg_ctl").is_file();
+    let has_programs = |directory: &PathBuf| {
+        directory.join("initdb").is_file() && directory.join("pg_ctl").is_file()
+    };
     if let Some(directory) = std::env::var_os(BIN_VARIABLE) {
-        return Some(PathBuf::from(directory)).filter(has_programs).ok_or(PrivatePostgresError::NotInstalled);
+        return Some(PathBuf::from(directory))
+            .filter(has_programs)
+            .ok_or(PrivatePostgresError::NotInstalled);
     }
     let mut candidates = Vec::new();
     if let Some(pg_config) = std::env::var_os("PG_CONFIG")
-        && let Ok(output) = tokio::process::Command::new(pg_config).arg("--bindir").output().await
+        && let Ok(output) = tokio::process::Command::new(pg_config)
+            .arg("--bindir")
+            .output()
+            .await
     {
-        candidates.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+        candidates.push(PathBuf::from(
+            String::from_utf8_lossy(&output.stdout).trim(),
+        ));
     }
-    candidates.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    candidates.extend(versions_below(Path::new("/usr/lib/postgresql")).into_iter().map(|(_, programs)| programs));
-    let found = candidates.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)?;
+    candidates.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
+    candidates.extend(
+        versions_below(Path::new("/usr/lib/postgresql"))
+            .into_iter()
+            .map(|(_, programs)| programs),
+    );
+    let found = candidates
+        .into_iter()
+        .find(has_programs)
+        .ok_or(PrivatePostgresError::NotInstalled)?;
     // Some directories contain only links to single programs. All programs are in the directory that the link leads to.
-    let linked = found.join("initdb").canonicalize().ok().and_then(|program| Some(program.parent()?.to_owned()));
+    let linked = found
+        .join("initdb")
+        .canonicalize()
+        .ok()
+        .and_then(|program| Some(program.parent()?.to_owned()));
     Ok(linked.filter(has_programs).unwrap_or(found))
 }
 
 /// Finds programs in a directory with one directory per major version, as in Debian. The newest comes first.
 pub fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let version =
-        |entry: std::fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")));
+    let version = |entry: std::fs::DirEntry| {
+        Some((
+            entry.file_name().to_str()?.parse().ok()?,
+            entry.path().join("bin"),
+        ))
+    };
     let mut versions: Vec<(u32, PathBuf)> = entries.filter_map(version).collect();
     versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
     versions
@@ -338,11 +452,13 @@ pub fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
 
 /// Returns a port on 127.0.0.1 that is free, is not ephemeral, and was not returned by an earlier call.
 pub fn free_port() -> std::io::Result<u16> {
-    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(u16::from_be_bytes(random_bytes())));
+    static NEXT: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new(u16::from_be_bytes(random_bytes())));
     let width = PORTS.end - PORTS.start;
     let candidates = (0..width).map(|_| PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % width);
     let mut free = candidates.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    free.next().ok_or_else(|| std::io::Error::other(format!("all ports in {PORTS:?} are in use")))
+    free.next()
+        .ok_or_else(|| std::io::Error::other(format!("all ports in {PORTS:?} are in use")))
 }
 
 fn last_lines(path: &Path, count: usize) -> String {

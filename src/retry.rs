@@ -17,12 +17,18 @@ pub struct Backoff {
 
 impl Backoff {
     pub const fn new(first: Duration, longest: Duration) -> Backoff {
-        Backoff { first, longest, failures: 0 }
+        Backoff {
+            first,
+            longest,
+            failures: 0,
+        }
     }
 
     /// Returns the wait that follows `failures` earlier failures.
     pub fn wait_after(&self, failures: u32) -> Duration {
-        self.first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(self.longest)
+        self.first
+            .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+            .min(self.longest)
     }
 
     /// Counts a failure, and returns how long to wait before the next try.

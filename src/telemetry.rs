@@ -75,8 +75,12 @@ metrics! {
 
 /// Installs the metrics recorder and describes every metric. Must be called once per process.
 pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
-    const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-    let handle = PrometheusBuilder::new().set_buckets(&SECONDS)?.install_recorder()?;
+    const SECONDS: [f64; 14] = [
+        0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    ];
+    let handle = PrometheusBuilder::new()
+        .set_buckets(&SECONDS)?
+        .install_recorder()?;
     describe();
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     register_counters();
@@ -93,7 +97,9 @@ fn register_counters() {
     for cause in ["proxy", "resolver", "descriptors"] {
         counter!(OWN_FAULTS, "cause" => cause).absolute(0);
     }
-    for (database, fault) in ["store", "primary"].into_iter().flat_map(|name| DISK_FAULT_KINDS.map(|kind| (name, kind)))
+    for (database, fault) in ["store", "primary"]
+        .into_iter()
+        .flat_map(|name| DISK_FAULT_KINDS.map(|kind| (name, kind)))
     {
         counter!(DISK_FAULTS, "database" => database, "fault" => fault).absolute(0);
     }

@@ -22,7 +22,8 @@ pub fn system_roots() -> RootCertStore {
 
 /// Reads the certificates of a PEM file. Fails if the file contains none.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
         Ok(found) if found.is_empty() => Err("no certificate is in it".to_owned()),
         found => found.map_err(|error| error.to_string()),
@@ -38,5 +39,7 @@ pub fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
 
 /// Returns the configuration of a client that verifies servers by `roots`.
 pub fn client(roots: RootCertStore) -> ClientConfig {
-    builder().with_root_certificates(roots).with_no_client_auth()
+    builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
 }

@@ -37,7 +37,10 @@ impl From<Uuid> for Owner {
 impl Owner {
     /// The custom headers of a webhook.
     pub fn headers(webhook: Uuid) -> Owner {
-        Owner { id: webhook, part: "headers" }
+        Owner {
+            id: webhook,
+            part: "headers",
+        }
     }
 
     fn associated_data(self) -> Vec<u8> {
@@ -55,13 +58,18 @@ pub enum VaultError {
         "key {0} is not in secrets.master_key, but secrets are encrypted with it: add it back, and run `walhook secrets reencrypt` before you remove it"
     )]
     UnknownKey(String),
-    #[error("a secret cannot be decrypted with its key: it is corrupt, or belongs to another owner")]
+    #[error(
+        "a secret cannot be decrypted with its key: it is corrupt, or belongs to another owner"
+    )]
     Corrupt,
 }
 
 impl Vault {
     pub fn new(master_keys: &[SecretString]) -> Result<Vault, VaultError> {
-        let keys = master_keys.iter().map(Self::key).collect::<Result<Vec<_>, _>>()?;
+        let keys = master_keys
+            .iter()
+            .map(Self::key)
+            .collect::<Result<Vec<_>, _>>()?;
         if keys.is_empty() {
             return Err(VaultError::NoKey);
         }
@@ -69,7 +77,9 @@ impl Vault {
     }
 
     fn key(encoded: &SecretString) -> Result<(String, Aes256Gcm), VaultError> {
-        let bytes = STANDARD.decode(encoded.expose_secret()).map_err(|_| VaultError::MalformedKey)?;
+        let bytes = STANDARD
+            .decode(encoded.expose_secret())
+            .map_err(|_| VaultError::MalformedKey)?;
         let bytes = Zeroizing::new(bytes);
         if bytes.len() != KEY_BYTES {
             return Err(VaultError::MalformedKey);
@@ -84,10 +94,17 @@ impl Vault {
     pub fn seal(&self, owner: impl Into<Owner>, secret: &[u8]) -> Sealed {
         let (id, cipher) = &self.keys[0];
         let nonce: [u8; NONCE_BYTES] = random_bytes();
-        let payload = Payload { msg: secret, aad: &owner.into().associated_data() };
-        let ciphertext =
-            cipher.encrypt(&Nonce::from(nonce), payload).expect("AES-GCM encrypts any message of less than 64 GiB");
-        Sealed { key_id: id.clone(), bytes: [&nonce[..], &ciphertext].concat() }
+        let payload = Payload {
+            msg: secret,
+            aad: &owner.into().associated_data(),
+        };
+        let ciphertext = cipher
+            .encrypt(&Nonce::from(nonce), payload)
+            .expect("AES-GCM encrypts any message of less than 64 GiB");
+        Sealed {
+            key_id: id.clone(),
+            bytes: [&nonce[..], &ciphertext].concat(),
+        }
     }
 
     /// Returns the id of the key that encrypts.
@@ -100,17 +117,35 @@ impl Vault {
     }
 
     /// Decrypts what [`Vault::seal`] encrypted for `owner` with the key `key_id`.
-    pub fn open(&self, owner: impl Into<Owner>, key_id: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
+    pub fn open(
+        &self,
+        owner: impl Into<Owner>,
+        key_id: &str,
+        sealed: &[u8],
+    ) -> Result<Vec<u8>, VaultError> {
         let key = self.keys.iter().find(|(id, _)| id == key_id);
         let (_, cipher) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;
-        let (nonce, ciphertext) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(VaultError::Corrupt)?;
-        let payload = Payload { msg: ciphertext, aad: &owner.into().associated_data() };
-        cipher.decrypt(&Nonce::from(*nonce), payload).map_err(|_| VaultError::Corrupt)
+        let (nonce, ciphertext) = sealed
+            .split_first_chunk::<NONCE_BYTES>()
+            .ok_or(VaultError::Corrupt)?;
+        let payload = Payload {
+            msg: ciphertext,
+            aad: &owner.into().associated_data(),
+        };
+        cipher
+            .decrypt(&Nonce::from(*nonce), payload)
+            .map_err(|_| VaultError::Corrupt)
     }
 
     /// Like [`Vault::open`], for a secret that is text.
-    pub fn open_text(&self, owner: impl Into<Owner>, key_id: &str, sealed: &[u8]) -> Result<SecretString, VaultError> {
-        let text = String::from_utf8(self.open(owner, key_id, sealed)?).map_err(|_| VaultError::Corrupt)?;
+    pub fn open_text(
+        &self,
+        owner: impl Into<Owner>,
+        key_id: &str,
+        sealed: &[u8],
+    ) -> Result<SecretString, VaultError> {
+        let text = String::from_utf8(self.open(owner, key_id, sealed)?)
+            .map_err(|_| VaultError::Corrupt)?;
         Ok(text.into())
     }
 }
@@ -131,8 +166,13 @@ pub struct KeyPair {
 /// Generates an ed25519 key pair.
 pub fn new_key_pair() -> KeyPair {
     let private = Zeroizing::new(random_bytes());
-    let pair = Ed25519KeyPair::from_seed_unchecked(&*private).expect("any 32 bytes are a private key");
-    let public = pair.public_key().as_ref().try_into().expect("a public key has 32 bytes");
+    let pair =
+        Ed25519KeyPair::from_seed_unchecked(&*private).expect("any 32 bytes are a private key");
+    let public = pair
+        .public_key()
+        .as_ref()
+        .try_into()
+        .expect("a public key has 32 bytes");
     KeyPair { private, public }
 }
 
@@ -154,21 +194,60 @@ mod tests {
         let vault = Vault::new(&[master_key(1)]).unwrap();
         let owner = Uuid::from_u128(1);
         let sealed = vault.seal(owner, b"whsec_x");
-        assert_eq!(vault.open(owner, &sealed.key_id, &sealed.bytes).unwrap(), b"whsec_x");
-        assert!(vault.open(Uuid::from_u128(2), &sealed.key_id, &sealed.bytes).is_err());
-        assert!(vault.open(owner, &sealed.key_id, &sealed.bytes[..11]).is_err());
-        assert_ne!(sealed.bytes, vault.seal(owner, b"whsec_x").bytes, "a nonce is never used twice");
+        assert_eq!(
+            vault.open(owner, &sealed.key_id, &sealed.bytes).unwrap(),
+            b"whsec_x"
+        );
+        assert!(
+            vault
+                .open(Uuid::from_u128(2), &sealed.key_id, &sealed.bytes)
+                .is_err()
+        );
+        assert!(
+            vault
+                .open(owner, &sealed.key_id, &sealed.bytes[..11])
+                .is_err()
+        );
+        assert_ne!(
+            sealed.bytes,
+            vault.seal(owner, b"whsec_x").bytes,
+            "a nonce is never used twice"
+        );
     }
 
     #[test]
     fn the_secret_and_the_headers_of_a_webhook_cannot_be_swapped() {
         let vault = Vault::new(&[master_key(1)]).unwrap();
         let webhook = Uuid::from_u128(1);
-        let (secret, headers) = (vault.seal(webhook, b"s"), vault.seal(Owner::headers(webhook), b"h"));
-        assert_eq!(vault.open(Owner::headers(webhook), &headers.key_id, &headers.bytes).unwrap(), b"h");
-        assert!(vault.open(webhook, &headers.key_id, &headers.bytes).is_err());
-        assert!(vault.open(Owner::headers(webhook), &secret.key_id, &secret.bytes).is_err());
-        assert!(vault.open(Owner::headers(Uuid::from_u128(2)), &headers.key_id, &headers.bytes).is_err());
+        let (secret, headers) = (
+            vault.seal(webhook, b"s"),
+            vault.seal(Owner::headers(webhook), b"h"),
+        );
+        assert_eq!(
+            vault
+                .open(Owner::headers(webhook), &headers.key_id, &headers.bytes)
+                .unwrap(),
+            b"h"
+        );
+        assert!(
+            vault
+                .open(webhook, &headers.key_id, &headers.bytes)
+                .is_err()
+        );
+        assert!(
+            vault
+                .open(Owner::headers(webhook), &secret.key_id, &secret.bytes)
+                .is_err()
+        );
+        assert!(
+            vault
+                .open(
+                    Owner::headers(Uuid::from_u128(2)),
+                    &headers.key_id,
+                    &headers.bytes
+                )
+                .is_err()
+        );
     }
 
     #[test]
@@ -177,8 +256,14 @@ mod tests {
         let rotated = Vault::new(&[master_key(2), master_key(1)]).unwrap();
         let owner = Uuid::from_u128(1);
         let sealed = old.seal(owner, b"s");
-        assert_eq!(rotated.open(owner, &sealed.key_id, &sealed.bytes).unwrap(), b"s");
-        assert!(old.open(owner, &rotated.seal(owner, b"s").key_id, &sealed.bytes).is_err());
+        assert_eq!(
+            rotated.open(owner, &sealed.key_id, &sealed.bytes).unwrap(),
+            b"s"
+        );
+        assert!(
+            old.open(owner, &rotated.seal(owner, b"s").key_id, &sealed.bytes)
+                .is_err()
+        );
     }
 
     #[test]

@@ -12,7 +12,10 @@ pub struct WeightedLru<K: Hash + Eq, V> {
 
 impl<K: Hash + Eq, V> Default for WeightedLru<K, V> {
     fn default() -> Self {
-        WeightedLru { entries: LruCache::unbounded(), weight: 0 }
+        WeightedLru {
+            entries: LruCache::unbounded(),
+            weight: 0,
+        }
     }
 }
 
@@ -52,7 +55,13 @@ impl<K: Hash + Eq, V> WeightedLru<K, V> {
     where
         K: Clone,
     {
-        let removed: Vec<K> = self.entries.iter().map(|(key, _)| key).filter(|key| !keep(key)).cloned().collect();
+        let removed: Vec<K> = self
+            .entries
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| !keep(key))
+            .cloned()
+            .collect();
         for key in &removed {
             self.remove(key);
         }

@@ -27,12 +27,49 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("handoff", &["domain"]),
     ("config", &["domain"]),
     ("events", &["domain"]),
-    ("store", &["config", "domain", "failpoint", "postgres", "telemetry", "vault"]),
+    (
+        "store",
+        &[
+            "config",
+            "domain",
+            "failpoint",
+            "postgres",
+            "telemetry",
+            "vault",
+        ],
+    ),
     // Used by enqueue: reads the primary.
-    ("lookup", &["config", "domain", "events", "postgres", "retry", "store", "telemetry", "weighted_lru"]),
+    (
+        "lookup",
+        &[
+            "config",
+            "domain",
+            "events",
+            "postgres",
+            "retry",
+            "store",
+            "telemetry",
+            "weighted_lru",
+        ],
+    ),
     // What Walhook does to the primary. Not stages.
-    ("primary", &["config", "domain", "failpoint", "postgres", "store"]),
-    ("repair", &["config", "domain", "failpoint", "health", "postgres", "primary", "store", "telemetry"]),
+    (
+        "primary",
+        &["config", "domain", "failpoint", "postgres", "store"],
+    ),
+    (
+        "repair",
+        &[
+            "config",
+            "domain",
+            "failpoint",
+            "health",
+            "postgres",
+            "primary",
+            "store",
+            "telemetry",
+        ],
+    ),
     (
         "capture",
         &[
@@ -74,9 +111,31 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("recover", STAGE),
     ("notify", STAGE),
     ("observe", STAGE),
-    ("api", &["config", "domain", "events", "manage", "store", "telemetry", "tls"]),
+    (
+        "api",
+        &[
+            "config",
+            "domain",
+            "events",
+            "manage",
+            "store",
+            "telemetry",
+            "tls",
+        ],
+    ),
     // The use cases that `api`, `ui` and `cli` adapt.
-    ("manage", &["config", "domain", "events", "failpoint", "store", "telemetry", "vault"]),
+    (
+        "manage",
+        &[
+            "config",
+            "domain",
+            "events",
+            "failpoint",
+            "store",
+            "telemetry",
+            "vault",
+        ],
+    ),
     ("ui", &["api", "config", "domain", "events", "manage"]),
     ("app", ANY),
     ("cli", ANY),
@@ -107,34 +166,82 @@ const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture", "primary"]),
     // Receivers are called with hyper: reqwest gives no access to the bytes of its connections.
     // The API's listener and the reference receiver limit connections and idle times, which axum's own listener does not.
-    ("hyper", &["deliver/client", "api/serve.rs", "api/wire.rs", "cli/receive.rs"]),
+    (
+        "hyper",
+        &[
+            "deliver/client",
+            "api/serve.rs",
+            "api/wire.rs",
+            "cli/receive.rs",
+        ],
+    ),
     ("h2", &["deliver/client"]),
-    ("hyper_util", &["deliver/client", "api/serve.rs", "cli/receive.rs"]),
+    (
+        "hyper_util",
+        &["deliver/client", "api/serve.rs", "cli/receive.rs"],
+    ),
     ("hyper_rustls", &["deliver/client"]),
     // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter posts spans.
-    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "cli/listen/feed.rs", "traces/export.rs"]),
+    (
+        "reqwest",
+        &[
+            "api/jwks.rs",
+            "cli/demo/client.rs",
+            "cli/listen/feed.rs",
+            "traces/export.rs",
+        ],
+    ),
     ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
     ("prost", &["traces"]),
-    ("axum", &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"]),
+    (
+        "axum",
+        &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"],
+    ),
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
     // Only these run SQL: the store, what reads or prepares the primary, and the demo's simulated platform.
     (
         "tokio_postgres",
-        &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
+        &[
+            "store",
+            "lookup",
+            "primary",
+            "repair",
+            "capture",
+            "postgres",
+            "private_postgres.rs",
+            "cli/demo",
+        ],
     ),
     (
         "postgres_types",
-        &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
+        &[
+            "store",
+            "lookup",
+            "primary",
+            "repair",
+            "capture",
+            "postgres",
+            "private_postgres.rs",
+            "cli/demo",
+        ],
     ),
     ("fail", &["failpoint.rs"]),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
 ];
 
 /// Crates that the pure layers must not use.
-const IMPURE: &[&str] = &["tokio", "tokio_postgres", "postgres_types", "reqwest", "axum", "hyper", "tower"];
+const IMPURE: &[&str] = &[
+    "tokio",
+    "tokio_postgres",
+    "postgres_types",
+    "reqwest",
+    "axum",
+    "hyper",
+    "tower",
+];
 const PURE_LAYERS: &[&str] = &["domain", "events"];
 
 /// A Rust source file of this repository.
@@ -158,8 +265,14 @@ impl Source {
 
     /// Returns the numbered lines that are neither comments nor tests.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end = self.text.find("#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
-        let lines = self.text[..end].lines().enumerate().map(|(index, line)| (index + 1, line));
+        let end = self
+            .text
+            .find("#[cfg(test)]\nmod tests {")
+            .unwrap_or(self.text.len());
+        let lines = self.text[..end]
+            .lines()
+            .enumerate()
+            .map(|(index, line)| (index + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 }
@@ -184,10 +297,16 @@ fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
 
 fn sources() -> Vec<Source> {
     let directories = ["src", "tests", "benches"].map(|name| root().join(name));
-    let paths = directories.iter().flat_map(|directory| files_below(directory, "rs"));
+    let paths = directories
+        .iter()
+        .flat_map(|directory| files_below(directory, "rs"));
     let read = |path: PathBuf| Source {
         text: std::fs::read_to_string(&path).expect("a source file is UTF-8"),
-        path: path.strip_prefix(root()).expect("the path is below the root").to_string_lossy().into_owned(),
+        path: path
+            .strip_prefix(root())
+            .expect("the path is below the root")
+            .to_string_lossy()
+            .into_owned(),
     };
     paths.map(read).collect()
 }
@@ -197,20 +316,35 @@ fn program() -> Vec<Source> {
     let all = sources();
     let mut tests_only = BTreeSet::new();
     for source in all.iter().filter(|source| source.in_src().is_some()) {
-        let directory = Path::new(&source.path).parent().expect("a file is in a directory");
+        let directory = Path::new(&source.path)
+            .parent()
+            .expect("a file is in a directory");
         let lines: Vec<&str> = source.text.lines().collect();
         for under_test in lines.windows(3).filter(|lines| lines[0] == "#[cfg(test)]") {
-            let named_by_path = under_test[1].strip_prefix("#[path = \"").and_then(|rest| rest.strip_suffix("\"]"));
-            let named_by_module = under_test[1].strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
-            let file = named_by_path.map(str::to_owned).or(named_by_module.map(|name| format!("{name}.rs")));
-            let names = file.into_iter().chain(named_by_module.map(|name| format!("{name}/")));
-            tests_only.extend(names.map(|name| directory.join(name).to_string_lossy().into_owned()));
+            let named_by_path = under_test[1]
+                .strip_prefix("#[path = \"")
+                .and_then(|rest| rest.strip_suffix("\"]"));
+            let named_by_module = under_test[1]
+                .strip_prefix("mod ")
+                .and_then(|rest| rest.strip_suffix(';'));
+            let file = named_by_path
+                .map(str::to_owned)
+                .or(named_by_module.map(|name| format!("{name}.rs")));
+            let names = file
+                .into_iter()
+                .chain(named_by_module.map(|name| format!("{name}/")));
+            tests_only
+                .extend(names.map(|name| directory.join(name).to_string_lossy().into_owned()));
         }
     }
     let is_test = |source: &Source| {
-        tests_only.iter().any(|name| source.path == *name || name.ends_with('/') && source.path.starts_with(name))
+        tests_only.iter().any(|name| {
+            source.path == *name || name.ends_with('/') && source.path.starts_with(name)
+        })
     };
-    all.into_iter().filter(|source| source.in_src().is_some() && !is_test(source)).collect()
+    all.into_iter()
+        .filter(|source| source.in_src().is_some() && !is_test(source))
+        .collect()
 }
 
 fn is_word(letter: char) -> bool {
@@ -256,7 +390,8 @@ fn assert_none(violations: &[String]) {
 fn files_are_short() {
     let too_long = sources().into_iter().filter_map(|source| {
         let lines = source.text.lines().count();
-        (lines > FILE_LINES).then(|| format!("{}: {lines} lines, {FILE_LINES} are allowed", source.path))
+        (lines > FILE_LINES)
+            .then(|| format!("{}: {lines} lines, {FILE_LINES} are allowed", source.path))
     });
     assert_none(&too_long.collect::<Vec<_>>());
 }
@@ -270,7 +405,10 @@ fn functions(source: &Source) -> Vec<(usize, usize)> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let qualifiers = ["const", "async", "unsafe", "extern", "\"C\""];
         let is_qualifier = |word: &&&str| word.starts_with("pub") || qualifiers.contains(word);
-        words.iter().find(|word| !is_qualifier(word)).is_some_and(|word| *word == "fn")
+        words
+            .iter()
+            .find(|word| !is_qualifier(word))
+            .is_some_and(|word| *word == "fn")
     };
     let starts = lines.iter().enumerate().filter(|(_, line)| begins(line));
     let with_end = starts.filter_map(|(start, line)| {
@@ -279,7 +417,8 @@ fn functions(source: &Source) -> Vec<(usize, usize)> {
             return None;
         }
         let body = lines[start + 1..].iter().position(|other| {
-            indentation(other) == indentation(line) && (other.trim_start().starts_with('}') || other.ends_with(';'))
+            indentation(other) == indentation(line)
+                && (other.trim_start().starts_with('}') || other.ends_with(';'))
         })?;
         Some((start + 1, body + 2))
     });
@@ -294,11 +433,17 @@ fn functions_are_short() {
         for (line, length) in functions(&source) {
             found += 1;
             if length > FUNCTION_LINES {
-                violations.push(format!("{}:{line}: {length} lines, {FUNCTION_LINES} are allowed", source.path));
+                violations.push(format!(
+                    "{}:{line}: {length} lines, {FUNCTION_LINES} are allowed",
+                    source.path
+                ));
             }
         }
     }
-    assert!(found > 100, "the search for functions is broken: it found {found}");
+    assert!(
+        found > 100,
+        "the search for functions is broken: it found {found}"
+    );
     assert_none(&violations);
 }
 
@@ -308,15 +453,25 @@ fn modules_use_only_the_layers_below_them() {
     for source in program() {
         let module = source.module().expect("the program is in src/").to_owned();
         let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == module) else {
-            violations.push(format!("{}: module {module} is missing from LAYERS", source.path));
+            violations.push(format!(
+                "{}: module {module} is missing from LAYERS",
+                source.path
+            ));
             continue;
         };
         // In a file directly below `src/`, `super` is the crate.
-        let is_direct = source.path == format!("src/{module}.rs") || source.path == format!("src/{module}/mod.rs");
-        let prefixes: &[&str] =
-            if is_direct { &["crate::", "walhook::", "super::"] } else { &["crate::", "walhook::"] };
+        let is_direct = source.path == format!("src/{module}.rs")
+            || source.path == format!("src/{module}/mod.rs");
+        let prefixes: &[&str] = if is_direct {
+            &["crate::", "walhook::", "super::"]
+        } else {
+            &["crate::", "walhook::"]
+        };
         let code: String = source.code().map(|(_, line)| format!("{line}\n")).collect();
-        for name in prefixes.iter().flat_map(|prefix| named_after(&code, prefix)) {
+        for name in prefixes
+            .iter()
+            .flat_map(|prefix| named_after(&code, prefix))
+        {
             let is_module = LAYERS.iter().any(|(known, _)| *known == name);
             if is_module && name != module && !allowed.contains(&name) && !allowed.contains(&"*") {
                 violations.push(format!("{}: {module} must not use {name}", source.path));
@@ -332,7 +487,9 @@ fn crates_are_used_only_where_allowed() {
     for source in program() {
         let path = source.in_src().expect("the program is in src/").to_owned();
         let is_below = |module: &&str| {
-            path == **module || path.starts_with(&format!("{module}/")) || path == format!("{module}.rs")
+            path == **module
+                || path.starts_with(&format!("{module}/"))
+                || path == format!("{module}.rs")
         };
         for (number, line) in source.code() {
             let names = |name: &str| {
@@ -342,7 +499,10 @@ fn crates_are_used_only_where_allowed() {
             };
             for (name, modules) in CRATES {
                 if names(name) && !modules.iter().any(&is_below) {
-                    violations.push(format!("{}:{number}: {name} may be used in {modules:?} only", source.path));
+                    violations.push(format!(
+                        "{}:{number}: {name} may be used in {modules:?} only",
+                        source.path
+                    ));
                 }
             }
             for name in IMPURE {
@@ -375,7 +535,11 @@ fn every_statement_is_used() {
     let statements = files_below(&root().join("sql"), "sql");
     assert!(!statements.is_empty(), "found no SQL file");
     let unused = statements.iter().filter_map(|path| {
-        let path = path.strip_prefix(root()).expect("the path is below the root").to_string_lossy().into_owned();
+        let path = path
+            .strip_prefix(root())
+            .expect("the path is below the root")
+            .to_string_lossy()
+            .into_owned();
         (!code.contains(&format!("{path}\""))).then(|| format!("{path}: no source includes it"))
     });
     assert_none(&unused.collect::<Vec<_>>());
@@ -383,14 +547,23 @@ fn every_statement_is_used() {
 
 #[test]
 fn names_are_found_in_paths_and_lists() {
-    assert_eq!(named_after("use crate::store::Store; x(crate::vault::open)", "crate::"), ["store", "vault"]);
-    assert_eq!(named_after("use crate::{api, store::{Store, logs}, vault};", "crate::"), ["api", "store", "vault"]);
+    assert_eq!(
+        named_after("use crate::store::Store; x(crate::vault::open)", "crate::"),
+        ["store", "vault"]
+    );
+    assert_eq!(
+        named_after("use crate::{api, store::{Store, logs}, vault};", "crate::"),
+        ["api", "store", "vault"]
+    );
     assert_eq!(named_after("use mycrate::store;", "crate::"), [""; 0]);
 }
 
 #[test]
 fn every_failpoint_is_used_exactly_once() {
-    let mut uses: BTreeMap<String, usize> = TABLE.iter().map(|point| (point.name.to_owned(), 0)).collect();
+    let mut uses: BTreeMap<String, usize> = TABLE
+        .iter()
+        .map(|point| (point.name.to_owned(), 0))
+        .collect();
     for source in program() {
         for (_, line) in source.code() {
             for used in line.split("failpoint!(\"").skip(1) {
@@ -400,7 +573,11 @@ fn every_failpoint_is_used_exactly_once() {
         }
     }
     let wrong = uses.iter().filter(|(_, count)| **count != 1);
-    assert_none(&wrong.map(|(name, count)| format!("failpoint {name} is used {count} times")).collect::<Vec<_>>());
+    assert_none(
+        &wrong
+            .map(|(name, count)| format!("failpoint {name} is used {count} times"))
+            .collect::<Vec<_>>(),
+    );
 }
 
 /// Words that are hard to understand for readers who learned English from technical texts, and what to write instead.
@@ -416,18 +593,28 @@ const PLAIN_WORDS: &[(&str, &str)] = &[
 
 #[test]
 fn texts_use_plain_words() {
-    let texts = sources().into_iter().map(|source| (source.path, source.text));
-    let guides = files_below(&root().join("docs"), "md").into_iter().map(|path| {
-        let text = std::fs::read_to_string(&path).expect("a guide is UTF-8");
-        (path.to_string_lossy().into_owned(), text)
-    });
+    let texts = sources()
+        .into_iter()
+        .map(|source| (source.path, source.text));
+    let guides = files_below(&root().join("docs"), "md")
+        .into_iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).expect("a guide is UTF-8");
+            (path.to_string_lossy().into_owned(), text)
+        });
     let mut violations = Vec::new();
-    for (path, text) in texts.chain(guides).filter(|(path, _)| path != "tests/tidy.rs") {
+    for (path, text) in texts
+        .chain(guides)
+        .filter(|(path, _)| path != "tests/tidy.rs")
+    {
         for (index, line) in text.lines().enumerate() {
             let line = line.to_lowercase();
             let mut words = line.split(|letter| !is_word(letter));
-            let found = words.find_map(|word| PLAIN_WORDS.iter().find(|(unclear, _)| *unclear == word));
-            violations.extend(found.map(|(word, better)| format!("{path}:{}: \"{word}\": {better}", index + 1)));
+            let found =
+                words.find_map(|word| PLAIN_WORDS.iter().find(|(unclear, _)| *unclear == word));
+            violations.extend(
+                found.map(|(word, better)| format!("{path}:{}: \"{word}\": {better}", index + 1)),
+            );
         }
     }
     assert_none(&violations);

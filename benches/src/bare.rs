@@ -38,20 +38,38 @@ struct Delivery {
 
 impl Delivery {
     fn parse(text: &str) -> anyhow::Result<Delivery> {
-        let (head, body) = text.split_once("\r\n\r\n").context("the sample has no end of its headers")?;
-        let (first, lines) = head.split_once("\r\n").context("the sample has no headers")?;
+        let (head, body) = text
+            .split_once("\r\n\r\n")
+            .context("the sample has no end of its headers")?;
+        let (first, lines) = head
+            .split_once("\r\n")
+            .context("the sample has no headers")?;
         let mut headers = HeaderMap::new();
         let mut bytes = format!("{first}\r\n");
         for line in lines.split("\r\n") {
             let (name, value) = line.split_once(':').context("a header without a colon")?;
-            let name = if name.eq_ignore_ascii_case(COUNTED) { NOT_COUNTED } else { name };
+            let name = if name.eq_ignore_ascii_case(COUNTED) {
+                NOT_COUNTED
+            } else {
+                name
+            };
             bytes.push_str(&format!("{name}:{value}\r\n"));
-            if !SET_BY_CLIENT.iter().any(|other| name.eq_ignore_ascii_case(other)) {
-                headers.append(HeaderName::from_bytes(name.as_bytes())?, HeaderValue::from_str(value.trim())?);
+            if !SET_BY_CLIENT
+                .iter()
+                .any(|other| name.eq_ignore_ascii_case(other))
+            {
+                headers.append(
+                    HeaderName::from_bytes(name.as_bytes())?,
+                    HeaderValue::from_str(value.trim())?,
+                );
             }
         }
         bytes.push_str(&format!("\r\n{body}"));
-        Ok(Delivery { headers, body: Bytes::copy_from_slice(body.as_bytes()), bytes: bytes.into() })
+        Ok(Delivery {
+            headers,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            bytes: bytes.into(),
+        })
     }
 }
 
@@ -71,8 +89,15 @@ impl Bare {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let mut builder = Client::builder(TokioExecutor::new());
-        let client = builder.http1_title_case_headers(true).pool_max_idle_per_host(1_024).build(connector);
-        Ok(Bare { client, url: receiver.url().parse()?, delivery })
+        let client = builder
+            .http1_title_case_headers(true)
+            .pool_max_idle_per_host(1_024)
+            .build(connector);
+        Ok(Bare {
+            client,
+            url: receiver.url().parse()?,
+            delivery,
+        })
     }
 
     /// Posts once and returns how long it took.
@@ -82,7 +107,11 @@ impl Bare {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.url.clone();
         *request.headers_mut() = self.delivery.headers.clone();
-        let answer = self.client.request(request).await.context("the bare loop")?;
+        let answer = self
+            .client
+            .request(request)
+            .await
+            .context("the bare loop")?;
         answer.into_body().collect().await?;
         Ok(started.elapsed())
     }
@@ -93,12 +122,20 @@ impl Bare {
     }
 
     /// Like [`Bare::rate`], with prepared bytes on plain sockets: the capacity of the receiver.
-    pub async fn raw_rate(&self, receiver: &Receiver, concurrency: usize, length: Duration) -> anyhow::Result<f64> {
+    pub async fn raw_rate(
+        &self,
+        receiver: &Receiver,
+        concurrency: usize,
+        length: Duration,
+    ) -> anyhow::Result<f64> {
         let mut sockets = Vec::with_capacity(concurrency);
         for _ in 0..concurrency {
             let stream = TcpStream::connect(receiver.address()).await?;
             stream.set_nodelay(true)?;
-            sockets.push(Socket { stream, bytes: self.delivery.bytes.clone() });
+            sockets.push(Socket {
+                stream,
+                bytes: self.delivery.bytes.clone(),
+            });
         }
         rate(sockets, length).await
     }
@@ -125,7 +162,11 @@ impl Loop for Socket {
         self.stream.write_all(&self.bytes).await?;
         let mut answer = [0; ANSWER.len()];
         self.stream.read_exact(&mut answer).await?;
-        ensure!(answer == ANSWER, "the receiver answers {:?}", String::from_utf8_lossy(&answer));
+        ensure!(
+            answer == ANSWER,
+            "the receiver answers {:?}",
+            String::from_utf8_lossy(&answer)
+        );
         Ok(())
     }
 }
@@ -162,8 +203,15 @@ mod tests {
             Host: 127.0.0.1:1\r\nContent-Length: 2\r\n\r\n{}";
         let delivery = Delivery::parse(sample).unwrap();
         assert_eq!(delivery.bytes.len(), sample.len());
-        assert_eq!((&delivery.body[..], delivery.headers.len()), (&b"{}"[..], 2));
-        assert!(!String::from_utf8_lossy(&delivery.bytes).to_ascii_lowercase().contains(COUNTED));
+        assert_eq!(
+            (&delivery.body[..], delivery.headers.len()),
+            (&b"{}"[..], 2)
+        );
+        assert!(
+            !String::from_utf8_lossy(&delivery.bytes)
+                .to_ascii_lowercase()
+                .contains(COUNTED)
+        );
         assert_eq!(delivery.headers[NOT_COUNTED], "d");
         assert_eq!(COUNTED.len(), NOT_COUNTED.len());
     }

@@ -57,10 +57,19 @@ impl Figure {
 
     /// Returns the line that reports a missed threshold.
     pub fn missed(&self) -> String {
-        let Figure { measure, name, unit, .. } = self;
+        let Figure {
+            measure,
+            name,
+            unit,
+            ..
+        } = self;
         let must = self.must.map(|must| must.to_string()).unwrap_or_default();
         let space = if unit.is_empty() { "" } else { " " };
-        format!("MISSED: {measure}: {name}: {}{space}{unit} ({}), must be {must}", number(self.median), self.spread())
+        format!(
+            "MISSED: {measure}: {name}: {}{space}{unit} ({}), must be {must}",
+            number(self.median),
+            self.spread()
+        )
     }
 
     fn spread(&self) -> String {
@@ -82,7 +91,10 @@ pub struct Figures {
 
 impl Figures {
     pub fn new(measure: &'static str) -> Figures {
-        Figures { measure, list: Vec::new() }
+        Figures {
+            measure,
+            list: Vec::new(),
+        }
     }
 
     /// Adds one repeat's value.
@@ -92,7 +104,9 @@ impl Figures {
 
     /// Adds one repeat's value of a figure that has a threshold.
     pub fn require(&mut self, name: impl Into<String>, unit: &'static str, value: f64, must: Must) {
-        self.figure(name.into(), unit, Some(must)).repeats.push(value);
+        self.figure(name.into(), unit, Some(must))
+            .repeats
+            .push(value);
     }
 
     /// Declares the ratio of two figures that have one value each per repeat. Declaring it again changes nothing.
@@ -105,7 +119,17 @@ impl Figures {
         let index = known.unwrap_or_else(|| {
             let (measure, repeats, ratio_of) = (self.measure, Vec::new(), None);
             let (median, lowest, highest) = (f64::NAN, f64::NAN, f64::NAN);
-            self.list.push(Figure { measure, name, unit, repeats, median, lowest, highest, ratio_of, must });
+            self.list.push(Figure {
+                measure,
+                name,
+                unit,
+                repeats,
+                median,
+                lowest,
+                highest,
+                ratio_of,
+                must,
+            });
             self.list.len() - 1
         });
         &mut self.list[index]
@@ -116,7 +140,10 @@ impl Figures {
         for index in 0..self.list.len() {
             let (repeats, center) = match &self.list[index].ratio_of {
                 Some([over, under]) => self.paired(over, under)?,
-                None => (self.list[index].repeats.clone(), median(&self.list[index].repeats)),
+                None => (
+                    self.list[index].repeats.clone(),
+                    median(&self.list[index].repeats),
+                ),
             };
             self.list[index].set(repeats, center);
         }
@@ -126,8 +153,13 @@ impl Figures {
     /// The ratio of each pair, and the ratio of the medians.
     fn paired(&self, over: &str, under: &str) -> anyhow::Result<(Vec<f64>, f64)> {
         let find = |name: &str| {
-            let figure = self.list.iter().find(|figure| figure.name == name && figure.ratio_of.is_none());
-            figure.map(|figure| &figure.repeats).with_context(|| format!("{}: no figure `{name}`", self.measure))
+            let figure = self
+                .list
+                .iter()
+                .find(|figure| figure.name == name && figure.ratio_of.is_none());
+            figure
+                .map(|figure| &figure.repeats)
+                .with_context(|| format!("{}: no figure `{name}`", self.measure))
         };
         let (over_repeats, under_repeats) = (find(over)?, find(under)?);
         let counts = (over_repeats.len(), under_repeats.len());
@@ -137,7 +169,11 @@ impl Figures {
             counts.0,
             counts.1
         );
-        let pairs = over_repeats.iter().zip(under_repeats).map(|(over, under)| over / under).collect();
+        let pairs = over_repeats
+            .iter()
+            .zip(under_repeats)
+            .map(|(over, under)| over / under)
+            .collect();
         Ok((pairs, median(over_repeats) / median(under_repeats)))
     }
 }
@@ -157,7 +193,10 @@ fn median(values: &[f64]) -> f64 {
 pub fn quantile(samples: &mut [f64], share: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let index = (samples.len() as f64 * share).ceil() as usize;
-    samples.get(index.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    samples
+        .get(index.saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// Formats with at least four significant digits and grouped thousands.
@@ -169,7 +208,9 @@ pub fn number(value: f64) -> String {
         _ => 3,
     };
     let text = format!("{value:.decimals$}");
-    let (whole, rest) = text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
+    let (whole, rest) = text
+        .split_once('.')
+        .map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
     let mut grouped = String::new();
     for (index, digit) in whole.chars().enumerate() {
         let left = whole.len() - index;
@@ -183,11 +224,23 @@ pub fn number(value: f64) -> String {
 
 /// Returns the table that is printed.
 pub fn table(figures: &[Figure]) -> String {
-    let header = ["measure", "figure", "unit", "median", "lowest to highest", "must be", ""].map(str::to_owned);
+    let header = [
+        "measure",
+        "figure",
+        "unit",
+        "median",
+        "lowest to highest",
+        "must be",
+        "",
+    ]
+    .map(str::to_owned);
     let mut rows = vec![header];
     for figure in figures {
         let (must, verdict) = match figure.must {
-            Some(must) => (must.to_string(), if figure.is_met() { "ok" } else { "MISSED" }),
+            Some(must) => (
+                must.to_string(),
+                if figure.is_met() { "ok" } else { "MISSED" },
+            ),
             None => (String::new(), ""),
         };
         rows.push([
@@ -200,15 +253,23 @@ pub fn table(figures: &[Figure]) -> String {
             verdict.to_owned(),
         ]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..7).map(width).collect();
     let mut text = String::new();
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {
             let fill = " ".repeat(widths[column] - cell.chars().count());
             // Numbers are aligned right, words left.
-            let _ =
-                if (3..5).contains(&column) { write!(text, "{fill}{cell}  ") } else { write!(text, "{cell}{fill}  ") };
+            let _ = if (3..5).contains(&column) {
+                write!(text, "{fill}{cell}  ")
+            } else {
+                write!(text, "{cell}{fill}  ")
+            };
         }
         text.truncate(text.trim_end().len());
         text.push('\n');
@@ -228,11 +289,17 @@ mod tests {
             figures.require("memory", "MB", value, Must::NeverAbove(2.5));
         }
         let list = figures.into_list().unwrap();
-        assert_eq!((list[0].median, list[0].lowest, list[0].highest), (2.0, 1.0, 3.0));
+        assert_eq!(
+            (list[0].median, list[0].lowest, list[0].highest),
+            (2.0, 1.0, 3.0)
+        );
         assert!(!list[0].is_met());
         // The median is within the bound, the highest is not.
         assert!(!list[1].is_met());
-        assert_eq!(list[0].missed(), "MISSED: drain: rate: 2.000 1/s (1.000 to 3.000), must be ≥ 2.500");
+        assert_eq!(
+            list[0].missed(),
+            "MISSED: drain: rate: 2.000 1/s (1.000 to 3.000), must be ≥ 2.500"
+        );
     }
 
     #[test]
@@ -258,7 +325,13 @@ mod tests {
         figures.add("beside", "ms", 1.0);
         figures.add("beside", "ms", 2.0);
         figures.ratio("beside / alone", "beside", "alone", None);
-        assert!(figures.into_list().unwrap_err().to_string().contains("not paired"));
+        assert!(
+            figures
+                .into_list()
+                .unwrap_err()
+                .to_string()
+                .contains("not paired")
+        );
         let mut figures = Figures::new("dead");
         figures.ratio("beside / alone", "beside", "alone", None);
         assert!(figures.into_list().is_err());

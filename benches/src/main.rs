@@ -57,7 +57,11 @@ struct Arguments {
 
 fn share(text: &str) -> Result<f64, String> {
     let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("must be above 0 and at most 1".to_owned()) }
+    if share > 0.0 && share <= 1.0 {
+        Ok(share)
+    } else {
+        Err("must be above 0 and at most 1".to_owned())
+    }
 }
 
 /// The run as a whole.
@@ -84,27 +88,50 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(Arguments::parse()))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(Arguments::parse()))
 }
 
 /// Raises the limit of open file descriptors, which is usually 1,024: `hostile` opens more connections than that.
 fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // If it fails, the measure fails that opens too many.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let assert = arguments.assert;
-    let chosen = if arguments.measures.is_empty() { Measure::ALL.to_vec() } else { arguments.measures };
+    let chosen = if arguments.measures.is_empty() {
+        Measure::ALL.to_vec()
+    } else {
+        arguments.measures
+    };
     let beside = std::env::current_exe()?.with_file_name("walhook");
     let progress = ProgressBar::new(chosen.len() as u64);
-    progress.set_style(ProgressStyle::with_template("[{elapsed_precise}] {bar:20} {pos}/{len} {msg}")?);
+    progress.set_style(ProgressStyle::with_template(
+        "[{elapsed_precise}] {bar:20} {pos}/{len} {msg}",
+    )?);
     progress.enable_steady_tick(Duration::from_millis(250));
     let plan = Plan {
         walhook: arguments.walhook.unwrap_or(beside),
-        repeats: if arguments.quick { Some(1) } else { arguments.repeats.map(usize::from) },
-        scale: if arguments.quick { QUICK_SCALE } else { arguments.scale },
+        repeats: if arguments.quick {
+            Some(1)
+        } else {
+            arguments.repeats.map(usize::from)
+        },
+        scale: if arguments.quick {
+            QUICK_SCALE
+        } else {
+            arguments.scale
+        },
         progress,
     };
     let mut report = begin_report(&plan).await?;
@@ -112,7 +139,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for measure in chosen {
         plan.show_step(measure.name());
         let started = Instant::now();
-        let mut figures = measure.run(&plan).await.with_context(|| format!("measuring {}", measure.name()))?;
+        let mut figures = measure
+            .run(&plan)
+            .await
+            .with_context(|| format!("measuring {}", measure.name()))?;
         figures.add("took", "s", started.elapsed().as_secs_f64());
         report.figures.extend(figures.into_list()?);
         plan.progress.inc(1);
@@ -122,7 +152,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     write_json(&report, &arguments.json)?;
     show(&report);
     let missed = report.figures.iter().any(|figure| !figure.is_met());
-    Ok(if missed && assert { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if missed && assert {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 async fn begin_report(plan: &Plan) -> anyhow::Result<Report> {
@@ -145,18 +179,32 @@ async fn begin_report(plan: &Plan) -> anyhow::Result<Report> {
 
 fn write_json(report: &Report, path: &Path) -> anyhow::Result<()> {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn show(report: &Report) {
-    println!("{} × {}, {}", report.processors, report.processor, report.postgres);
+    println!(
+        "{} × {}, {}",
+        report.processors, report.processor, report.postgres
+    );
     println!("Walhook, Postgres, the load and the receiver share these processors.");
-    println!("load average at the start: {:.2}, scale {}", report.load_at_start, report.scale);
-    let settings: Vec<String> = report.postgres_settings.iter().map(Setting::to_string).collect();
-    println!("Postgres settings that are not its defaults: {}\n", settings.join(", "));
+    println!(
+        "load average at the start: {:.2}, scale {}",
+        report.load_at_start, report.scale
+    );
+    let settings: Vec<String> = report
+        .postgres_settings
+        .iter()
+        .map(Setting::to_string)
+        .collect();
+    println!(
+        "Postgres settings that are not its defaults: {}\n",
+        settings.join(", ")
+    );
     print!("{}", figures::table(&report.figures));
     println!("\n{:.0} s", report.took_seconds);
     for figure in report.figures.iter().filter(|figure| !figure.is_met()) {

@@ -20,8 +20,7 @@ pub const ROWS: u64 = 50_000;
 const RELEASES: u64 = 500;
 
 /// SQL for the next status of a row, whose transition raises only [`EVENT`].
-pub const NEXT_STATUS: &str =
-    "case status when 'scheduled' then 'transcoding' when 'transcoding' then 'batched' else 'scheduled' end";
+pub const NEXT_STATUS: &str = "case status when 'scheduled' then 'transcoding' when 'transcoding' then 'batched' else 'scheduled' end";
 
 pub struct Platform {
     pub client: Client,
@@ -41,7 +40,10 @@ impl Platform {
         server.create_database(DATABASE).await?;
         let url = server.socket_url(DATABASE);
         let client = postgres::connect(&url).await?;
-        client.batch_execute(SCHEMA).await.context("the reference schema")?;
+        client
+            .batch_execute(SCHEMA)
+            .await
+            .context("the reference schema")?;
         Ok(Platform { client, url })
     }
 
@@ -60,7 +62,10 @@ impl Platform {
              from generate_series({first}, {last}) u, generate_series(0, {rows} - 1) n;
              analyze"
         );
-        self.client.batch_execute(&sql).await.context("the platform's rows")
+        self.client
+            .batch_execute(&sql)
+            .await
+            .context("the platform's rows")
     }
 
     /// Writes `count` transactions of one transition each. Returns a position: a reader that has passed it has read all of them.
@@ -68,11 +73,21 @@ impl Platform {
         let all_but_last = count.saturating_sub(1);
         let one = move_row(user, &format!("(i % {ROWS})"));
         // The loop runs on the server: a client could not write as fast as the sidecar reads.
-        let all = format!("do $$ begin for i in 1..{all_but_last} loop {} {one} commit; end loop; end $$", mute(muted));
+        let all = format!(
+            "do $$ begin for i in 1..{all_but_last} loop {} {one} commit; end loop; end $$",
+            mute(muted)
+        );
         // The writer's speed is not measured here.
-        self.client.batch_execute("set synchronous_commit = off").await?;
-        self.client.batch_execute(&all).await.context("writing transitions")?;
-        self.client.batch_execute("set synchronous_commit = on").await?;
+        self.client
+            .batch_execute("set synchronous_commit = off")
+            .await?;
+        self.client
+            .batch_execute(&all)
+            .await
+            .context("writing transitions")?;
+        self.client
+            .batch_execute("set synchronous_commit = on")
+            .await?;
         self.write_last(user, muted).await
     }
 
@@ -86,7 +101,10 @@ impl Platform {
              end loop; end $$",
             mute(muted)
         );
-        self.client.batch_execute(&sql).await.context("one large transaction")?;
+        self.client
+            .batch_execute(&sql)
+            .await
+            .context("one large transaction")?;
         self.write_last(user, muted).await
     }
 
@@ -99,7 +117,10 @@ impl Platform {
              end $$",
             mute(Muted::Yes)
         );
-        self.client.batch_execute(&sql).await.context("moving rows")?;
+        self.client
+            .batch_execute(&sql)
+            .await
+            .context("moving rows")?;
         self.write_last(user, Muted::Yes).await
     }
 
@@ -108,14 +129,24 @@ impl Platform {
     async fn write_last(&self, user: u64, muted: Muted) -> anyhow::Result<u64> {
         self.client.batch_execute("begin").await?;
         let position = self.position().await?;
-        let last = format!("do $$ begin {} {} end $$; commit", mute(muted), move_row(user, "0"));
-        self.client.batch_execute(&last).await.context("the last transition")?;
+        let last = format!(
+            "do $$ begin {} {} end $$; commit",
+            mute(muted),
+            move_row(user, "0")
+        );
+        self.client
+            .batch_execute(&last)
+            .await
+            .context("the last transition")?;
         Ok(position)
     }
 
     /// Returns the current end of the WAL.
     pub async fn position(&self) -> anyhow::Result<u64> {
-        let row = self.client.query_one("select pg_current_wal_insert_lsn()", &[]).await?;
+        let row = self
+            .client
+            .query_one("select pg_current_wal_insert_lsn()", &[])
+            .await?;
         Ok(row.get::<_, tokio_postgres::types::PgLsn>(0).into())
     }
 
@@ -123,14 +154,22 @@ impl Platform {
     pub async fn has_acknowledged(&self, slot: &str, position: u64) -> anyhow::Result<bool> {
         let sql = "select confirmed_flush_lsn >= $2 from pg_replication_slots where slot_name = $1";
         let position = tokio_postgres::types::PgLsn::from(position);
-        Ok(self.client.query_one(sql, &[&slot, &position]).await?.get(0))
+        Ok(self
+            .client
+            .query_one(sql, &[&slot, &position])
+            .await?
+            .get(0))
     }
 
     /// Waits until a process reads from the slot.
     pub async fn wait_for_reader(&self, slot: &str) -> anyhow::Result<()> {
         let sql = "select active from pg_replication_slots where slot_name = $1";
         crate::wait::eventually("a process reads from the slot", || async {
-            Ok(self.client.query_one(sql, &[&slot]).await?.get::<_, bool>(0))
+            Ok(self
+                .client
+                .query_one(sql, &[&slot])
+                .await?
+                .get::<_, bool>(0))
         })
         .await
     }
@@ -173,17 +212,23 @@ pub struct Commit {
 impl Writer {
     pub async fn connect(url: &str) -> anyhow::Result<Writer> {
         let client = postgres::connect(url).await?;
-        client.batch_execute("set plan_cache_mode = force_generic_plan").await?;
+        client
+            .batch_execute("set plan_cache_mode = force_generic_plan")
+            .await?;
         let sql = format!(
             "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id between $1::bigint and $2"
         );
-        Ok(Writer { update: client.prepare(&sql).await?, client })
+        Ok(Writer {
+            update: client.prepare(&sql).await?,
+            client,
+        })
     }
 
     /// Commits one transaction with a transition of each of these rows.
     pub async fn commit_all(&self, rows: &[i64]) -> anyhow::Result<()> {
-        let sql =
-            format!("update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = any($1::bigint[])");
+        let sql = format!(
+            "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = any($1::bigint[])"
+        );
         self.client.execute(&sql, &[&rows]).await?;
         Ok(())
     }
@@ -200,11 +245,19 @@ impl Writer {
         let sent_at = micros_now();
         let started = std::time::Instant::now();
         self.client.batch_execute("commit").await?;
-        Ok(Commit { first_row, rows, sent_at, took: started.elapsed() })
+        Ok(Commit {
+            first_row,
+            rows,
+            sent_at,
+            took: started.elapsed(),
+        })
     }
 }
 
 /// Microseconds since 1970, by the clock that every process here shares.
 pub fn micros_now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros() as u64
 }

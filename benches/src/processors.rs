@@ -18,11 +18,16 @@ impl Separation {
     pub fn new() -> anyhow::Result<Separation> {
         let all = sched_getaffinity(None).context("reading the processors")?;
         let (mut others, mut last) = (all, CpuSet::new());
-        let number = (0..CpuSet::MAX_CPU).rev().find(|processor| all.is_set(*processor));
+        let number = (0..CpuSet::MAX_CPU)
+            .rev()
+            .find(|processor| all.is_set(*processor));
         let number = number.context("no processor")?;
         others.unset(number);
         last.set(number);
-        ensure!(others.count() > 0, "the attackers need a processor of their own, and there is only one");
+        ensure!(
+            others.count() > 0,
+            "the attackers need a processor of their own, and there is only one"
+        );
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .on_thread_start(move || {
@@ -32,7 +37,11 @@ impl Separation {
             .enable_all()
             .build()?;
         confine(&others, Some(&last))?;
-        Ok(Separation { all, last, runtime: Some(runtime) })
+        Ok(Separation {
+            all,
+            last,
+            runtime: Some(runtime),
+        })
     }
 
     /// The runtime on the last processor. Processes that its tasks start stay there too.
@@ -59,9 +68,14 @@ impl Drop for Separation {
 
 /// Confines the threads of this process, except those that have exactly the processors `except`. New threads and processes inherit it.
 fn confine(processors: &CpuSet, except: Option<&CpuSet>) -> anyhow::Result<()> {
-    for entry in std::fs::read_dir("/proc/self/task").context("reading the threads of this process")? {
+    for entry in
+        std::fs::read_dir("/proc/self/task").context("reading the threads of this process")?
+    {
         let name = entry?.file_name();
-        let thread = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let thread = name
+            .to_str()
+            .and_then(|name| name.parse().ok())
+            .and_then(Pid::from_raw);
         // A thread may have ended meanwhile.
         if except.is_some() && sched_getaffinity(thread).ok().as_ref() == except {
             continue;

@@ -51,13 +51,30 @@ impl Rig {
         let store = postgres::connect(&server.socket_url(STORE)).await?;
         // Otherwise autovacuum would start with the catalogs of the new cluster.
         for database in ["template1", "postgres"] {
-            postgres::connect(&server.socket_url(database)).await?.batch_execute("vacuum (analyze)").await?;
+            postgres::connect(&server.socket_url(database))
+                .await?
+                .batch_execute("vacuum (analyze)")
+                .await?;
         }
-        let directory = std::env::temp_dir().join(format!("walhook-bench-{}", uuid::Uuid::now_v7().simple()));
-        std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        let installation = Installation::new(walhook, &directory, server.socket_url(DATABASE), server.url(STORE));
+        let directory =
+            std::env::temp_dir().join(format!("walhook-bench-{}", uuid::Uuid::now_v7().simple()));
+        std::fs::create_dir(&directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+        let installation = Installation::new(
+            walhook,
+            &directory,
+            server.socket_url(DATABASE),
+            server.url(STORE),
+        );
         let receiver = Receiver::start().await?;
-        Ok(Rig { server, platform, store, installation, receiver, directory })
+        Ok(Rig {
+            server,
+            platform,
+            store,
+            installation,
+            receiver,
+            directory,
+        })
     }
 
     /// Runs `walhook setup`, with these lines in the section `delivery`. Existing rows raise no events.
@@ -72,7 +89,11 @@ impl Rig {
     }
 
     /// As [`Rig::create_webhooks`], with this `ordering`.
-    pub async fn create_ordered_webhooks(&mut self, wanted: &[(u64, String)], ordering: &str) -> anyhow::Result<()> {
+    pub async fn create_ordered_webhooks(
+        &mut self,
+        wanted: &[(u64, String)],
+        ordering: &str,
+    ) -> anyhow::Result<()> {
         for webhook in self.installation.create_webhooks(wanted, ordering).await? {
             self.receiver.trust(&webhook.id, &webhook.secret).await?;
         }
@@ -96,7 +117,11 @@ impl Rig {
     }
 
     /// Waits until the receiver has `count` distinct deliveries.
-    pub async fn wait_for_deliveries(&mut self, sidecars: &mut [Sidecar], count: u64) -> anyhow::Result<Status> {
+    pub async fn wait_for_deliveries(
+        &mut self,
+        sidecars: &mut [Sidecar],
+        count: u64,
+    ) -> anyhow::Result<Status> {
         let (mut last, mut moved_at) = (0, Instant::now());
         loop {
             let status = self.receiver.status().await?;
@@ -107,7 +132,9 @@ impl Rig {
                 (last, moved_at) = (status.distinct, Instant::now());
             }
             if moved_at.elapsed() > WAIT_LIMIT {
-                bail!("only {last} of {count} deliveries were received, and no more within {WAIT_LIMIT:?}");
+                bail!(
+                    "only {last} of {count} deliveries were received, and no more within {WAIT_LIMIT:?}"
+                );
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -132,7 +159,10 @@ impl Rig {
                 }
             }
             if started.elapsed() > WAIT_LIMIT {
-                bail!("only {received} of {} events were received within {WAIT_LIMIT:?}", rows.len());
+                bail!(
+                    "only {received} of {} events were received within {WAIT_LIMIT:?}",
+                    rows.len()
+                );
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -175,8 +205,13 @@ impl Rig {
     pub async fn warm_up(&self, user: u64, rows: u64) -> anyhow::Result<()> {
         let position = self.platform.touch(user, rows).await?;
         self.wait_for_checkpoint(position).await?;
-        self.platform.client.batch_execute("vacuum (analyze) distro_queue").await?;
-        self.store.batch_execute("vacuum (analyze) walhook.last_seen").await?;
+        self.platform
+            .client
+            .batch_execute("vacuum (analyze) distro_queue")
+            .await?;
+        self.store
+            .batch_execute("vacuum (analyze) walhook.last_seen")
+            .await?;
         self.wait_for_autovacuum().await
     }
 
@@ -213,7 +248,10 @@ impl Rig {
 
     async fn catch_up_within(&self, limit: Duration) -> anyhow::Result<()> {
         let position = self.platform.position().await?;
-        eventually_within(limit, "the WAL is acknowledged", || self.platform.has_acknowledged(SLOT, position)).await
+        eventually_within(limit, "the WAL is acknowledged", || {
+            self.platform.has_acknowledged(SLOT, position)
+        })
+        .await
     }
 
     /// Reads the WAL that was written while no sidecar ran, including that of other databases, so that the first measurement does not
@@ -234,7 +272,11 @@ impl Rig {
         eventually("the checkpoint passes the position", || async {
             // The end of the last complete transaction: a large one may be stored in part.
             let sql = "select resume_lsn > $1 from walhook.checkpoint";
-            Ok(self.store.query_one(sql, &[&position]).await?.get::<_, bool>(0))
+            Ok(self
+                .store
+                .query_one(sql, &[&position])
+                .await?
+                .get::<_, bool>(0))
         })
         .await
     }
@@ -248,11 +290,17 @@ impl Rig {
         replicas: usize,
     ) -> anyhow::Result<()> {
         let which = held.condition();
-        let sql =
-            format!("select count(*) from walhook.delivery where {which} and lease is not null and due_at > now()");
+        let sql = format!(
+            "select count(*) from walhook.delivery where {which} and lease is not null and due_at > now()"
+        );
         let held: i64 = self.store.query_one(&sql, &[]).await?.get(0);
         let bound = Must::NeverAbove((CAPACITY + ANSWERS_AHEAD + MAX_BATCH + MAX_ROWS) as f64);
-        figures.require("deliveries held by a replica", "", held as f64 / replicas as f64, bound);
+        figures.require(
+            "deliveries held by a replica",
+            "",
+            held as f64 / replicas as f64,
+            bound,
+        );
         Ok(())
     }
 }
@@ -288,16 +336,30 @@ pub fn add_cpu(figures: &mut Figures, prefix: &str, before: &Cpu, after: &Cpu, e
         if micros == 0.0 {
             continue;
         }
-        figures.add(format!("{prefix}, CPU of {}", kind.name()), "µs each", micros);
+        figures.add(
+            format!("{prefix}, CPU of {}", kind.name()),
+            "µs each",
+            micros,
+        );
     }
 }
 
 /// Records the largest peak memory of the sidecars.
-pub fn require_memory(figures: &mut Figures, name: &str, sidecars: &[Sidecar], bound: f64) -> anyhow::Result<()> {
+pub fn require_memory(
+    figures: &mut Figures,
+    name: &str,
+    sidecars: &[Sidecar],
+    bound: f64,
+) -> anyhow::Result<()> {
     let mut peak: f64 = 0.0;
     for sidecar in sidecars {
         peak = peak.max(peak_memory(sidecar.pid())?);
     }
-    figures.require(format!("{name}, peak memory"), "MB", peak, Must::NeverAbove(bound));
+    figures.require(
+        format!("{name}, peak memory"),
+        "MB",
+        peak,
+        Must::NeverAbove(bound),
+    );
     Ok(())
 }

@@ -35,7 +35,11 @@ impl std::fmt::Display for Setting {
 
 /// Options of every measured server.
 pub fn options() -> Options<'static> {
-    Options { fsync: true, settings: &SETTINGS, ..Options::default() }
+    Options {
+        fsync: true,
+        settings: &SETTINGS,
+        ..Options::default()
+    }
 }
 
 /// Returns the server's version, and its settings that are not defaults.
@@ -44,6 +48,15 @@ pub async fn read() -> anyhow::Result<(String, Vec<Setting>)> {
     let output = server.program("postgres").arg("--version").output().await?;
     let client = postgres::connect(&server.socket_url("postgres")).await?;
     let rows = client.query(NOT_STOCK, &[]).await?;
-    let settings = rows.iter().map(|row| Setting { name: row.get(0), value: row.get(1) }).collect();
-    Ok((String::from_utf8_lossy(&output.stdout).trim().to_owned(), settings))
+    let settings = rows
+        .iter()
+        .map(|row| Setting {
+            name: row.get(0),
+            value: row.get(1),
+        })
+        .collect();
+    Ok((
+        String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        settings,
+    ))
 }

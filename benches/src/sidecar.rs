@@ -54,7 +54,12 @@ impl Installation {
         self.source_url = url;
     }
 
-    pub fn new(program: &Path, directory: &Path, source_url: String, store_url: String) -> Installation {
+    pub fn new(
+        program: &Path,
+        directory: &Path,
+        source_url: String,
+        store_url: String,
+    ) -> Installation {
         let master_key = STANDARD.encode(random_bytes::<32>());
         let (program, directory) = (program.to_owned(), directory.to_owned());
         let http = reqwest::Client::new();
@@ -94,16 +99,28 @@ impl Installation {
         for name in inherited.filter(|name| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
-        command.arg("--config").arg(config).stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .arg("--config")
+            .arg(config)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         command
     }
 
     /// Runs `walhook setup`.
     pub async fn set_up(&self) -> anyhow::Result<()> {
         let config = self.write_config("setup", "127.0.0.1:0", "127.0.0.1:0")?;
-        let output = self.command(&config).arg("setup").output().await.context("cannot run walhook")?;
+        let output = self
+            .command(&config)
+            .arg("setup")
+            .output()
+            .await
+            .context("cannot run walhook")?;
         if !output.status.success() {
-            bail!("`walhook setup` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "`walhook setup` failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(())
     }
@@ -114,15 +131,30 @@ impl Installation {
         let (api, metrics) = (address()?, address()?);
         let config = self.write_config(name, &api, &metrics)?;
         let log = self.directory.join(format!("{name}.log"));
-        let output = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let output = std::fs::File::create(&log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = self.command(&config);
-        command.args(["run", "--roles", roles]).stdout(Stdio::null()).stderr(output);
-        let child = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
-        Ok(Sidecar { child, log, api: format!("http://{api}{API_PATH}"), metrics: format!("http://{metrics}") })
+        command
+            .args(["run", "--roles", roles])
+            .stdout(Stdio::null())
+            .stderr(output);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        Ok(Sidecar {
+            child,
+            log,
+            api: format!("http://{api}{API_PATH}"),
+            metrics: format!("http://{metrics}"),
+        })
     }
 
     /// Creates webhooks for [`EVENT`] over the API, by a process that runs only for this.
-    pub async fn create_webhooks(&self, wanted: &[(u64, String)], ordering: &str) -> anyhow::Result<Vec<Webhook>> {
+    pub async fn create_webhooks(
+        &self,
+        wanted: &[(u64, String)],
+        ordering: &str,
+    ) -> anyhow::Result<Vec<Webhook>> {
         let sidecar = self.start("api", "api")?;
         self.wait_until_ready(&sidecar).await?;
         let requests = wanted.iter().enumerate().map(|(number, (user, url))| {
@@ -130,16 +162,32 @@ impl Installation {
             let body = json!({ "name": name, "url": url, "events": [EVENT], "ordering": ordering });
             self.create_webhook(&sidecar, *user, body.to_string())
         });
-        let created = stream::iter(requests).buffered(CONCURRENT_CREATIONS).try_collect().await?;
+        let created = stream::iter(requests)
+            .buffered(CONCURRENT_CREATIONS)
+            .try_collect()
+            .await?;
         sidecar.stop().await?;
         Ok(created)
     }
 
-    async fn create_webhook(&self, sidecar: &Sidecar, user: u64, body: String) -> anyhow::Result<Webhook> {
-        let request = self.http.post(format!("{}/webhooks", sidecar.api)).bearer_auth(token(user)?);
-        let answer = request.header("content-type", "application/json").body(body).send().await?;
+    async fn create_webhook(
+        &self,
+        sidecar: &Sidecar,
+        user: u64,
+        body: String,
+    ) -> anyhow::Result<Webhook> {
+        let request = self
+            .http
+            .post(format!("{}/webhooks", sidecar.api))
+            .bearer_auth(token(user)?);
+        let answer = request
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await?;
         let (status, text) = (answer.status(), answer.text().await?);
-        let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API responded with {status}"))?;
+        let webhook: Value = serde_json::from_str(&text)
+            .with_context(|| format!("the API responded with {status}"))?;
         let field = |name: &str| webhook[name].as_str().map(str::to_owned);
         let (Some(id), Some(secret)) = (field("id"), field("secret")) else {
             bail!("the API responded with {status}: {text}")
@@ -150,7 +198,12 @@ impl Installation {
     pub async fn wait_until_ready(&self, sidecar: &Sidecar) -> anyhow::Result<()> {
         let url = format!("{}/readyz", sidecar.metrics);
         let ready = eventually("the sidecar is ready", || async {
-            Ok(self.http.get(&url).send().await.is_ok_and(|answer| answer.status().is_success()))
+            Ok(self
+                .http
+                .get(&url)
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status().is_success()))
         });
         ready.await.with_context(|| sidecar.log_tail())
     }
@@ -161,7 +214,11 @@ pub fn token(user: u64) -> anyhow::Result<String> {
     let expires = jiff::Timestamp::now().as_second() + 3_600;
     let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": user.to_string(), "exp": expires });
     let base64 = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-    let signed = format!("{}.{}", base64(br#"{"alg":"HS256"}"#), base64(claims.to_string().as_bytes()));
+    let signed = format!(
+        "{}.{}",
+        base64(br#"{"alg":"HS256"}"#),
+        base64(claims.to_string().as_bytes())
+    );
     let mut mac = Hmac::<Sha256>::new_from_slice(JWT_SECRET.as_bytes())?;
     mac.update(signed.as_bytes());
     Ok(format!("{signed}.{}", base64(&mac.finalize().into_bytes())))
@@ -187,15 +244,26 @@ impl Sidecar {
 
     /// The host and port of the API.
     pub fn api_address(&self) -> &str {
-        let without_scheme = self.api.split_once("://").map_or(self.api.as_str(), |(_, rest)| rest);
+        let without_scheme = self
+            .api
+            .split_once("://")
+            .map_or(self.api.as_str(), |(_, rest)| rest);
         without_scheme.split('/').next().unwrap_or_default()
     }
 
     /// Returns the value of a metric, which is 0 until it is first recorded. `series` is its name with its labels.
     pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
         let client = reqwest::Client::builder().no_proxy().build()?;
-        let text = client.get(format!("{}/metrics", self.metrics)).send().await?.error_for_status()?.text().await?;
-        let value = text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        let text = client
+            .get(format!("{}/metrics", self.metrics))
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
         Ok(value.unwrap_or(0.0))
     }
 
@@ -207,7 +275,10 @@ impl Sidecar {
     /// Fails if it has ended.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
-            Some(status) => bail!("the sidecar ended unexpectedly ({status}): {}", self.log_tail()),
+            Some(status) => bail!(
+                "the sidecar ended unexpectedly ({status}): {}",
+                self.log_tail()
+            ),
             None => Ok(()),
         }
     }
@@ -215,12 +286,19 @@ impl Sidecar {
     fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        format!("the last lines of the sidecar's log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!(
+            "the last lines of the sidecar's log:\n{}",
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        )
     }
 
     /// Stops it by SIGTERM, and waits for its end.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        if let Some(pid) = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+        if let Some(pid) = self
+            .child
+            .id()
+            .and_then(|pid| rustix::process::Pid::from_raw(pid as i32))
+        {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         }
         let end = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;

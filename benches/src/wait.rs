@@ -17,7 +17,11 @@ where
 }
 
 /// Like [`eventually`], with another limit.
-pub async fn eventually_within<F>(limit: Duration, what: &str, mut condition: impl FnMut() -> F) -> anyhow::Result<()>
+pub async fn eventually_within<F>(
+    limit: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> F,
+) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {

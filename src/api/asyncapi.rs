@@ -9,16 +9,21 @@ const CHANNEL: &str = "#/channels/deliveries";
 
 /// The document as it is served and as `walhook asyncapi` prints it. It is the same for every installation.
 pub fn document_text() -> String {
-    let mut text = serde_json::to_string_pretty(&document()).expect("the document is representable");
+    let mut text =
+        serde_json::to_string_pretty(&document()).expect("the document is representable");
     text.push('\n');
     text
 }
 
 fn document() -> Value {
     let by_name = |describe: fn(&Rule) -> Value| -> Map<String, Value> {
-        CATALOGUE.iter().map(|rule| (rule.kind.as_str().to_owned(), describe(rule))).collect()
+        CATALOGUE
+            .iter()
+            .map(|rule| (rule.kind.as_str().to_owned(), describe(rule)))
+            .collect()
     };
-    let reference = |rule: &Rule| json!({ "$ref": format!("#/components/messages/{}", rule.kind.as_str()) });
+    let reference =
+        |rule: &Rule| json!({ "$ref": format!("#/components/messages/{}", rule.kind.as_str()) });
     json!({
         "asyncapi": "3.0.0",
         "info": {
@@ -76,7 +81,11 @@ fn operation(rule: &Rule) -> Value {
 fn message(rule: &Rule) -> Value {
     let name = rule.kind.as_str();
     let all = headers(name);
-    let required: Vec<&str> = all.iter().filter(|header| header.is_required()).map(|header| header.name).collect();
+    let required: Vec<&str> = all
+        .iter()
+        .filter(|header| header.is_required())
+        .map(|header| header.name)
+        .collect();
     let properties: Map<String, Value> = all
         .iter()
         .map(|header| {

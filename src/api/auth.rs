@@ -22,7 +22,9 @@ impl FromRequestParts<ApiState> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
-        authenticate(parts, state).await.map(|actor| Caller(actor.user))
+        authenticate(parts, state)
+            .await
+            .map(|actor| Caller(actor.user))
     }
 }
 
@@ -66,29 +68,51 @@ pub async fn authenticated(parts: &mut Parts, actor: Actor) -> Result<Actor, Pro
 pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, Problem> {
     match state.jwt() {
         Some(verifier) if !is_api_token(token) => {
-            let user = state.look_up(Requester::Jwt(tokens::hash(token)), verifier.user(token)).await?;
+            let user = state
+                .look_up(Requester::Jwt(tokens::hash(token)), verifier.user(token))
+                .await?;
             let user = user.ok_or_else(Problem::unauthorized)?;
             state.count_request(Requester::JwtUser(user.clone()))?;
-            Ok(Actor { user, via: Via::Jwt })
+            Ok(Actor {
+                user,
+                via: Via::Jwt,
+            })
         }
         _ => {
-            let found = state.look_up(Requester::Token(tokens::hash(token)), state.manage().token_user(token)).await?;
+            let found = state
+                .look_up(
+                    Requester::Token(tokens::hash(token)),
+                    state.manage().token_user(token),
+                )
+                .await?;
             let (id, user) = found.ok_or_else(Problem::unauthorized)?;
-            Ok(Actor { user, via: Via::Token(id) })
+            Ok(Actor {
+                user,
+                via: Via::Token(id),
+            })
         }
     }
 }
 
 /// Returns the user of a sign-in link's token, and the time from which the token would be rejected anyway: until then the caller must
 /// prevent a second use. None if the token is invalid, or no links are accepted.
-pub async fn authenticate_link(state: &ApiState, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
-    let Some(verifier) = state.jwt() else { return Ok(None) };
-    state.look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token)).await
+pub async fn authenticate_link(
+    state: &ApiState,
+    token: &str,
+) -> Result<Option<(UserId, Timestamp)>, Problem> {
+    let Some(verifier) = state.jwt() else {
+        return Ok(None);
+    };
+    state
+        .look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token))
+        .await
 }
 
 pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

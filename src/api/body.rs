@@ -42,7 +42,11 @@ impl FromRequest<ApiState> for Object {
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
         let bytes = read(request.into_body(), state.max_body_bytes).await?;
-        if is_json { checked(bytes).map(Object) } else { Err(Problem::unsupported_media_type()) }
+        if is_json {
+            checked(bytes).map(Object)
+        } else {
+            Err(Problem::unsupported_media_type())
+        }
     }
 }
 
@@ -56,22 +60,35 @@ impl FromRequest<ApiState> for OptionalObject {
             return Ok(OptionalObject(Object(Bytes::from_static(b"{}"))));
         }
         let request = Request::from_parts(parts, Body::from(bytes));
-        Object::from_request(request, state).await.map(OptionalObject)
+        Object::from_request(request, state)
+            .await
+            .map(OptionalObject)
     }
 }
 
 pub fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return false };
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return false;
+    };
     let value = value.to_str().unwrap_or_default();
-    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let essence = value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     essence == "application/json" || essence == "application/merge-patch+json"
 }
 
 /// Returns the body, which `receive` has received, if it has up to `limit` bytes.
 pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     let bytes = body.collect().await.map_err(problem)?.to_bytes();
-    if bytes.len() > limit { Err(Problem::content_too_large(limit)) } else { Ok(bytes) }
+    if bytes.len() > limit {
+        Err(Problem::content_too_large(limit))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Receives a whole body before a handler reads it, so that no request in progress waits for its client. Of a body that is too large for
@@ -79,7 +96,10 @@ pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
 ///
 /// `reserve` is called once if the body takes more memory than any connection may, with the bytes that it may take. Its permit is held until
 /// the body is dropped.
-pub async fn receive(body: Body, reserve: impl AsyncFnOnce(usize) -> Result<OwnedSemaphorePermit, Problem>) -> Body {
+pub async fn receive(
+    body: Body,
+    reserve: impl AsyncFnOnce(usize) -> Result<OwnedSemaphorePermit, Problem>,
+) -> Body {
     let received = tokio::time::timeout(RECEIVE_TIMEOUT, beginning(body, reserve)).await;
     match received.unwrap_or_else(|_| Err(Problem::body_timeout())) {
         Ok(received) => Body::from(Bytes::from_owner(received)),
@@ -106,7 +126,10 @@ async fn beginning(
     body: Body,
     reserve: impl AsyncFnOnce(usize) -> Result<OwnedSemaphorePermit, Problem>,
 ) -> Result<Received, Problem> {
-    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let length = body
+        .size_hint()
+        .exact()
+        .and_then(|length| usize::try_from(length).ok());
     let most = length.unwrap_or(usize::MAX).min(MAX_BODY_BYTES + 1);
     let mut frames = body.into_data_stream();
     let mut received = Received::default();
@@ -133,8 +156,12 @@ async fn beginning(
 
 /// Returns the problem among the causes of an error.
 fn problem(error: axum::Error) -> Problem {
-    let causes = successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source());
-    let known = causes.filter_map(|error| error.downcast_ref::<Problem>()).next();
+    let causes = successors(Some(&error as &(dyn Error + 'static)), |error| {
+        (*error).source()
+    });
+    let known = causes
+        .filter_map(|error| error.downcast_ref::<Problem>())
+        .next();
     known.cloned().unwrap_or_else(Problem::unreadable_body)
 }
 
@@ -142,7 +169,10 @@ fn problem(error: axum::Error) -> Problem {
 fn checked(text: Bytes) -> Result<Bytes, Problem> {
     match serde_json::from_slice(&text) {
         Ok(UniqueKeys) if text.trim_ascii_start().starts_with(b"{") => Ok(text),
-        Ok(UniqueKeys) => Err(Problem::validation(vec![FieldError::new("", "expected an object")])),
+        Ok(UniqueKeys) => Err(Problem::validation(vec![FieldError::new(
+            "",
+            "expected an object",
+        )])),
         Err(error) => Err(Problem::malformed_json(error.to_string())),
     }
 }
@@ -223,9 +253,16 @@ impl Object {
     }
 
     /// Reads the body by `from_members`, a function as in [`FromMembers`].
-    pub fn read_with<T>(self, from_members: impl FnOnce(&mut Members) -> Option<T>) -> Result<T, Problem> {
-        let values = serde_json::from_slice(&self.0).map_err(|error| Problem::malformed_json(error.to_string()))?;
-        let mut members = Members { values, errors: Vec::new() };
+    pub fn read_with<T>(
+        self,
+        from_members: impl FnOnce(&mut Members) -> Option<T>,
+    ) -> Result<T, Problem> {
+        let values = serde_json::from_slice(&self.0)
+            .map_err(|error| Problem::malformed_json(error.to_string()))?;
+        let mut members = Members {
+            values,
+            errors: Vec::new(),
+        };
         let read = from_members(&mut members);
         members.finish()?;
         read.ok_or_else(Problem::internal)
@@ -240,15 +277,29 @@ pub struct Members {
 
 impl Members {
     /// Reads the member `name`. Returns `Some(None)` if it is absent, and `None` if it is invalid.
-    pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<Option<T>> {
-        let Some(value) = self.values.shift_remove(name) else { return Some(None) };
-        let under = |error: FieldError| FieldError { pointer: format!("/{name}{}", error.pointer), ..error };
-        let checked = check(value).map_err(|errors| self.errors.extend(errors.into_iter().map(under)));
+    pub fn optional<T>(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(Value) -> Checked<T>,
+    ) -> Option<Option<T>> {
+        let Some(value) = self.values.shift_remove(name) else {
+            return Some(None);
+        };
+        let under = |error: FieldError| FieldError {
+            pointer: format!("/{name}{}", error.pointer),
+            ..error
+        };
+        let checked =
+            check(value).map_err(|errors| self.errors.extend(errors.into_iter().map(under)));
         checked.ok().map(Some)
     }
 
     /// Reads the member `name`. Returns `None` if it is absent or invalid.
-    pub fn required<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<T> {
+    pub fn required<T>(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(Value) -> Checked<T>,
+    ) -> Option<T> {
         if !self.values.contains_key(name) {
             self.error(FieldError::new(format!("/{name}"), "is required"));
         }
@@ -260,15 +311,26 @@ impl Members {
     }
 
     fn finish(mut self) -> Result<(), Problem> {
-        for name in self.values.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {
-            self.errors.push(FieldError::member(name, "is not a known key"));
+        for name in self
+            .values
+            .keys()
+            .take(MAX_ERRORS.saturating_sub(self.errors.len()))
+        {
+            self.errors
+                .push(FieldError::member(name, "is not a known key"));
         }
-        if self.errors.is_empty() { Ok(()) } else { Err(Problem::validation(self.errors)) }
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::validation(self.errors))
+        }
     }
 }
 
 /// Returns a check for strings that `parse` accepts.
-pub fn string<T, E: fmt::Display>(parse: impl FnOnce(String) -> Result<T, E>) -> impl FnOnce(Value) -> Checked<T> {
+pub fn string<T, E: fmt::Display>(
+    parse: impl FnOnce(String) -> Result<T, E>,
+) -> impl FnOnce(Value) -> Checked<T> {
     move |value| match value {
         Value::String(text) => parse(text).map_err(invalid),
         _ => Err(invalid("expected a string")),
@@ -276,21 +338,35 @@ pub fn string<T, E: fmt::Display>(parse: impl FnOnce(String) -> Result<T, E>) ->
 }
 
 pub fn boolean(value: Value) -> Checked<bool> {
-    value.as_bool().ok_or_else(|| invalid("expected true or false"))
+    value
+        .as_bool()
+        .ok_or_else(|| invalid("expected true or false"))
 }
 
 /// Checks each item of an array. Stops when it has as many errors as a response may have. `expected` is the error of another value.
-pub fn items<T>(value: Value, expected: &str, check: impl Fn(&Value) -> Result<T, String>) -> Checked<Vec<T>> {
-    let Value::Array(items) = value else { return Err(invalid(expected)) };
+pub fn items<T>(
+    value: Value,
+    expected: &str,
+    check: impl Fn(&Value) -> Result<T, String>,
+) -> Checked<Vec<T>> {
+    let Value::Array(items) = value else {
+        return Err(invalid(expected));
+    };
     let (mut checked, mut errors) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
         match check(item) {
             Ok(item) => checked.push(item),
-            Err(detail) if errors.len() < MAX_ERRORS => errors.push(FieldError::new(format!("/{index}"), detail)),
+            Err(detail) if errors.len() < MAX_ERRORS => {
+                errors.push(FieldError::new(format!("/{index}"), detail))
+            }
             Err(_) => break,
         }
     }
-    if errors.is_empty() { Ok(checked) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(checked)
+    } else {
+        Err(errors)
+    }
 }
 
 /// The error of the value itself, not of a part of it.
@@ -304,17 +380,40 @@ mod tests {
 
     #[test]
     fn a_json_content_type_is_accepted_with_or_without_parameters() {
-        let is = |value: &str| is_json(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]));
-        assert!(is("application/json") && is("Application/JSON; charset=utf-8") && is("application/merge-patch+json"));
-        assert!(!is("text/plain") && !is("application/jsonp") && !is("") && !is_json(&HeaderMap::new()));
+        let is = |value: &str| {
+            is_json(&HeaderMap::from_iter([(
+                header::CONTENT_TYPE,
+                value.parse().unwrap(),
+            )]))
+        };
+        assert!(
+            is("application/json")
+                && is("Application/JSON; charset=utf-8")
+                && is("application/merge-patch+json")
+        );
+        assert!(
+            !is("text/plain") && !is("application/jsonp") && !is("") && !is_json(&HeaderMap::new())
+        );
     }
 
     #[test]
     fn a_key_that_occurs_twice_is_malformed_at_any_depth() {
-        for json in [r#"{"a": 1, "a": 2}"#, r#"{"a": {"b": 1, "b": 2}}"#, r#"{"a": [null, {"b": "x", "b": true}]}"#] {
-            assert!(format!("{:?}", checked(json.into()).unwrap_err()).contains("a key occurs twice"), "{json}");
+        for json in [
+            r#"{"a": 1, "a": 2}"#,
+            r#"{"a": {"b": 1, "b": 2}}"#,
+            r#"{"a": [null, {"b": "x", "b": true}]}"#,
+        ] {
+            assert!(
+                format!("{:?}", checked(json.into()).unwrap_err()).contains("a key occurs twice"),
+                "{json}"
+            );
         }
-        assert!(checked(r#" {"a": {"a": 1.5, "b": -1}, "b": {"a": [{"a": false}, {"a": "x"}]}}"#.into()).is_ok());
+        assert!(
+            checked(
+                r#" {"a": {"a": 1.5, "b": -1}, "b": {"a": [{"a": false}, {"a": "x"}]}}"#.into()
+            )
+            .is_ok()
+        );
         for json in ["[{}]", " null", "1", "\"{}\""] {
             assert_eq!(checked(json.into()).unwrap_err().status(), 422, "{json}");
         }
@@ -323,12 +422,18 @@ mod tests {
     #[test]
     fn errors_are_collected_and_unknown_keys_are_named_by_escaped_pointers() {
         let values = serde_json::from_str(r#"{"a": 1, "n": null, "x/y~z": 2}"#).unwrap();
-        let mut members = Members { values, errors: Vec::new() };
+        let mut members = Members {
+            values,
+            errors: Vec::new(),
+        };
         assert_eq!(members.required("a", Ok), Some(Value::from(1)));
         assert_eq!(members.required("b", Ok), None);
         assert_eq!(members.optional("n", boolean), None);
         assert_eq!(members.optional("absent", boolean), Some(None));
-        let expected = [FieldError::new("/b", "is required"), FieldError::new("/n", "expected true or false")];
+        let expected = [
+            FieldError::new("/b", "is required"),
+            FieldError::new("/n", "expected true or false"),
+        ];
         assert_eq!(members.errors, expected);
         assert!(format!("{:?}", members.finish().unwrap_err()).contains("/x~1y~0z"));
     }

@@ -88,15 +88,32 @@ impl Budget {
         let Ok(Ok(all)) = timeout(PATIENCE, self.requests.clone().acquire_owned()).await else {
             return Err(Problem::overloaded());
         };
-        Ok(InProgress { _own: own, _all: all })
+        Ok(InProgress {
+            _own: own,
+            _all: all,
+        })
     }
 
     /// Reserves the bytes of a response, of which one may have the whole share. The error is what has too few: the share, or all together.
     pub fn reserve(&self, share: &Arc<Share>, bytes: u64) -> Result<Unsent, Exhausted> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min((UNSENT / UNSENT_SHARES) as u32);
-        let own = share.unsent.clone().try_acquire_many_owned(bytes).map_err(|_| Exhausted::Share)?;
-        let all = self.unsent.clone().try_acquire_many_owned(bytes).map_err(|_| Exhausted::All)?;
-        Ok(Unsent { share: share.clone(), _own: own, _all: all })
+        let bytes = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min((UNSENT / UNSENT_SHARES) as u32);
+        let own = share
+            .unsent
+            .clone()
+            .try_acquire_many_owned(bytes)
+            .map_err(|_| Exhausted::Share)?;
+        let all = self
+            .unsent
+            .clone()
+            .try_acquire_many_owned(bytes)
+            .map_err(|_| Exhausted::All)?;
+        Ok(Unsent {
+            share: share.clone(),
+            _own: own,
+            _all: all,
+        })
     }
 }
 
@@ -110,7 +127,11 @@ pub enum Exhausted {
 impl Share {
     /// The response to a request for which the share has nothing left.
     pub fn refusal(&self) -> Problem {
-        if self.is_anonymous { Problem::overloaded() } else { Problem::share_exhausted() }
+        if self.is_anonymous {
+            Problem::overloaded()
+        } else {
+            Problem::share_exhausted()
+        }
     }
 }
 
@@ -128,8 +149,17 @@ mod tests {
     async fn a_user_who_occupies_a_whole_share_delays_nobody_else() {
         let budget = Budget::new(8);
         let greedy = budget.share(Some(&user("1")));
-        let held = [budget.admit(&greedy).await.unwrap(), budget.admit(&greedy).await.unwrap()];
-        assert!(budget.admit(&budget.share(Some(&user("1")))).now_or_never().is_none(), "waits");
+        let held = [
+            budget.admit(&greedy).await.unwrap(),
+            budget.admit(&greedy).await.unwrap(),
+        ];
+        assert!(
+            budget
+                .admit(&budget.share(Some(&user("1"))))
+                .now_or_never()
+                .is_none(),
+            "waits"
+        );
         assert!(budget.admit(&budget.share(Some(&user("2")))).await.is_ok());
         assert!(budget.admit(&budget.share(None)).await.is_ok());
         drop(held);
@@ -143,10 +173,17 @@ mod tests {
         let greedy = budget.share(Some(&user("1")));
         let held = budget.reserve(&greedy, u64::MAX).ok().unwrap();
         assert_eq!(budget.reserve(&greedy, 1).err(), Some(Exhausted::Share));
-        let others = (2..=UNSENT_SHARES)
-            .map(|id| budget.reserve(&budget.share(Some(&user(&id.to_string()))), whole).ok().unwrap());
+        let others = (2..=UNSENT_SHARES).map(|id| {
+            budget
+                .reserve(&budget.share(Some(&user(&id.to_string()))), whole)
+                .ok()
+                .unwrap()
+        });
         let others: Vec<Unsent> = others.collect();
-        assert_eq!(budget.reserve(&budget.share(None), 1).err(), Some(Exhausted::All));
+        assert_eq!(
+            budget.reserve(&budget.share(None), 1).err(),
+            Some(Exhausted::All)
+        );
         drop(held);
         assert!(budget.reserve(&budget.share(None), whole).is_ok());
         drop(others);

@@ -99,7 +99,11 @@ pub enum Evict<'a> {
 }
 
 impl Clients {
-    pub fn register(&self, connections: Arc<Semaphore>, permit: OwnedSemaphorePermit) -> Registration {
+    pub fn register(
+        &self,
+        connections: Arc<Semaphore>,
+        permit: OwnedSemaphorePermit,
+    ) -> Registration {
         let client = Arc::new(Client {
             state: Mutex::new(State::new()),
             evicted: CancellationToken::new(),
@@ -110,14 +114,23 @@ impl Clients {
         let id = registry.next;
         registry.next += 1;
         registry.by_id.insert(id, client.clone());
-        Registration { clients: self.clone(), id, client }
+        Registration {
+            clients: self.clone(),
+            id,
+            client,
+        }
     }
 
     /// Disconnects the client that the server has waited for the longest. False if there is none.
     pub fn evict(&self, which: Evict) -> bool {
         let mut registry = self.0.lock().expect("no holder of this lock panics");
-        let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.awaited_since(which)?, *id)));
-        let Some((_, id)) = waited_for.min() else { return false };
+        let waited_for = registry
+            .by_id
+            .iter()
+            .filter_map(|(id, client)| Some((client.awaited_since(which)?, *id)));
+        let Some((_, id)) = waited_for.min() else {
+            return false;
+        };
         if let Some(client) = registry.by_id.remove(&id) {
             client.evicted.cancel();
         }
@@ -127,7 +140,12 @@ impl Clients {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.clients.0.lock().expect("no holder of this lock panics").by_id.remove(&self.id);
+        self.clients
+            .0
+            .lock()
+            .expect("no holder of this lock panics")
+            .by_id
+            .remove(&self.id);
     }
 }
 
@@ -196,15 +214,25 @@ impl Client {
 
     fn awaited_since(&self, which: Evict) -> Option<Instant> {
         self.change(|state| {
-            let awaits_request = matches!(state.phase, Phase::FirstHead | Phase::NextHead | Phase::Body);
+            let awaits_request = matches!(
+                state.phase,
+                Phase::FirstHead | Phase::NextHead | Phase::Body
+            );
             let is_slow = |since: &Instant| since.elapsed() > SLOW;
             match which {
                 Evict::Waiting if awaits_request => Some(state.since),
                 Evict::Waiting => state.stalled_since,
-                Evict::SendingSlowly => Some(state.since).filter(|_| state.phase == Phase::Body).filter(is_slow),
+                Evict::SendingSlowly => Some(state.since)
+                    .filter(|_| state.phase == Phase::Body)
+                    .filter(is_slow),
                 Evict::NotReading(share) => {
-                    let counts = |unsent: &Unsent| share.is_none_or(|share| Arc::ptr_eq(&unsent.share, share));
-                    state.stalled_since.filter(is_slow).filter(|_| state.unsent.as_ref().is_some_and(counts))
+                    let counts = |unsent: &Unsent| {
+                        share.is_none_or(|share| Arc::ptr_eq(&unsent.share, share))
+                    };
+                    state
+                        .stalled_since
+                        .filter(is_slow)
+                        .filter(|_| state.unsent.as_ref().is_some_and(counts))
                 }
             }
         })
@@ -232,7 +260,12 @@ impl Client {
                 let check_at = Instant::now() + silence.idle.min(silence.header).min(LONGEST_STALL);
                 match self.deadline(silence) {
                     Some(deadline) if deadline <= Instant::now() => return,
-                    deadline => tokio::time::sleep_until(deadline.map_or(check_at, |at| at.min(check_at)).into()).await,
+                    deadline => {
+                        tokio::time::sleep_until(
+                            deadline.map_or(check_at, |at| at.min(check_at)).into(),
+                        )
+                        .await
+                    }
                 }
             }
         };
@@ -292,17 +325,26 @@ impl Occupied {
         self.release();
         *self.share.lock().expect("no holder of this lock panics") = share.clone();
         let in_progress = self.budget.admit(&share).await?;
-        *self.in_progress.lock().expect("no holder of this lock panics") = Some(in_progress);
+        *self
+            .in_progress
+            .lock()
+            .expect("no holder of this lock panics") = Some(in_progress);
         Ok(())
     }
 
     pub fn share(&self) -> Arc<Share> {
-        self.share.lock().expect("no holder of this lock panics").clone()
+        self.share
+            .lock()
+            .expect("no holder of this lock panics")
+            .clone()
     }
 
     /// The request is no longer in progress.
     pub fn release(&self) {
-        *self.in_progress.lock().expect("no holder of this lock panics") = None;
+        *self
+            .in_progress
+            .lock()
+            .expect("no holder of this lock panics") = None;
     }
 
     /// Releases the request and its connection, for a request that waits for events: its duration has no relation to the load.
@@ -325,10 +367,16 @@ impl Drop for Parked {
 mod tests {
     use super::*;
 
-    const SILENCE: SilenceLimits = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+    const SILENCE: SilenceLimits = SilenceLimits {
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+    };
 
     fn register(clients: &Clients, connections: &Arc<Semaphore>) -> Registration {
-        clients.register(connections.clone(), connections.clone().try_acquire_owned().unwrap())
+        clients.register(
+            connections.clone(),
+            connections.clone().try_acquire_owned().unwrap(),
+        )
     }
 
     fn since(client: &Client) -> Instant {
@@ -368,9 +416,15 @@ mod tests {
         let [served, slow, idle] = std::array::from_fn(|_| register(&clients, &connections));
         served.client.enter(Phase::Handled);
         slow.client.enter(Phase::Body);
-        assert!(!clients.evict(Evict::SendingSlowly), "the body may arrive soon");
+        assert!(
+            !clients.evict(Evict::SendingSlowly),
+            "the body may arrive soon"
+        );
         assert!(clients.evict(Evict::Waiting));
-        assert!(idle.client.evicted.is_cancelled(), "the server has waited for it longer than for the body");
+        assert!(
+            idle.client.evicted.is_cancelled(),
+            "the server has waited for it longer than for the body"
+        );
         slow.client.change(|state| state.since -= 2 * SLOW);
         assert!(clients.evict(Evict::SendingSlowly));
         assert!(slow.client.evicted.is_cancelled());
@@ -392,8 +446,14 @@ mod tests {
         client.produced();
         let stalled_since = client.state.lock().unwrap().stalled_since.unwrap();
         client.took(false);
-        assert_eq!(client.deadline(SILENCE), Some(stalled_since + LONGEST_STALL));
-        assert!(!clients.evict(Evict::NotReading(None)), "it may take some soon");
+        assert_eq!(
+            client.deadline(SILENCE),
+            Some(stalled_since + LONGEST_STALL)
+        );
+        assert!(
+            !clients.evict(Evict::NotReading(None)),
+            "it may take some soon"
+        );
         client.change(|state| state.stalled_since = Some(stalled_since - 2 * SLOW));
         assert!(!clients.evict(Evict::NotReading(Some(&other))));
         assert!(clients.evict(Evict::NotReading(Some(&own))));
@@ -407,7 +467,11 @@ mod tests {
     fn silence_has_a_limit_and_requests_have_none() {
         let registration = register(&Clients::default(), &Arc::new(Semaphore::new(1)));
         let client = &registration.client;
-        let wait = || client.deadline(SILENCE).map(|deadline| deadline - since(client));
+        let wait = || {
+            client
+                .deadline(SILENCE)
+                .map(|deadline| deadline - since(client))
+        };
         assert_eq!(wait(), Some(SILENCE.header));
         client.enter(Phase::Handled);
         assert_eq!(wait(), None);

@@ -95,35 +95,56 @@ pub struct Docs {
 
 impl Docs {
     pub fn new(base_path: &str) -> Docs {
-        let html = page(document_json(base_path), base_path).render().expect("writing to memory cannot fail");
+        let html = page(document_json(base_path), base_path)
+            .render()
+            .expect("writing to memory cannot fail");
         let style = STANDARD.encode(Sha256::digest(STYLE));
         let policy = format!(
             "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
         let html = CachedDocument::new("text/html; charset=utf-8", html);
-        Docs { html, policy: HeaderValue::try_from(policy).expect("base64 and ASCII") }
+        Docs {
+            html,
+            policy: HeaderValue::try_from(policy).expect("base64 and ASCII"),
+        }
     }
 
     pub fn response(&self, request: &HeaderMap) -> Response {
         let mut response = self.html.response(request);
-        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, self.policy.clone());
+        response
+            .headers_mut()
+            .insert(header::CONTENT_SECURITY_POLICY, self.policy.clone());
         response
     }
 }
 
 fn page(document: Value, base: &str) -> Page<'_> {
-    let Document { info, paths, webhooks, components } = parse(document);
+    let Document {
+        info,
+        paths,
+        webhooks,
+        components,
+    } = parse(document);
     let methods = paths.into_iter().flat_map(|(path, item)| {
         let methods: Map<String, Value> = parse(item);
-        methods.into_iter().map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
+        methods
+            .into_iter()
+            .map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
     });
-    let operations = methods.map(|(path, method, operation)| Operation { path, method, ..parse(operation) });
+    let operations = methods.map(|(path, method, operation)| Operation {
+        path,
+        method,
+        ..parse(operation)
+    });
     Page {
         info,
         base,
         style: STYLE,
         operations: operations.collect(),
-        events: webhooks.into_iter().map(|(name, mut item)| (name, item["post"].take())).collect(),
+        events: webhooks
+            .into_iter()
+            .map(|(name, mut item)| (name, item["post"].take()))
+            .collect(),
         schemas: components.schemas,
         problems: KINDS,
     }
@@ -135,7 +156,9 @@ fn parse<T: for<'a> Deserialize<'a>>(part: Value) -> T {
 
 impl Operation {
     fn responses(&self) -> impl Iterator<Item = (&String, Body)> {
-        self.responses.iter().map(|(status, response)| (status, parse(response.clone())))
+        self.responses
+            .iter()
+            .map(|(status, response)| (status, parse(response.clone())))
     }
 }
 
@@ -156,9 +179,20 @@ impl Body {
 
 /// Returns text as HTML. What is between backticks becomes code.
 fn text(text: &str) -> String {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let escaped = text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
     let parts = escaped.split('`').enumerate();
-    parts.map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { part.to_owned() }).collect()
+    parts
+        .map(|(index, part)| {
+            if index % 2 == 1 {
+                format!("<code>{part}</code>")
+            } else {
+                part.to_owned()
+            }
+        })
+        .collect()
 }
 
 fn pretty(value: &Value) -> String {

@@ -26,8 +26,16 @@ impl Document {
     pub fn new(content_type: &'static str, content: impl Into<Bytes>) -> Document {
         let plain = content.into();
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        let gzip = encoder.write_all(&plain).and_then(|()| encoder.finish()).expect("writing to memory cannot fail");
-        Document { content_type, etag: etag(&plain), plain, gzip: gzip.into() }
+        let gzip = encoder
+            .write_all(&plain)
+            .and_then(|()| encoder.finish())
+            .expect("writing to memory cannot fail");
+        Document {
+            content_type,
+            etag: etag(&plain),
+            plain,
+            gzip: gzip.into(),
+        }
     }
 
     pub fn json(content: impl Into<Bytes>) -> Document {
@@ -56,7 +64,11 @@ pub fn short_json(content: impl Into<Bytes>) -> Response {
 
 fn cacheable(content_type: &'static str, etag: HeaderValue, content: Bytes) -> Response {
     let content_type = HeaderValue::from_static(content_type);
-    let headers = [(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, CACHE_CONTROL), (header::ETAG, etag)];
+    let headers = [
+        (header::CONTENT_TYPE, content_type),
+        (header::CACHE_CONTROL, CACHE_CONTROL),
+        (header::ETAG, etag),
+    ];
     (headers, content).into_response()
 }
 
@@ -68,11 +80,17 @@ fn etag(content: &[u8]) -> HeaderValue {
 
 /// Whether the client accepts gzip (RFC 9110, section 12.5.3).
 fn accepts_gzip(request: &HeaderMap) -> bool {
-    let lines = request.get_all(header::ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
+    let lines = request
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
     let mut any = false;
     for coding in lines.flat_map(|line| line.split(',')) {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
-        let is_accepted = weight.trim().strip_prefix("q=").is_none_or(|weight| weight.parse() != Ok(0.0));
+        let is_accepted = weight
+            .trim()
+            .strip_prefix("q=")
+            .is_none_or(|weight| weight.parse() != Ok(0.0));
         if name.trim().eq_ignore_ascii_case("gzip") {
             return is_accepted;
         }

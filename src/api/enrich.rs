@@ -32,7 +32,9 @@ pub fn enrich(document: &mut Value) {
             }
         }
     }
-    let events = CATALOGUE.iter().map(|rule| (rule.kind.as_str().to_owned(), event(rule)));
+    let events = CATALOGUE
+        .iter()
+        .map(|rule| (rule.kind.as_str().to_owned(), event(rule)));
     document["webhooks"] = events.collect::<Map<_, _>>().into();
 }
 
@@ -55,7 +57,10 @@ fn add_idempotency_key(operation: &mut Value) {
 fn describe_optional_body(operation: &mut Value) {
     if let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") {
         let mut alternatives = schema["oneOf"].as_array().into_iter().flatten();
-        if let Some(object) = alternatives.find(|schema| schema["$ref"].is_string()).cloned() {
+        if let Some(object) = alternatives
+            .find(|schema| schema["$ref"].is_string())
+            .cloned()
+        {
             *schema = object;
         }
     }
@@ -88,25 +93,67 @@ fn problems() -> [(When, &'static str, Problem); 13] {
         (
             When::ReadsNoBody,
             "The query has an unknown parameter, or a cursor that does not belong to this list",
-            Problem::invalid_cursor(vec![FieldError::new("/cursor", MalformedCursor.to_string())]),
+            Problem::invalid_cursor(vec![FieldError::new(
+                "/cursor",
+                MalformedCursor.to_string(),
+            )]),
         ),
         (When::Always, "No valid token", Problem::unauthorized()),
-        (When::HasParameter("webhook"), "The user has no such webhook", Fault::NoSuchWebhook.into()),
-        (When::ReadsBody, "The body took too long to arrive", Problem::body_timeout()),
-        (When::Post, "A request with this Idempotency-Key is in progress", Problem::idempotency_key_in_use()),
-        (When::HasParameter("If-Match"), "The webhook has another version", Fault::VersionMismatch.into()),
-        (When::ReadsBody, "The body is too large", Problem::content_too_large(65_536)),
-        (When::HasBody, "The body is not declared as JSON", Problem::unsupported_media_type()),
-        (When::Validates, invalid, Problem::validation(vec![required])),
-        (When::Always, "Too many requests; Retry-After is the number of seconds to wait", Problem::rate_limited(1)),
+        (
+            When::HasParameter("webhook"),
+            "The user has no such webhook",
+            Fault::NoSuchWebhook.into(),
+        ),
+        (
+            When::ReadsBody,
+            "The body took too long to arrive",
+            Problem::body_timeout(),
+        ),
+        (
+            When::Post,
+            "A request with this Idempotency-Key is in progress",
+            Problem::idempotency_key_in_use(),
+        ),
+        (
+            When::HasParameter("If-Match"),
+            "The webhook has another version",
+            Fault::VersionMismatch.into(),
+        ),
+        (
+            When::ReadsBody,
+            "The body is too large",
+            Problem::content_too_large(65_536),
+        ),
+        (
+            When::HasBody,
+            "The body is not declared as JSON",
+            Problem::unsupported_media_type(),
+        ),
+        (
+            When::Validates,
+            invalid,
+            Problem::validation(vec![required]),
+        ),
+        (
+            When::Always,
+            "Too many requests; Retry-After is the number of seconds to wait",
+            Problem::rate_limited(1),
+        ),
         (When::Always, "A fault of the service", Problem::internal()),
-        (When::Always, "Temporarily unavailable", Problem::unavailable()),
+        (
+            When::Always,
+            "Temporarily unavailable",
+            Problem::unavailable(),
+        ),
     ]
 }
 
 /// Adds the errors that the operation can respond with.
 fn add_problems(operation: &mut Value, is_post: bool) {
-    let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+    let parameters = operation["parameters"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let has_parameter = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
     let has_body = !operation["requestBody"].is_null();
     for (when, description, problem) in problems() {
@@ -133,11 +180,20 @@ fn add_problems(operation: &mut Value, is_post: bool) {
 
 fn problem_response(description: &str, problem: &Problem) -> Value {
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
-    let content = json!({ "application/problem+json": { "schema": schema, "example": problem.json() } });
+    let content =
+        json!({ "application/problem+json": { "schema": schema, "example": problem.json() } });
     let headers = |name: &str, description: &str, schema: Value| json!({ name: { "description": description, "required": true, "schema": schema } });
     let headers = match problem.status().as_u16() {
-        401 => headers("WWW-Authenticate", "The scheme to use", json!({ "type": "string" })),
-        429 | 503 => headers("Retry-After", "Seconds to wait", json!({ "type": "integer", "minimum": 1 })),
+        401 => headers(
+            "WWW-Authenticate",
+            "The scheme to use",
+            json!({ "type": "string" }),
+        ),
+        429 | 503 => headers(
+            "Retry-After",
+            "Seconds to wait",
+            json!({ "type": "integer", "minimum": 1 }),
+        ),
         _ => return json!({ "description": description, "content": content }),
     };
     json!({ "description": description, "headers": headers, "content": content })
@@ -146,12 +202,21 @@ fn problem_response(description: &str, problem: &Problem) -> Value {
 /// Adds examples of request and response bodies, by the names of their schemas.
 fn add_examples(operation: &mut Value) {
     let bodies = ["200", "201", "202"].map(|status| format!("/responses/{status}/content"));
-    for pointer in bodies.iter().map(String::as_str).chain(["/requestBody/content"]) {
-        let Some(media) = operation.pointer_mut(pointer).and_then(|content| content.get_mut("application/json")) else {
+    for pointer in bodies
+        .iter()
+        .map(String::as_str)
+        .chain(["/requestBody/content"])
+    {
+        let Some(media) = operation
+            .pointer_mut(pointer)
+            .and_then(|content| content.get_mut("application/json"))
+        else {
             continue;
         };
         let reference = media["schema"]["$ref"].as_str();
-        let name = reference.and_then(|reference| reference.rsplit('/').next()).unwrap_or_default();
+        let name = reference
+            .and_then(|reference| reference.rsplit('/').next())
+            .unwrap_or_default();
         if let Some(example) = EXAMPLES.get(name) {
             media["example"] = example.clone();
         }
@@ -159,8 +224,9 @@ fn add_examples(operation: &mut Value) {
 }
 
 /// The examples of request and response bodies, by the name of their schema.
-static EXAMPLES: LazyLock<Map<String, Value>> =
-    LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).expect("the file is a JSON object"));
+static EXAMPLES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("examples.json")).expect("the file is a JSON object")
+});
 
 /// The link from a test's result to its entry in the log.
 fn log_link() -> Value {
@@ -202,10 +268,14 @@ mod tests {
 
     #[test]
     fn responses_that_a_handler_declares_are_kept() {
-        let mut operation = json!({ "responses": { "409": { "description": "declared", "content": {} } } });
+        let mut operation =
+            json!({ "responses": { "409": { "description": "declared", "content": {} } } });
         add_problems(&mut operation, true);
         assert_eq!(operation["responses"]["409"]["description"], "declared");
-        assert_eq!(operation["responses"]["401"]["description"], "No valid token");
+        assert_eq!(
+            operation["responses"]["401"]["description"],
+            "No valid token"
+        );
         assert!(operation["responses"]["412"].is_null());
     }
 }

@@ -44,10 +44,15 @@ static RESPONSE: LazyLock<Bytes> = LazyLock::new(|| {
         description: rule.description,
         requires_addon: rule.requires_addon.map(|addon| addon.as_str()),
         schema: (rule.schema)(),
-        example: RawValue::from_string((rule.example)()).expect("a test ensures that every example is JSON"),
+        example: RawValue::from_string((rule.example)())
+            .expect("a test ensures that every example is JSON"),
     };
-    let response = EventTypes { data: CATALOGUE.iter().map(event_type).collect() };
-    serde_json::to_vec(&response).expect("schemas and examples can be serialized").into()
+    let response = EventTypes {
+        data: CATALOGUE.iter().map(event_type).collect(),
+    };
+    serde_json::to_vec(&response)
+        .expect("schemas and examples can be serialized")
+        .into()
 });
 
 /// List the events
@@ -58,5 +63,9 @@ static RESPONSE: LazyLock<Bytes> = LazyLock::new(|| {
     responses((status = 200, description = "Every event", body = EventTypes))
 )]
 pub async fn list(_: Caller) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], RESPONSE.clone()).into_response()
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        RESPONSE.clone(),
+    )
+        .into_response()
 }

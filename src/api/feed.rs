@@ -134,22 +134,34 @@ pub async fn list(
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     let cursors = state.manage().feed_cursors(&reader.user).await?;
-    let kind = |name: &str| name.parse().map_err(|error: UnknownEvent| error.to_string());
+    let kind = |name: &str| {
+        name.parse()
+            .map_err(|error: UnknownEvent| error.to_string())
+    };
     let mut kinds: Vec<EventKind> = parameters.all("event", kind);
     kinds.sort_unstable();
     kinds.dedup();
-    let label =
-        |text: &str| text.parse().map_err(|_: std::num::ParseIntError| "expected a label's id, a number".to_owned());
-    let filter = FeedFilter { kinds, label: parameters.optional("label_id", label) };
+    let label = |text: &str| {
+        text.parse()
+            .map_err(|_: std::num::ParseIntError| "expected a label's id, a number".to_owned())
+    };
+    let filter = FeedFilter {
+        kinds,
+        label: parameters.optional("label_id", label),
+    };
     let (limit, wait) = (parameters.limit(), parameters.optional("wait", seconds));
     let mut start = parameters.position("after", |text| Start::parse(text, &cursors));
     let is_stream = accepts_stream(&headers);
-    if let Some(last) = headers.get(LAST_EVENT_ID).filter(|last| is_stream && !last.is_empty()) {
+    if let Some(last) = headers
+        .get(LAST_EVENT_ID)
+        .filter(|last| is_stream && !last.is_empty())
+    {
         match last.to_str().ok().and_then(|last| cursors.parse(last).ok()) {
             Some(position) => start = Some(Start::At(position)),
-            None => {
-                parameters.reject_position("/Last-Event-ID", "expected the last `id` of an earlier stream to this user")
-            }
+            None => parameters.reject_position(
+                "/Last-Event-ID",
+                "expected the last `id` of an earlier stream to this user",
+            ),
         }
     }
     parameters.finish()?;
@@ -163,11 +175,21 @@ pub async fn list(
         false => {
             let wait = Duration::from_secs(wait.unwrap_or(0));
             let page = read_page(&state, &reader, &filter, position, limit, wait).await?;
-            let data = page.events.into_iter().map(EventBody::try_from).collect::<Result<_, _>>()?;
-            Json(PageBody { data, next_cursor: cursors.format(page.next) }).into_response()
+            let data = page
+                .events
+                .into_iter()
+                .map(EventBody::try_from)
+                .collect::<Result<_, _>>()?;
+            Json(PageBody {
+                data,
+                next_cursor: cursors.format(page.next),
+            })
+            .into_response()
         }
     };
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    response
+        .headers_mut()
+        .insert(header::VARY, HeaderValue::from_static("accept"));
     Ok(response)
 }
 
@@ -178,8 +200,13 @@ fn seconds(text: &str) -> Result<u64, String> {
 
 /// Whether the client prefers a stream: browsers and libraries for Server-Sent Events accept nothing else.
 fn accepts_stream(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    let mut types = accepted.flat_map(|line| line.split(',')).map(|range| range.split(';').next().unwrap_or_default());
+    let accepted = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    let mut types = accepted
+        .flat_map(|line| line.split(','))
+        .map(|range| range.split(';').next().unwrap_or_default());
     types.any(|range| range.trim().eq_ignore_ascii_case(EVENT_STREAM))
 }
 
@@ -193,7 +220,10 @@ async fn read_page(
     wait: Duration,
 ) -> Result<FeedPage, Problem> {
     let manage = state.manage();
-    let size = FeedPageSize { events: limit, bytes: MAX_PAGE_BYTES };
+    let size = FeedPageSize {
+        events: limit,
+        bytes: MAX_PAGE_BYTES,
+    };
     let until = Instant::now() + wait;
     let mut position = start;
     // Before the feed is read: an event after that wakes it.
@@ -205,11 +235,17 @@ async fn read_page(
         let page = match manage.feed_page(&reader.user, filter, position, size).await {
             // A client that continues at the same place would not get further next time either.
             Err(Fault::SearchLimit { .. }) if position != start => {
-                return Ok(FeedPage { events: Vec::new(), next: position, more: true });
+                return Ok(FeedPage {
+                    events: Vec::new(),
+                    next: position,
+                    more: true,
+                });
             }
             page => page?,
         };
-        let Some(follower) = follower.as_ref().filter(|_| page.events.is_empty()) else { return Ok(page) };
+        let Some(follower) = follower.as_ref().filter(|_| page.events.is_empty()) else {
+            return Ok(page);
+        };
         if Instant::now() >= until || state.closed().is_cancelled() {
             return Ok(page);
         }
@@ -248,5 +284,8 @@ pub async fn read(
 ) -> Result<Json<EventDetailBody>, Problem> {
     let (event, deliveries) = state.manage().event(&user, id).await?;
     let deliveries = deliveries.into_iter().map(DeliveryBody::from).collect();
-    Ok(Json(EventDetailBody { event: event.try_into()?, deliveries }))
+    Ok(Json(EventDetailBody {
+        event: event.try_into()?,
+        deliveries,
+    }))
 }

@@ -45,7 +45,13 @@ impl TryFrom<Event> for EventBody {
             Problem::internal()
         })?;
         let occurred_at = micros(event.occurred_at);
-        Ok(EventBody { id: event.id, event: event.kind, occurred_at, label_id: event.label, data })
+        Ok(EventBody {
+            id: event.id,
+            event: event.kind,
+            occurred_at,
+            label_id: event.label,
+            data,
+        })
     }
 }
 
@@ -70,6 +76,11 @@ impl FromRequestParts<ApiState> for Reader {
             (Via::Session(_), Some(session)) => (Access::of_session(session), None),
             _ => (Access::Other, bearer_token(&parts.headers).map(Box::from)),
         };
-        Ok(Reader { user: actor.user, access, token, occupied: parts.extensions.get().cloned() })
+        Ok(Reader {
+            user: actor.user,
+            access,
+            token,
+            occupied: parts.extensions.get().cloned(),
+        })
     }
 }

@@ -29,7 +29,12 @@ const MAX_KEY_LENGTH: usize = 255;
 /// The API's responses are far smaller.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
 /// The headers that are stored. The others, such as the request id, are different in each response.
-const STORED_HEADERS: [HeaderName; 4] = [header::CONTENT_TYPE, header::ETAG, header::LOCATION, header::RETRY_AFTER];
+const STORED_HEADERS: [HeaderName; 4] = [
+    header::CONTENT_TYPE,
+    header::ETAG,
+    header::LOCATION,
+    header::RETRY_AFTER,
+];
 
 /// A response as it is stored, encrypted.
 #[derive(Serialize, Deserialize)]
@@ -45,9 +50,14 @@ pub async fn replay(State(state): State<ApiState>, request: Request, next: Next)
         return next.run(request).await;
     }
     // In a task of its own, which continues if the client disconnects. The client gets the response when it repeats the request.
-    let task = async move { serve_once(state, request, next).await.unwrap_or_else(IntoResponse::into_response) };
+    let task = async move {
+        serve_once(state, request, next)
+            .await
+            .unwrap_or_else(IntoResponse::into_response)
+    };
     let task = tokio::spawn(task.in_current_span());
-    task.await.unwrap_or_else(|_| Problem::internal().into_response())
+    task.await
+        .unwrap_or_else(|_| Problem::internal().into_response())
 }
 
 async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Response, Problem> {
@@ -57,7 +67,10 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
     let bytes = body::read(body, state.max_body_bytes).await?;
     let fingerprint = fingerprint(&parts, &bytes);
     let manage = state.manage();
-    match manage.claim_idempotency_key(&user, &key_hash, &fingerprint, state.request_timeout()).await? {
+    match manage
+        .claim_idempotency_key(&user, &key_hash, &fingerprint, state.request_timeout())
+        .await?
+    {
         IdempotencyClaim::Reused => Err(Problem::idempotency_key_reused()),
         IdempotencyClaim::InProgress => Err(Problem::idempotency_key_in_use()),
         IdempotencyClaim::TooManyKeys => Err(Problem::too_many_idempotency_keys()),
@@ -67,7 +80,10 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
         }),
         IdempotencyClaim::New(id) => {
             let request = Request::from_parts(parts, Body::from(bytes));
-            let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(respond_to_panic);
+            let response = AssertUnwindSafe(next.run(request))
+                .catch_unwind()
+                .await
+                .unwrap_or_else(respond_to_panic);
             Ok(store(manage, &user, id, response).await)
         }
     }
@@ -88,14 +104,20 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
 
 /// A hash of the method, the target, and the body with its type. JSON has no mark, as in fingerprints that are stored already.
 fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
-    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
     let mut hash = Sha256::new();
     hash.update(parts.method.as_str());
     hash.update([0]);
     hash.update(target);
     hash.update([0]);
     hash.update(body);
-    let content_type = parts.headers.get(header::CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    let content_type = parts
+        .headers
+        .get(header::CONTENT_TYPE)
+        .map_or(&[][..], HeaderValue::as_bytes);
     let has_type = !body.is_empty() || !content_type.is_empty();
     if has_type && !body::is_json(&parts.headers) {
         hash.update([0]);
@@ -127,14 +149,17 @@ async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> 
         false => manage.release_idempotency_key(id).await,
         true => {
             let text = |(name, value): (&HeaderName, &HeaderValue)| {
-                STORED_HEADERS.contains(name).then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
+                STORED_HEADERS
+                    .contains(name)
+                    .then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
             };
             let stored = Stored {
                 status: parts.status.as_u16(),
                 headers: parts.headers.iter().filter_map(text).collect(),
                 body: String::from_utf8_lossy(&body).into_owned(),
             };
-            let stored = serde_json::to_vec(&stored).expect("strings and numbers can be serialized");
+            let stored =
+                serde_json::to_vec(&stored).expect("strings and numbers can be serialized");
             manage.store_response(id, &stored).await
         }
     };
@@ -145,13 +170,22 @@ async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> 
 }
 
 fn restore(stored: &[u8]) -> Option<Response> {
-    let Stored { status, headers, body } = serde_json::from_slice(stored).ok()?;
+    let Stored {
+        status,
+        headers,
+        body,
+    } = serde_json::from_slice(stored).ok()?;
     let mut response = body.into_response();
     *response.status_mut() = StatusCode::from_u16(status).ok()?;
     response.headers_mut().clear();
     for (name, value) in headers {
-        response.headers_mut().insert(HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?);
+        response.headers_mut().insert(
+            HeaderName::try_from(name).ok()?,
+            HeaderValue::try_from(value).ok()?,
+        );
     }
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+        .headers_mut()
+        .insert(REPLAYED, HeaderValue::from_static("true"));
     Some(response)
 }

@@ -19,7 +19,9 @@ use super::schema::{EventName, JobKindName, JobStateName};
 use super::state::ApiState;
 use crate::domain::event::EventKind;
 use crate::domain::time::millis;
-use crate::manage::{EventSet, Job, List, MAX_LABELS, ReplayDraft, ReplayEventFault, Settings, replayable};
+use crate::manage::{
+    EventSet, Job, List, MAX_LABELS, ReplayDraft, ReplayEventFault, Settings, replayable,
+};
 
 /// What to replay
 #[derive(ToSchema)]
@@ -59,9 +61,14 @@ impl Replay {
         let (since, until): (Timestamp, _) = (since?, until?);
         let all = |events, labels| ReplayDraft::new(settings, since, until, events, labels);
         // Checked even if other members are invalid, so that all errors are reported at once.
-        all(None, None).map_err(|fault| report(members, fault)).ok()?;
+        all(None, None)
+            .map_err(|fault| report(members, fault))
+            .ok()?;
         let draft = all(events?, labels?).ok()?;
-        Some(Replay { draft, dry_run: dry_run?.unwrap_or(false) })
+        Some(Replay {
+            draft,
+            dry_run: dry_run?.unwrap_or(false),
+        })
     }
 }
 
@@ -73,15 +80,28 @@ fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
         })
     };
     // The webhook's events can be changed.
-    let transient = |errors: Vec<FieldError>| errors.into_iter().map(FieldError::transient).collect::<Vec<_>>();
-    EventSet::new(items(value, "expected an array of events", event).map_err(transient)?).map_err(invalid)
+    let transient = |errors: Vec<FieldError>| {
+        errors
+            .into_iter()
+            .map(FieldError::transient)
+            .collect::<Vec<_>>()
+    };
+    EventSet::new(items(value, "expected an array of events", event).map_err(transient)?)
+        .map_err(invalid)
 }
 
 fn labels(value: Value) -> Checked<Vec<i64>> {
-    let label = |item: &Value| item.as_i64().ok_or_else(|| "expected the id of a label, a whole number".to_owned());
+    let label = |item: &Value| {
+        item.as_i64()
+            .ok_or_else(|| "expected the id of a label, a whole number".to_owned())
+    };
     let labels = items(value, "expected an array of ids of labels", label)?;
     let is_valid = (1..=MAX_LABELS).contains(&labels.len());
-    if is_valid { Ok(labels) } else { Err(invalid(format!("must have 1 to {MAX_LABELS} items"))) }
+    if is_valid {
+        Ok(labels)
+    } else {
+        Err(invalid(format!("must have 1 to {MAX_LABELS} items")))
+    }
 }
 
 /// A replay
@@ -159,12 +179,23 @@ pub async fn replay(
     let settings = manage.webhook(&actor.user, id).await?.settings;
     let Replay { draft, dry_run } = body.read_with(|members| Replay::read(members, &settings))?;
     let (status, job_id, scope) = if dry_run {
-        (StatusCode::OK, None, manage.preview_replay(&actor.user, id, &draft).await?)
+        (
+            StatusCode::OK,
+            None,
+            manage.preview_replay(&actor.user, id, &draft).await?,
+        )
     } else {
         let started = manage.replay(&actor, id, &draft).await?;
         (StatusCode::ACCEPTED, Some(started.id), started.scope)
     };
-    Ok((status, Json(ReplayBody { job_id, count: scope.count, exact: scope.is_exact })))
+    Ok((
+        status,
+        Json(ReplayBody {
+            job_id,
+            count: scope.count,
+            exact: scope.is_exact,
+        }),
+    ))
 }
 
 /// List jobs

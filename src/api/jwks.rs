@@ -57,7 +57,10 @@ const READ: Ages = Ages {
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
     #[error("auth.jwt.jwks_file: cannot read {path}: {source}")]
-    Unreadable { path: String, source: std::io::Error },
+    Unreadable {
+        path: String,
+        source: std::io::Error,
+    },
     #[error("auth.jwt.jwks_file: {path}: {detail}")]
     KeySet { path: String, detail: String },
     #[error("auth.jwt.jwks_url: {0}")]
@@ -67,7 +70,10 @@ pub enum JwtError {
 }
 
 enum Location {
-    Url { url: String, client: reqwest::Client },
+    Url {
+        url: String,
+        client: reqwest::Client,
+    },
     File(PathBuf),
 }
 
@@ -110,22 +116,50 @@ impl Published {
             .timeout(FETCH_TIMEOUT)
             .build()
             .map_err(|error| JwtError::Client(error.to_string()))?;
-        Ok(Published::new(Location::Url { url: url.to_owned(), client }, FETCHED, None))
+        Ok(Published::new(
+            Location::Url {
+                url: url.to_owned(),
+                client,
+            },
+            FETCHED,
+            None,
+        ))
     }
 
     /// Keys in a file, read now, and again when needed.
     pub fn in_file(path: &Path) -> Result<Published, JwtError> {
         let shown = path.display().to_string();
-        let text = std::fs::read(path).map_err(|source| JwtError::Unreadable { path: shown.clone(), source })?;
-        let keys = key_set(&text).map_err(|detail| JwtError::KeySet { path: shown, detail })?;
-        let known = Known { keys, read: Instant::now() };
-        Ok(Published::new(Location::File(path.to_owned()), READ, Some(known)))
+        let text = std::fs::read(path).map_err(|source| JwtError::Unreadable {
+            path: shown.clone(),
+            source,
+        })?;
+        let keys = key_set(&text).map_err(|detail| JwtError::KeySet {
+            path: shown,
+            detail,
+        })?;
+        let known = Known {
+            keys,
+            read: Instant::now(),
+        };
+        Ok(Published::new(
+            Location::File(path.to_owned()),
+            READ,
+            Some(known),
+        ))
     }
 
     fn new(location: Location, ages: Ages, known: Option<Known>) -> Published {
         let reading = Activity::new("reading the keys of auth.jwt");
-        let source = KeySource { location, known: RwLock::new(known), reading };
-        Published { source: Arc::new(source), ages, last_read: Mutex::new(None) }
+        let source = KeySource {
+            location,
+            known: RwLock::new(known),
+            reading,
+        };
+        Published {
+            source: Arc::new(source),
+            ages,
+            last_read: Mutex::new(None),
+        }
     }
 
     /// Returns the keys. Reads them again if they are old, or if `suffice` returns false.
@@ -133,7 +167,10 @@ impl Published {
         let Ages { fresh, longest, .. } = self.ages;
         let known = self.source.known(longest);
         let suffices = known.as_ref().is_some_and(|known| suffice(&known.keys));
-        if let Some(known) = known.as_ref().filter(|known| suffices && known.read.elapsed() < fresh) {
+        if let Some(known) = known
+            .as_ref()
+            .filter(|known| suffices && known.read.elapsed() < fresh)
+        {
             return Ok(known.keys.clone());
         }
         let Read { started, mut runs } = self.read_again(known.is_some());
@@ -142,14 +179,25 @@ impl Published {
         } else {
             let _ = runs.changed().await;
         }
-        self.source.known(longest).map(|known| known.keys).ok_or_else(Problem::keys_unavailable)
+        self.source
+            .known(longest)
+            .map(|known| known.keys)
+            .ok_or_else(Problem::keys_unavailable)
     }
 
     /// Starts to read the keys again, unless a read is running or has ended too recently. Returns the last read.
     fn read_again(&self, has_keys: bool) -> Read {
-        let mut last = self.last_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let interval = if has_keys { self.ages.between_reads } else { self.ages.without_keys };
-        let is_too_early = |last: &Read| last.runs.has_changed().is_ok() || last.started.elapsed() < interval;
+        let mut last = self
+            .last_read
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let interval = if has_keys {
+            self.ages.between_reads
+        } else {
+            self.ages.without_keys
+        };
+        let is_too_early =
+            |last: &Read| last.runs.has_changed().is_ok() || last.started.elapsed() < interval;
         if let Some(last) = last.as_ref().filter(|last| is_too_early(last)) {
             return last.clone();
         }
@@ -159,7 +207,11 @@ impl Published {
             source.read(longest).await;
             drop(ended);
         });
-        last.insert(Read { started: Instant::now(), runs }).clone()
+        last.insert(Read {
+            started: Instant::now(),
+            runs,
+        })
+        .clone()
     }
 }
 
@@ -173,7 +225,11 @@ impl KeySource {
 
     /// Returns the keys that were read last, unless they are older than `longest`.
     fn known(&self, longest: Duration) -> Option<Known> {
-        let known = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let known = self
+            .known
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone();
         known.filter(|known| known.read.elapsed() < longest)
     }
 
@@ -188,8 +244,14 @@ impl KeySource {
         match read {
             Ok(keys) => {
                 self.reading.succeeded();
-                let known = Known { keys, read: Instant::now() };
-                *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
+                let known = Known {
+                    keys,
+                    read: Instant::now(),
+                };
+                *self
+                    .known
+                    .write()
+                    .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
             }
             Err(error) => self.reading.failed(&format_args!(
                 "{}: {error}. The known keys are used until they are {longest:?} old",
@@ -200,7 +262,11 @@ impl KeySource {
 }
 
 async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String> {
-    let answer = client.get(url).send().await.map_err(|error| error.without_url().to_string())?;
+    let answer = client
+        .get(url)
+        .send()
+        .await
+        .map_err(|error| error.without_url().to_string())?;
     if !answer.status().is_success() {
         return Err(format!("the response is {}", answer.status()));
     }
@@ -209,7 +275,9 @@ async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String
     while let Some(chunk) = body.next().await {
         text.extend_from_slice(&chunk.map_err(|error| error.without_url().to_string())?);
         if text.len() > MAX_KEY_SET_BYTES {
-            return Err(format!("the key set is larger than {MAX_KEY_SET_BYTES} bytes"));
+            return Err(format!(
+                "the key set is larger than {MAX_KEY_SET_BYTES} bytes"
+            ));
         }
     }
     key_set(&text)
@@ -238,30 +306,51 @@ fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
     struct KeySet {
         keys: Vec<Value>,
     }
-    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
+    let set: KeySet =
+        serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
     // A set may contain keys for other purposes.
-    let keys: Arc<[Key]> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
+    let keys: Arc<[Key]> = set
+        .keys
+        .into_iter()
+        .take(MAX_KEYS)
+        .filter_map(key)
+        .collect();
     match keys.is_empty() {
-        true => Err("the key set contains no key for RS256, ES256, EdDSA or their stronger variants".to_owned()),
+        true => Err(
+            "the key set contains no key for RS256, ES256, EdDSA or their stronger variants"
+                .to_owned(),
+        ),
         false => Ok(keys),
     }
 }
 
 fn key(value: Value) -> Option<Key> {
     let jwk: Jwk = serde_json::from_value(value).ok()?;
-    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
+    if jwk
+        .common
+        .public_key_use
+        .as_ref()
+        .is_some_and(|purpose| *purpose != PublicKeyUse::Signature)
+    {
         return None;
     }
     let algorithm = algorithm(&jwk)?;
     let decoding = DecodingKey::from_jwk(&jwk).ok()?;
-    Some(Key { id: jwk.common.key_id, algorithm, decoding })
+    Some(Key {
+        id: jwk.common.key_id,
+        algorithm,
+        decoding,
+    })
 }
 
 /// Returns the algorithm of a key, by its type and its `alg`. Shared secrets are ignored: a published set must not contain them.
 fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
     let stated = jwk.common.key_algorithm;
-    let only =
-        |algorithm: Algorithm, name: KeyAlgorithm| stated.is_none_or(|stated| stated == name).then_some(algorithm);
+    let only = |algorithm: Algorithm, name: KeyAlgorithm| {
+        stated
+            .is_none_or(|stated| stated == name)
+            .then_some(algorithm)
+    };
     match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => Some(match stated {
             None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
@@ -302,15 +391,27 @@ mod tests {
 
     /// Keys that may be fetched again immediately.
     fn at(url: &str, longest: Duration) -> Published {
-        let ages = Ages { between_reads: Duration::ZERO, without_keys: Duration::ZERO, longest, ..FETCHED };
-        Published { ages, ..Published::at_url(url).unwrap() }
+        let ages = Ages {
+            between_reads: Duration::ZERO,
+            without_keys: Duration::ZERO,
+            longest,
+            ..FETCHED
+        };
+        Published {
+            ages,
+            ..Published::at_url(url).unwrap()
+        }
     }
 
-    async fn serve(answer: impl Fn() -> (StatusCode, String) + Clone + Send + Sync + 'static) -> String {
+    async fn serve(
+        answer: impl Fn() -> (StatusCode, String) + Clone + Send + Sync + 'static,
+    ) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let handler = async move || answer();
-        tokio::spawn(async move { axum::serve(listener, Router::new().route("/", get(handler))).await });
+        tokio::spawn(
+            async move { axum::serve(listener, Router::new().route("/", get(handler))).await },
+        );
         url
     }
 
@@ -337,12 +438,25 @@ mod tests {
     async fn a_key_file_is_read_again_and_known_keys_are_used_while_it_is_malformed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let write = |text: &str| std::fs::write(file.path(), text).unwrap();
-        assert!(matches!(Published::in_file(Path::new("/nowhere")), Err(JwtError::Unreadable { .. })));
+        assert!(matches!(
+            Published::in_file(Path::new("/nowhere")),
+            Err(JwtError::Unreadable { .. })
+        ));
         write("no keys");
-        assert!(matches!(Published::in_file(file.path()), Err(JwtError::KeySet { .. })));
+        assert!(matches!(
+            Published::in_file(file.path()),
+            Err(JwtError::KeySet { .. })
+        ));
         write(&key_set_of(1));
-        let ages = Ages { fresh: Duration::ZERO, between_reads: Duration::ZERO, ..READ };
-        let published = Published { ages, ..Published::in_file(file.path()).unwrap() };
+        let ages = Ages {
+            fresh: Duration::ZERO,
+            between_reads: Duration::ZERO,
+            ..READ
+        };
+        let published = Published {
+            ages,
+            ..Published::in_file(file.path()).unwrap()
+        };
         let count = async || published.keys(|_| true).await.unwrap().len();
         assert_eq!(count().await, 1);
         write(&key_set_of(2));
@@ -362,9 +476,19 @@ mod tests {
         };
         let url = serve(handler).await;
         let published = at(&url, FETCHED.longest);
-        let count = async |wanted: usize| published.keys(|keys| keys.len() >= wanted).await.unwrap().len();
+        let count = async |wanted: usize| {
+            published
+                .keys(|keys| keys.len() >= wanted)
+                .await
+                .unwrap()
+                .len()
+        };
         assert_eq!((count(1).await, count(1).await), (1, 1));
-        assert_eq!(FETCHES.load(Ordering::SeqCst), 1, "sufficient keys are not fetched again");
+        assert_eq!(
+            FETCHES.load(Ordering::SeqCst),
+            1,
+            "sufficient keys are not fetched again"
+        );
         assert_eq!(count(2).await, 1, "known keys are used");
         assert_eq!(count(2).await, 2);
         assert_eq!(FETCHES.load(Ordering::SeqCst), 3);
@@ -382,12 +506,15 @@ mod tests {
             }
             key_set_of(1 + count.fetch_add(1, Ordering::SeqCst))
         };
-        tokio::spawn(async move { axum::serve(listener, Router::new().route("/", get(handler))).await });
+        tokio::spawn(
+            async move { axum::serve(listener, Router::new().route("/", get(handler))).await },
+        );
         (url, requests)
     }
 
     #[tokio::test]
-    async fn old_keys_are_used_while_they_are_read_again_and_a_dropped_request_does_not_stop_the_read() {
+    async fn old_keys_are_used_while_they_are_read_again_and_a_dropped_request_does_not_stop_the_read()
+     {
         let gate = Arc::new(tokio::sync::Semaphore::new(0));
         let (url, requests) = serve_slowly(gate.clone()).await;
         let mut published = at(&url, FETCHED.longest);
@@ -399,7 +526,10 @@ mod tests {
         assert_eq!(requests.load(Ordering::SeqCst), 2, "one read at a time");
         {
             let mut needs_new = std::pin::pin!(published.keys(|keys| keys.len() > 1));
-            assert!(futures_util::poll!(&mut needs_new).is_pending(), "a request that needs a new key waits");
+            assert!(
+                futures_util::poll!(&mut needs_new).is_pending(),
+                "a request that needs a new key waits"
+            );
         }
         gate.add_permits(1);
         let mut runs = published.last_read.lock().unwrap().clone().unwrap().runs;
@@ -417,9 +547,17 @@ mod tests {
             key[name] = value.into();
             key
         };
-        let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
+        let set = |keys: &[&Value]| {
+            key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len())
+        };
         assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
-        for unusable in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
+        for unusable in [
+            secret.clone(),
+            with("use", "enc"),
+            with("alg", "HS256"),
+            with("alg", "RSA-OAEP"),
+            json!(7),
+        ] {
             assert!(set(&[&unusable]).is_err(), "{unusable}");
         }
         assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());

@@ -57,26 +57,52 @@ impl JwtVerifier {
             (_, Some(path), _) => Keys::Published(Published::in_file(path)?),
             (.., Some(secret)) => {
                 let decoding = DecodingKey::from_secret(secret.expose_secret().as_bytes());
-                Keys::Fixed([Key { id: None, algorithm: Algorithm::HS256, decoding }].into())
+                Keys::Fixed(
+                    [Key {
+                        id: None,
+                        algorithm: Algorithm::HS256,
+                        decoding,
+                    }]
+                    .into(),
+                )
             }
             (None, None, None) => return Err(JwtError::NoKeys),
         };
         let sign_in_audience = config.sign_in_audience();
-        let Jwt { issuer, audience, user_claim, .. } = config.clone();
-        Ok(JwtVerifier { keys, issuer, audience, sign_in_audience, user_claim })
+        let Jwt {
+            issuer,
+            audience,
+            user_claim,
+            ..
+        } = config.clone();
+        Ok(JwtVerifier {
+            keys,
+            issuer,
+            audience,
+            sign_in_audience,
+            user_claim,
+        })
     }
 
     /// Verifies a bearer token of the API. Returns its user, or None if it is invalid.
     pub async fn user(&self, token: &str) -> Result<Option<UserId>, Problem> {
-        Ok(self.verify(token, Purpose::Api).await?.map(|verified| verified.user))
+        Ok(self
+            .verify(token, Purpose::Api)
+            .await?
+            .map(|verified| verified.user))
     }
 
     /// Verifies the token of a sign-in link. Returns its user, and the time from which the token would be rejected anyway: until then the
     /// caller must prevent a second use.
     pub async fn link(&self, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
-        let Some(Verified { user, expires_at }) = self.verify(token, Purpose::SignIn).await? else { return Ok(None) };
+        let Some(Verified { user, expires_at }) = self.verify(token, Purpose::SignIn).await? else {
+            return Ok(None);
+        };
         let rejected_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
-        Ok(Some((user, Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX))))
+        Ok(Some((
+            user,
+            Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX),
+        )))
     }
 
     /// The error is that the keys are unavailable.
@@ -102,7 +128,11 @@ impl JwtVerifier {
         };
         let mut reason = "no key matches its header".to_owned();
         for key in keys.iter().filter(|key| matches(key)) {
-            match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
+            match decode::<Map<String, Value>>(
+                token,
+                &key.decoding,
+                &self.validation(key.algorithm),
+            ) {
                 Ok(token) => {
                     return self
                         .check(&token.claims, purpose)
@@ -119,34 +149,56 @@ impl JwtVerifier {
         let checked = self.check_claims(claims, purpose);
         if let (Err(reason), Purpose::SignIn) = (&checked, purpose) {
             // The platform generated this link: its developers need the reason.
-            tracing::info!(reason, "rejected a sign-in link that the platform has signed");
+            tracing::info!(
+                reason,
+                "rejected a sign-in link that the platform has signed"
+            );
         }
         checked
     }
 
-    fn check_claims(&self, claims: &Map<String, Value>, purpose: Purpose) -> Result<Verified, String> {
+    fn check_claims(
+        &self,
+        claims: &Map<String, Value>,
+        purpose: Purpose,
+    ) -> Result<Verified, String> {
         let (wanted, other) = match purpose {
             Purpose::Api => (&self.audience, &self.sign_in_audience),
             Purpose::SignIn => (&self.sign_in_audience, &self.audience),
         };
-        let is_for = |audience: &str| claims.get("aud").is_some_and(|claim| names(claim, audience));
+        let is_for = |audience: &str| {
+            claims
+                .get("aud")
+                .is_some_and(|claim| names(claim, audience))
+        };
         if !is_for(wanted) || is_for(other) {
             return Err(format!("the claim aud must name {wanted} and not {other}"));
         }
         let user = claims.get(&self.user_claim).and_then(user);
         let user = user.ok_or("the claim auth.jwt.user_claim names no user")?;
-        let expires_at = claims.get("exp").and_then(Value::as_f64).ok_or("the claim exp is not a number")?;
-        let issued_at =
-            claims.get("iat").map(|claim| claim.as_f64().ok_or("the claim iat is not a number")).transpose()?;
+        let expires_at = claims
+            .get("exp")
+            .and_then(Value::as_f64)
+            .ok_or("the claim exp is not a number")?;
+        let issued_at = claims
+            .get("iat")
+            .map(|claim| claim.as_f64().ok_or("the claim iat is not a number"))
+            .transpose()?;
         let latest = Timestamp::now().as_second() + LEEWAY_SECONDS as i64;
         if issued_at.is_some_and(|issued_at| issued_at > latest as f64) {
             return Err("the claim iat is in the future".to_owned());
         }
-        let lives_long = issued_at.is_none_or(|issued_at| expires_at - issued_at > MAX_LINK_SECONDS);
+        let lives_long =
+            issued_at.is_none_or(|issued_at| expires_at - issued_at > MAX_LINK_SECONDS);
         if purpose == Purpose::SignIn && lives_long {
-            return Err(format!("the claim exp must be at most {MAX_LINK_SECONDS} s after iat"));
+            return Err(format!(
+                "the claim exp must be at most {MAX_LINK_SECONDS} s after iat"
+            ));
         }
-        Ok(Verified { user, expires_at: expires_at.ceil() as i64 })
+        Ok(Verified {
+            user,
+            expires_at: expires_at.ceil() as i64,
+        })
     }
 
     fn validation(&self, algorithm: Algorithm) -> Validation {
@@ -185,7 +237,8 @@ fn user(claim: &Value) -> Option<UserId> {
         Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
         _ => return None,
     };
-    let is_plain = (1..=MAX_USER_LENGTH).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    let is_plain = (1..=MAX_USER_LENGTH).contains(&text.chars().count())
+        && !text.chars().any(char::is_control);
     is_plain.then(|| UserId(text.into()))
 }
 
@@ -201,9 +254,12 @@ mod tests {
 
     #[test]
     fn a_header_with_critical_extensions_is_not_understood() {
-        assert!(check_extensions(&header(json!({ "alg": "HS256", "policy": "read-only" }))).is_ok());
+        assert!(
+            check_extensions(&header(json!({ "alg": "HS256", "policy": "read-only" }))).is_ok()
+        );
         for extensions in [json!(["policy"]), json!(["exp", "b64"]), json!([])] {
-            let header = header(json!({ "alg": "HS256", "crit": extensions, "policy": "read-only" }));
+            let header =
+                header(json!({ "alg": "HS256", "crit": extensions, "policy": "read-only" }));
             assert!(check_extensions(&header).is_err(), "{extensions}");
         }
     }
@@ -213,7 +269,14 @@ mod tests {
         let named = |claim: Value| user(&claim).map(|user| user.to_string());
         assert_eq!(named(json!("user-7")), Some("user-7".into()));
         assert_eq!(named(json!(42)), Some("42".into()));
-        for none in [json!(""), json!(4.5), json!(null), json!(["7"]), json!("a\u{0}"), json!("x".repeat(201))] {
+        for none in [
+            json!(""),
+            json!(4.5),
+            json!(null),
+            json!(["7"]),
+            json!("a\u{0}"),
+            json!("x".repeat(201)),
+        ] {
             assert_eq!(named(none.clone()), None, "{none}");
         }
     }

@@ -6,12 +6,16 @@ use jsonwebtoken::errors::{ErrorKind, Result};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
 use ring::hmac;
 use ring::signature::{
-    self as algorithms, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
+    self as algorithms, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey,
+    VerificationAlgorithm,
 };
 use signature::{Error, Verifier};
 
-static PROVIDER: CryptoProvider =
-    CryptoProvider { signer_factory: signer, verifier_factory: verifier, key_utils: KeyUtils::new_unimplemented() };
+static PROVIDER: CryptoProvider = CryptoProvider {
+    signer_factory: signer,
+    verifier_factory: verifier,
+    key_utils: KeyUtils::new_unimplemented(),
+};
 
 /// Makes `jsonwebtoken` verify with ring. Must be called before the first token is verified; further calls change nothing.
 pub fn install() {
@@ -29,7 +33,11 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
         return Err(ErrorKind::InvalidKeyFormat.into());
     }
     let scheme = Scheme::of(*algorithm).ok_or(ErrorKind::InvalidAlgorithm)?;
-    Ok(Box::new(RingVerifier { algorithm: *algorithm, scheme, key: key.clone() }))
+    Ok(Box::new(RingVerifier {
+        algorithm: *algorithm,
+        scheme,
+        key: key.clone(),
+    }))
 }
 
 /// How ring verifies one algorithm.

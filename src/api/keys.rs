@@ -29,7 +29,9 @@ pub struct RegenerateSecret {
 impl FromMembers for RegenerateSecret {
     fn from_members(members: &mut Members, _: &Manage) -> Option<Self> {
         let overlap = members.optional("overlap", string(|text| text.parse::<Overlap>()));
-        Some(RegenerateSecret { overlap: overlap?.unwrap_or_default() })
+        Some(RegenerateSecret {
+            overlap: overlap?.unwrap_or_default(),
+        })
     }
 }
 
@@ -68,8 +70,19 @@ pub async fn regenerate_secret(
     // First, so that an unknown webhook is reported before errors of the body.
     state.manage().webhook(&actor.user, id).await?;
     let RegenerateSecret { overlap } = body.read(state.manage())?;
-    let NewKeys { secret, public_key, previous_expires_at } =
-        state.manage().regenerate_secret(&actor, id, overlap).await?;
+    let NewKeys {
+        secret,
+        public_key,
+        previous_expires_at,
+    } = state
+        .manage()
+        .regenerate_secret(&actor, id, overlap)
+        .await?;
     let previous_secret_expires_at = previous_expires_at.map(millis);
-    Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned(), public_key, previous_secret_expires_at }))
+    Ok(Json(NewSecret {
+        id,
+        secret: secret.expose_secret().to_owned(),
+        public_key,
+        previous_secret_expires_at,
+    }))
 }

@@ -23,14 +23,29 @@ pub struct Known<K> {
 impl<K: Eq + Hash> Known<K> {
     /// Remembers up to `capacity` credentials.
     pub fn new(limits: &config::Limits, capacity: usize) -> Known<K> {
-        let (rate, burst) = (limits.requests_per_second.saturating_mul(UNKNOWN), limits.burst.saturating_mul(UNKNOWN));
-        Known { valid: Mutex::default(), capacity, unknown: RateLimit::per_second(rate, burst) }
+        let (rate, burst) = (
+            limits.requests_per_second.saturating_mul(UNKNOWN),
+            limits.burst.saturating_mul(UNKNOWN),
+        );
+        Known {
+            valid: Mutex::default(),
+            capacity,
+            unknown: RateLimit::per_second(rate, burst),
+        }
     }
 
     /// Counts a lookup. The error is the number of seconds to wait.
     pub fn check(&self, credential: &K) -> Result<(), u64> {
-        let is_known = self.valid.lock().expect("no holder of this lock panics").contains(credential);
-        if is_known { Ok(()) } else { self.unknown.check(&()) }
+        let is_known = self
+            .valid
+            .lock()
+            .expect("no holder of this lock panics")
+            .contains(credential);
+        if is_known {
+            Ok(())
+        } else {
+            self.unknown.check(&())
+        }
     }
 
     /// Records the result of a lookup.
@@ -57,7 +72,11 @@ mod tests {
     #[test]
     fn only_lookups_of_unknown_credentials_are_limited() {
         let unknown = RateLimit::one_per_minute(NonZeroU32::new(11).unwrap());
-        let known = Known { valid: Mutex::default(), capacity: 2, unknown };
+        let known = Known {
+            valid: Mutex::default(),
+            capacity: 2,
+            unknown,
+        };
         known.record(0, true);
         let refused = (1..100).find(|guess| known.check(guess).is_err());
         assert_eq!(refused, Some(12));

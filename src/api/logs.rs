@@ -103,7 +103,9 @@ impl From<Entry> for LogEntryBody {
             round: entry.round,
             timestamp: millis(entry.started_at),
             outcome: entry.outcome,
-            error: entry.error.map(|(kind, message)| LogError { kind, message }),
+            error: entry
+                .error
+                .map(|(kind, message)| LogError { kind, message }),
             test: entry.test,
             repaired: entry.repaired,
         }
@@ -137,7 +139,10 @@ pub async fn list(
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Log(webhook)));
-    let event = parameters.optional("event", |name| name.parse().map_err(|error: UnknownEvent| error.to_string()));
+    let event = parameters.optional("event", |name| {
+        name.parse()
+            .map_err(|error: UnknownEvent| error.to_string())
+    });
     let outcome = parameters.optional("outcome", query::outcome);
     let (since, until) = parameters.period();
     let filter = LogFilter {
@@ -145,13 +150,17 @@ pub async fn list(
         outcome,
         since,
         until,
-        status: parameters
-            .optional("status", |name| StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))),
+        status: parameters.optional("status", |name| {
+            StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))
+        }),
     };
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;
-    let page = state.manage().log(&user, webhook, &filter, cursor, limit).await?;
+    let page = state
+        .manage()
+        .log(&user, webhook, &filter, cursor, limit)
+        .await?;
     Ok(Page::<LogEntryBody>::from(page).response(&target))
 }
 
@@ -170,11 +179,19 @@ pub async fn read(
     LogId { webhook, log }: LogId,
 ) -> Result<Json<LogDetailBody>, Problem> {
     let LogEntry { detail, request } = state.manage().log_entry(&user, webhook, log).await?;
-    let (request_headers, request_body) = request.map(|request| (request.headers, request.body)).unzip();
+    let (request_headers, request_body) = request
+        .map(|request| (request.headers, request.body))
+        .unzip();
     Ok(Json(LogDetailBody {
         entry: detail.entry.into(),
-        request: RequestBody { request_url: detail.url, request_headers, request_body },
-        response_body: detail.response_body.map(|body| String::from_utf8_lossy(&body).into_owned()),
+        request: RequestBody {
+            request_url: detail.url,
+            request_headers,
+            request_body,
+        },
+        response_body: detail
+            .response_body
+            .map(|body| String::from_utf8_lossy(&body).into_owned()),
     }))
 }
 
@@ -211,6 +228,12 @@ pub async fn redeliver(
     Changer(actor): Changer,
     LogId { webhook, log }: LogId,
 ) -> Result<(StatusCode, Json<RedeliveryBody>), Problem> {
-    let Redelivery { delivery: delivery_id, round } = state.manage().redeliver(&actor, webhook, log).await?;
-    Ok((StatusCode::ACCEPTED, Json(RedeliveryBody { delivery_id, round })))
+    let Redelivery {
+        delivery: delivery_id,
+        round,
+    } = state.manage().redeliver(&actor, webhook, log).await?;
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(RedeliveryBody { delivery_id, round }),
+    ))
 }

@@ -16,7 +16,8 @@ const MAX_REQUEST_ID_LENGTH: usize = 128;
 /// Accepts the client's request id, or creates one. The server log and the response contain it.
 pub async fn request_id(request: Request, next: Next) -> Response {
     let id = given_id(request.headers()).unwrap_or_else(|| {
-        HeaderValue::try_from(Uuid::now_v7().to_string()).expect("a UUID consists of hexadecimal digits and hyphens")
+        HeaderValue::try_from(Uuid::now_v7().to_string())
+            .expect("a UUID consists of hexadecimal digits and hyphens")
     });
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::info_span!("request", id = shown, method = %request.method(), path = request.uri().path());
@@ -30,7 +31,8 @@ fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let id = headers.get(REQUEST_ID)?;
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
     let bytes = id.as_bytes();
-    ((1..=MAX_REQUEST_ID_LENGTH).contains(&bytes.len()) && bytes.iter().all(plain)).then(|| id.clone())
+    ((1..=MAX_REQUEST_ID_LENGTH).contains(&bytes.len()) && bytes.iter().all(plain))
+        .then(|| id.clone())
 }
 
 /// Adds headers that forbid browsers and proxies to cache, frame, sniff or execute responses: they contain one user's data.
@@ -39,11 +41,17 @@ pub async fn protect(request: Request, next: Next) -> Response {
     let headers = [
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; frame-ancestors 'none'",
+        ),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     for (name, value) in headers {
-        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+        response
+            .headers_mut()
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
     }
     response
 }

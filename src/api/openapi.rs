@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, ServerBuilder};
+use utoipa::openapi::{
+    ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, ServerBuilder,
+};
 use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -45,7 +47,8 @@ pub fn document_json(base_path: &str) -> Value {
 
 /// The document as it is served and as `walhook openapi` prints it.
 pub fn document_text(base_path: &str) -> String {
-    let mut text = serde_json::to_string_pretty(&document_json(base_path)).expect("the document is representable");
+    let mut text = serde_json::to_string_pretty(&document_json(base_path))
+        .expect("the document is representable");
     text.push('\n');
     text
 }
@@ -56,7 +59,12 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
         .title("Walhook management API")
         .description(Some(description))
         .version(env!("CARGO_PKG_VERSION"))
-        .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
+        .license(Some(
+            LicenseBuilder::new()
+                .name("Apache-2.0")
+                .identifier(Some("Apache-2.0"))
+                .build(),
+        ))
         .build();
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
@@ -65,7 +73,9 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
     let platform = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("JWT")
-        .description(Some("A token of the platform, if the service is configured to accept them"))
+        .description(Some(
+            "A token of the platform, if the service is configured to accept them",
+        ))
         .build();
     let components = ComponentsBuilder::from(collected.components.unwrap_or_default())
         .security_scheme(TOKEN, SecurityScheme::Http(token))
@@ -76,8 +86,13 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
         .build();
     OpenApiBuilder::new()
         .info(info)
-        .servers(Some([ServerBuilder::new().url(if base_path.is_empty() { "/" } else { base_path }).build()]))
-        .security(Some([SecurityRequirement::new(TOKEN, [""; 0]), SecurityRequirement::new(PLATFORM, [""; 0])]))
+        .servers(Some([ServerBuilder::new()
+            .url(if base_path.is_empty() { "/" } else { base_path })
+            .build()]))
+        .security(Some([
+            SecurityRequirement::new(TOKEN, [""; 0]),
+            SecurityRequirement::new(PLATFORM, [""; 0]),
+        ]))
         .paths(collected.paths)
         .components(Some(components))
         .build()

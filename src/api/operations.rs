@@ -38,17 +38,39 @@ pub fn router(metrics: RenderMetrics, readiness: Readiness) -> Router {
 }
 
 async fn render(State(state): State<OperationsState>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], (state.metrics)()).into_response()
+    (
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        (state.metrics)(),
+    )
+        .into_response()
 }
 
 async fn alive() -> Json<Health> {
-    Json(Health { status: "ok", reasons: Vec::new() })
+    Json(Health {
+        status: "ok",
+        reasons: Vec::new(),
+    })
 }
 
 async fn ready(State(state): State<OperationsState>) -> (StatusCode, Json<Health>) {
     let reasons = (state.readiness)().await;
     match reasons.is_empty() {
-        true => (StatusCode::OK, Json(Health { status: "ready", reasons })),
-        false => (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "not ready", reasons })),
+        true => (
+            StatusCode::OK,
+            Json(Health {
+                status: "ready",
+                reasons,
+            }),
+        ),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(Health {
+                status: "not ready",
+                reasons,
+            }),
+        ),
     }
 }

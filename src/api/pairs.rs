@@ -18,17 +18,28 @@ impl Pairs {
         if pairs.len() > MAX_PAIRS {
             return Err(Problem::too_many_pairs(MAX_PAIRS));
         }
-        Ok(Pairs(pairs.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()))
+        Ok(Pairs(
+            pairs
+                .into_iter()
+                .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .collect(),
+        ))
     }
 
     /// Returns the value of the first pair of that name.
     pub fn first(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(given, _)| given == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Returns the values of all pairs of that name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(given, _)| given == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Returns the name of each pair.
@@ -55,6 +66,9 @@ mod tests {
         assert_eq!(pairs.except("a").count(), 2);
         assert!(Pairs::parse("a&".repeat(MAX_PAIRS).as_bytes()).is_ok());
         let problem = Pairs::parse("a&".repeat(MAX_PAIRS + 1).as_bytes()).unwrap_err();
-        assert!(problem.status() == 422 && problem.detail().contains("256"), "{problem:?}");
+        assert!(
+            problem.status() == 422 && problem.detail().contains("256"),
+            "{problem:?}"
+        );
     }
 }

@@ -51,17 +51,27 @@ pub struct FieldError {
 
 impl FieldError {
     pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        FieldError { pointer: pointer.into(), detail: detail.into(), is_transient: false }
+        FieldError {
+            pointer: pointer.into(),
+            detail: detail.into(),
+            is_transient: false,
+        }
     }
 
     /// The error of a member of the body, or of a parameter of the query.
     pub fn member(name: &str, detail: impl Into<String>) -> Self {
-        FieldError::new(format!("/{}", name.replace('~', "~0").replace('/', "~1")), detail)
+        FieldError::new(
+            format!("/{}", name.replace('~', "~0").replace('/', "~1")),
+            detail,
+        )
     }
 
     /// Marks the error as one that the same value may not have later: it depends on the time, or on what can be changed.
     pub fn transient(self) -> FieldError {
-        FieldError { is_transient: true, ..self }
+        FieldError {
+            is_transient: true,
+            ..self
+        }
     }
 }
 
@@ -153,9 +163,22 @@ kinds! {
 
 impl Kind {
     fn with(self, detail: impl Into<Cow<'static, str>>) -> Problem {
-        let Kind { status, slug, title, meaning: _ } = self;
+        let Kind {
+            status,
+            slug,
+            title,
+            meaning: _,
+        } = self;
         let (errors, header, is_transient) = (Vec::new(), None, false);
-        Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors, header, is_transient }))
+        Problem(Box::new(Details {
+            status,
+            slug,
+            title,
+            detail: detail.into(),
+            errors,
+            header,
+            is_transient,
+        }))
     }
 
     fn listing(self, mut errors: Vec<FieldError>) -> Problem {
@@ -235,7 +258,9 @@ impl Problem {
     }
 
     pub fn cross_site() -> Problem {
-        CROSS_SITE.with("a page of another site sent this request: open this service itself and try again")
+        CROSS_SITE.with(
+            "a page of another site sent this request: open this service itself and try again",
+        )
     }
 
     pub fn not_found(detail: &'static str) -> Problem {
@@ -251,11 +276,14 @@ impl Problem {
     }
 
     pub fn malformed_idempotency_key() -> Problem {
-        KEY_MALFORMED.with("Idempotency-Key: expected one header of 1 to 255 printable ASCII characters")
+        KEY_MALFORMED
+            .with("Idempotency-Key: expected one header of 1 to 255 printable ASCII characters")
     }
 
     pub fn idempotency_key_reused() -> Problem {
-        KEY_REUSED.with("this Idempotency-Key was used for another request within 24 hours: choose a new one")
+        KEY_REUSED.with(
+            "this Idempotency-Key was used for another request within 24 hours: choose a new one",
+        )
     }
 
     pub fn idempotency_key_in_use() -> Problem {
@@ -289,11 +317,15 @@ impl Problem {
     }
 
     pub fn too_many_pairs(limit: usize) -> Problem {
-        VALIDATION_FAILED.with(format!("a query or a form may have at most {limit} parameters"))
+        VALIDATION_FAILED.with(format!(
+            "a query or a form may have at most {limit} parameters"
+        ))
     }
 
     pub fn rate_limited(seconds: u64) -> Problem {
-        RATE_LIMITED.with(format!("too many requests: wait {seconds} s")).retry_after(seconds)
+        RATE_LIMITED
+            .with(format!("too many requests: wait {seconds} s"))
+            .retry_after(seconds)
     }
 
     pub fn share_exhausted() -> Problem {
@@ -308,11 +340,15 @@ impl Problem {
     }
 
     pub fn keys_unavailable() -> Problem {
-        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(5)
+        UNAVAILABLE
+            .with("the service cannot fetch the keys that verify tokens at the moment")
+            .retry_after(5)
     }
 
     pub fn overloaded() -> Problem {
-        UNAVAILABLE.with("the service is handling as many requests as allowed: try again").retry_after(1)
+        UNAVAILABLE
+            .with("the service is handling as many requests as allowed: try again")
+            .retry_after(1)
     }
 
     pub fn took_too_long() -> Problem {
@@ -321,7 +357,9 @@ impl Problem {
     }
 
     pub fn unavailable() -> Problem {
-        UNAVAILABLE.with("the service cannot reach its store at the moment").retry_after(1)
+        UNAVAILABLE
+            .with("the service cannot reach its store at the moment")
+            .retry_after(1)
     }
 }
 
@@ -345,10 +383,13 @@ impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let detail = fault.to_string();
         match fault {
-            Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchEvent | Fault::NoSuchJob => {
-                NOT_FOUND.with(detail)
+            Fault::NoSuchWebhook
+            | Fault::NoSuchLogEntry
+            | Fault::NoSuchEvent
+            | Fault::NoSuchJob => NOT_FOUND.with(detail),
+            Fault::BlockedHost(reason) => {
+                Problem::validation(vec![FieldError::new("/url", reason).transient()])
             }
-            Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason).transient()]),
             Fault::InvalidOptions(faults) => {
                 let error = |fault: &OptionFault| FieldError::new(fault.pointer(), &*fault.detail);
                 Problem::validation(faults.iter().map(error).collect())
@@ -363,11 +404,15 @@ impl From<Fault> for Problem {
             Fault::TooManyStreams => TOO_MANY_STREAMS.with(detail).retry_after(15),
             Fault::FeedInPreparation => FEED_IN_PREPARATION.with(detail).retry_after(30),
             Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
-            Fault::TestQuota { retry_after_seconds }
-            | Fault::SearchLimit { retry_after_seconds }
-            | Fault::JobCountLimit { retry_after_seconds } => {
-                RATE_LIMITED.with(detail).retry_after(retry_after_seconds)
+            Fault::TestQuota {
+                retry_after_seconds,
             }
+            | Fault::SearchLimit {
+                retry_after_seconds,
+            }
+            | Fault::JobCountLimit {
+                retry_after_seconds,
+            } => RATE_LIMITED.with(detail).retry_after(retry_after_seconds),
             Fault::Store(error) => error.into(),
             Fault::Internal => Problem::internal(),
         }

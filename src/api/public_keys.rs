@@ -43,7 +43,12 @@ struct KeyBody {
 
 impl From<&PublicKey> for KeyBody {
     fn from(key: &PublicKey) -> Self {
-        KeyBody { id: key.id(), algorithm: "ed25519", public_key: key.text(), expires_at: key.expires_at.map(millis) }
+        KeyBody {
+            id: key.id(),
+            algorithm: "ed25519",
+            public_key: key.text(),
+            expires_at: key.expires_at.map(millis),
+        }
     }
 }
 
@@ -55,7 +60,10 @@ pub async fn read(
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     reject_unknown(&query.unwrap_or_default(), &["webhook", "cursor"])?;
-    let webhook = parameters.optional("webhook", |text| text.parse::<Uuid>().map_err(|_| "expected a UUID".to_owned()));
+    let webhook = parameters.optional("webhook", |text| {
+        text.parse::<Uuid>()
+            .map_err(|_| "expected a UUID".to_owned())
+    });
     let after = parameters.position("cursor", |text| {
         PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())
     });
@@ -63,13 +71,21 @@ pub async fn read(
     let published = state.published_keys.current(state.manage()).await?;
     Ok(match webhook {
         Some(webhook) => short_json(body(published.of(webhook), None)),
-        None => published.page(&after.unwrap_or_default()).response(&headers),
+        None => published
+            .page(&after.unwrap_or_default())
+            .response(&headers),
     })
 }
 
-fn body<'a>(keys: impl IntoIterator<Item = &'a PublicKey>, next: Option<PublicKeyCursor>) -> Vec<u8> {
+fn body<'a>(
+    keys: impl IntoIterator<Item = &'a PublicKey>,
+    next: Option<PublicKeyCursor>,
+) -> Vec<u8> {
     let keys = keys.into_iter().map(KeyBody::from).collect();
-    let body = Body { keys, next_cursor: next.map(|cursor| cursor.to_string()) };
+    let body = Body {
+        keys,
+        next_cursor: next.map(|cursor| cursor.to_string()),
+    };
     serde_json::to_vec(&body).expect("strings can be serialized")
 }
 
@@ -96,13 +112,19 @@ impl Published {
         let pages = keys.chunks(PAGE).enumerate().filter_map(page).collect();
         // The present key of a webhook is before the previous one.
         keys.sort_by_key(|key| (key.webhook, key.expires_at.is_some()));
-        Published { keys, pages, end: Document::json(body([], None)) }
+        Published {
+            keys,
+            pages,
+            end: Document::json(body([], None)),
+        }
     }
 
     /// The keys of a webhook: the present one, and the previous one during an overlap.
     fn of(&self, webhook: Uuid) -> impl Iterator<Item = &PublicKey> {
         let start = self.keys.partition_point(|key| key.webhook < webhook);
-        self.keys[start..].iter().take_while(move |key| key.webhook == webhook)
+        self.keys[start..]
+            .iter()
+            .take_while(move |key| key.webhook == webhook)
     }
 
     /// The page with the first key after the cursor. It may begin before the cursor, if keys were removed since that was made.
@@ -129,11 +151,20 @@ struct Read {
 
 impl PublishedKeys {
     pub fn new() -> PublishedKeys {
-        PublishedKeys { last: Mutex::new(Read { keys: None, due_at: Instant::now() }), reading: Default::default() }
+        PublishedKeys {
+            last: Mutex::new(Read {
+                keys: None,
+                due_at: Instant::now(),
+            }),
+            reading: Default::default(),
+        }
     }
 
     fn last(&self) -> Read {
-        self.last.lock().expect("no holder of this lock panics").clone()
+        self.last
+            .lock()
+            .expect("no holder of this lock panics")
+            .clone()
     }
 
     /// Returns the keys, after reading them again if they are old. Those that cannot be read again are still served.
@@ -160,7 +191,10 @@ impl PublishedKeys {
         let began_at = Instant::now();
         let keys = match manage.public_keys().await {
             // On a thread of its own: compressing takes milliseconds for each page.
-            Ok(keys) => tokio::task::spawn_blocking(move || Arc::new(Published::new(keys))).await.ok().or(known),
+            Ok(keys) => tokio::task::spawn_blocking(move || Arc::new(Published::new(keys)))
+                .await
+                .ok()
+                .or(known),
             Err(error) => {
                 // Logs the error.
                 let _ = Problem::from(error);
@@ -168,6 +202,9 @@ impl PublishedKeys {
             }
         };
         let pause = REFRESH.max(began_at.elapsed() * READ_SHARE);
-        *self.last.lock().expect("no holder of this lock panics") = Read { keys, due_at: Instant::now() + pause };
+        *self.last.lock().expect("no holder of this lock panics") = Read {
+            keys,
+            due_at: Instant::now() + pause,
+        };
     }
 }

@@ -50,7 +50,9 @@ impl<S: Send + Sync> FromRequestParts<S> for WebhookId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, state).await;
-        id(&path, "webhook").map(WebhookId).ok_or_else(|| Fault::NoSuchWebhook.into())
+        id(&path, "webhook")
+            .map(WebhookId)
+            .ok_or_else(|| Fault::NoSuchWebhook.into())
     }
 }
 
@@ -59,7 +61,9 @@ impl<S: Send + Sync> FromRequestParts<S> for EventId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, state).await;
-        id(&path, "id").map(EventId).ok_or_else(|| Fault::NoSuchEvent.into())
+        id(&path, "id")
+            .map(EventId)
+            .ok_or_else(|| Fault::NoSuchEvent.into())
     }
 }
 
@@ -69,7 +73,10 @@ impl<S: Send + Sync> FromRequestParts<S> for LogId {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, state).await;
         let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
-        Ok(LogId { webhook, log: id(&path, "log").ok_or(Fault::NoSuchLogEntry)? })
+        Ok(LogId {
+            webhook,
+            log: id(&path, "log").ok_or(Fault::NoSuchLogEntry)?,
+        })
     }
 }
 
@@ -79,7 +86,10 @@ impl<S: Send + Sync> FromRequestParts<S> for JobId {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, state).await;
         let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
-        Ok(JobId { webhook, job: id(&path, "job").ok_or(Fault::NoSuchJob)? })
+        Ok(JobId {
+            webhook,
+            job: id(&path, "job").ok_or(Fault::NoSuchJob)?,
+        })
     }
 }
 
@@ -110,9 +120,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         // The URI as the client wrote it: a nested router sees only the rest of the path.
-        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        let uri = parts
+            .extensions
+            .get::<OriginalUri>()
+            .map_or(&parts.uri, |original| &original.0);
         let path = uri.path().to_owned();
-        Ok(Parameters { path, ..Parameters::parse(uri.query().unwrap_or_default())? })
+        Ok(Parameters {
+            path,
+            ..Parameters::parse(uri.query().unwrap_or_default())?
+        })
     }
 }
 
@@ -127,11 +143,24 @@ impl Parameters {
     }
 
     /// Reads the parameter `name`. None if it is absent or invalid.
-    pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    pub fn optional<T>(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
         let mut values = self.pairs.all(name);
         let value = values.next()?;
-        let checked = if values.next().is_some() { Err("may occur once".to_owned()) } else { check(value) };
-        checked.map_err(|detail| self.errors.push(FieldError::new(format!("/{name}"), detail))).ok()
+        let checked = if values.next().is_some() {
+            Err("may occur once".to_owned())
+        } else {
+            check(value)
+        };
+        checked
+            .map_err(|detail| {
+                self.errors
+                    .push(FieldError::new(format!("/{name}"), detail))
+            })
+            .ok()
     }
 
     /// Reads every parameter `name`. Each may contain several values, separated by commas. Stops when there are as many errors as a
@@ -142,7 +171,8 @@ impl Parameters {
             match check(value) {
                 Ok(value) => values.push(value),
                 Err(detail) if self.errors.len() < MAX_ERRORS => {
-                    self.errors.push(FieldError::new(format!("/{name}"), detail));
+                    self.errors
+                        .push(FieldError::new(format!("/{name}"), detail));
                 }
                 Err(_) => break,
             }
@@ -156,7 +186,10 @@ impl Parameters {
 
     pub fn limit(&mut self) -> usize {
         let number = |text: &str| {
-            let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+            let limit = text
+                .parse()
+                .ok()
+                .filter(|limit| (1..=MAX_LIMIT).contains(limit));
             limit.ok_or_else(|| format!("expected a number from 1 to {MAX_LIMIT}"))
         };
         self.optional("limit", number).unwrap_or(DEFAULT_LIMIT)
@@ -164,11 +197,17 @@ impl Parameters {
 
     /// Reads the end of the previous page of a list.
     pub fn cursor(&mut self, list: List) -> Option<Cursor> {
-        self.position("cursor", |text| Cursor::parse(list, text).map_err(|error| error.to_string()))
+        self.position("cursor", |text| {
+            Cursor::parse(list, text).map_err(|error| error.to_string())
+        })
     }
 
     /// Reads where a list continues. An error is reported as that of a cursor, because the client may have taken it from another list.
-    pub fn position<T>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    pub fn position<T>(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
         let errors = self.errors.len();
         let position = self.optional(name, check);
         self.has_invalid_cursor |= self.errors.len() > errors;
@@ -196,8 +235,14 @@ impl Parameters {
     pub fn time(&mut self, name: &str) -> Option<Timestamp> {
         self.optional(name, |text| {
             // A plus sign that was not encoded arrives as a space.
-            let unencoded = || text.rsplit_once(' ').map(|(time, offset)| format!("{time}+{offset}"));
-            let parsed = text.parse::<Timestamp>().ok().or_else(|| unencoded()?.parse().ok());
+            let unencoded = || {
+                text.rsplit_once(' ')
+                    .map(|(time, offset)| format!("{time}+{offset}"))
+            };
+            let parsed = text
+                .parse::<Timestamp>()
+                .ok()
+                .or_else(|| unencoded()?.parse().ok());
             let parsed = parsed.map(|at| at.max(Timestamp::UNIX_EPOCH));
             parsed.ok_or_else(|| NOT_A_TIME.to_owned())
         })
@@ -205,7 +250,10 @@ impl Parameters {
 
     pub fn finish(self) -> Result<Target, Problem> {
         if self.errors.is_empty() {
-            Ok(Target { path: self.path, pairs: self.pairs })
+            Ok(Target {
+                path: self.path,
+                pairs: self.pairs,
+            })
         } else if self.has_invalid_cursor {
             Err(Problem::invalid_cursor(self.errors))
         } else {
@@ -225,7 +273,10 @@ impl Target {
     /// The `Link` header (RFC 8288) of the next page.
     fn next_link(&self, cursor: &str) -> Option<HeaderValue> {
         let mut query = form_urlencoded::Serializer::new(String::new());
-        let query = query.extend_pairs(self.pairs.except("cursor")).append_pair("cursor", cursor).finish();
+        let query = query
+            .extend_pairs(self.pairs.except("cursor"))
+            .append_pair("cursor", cursor)
+            .finish();
         HeaderValue::try_from(format!("<{}?{query}>; rel=\"next\"", self.path)).ok()
     }
 }
@@ -242,13 +293,19 @@ pub struct Page<T> {
 impl<R, T: From<R>> From<manage::Page<R>> for Page<T> {
     fn from(page: manage::Page<R>) -> Self {
         let data = page.items.into_iter().map(T::from).collect();
-        Page { data, next_cursor: page.next.map(|cursor| cursor.to_string()) }
+        Page {
+            data,
+            next_cursor: page.next.map(|cursor| cursor.to_string()),
+        }
     }
 }
 
 impl<T: Serialize> Page<T> {
     pub fn response(self, target: &Target) -> Response {
-        let link = self.next_cursor.as_deref().and_then(|cursor| target.next_link(cursor));
+        let link = self
+            .next_cursor
+            .as_deref()
+            .and_then(|cursor| target.next_link(cursor));
         let mut response = Json(self).into_response();
         if let Some(link) = link {
             response.headers_mut().insert(header::LINK, link);
@@ -269,7 +326,14 @@ mod tests {
     fn limits_are_from_1_to_100() {
         assert_eq!(parse("").limit(), DEFAULT_LIMIT);
         assert_eq!(parse("limit=100").limit(), 100);
-        for wrong in ["limit=0", "limit=101", "limit=-1", "limit=x", "limit=", "limit=1&limit=2"] {
+        for wrong in [
+            "limit=0",
+            "limit=101",
+            "limit=-1",
+            "limit=x",
+            "limit=",
+            "limit=1&limit=2",
+        ] {
             let mut parameters = parse(wrong);
             parameters.limit();
             assert!(parameters.finish().is_err(), "{wrong}");
@@ -279,23 +343,32 @@ mod tests {
     #[test]
     fn times_may_have_an_unencoded_plus() {
         let expected: Timestamp = "2026-03-01T08:05:00.5Z".parse().unwrap();
-        for query in
-            ["t=2026-03-01T09:05:00.500%2B01:00", "t=2026-03-01T09:05:00.500+01:00", "t=2026-03-01T08:05:00.5Z"]
-        {
+        for query in [
+            "t=2026-03-01T09:05:00.500%2B01:00",
+            "t=2026-03-01T09:05:00.500+01:00",
+            "t=2026-03-01T08:05:00.5Z",
+        ] {
             assert_eq!(parse(query).time("t"), Some(expected), "{query}");
         }
         let mut parameters = parse("t=yesterday");
         assert_eq!(parameters.time("t"), None);
         assert!(parameters.finish().is_err());
-        assert_eq!(parse("t=-000044-03-15T00:00:00Z").time("t"), Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(
+            parse("t=-000044-03-15T00:00:00Z").time("t"),
+            Some(Timestamp::UNIX_EPOCH)
+        );
     }
 
     #[test]
     fn the_next_page_has_the_same_parameters() {
         let parameters = parse("limit=2&cursor=old&since=2026-03-01T09:05:00%2B01:00&x=%3E");
-        let target = Parameters { path: "/base/webhooks".into(), ..parameters }.finish().unwrap();
-        let expected =
-            "</base/webhooks?limit=2&since=2026-03-01T09%3A05%3A00%2B01%3A00&x=%3E&cursor=new>; rel=\"next\"";
+        let target = Parameters {
+            path: "/base/webhooks".into(),
+            ..parameters
+        }
+        .finish()
+        .unwrap();
+        let expected = "</base/webhooks?limit=2&since=2026-03-01T09%3A05%3A00%2B01%3A00&x=%3E&cursor=new>; rel=\"next\"";
         assert_eq!(target.next_link("new").unwrap(), expected);
     }
 

@@ -45,8 +45,15 @@ impl FromMembers for RecoverWebhook {
         let dry_run = members.optional("dry_run", boolean);
         let (since, until) = (since?, until?);
         // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at once.
-        RecoveryDraft::new(since, until, None).map_err(|fault| report(members, fault)).ok()?;
-        Some(RecoverWebhook { since, until, outcome: outcome?, dry_run: dry_run?.unwrap_or(false) })
+        RecoveryDraft::new(since, until, None)
+            .map_err(|fault| report(members, fault))
+            .ok()?;
+        Some(RecoverWebhook {
+            since,
+            until,
+            outcome: outcome?,
+            dry_run: dry_run?.unwrap_or(false),
+        })
     }
 }
 
@@ -120,13 +127,30 @@ pub async fn recover(
     let dry_run = body.dry_run;
     let draft = body.draft().map_err(|_| Problem::internal())?;
     let (status, job_id, scope) = if dry_run {
-        (StatusCode::OK, None, manage.preview_recovery(&actor.user, id, draft).await?)
+        (
+            StatusCode::OK,
+            None,
+            manage.preview_recovery(&actor.user, id, draft).await?,
+        )
     } else {
         let started = manage.recover(&actor, id, draft).await?;
         (StatusCode::ACCEPTED, Some(started.id), started.scope)
     };
-    let JobScope { count, is_exact: count_is_exact, since, until } = scope;
+    let JobScope {
+        count,
+        is_exact: count_is_exact,
+        since,
+        until,
+    } = scope;
     let (since, until) = (millis(since), millis(until));
-    let body = RecoveryBody { job_id, recovery_id: job_id, count, count_is_exact, since, until, dry_run };
+    let body = RecoveryBody {
+        job_id,
+        recovery_id: job_id,
+        count,
+        count_is_exact,
+        since,
+        until,
+        dry_run,
+    };
     Ok((status, Json(body)))
 }

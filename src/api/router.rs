@@ -14,7 +14,9 @@ use super::document::Document;
 use super::problem::{KINDS, Problem};
 use super::state::ApiState;
 use super::strict_query::{self, StrictQuery};
-use super::{asyncapi, browser, conditional, idempotency, middleware, openapi, public_keys, session};
+use super::{
+    asyncapi, browser, conditional, idempotency, middleware, openapi, public_keys, session,
+};
 
 /// Returns the API's router. Its fallback responds to every unknown path, also for the routers that it is merged with.
 pub fn router(state: ApiState) -> Router {
@@ -29,14 +31,26 @@ pub fn router(state: ApiState) -> Router {
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
         .route_layer(from_fn_with_state(strict_query, strict_query::check))
         .route_layer(from_fn_with_state(state.clone(), session::protect))
-        .route("/openapi.json", get(async move |headers: HeaderMap| openapi_document.response(&headers)))
-        .route("/asyncapi.json", get(async move |headers: HeaderMap| asyncapi_document.response(&headers)))
-        .route("/docs", get(async move |headers: HeaderMap| docs.response(&headers)))
+        .route(
+            "/openapi.json",
+            get(async move |headers: HeaderMap| openapi_document.response(&headers)),
+        )
+        .route(
+            "/asyncapi.json",
+            get(async move |headers: HeaderMap| asyncapi_document.response(&headers)),
+        )
+        .route(
+            "/docs",
+            get(async move |headers: HeaderMap| docs.response(&headers)),
+        )
         .with_state(state.clone());
     let descriptions = format!("{base_path}/docs");
     let public = Router::new()
         .route(public_keys::PATH, get(public_keys::read))
-        .route("/problems/{slug}", get(async move |Path(slug): Path<String>| describe_problem(&descriptions, &slug)))
+        .route(
+            "/problems/{slug}",
+            get(async move |Path(slug): Path<String>| describe_problem(&descriptions, &slug)),
+        )
         .with_state(state);
     let router = match &*base_path {
         "" => operations,
@@ -55,7 +69,12 @@ pub fn router(state: ApiState) -> Router {
 
 /// Leads from the type of a problem to its description.
 fn describe_problem(descriptions: &str, slug: &str) -> Result<Redirect, Problem> {
-    let kind =
-        KINDS.iter().find(|kind| kind.slug == slug).ok_or_else(|| Problem::not_found("nothing is at this path"))?;
-    Ok(Redirect::permanent(&format!("{descriptions}#{}", kind.anchor())))
+    let kind = KINDS
+        .iter()
+        .find(|kind| kind.slug == slug)
+        .ok_or_else(|| Problem::not_found("nothing is at this path"))?;
+    Ok(Redirect::permanent(&format!(
+        "{descriptions}#{}",
+        kind.anchor()
+    )))
 }

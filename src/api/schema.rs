@@ -18,7 +18,10 @@ macro_rules! names {
 
         impl PartialSchema for $type {
             fn schema() -> RefOr<Schema> {
-                ObjectBuilder::new().schema_type(Type::String).enum_values(Some($names)).into()
+                ObjectBuilder::new()
+                    .schema_type(Type::String)
+                    .enum_values(Some($names))
+                    .into()
             }
         }
 
@@ -30,12 +33,40 @@ macro_rules! names {
     };
 }
 
-names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
-names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
+names!(
+    EventName,
+    "Event",
+    EventKind::ALL.iter().map(|kind| kind.as_str())
+);
+names!(
+    OutcomeName,
+    "Outcome",
+    OUTCOMES.iter().map(|outcome| outcome.as_str())
+);
 names!(StatusClassName, "StatusClass", StatusClass::NAMES);
-names!(DeliveryStateName, "DeliveryState", DeliveryState::ALL.iter().map(|state| state.as_str()));
-names!(OrderingName, "Ordering", Ordering::ALL.iter().map(|ordering| ordering.as_str()));
-names!(SigningName, "Signing", Signing::ALL.iter().map(|signing| signing.as_str()));
+names!(
+    DeliveryStateName,
+    "DeliveryState",
+    DeliveryState::ALL.iter().map(|state| state.as_str())
+);
+names!(
+    OrderingName,
+    "Ordering",
+    Ordering::ALL.iter().map(|ordering| ordering.as_str())
+);
+names!(
+    SigningName,
+    "Signing",
+    Signing::ALL.iter().map(|signing| signing.as_str())
+);
 names!(JobKindName, "JobKind", JOB_KINDS);
-names!(JobStateName, "JobState", JobState::ALL.iter().map(|state| state.as_str()));
-names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));
+names!(
+    JobStateName,
+    "JobState",
+    JobState::ALL.iter().map(|state| state.as_str())
+);
+names!(
+    ErrorKindName,
+    "ErrorKind",
+    ErrorKind::ALL.iter().map(|kind| kind.as_str())
+);

@@ -59,7 +59,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot listen on {address}, set by {setting}: {source}")]
-    Bind { address: SocketAddr, setting: &'static str, source: std::io::Error },
+    Bind {
+        address: SocketAddr,
+        setting: &'static str,
+        source: std::io::Error,
+    },
     #[error(transparent)]
     Serve(#[from] std::io::Error),
 }
@@ -91,7 +95,10 @@ impl ServeLimits {
         ServeLimits {
             connections: http.max_connections,
             requests: http.max_requests,
-            silence: SilenceLimits { header: http.header_timeout.0, idle: http.idle_timeout.0 },
+            silence: SilenceLimits {
+                header: http.header_timeout.0,
+                idle: http.idle_timeout.0,
+            },
             request_timeout,
             rejection_delay: REJECTION_DELAY,
         }
@@ -107,13 +114,19 @@ pub async fn serve(
     limits: ServeLimits,
     ending: Ending,
 ) -> Result<impl Future<Output = Result<(), ServeError>> + Send, ServeError> {
-    let listener = listen(address).map_err(|source| ServeError::Bind { address, setting, source })?;
+    let listener = listen(address).map_err(|source| ServeError::Bind {
+        address,
+        setting,
+        source,
+    })?;
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
     // Closes connections with their next response, so that clients open new ones before requests on the old ones fail.
     let router = router.layer(map_response(move |mut response: Response| {
         if announced.is_cancelled() {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         ready(response)
     }));
@@ -175,8 +188,15 @@ async fn yielding<F: Future>(future: F) -> F::Output {
 impl Server {
     async fn run(self, listener: TcpListener) {
         let tasks = TaskTracker::new();
-        while let Some((stream, permit)) = self.closed.run_until_cancelled(self.accept(&listener)).await {
-            let (server, registration) = (self.clone(), self.clients.register(self.connections.clone(), permit));
+        while let Some((stream, permit)) = self
+            .closed
+            .run_until_cancelled(self.accept(&listener))
+            .await
+        {
+            let (server, registration) = (
+                self.clone(),
+                self.clients.register(self.connections.clone(), permit),
+            );
             tasks.spawn(yielding(async move {
                 server.connection(stream, &registration).await;
                 drop(registration);
@@ -198,7 +218,11 @@ impl Server {
                     return (stream, self.connection_permit().await);
                 }
                 // The client disconnected before it was served.
-                Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset
+                    ) => {}
                 Err(error) => {
                     if self.failing.begins() {
                         tracing::error!(%error, "connections cannot be accepted; retrying");
@@ -229,11 +253,18 @@ impl Server {
         let (server, client) = (self.clone(), registration.client.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (server, client) = (server.clone(), client.clone());
-            async move { Ok::<Response, Infallible>(server.respond(request.map(Body::new), &client).await) }
+            async move {
+                Ok::<Response, Infallible>(server.respond(request.map(Body::new), &client).await)
+            }
         });
-        let stream = TokioIo::new(Watched { stream, client: registration.client.clone() });
+        let stream = TokioIo::new(Watched {
+            stream,
+            client: registration.client.clone(),
+        });
         let mut builder = http1::Builder::new();
-        let connection = builder.max_buf_size(BUFFER).serve_connection(stream, TowerToHyperService::new(service));
+        let connection = builder
+            .max_buf_size(BUFFER)
+            .serve_connection(stream, TowerToHyperService::new(service));
         let mut connection = pin!(connection);
         let mut expired = pin!(registration.client.expired(self.limits.silence));
         let mut is_ending = false;
@@ -274,14 +305,26 @@ impl Server {
         if response.status() == StatusCode::TOO_MANY_REQUESTS
             && let Ok(_waiting) = self.rejections.try_acquire()
         {
-            let _ = self.closed.run_until_cancelled(tokio::time::sleep(self.limits.rejection_delay)).await;
+            let _ = self
+                .closed
+                .run_until_cancelled(tokio::time::sleep(self.limits.rejection_delay))
+                .await;
         }
         client.respond(unsent);
-        response.map(|body| Body::new(Produced { body, client: client.clone() }))
+        response.map(|body| {
+            Body::new(Produced {
+                body,
+                client: client.clone(),
+            })
+        })
     }
 
     /// Returns the response, and what the request occupies.
-    async fn handle(&self, request: Request, client: &Arc<Client>) -> Result<(Response, Occupied), Problem> {
+    async fn handle(
+        &self,
+        request: Request,
+        client: &Arc<Client>,
+    ) -> Result<(Response, Occupied), Problem> {
         client.enter(Phase::Body);
         let (parts, body) = request.into_parts();
         let body = if body.is_end_stream() {
@@ -290,7 +333,9 @@ impl Server {
             body::receive(body, |bytes| self.body_permit(bytes, client)).await
         };
         client.enter(Phase::Handled);
-        let occupied = Occupied::begin(client, &self.budget).await.inspect_err(|_| refused("requests"))?;
+        let occupied = Occupied::begin(client, &self.budget)
+            .await
+            .inspect_err(|_| refused("requests"))?;
         let mut request = Request::from_parts(parts, body);
         request.extensions_mut().insert(occupied.clone());
         let response = cancel_on_drop(self.router.clone().oneshot(request));
@@ -303,7 +348,11 @@ impl Server {
     }
 
     /// Counts the bytes of a response until they are written. While there are too many, clients that do not take theirs are disconnected.
-    async fn reserve(&self, response: Response, share: &Arc<Share>) -> Result<(Response, Option<Unsent>), Problem> {
+    async fn reserve(
+        &self,
+        response: Response,
+        share: &Arc<Share>,
+    ) -> Result<(Response, Option<Unsent>), Problem> {
         // Only streams of events have no length, and each holds at most one page. What anybody may read is short, or in memory once.
         let bytes = response.body().size_hint().exact().unwrap_or(0);
         if bytes <= SHORT_RESPONSE || share.is_anonymous {
@@ -320,13 +369,19 @@ impl Server {
                 refused("unsent");
                 return Err(share.refusal());
             }
-            self.clients.evict(Evict::NotReading((exhausted == Exhausted::Share).then_some(share)));
+            self.clients.evict(Evict::NotReading(
+                (exhausted == Exhausted::Share).then_some(share),
+            ));
             tokio::time::sleep(EVICTION_PAUSE).await;
         }
     }
 
     /// Waits for the permit of a large body. While there is none, clients that send theirs slowly are disconnected.
-    async fn body_permit(&self, bytes: usize, client: &Client) -> Result<OwnedSemaphorePermit, Problem> {
+    async fn body_permit(
+        &self,
+        bytes: usize,
+        client: &Client,
+    ) -> Result<OwnedSemaphorePermit, Problem> {
         client.enter(Phase::Handled);
         let mut acquired = pin!(self.bodies.clone().acquire_many_owned(bytes as u32));
         let deadline = Instant::now() + PATIENCE;

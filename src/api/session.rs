@@ -18,15 +18,26 @@ const HOST_COOKIE: &str = "__Host-walhook_session";
 
 /// Returns the value of a cookie. None if the browser sends several of this name: another site may have planted one.
 pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let mut values = pairs.filter(|(given, _)| *given == name).map(|(_, value)| value);
+    let lines = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    let pairs = lines
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    let mut values = pairs
+        .filter(|(given, _)| *given == name)
+        .map(|(_, value)| value);
     values.next().filter(|_| values.next().is_none())
 }
 
 impl ApiState {
     pub fn session_cookie_name(&self) -> &'static str {
-        if self.is_secure() { HOST_COOKIE } else { COOKIE }
+        if self.is_secure() {
+            HOST_COOKIE
+        } else {
+            COOKIE
+        }
     }
 
     /// The session's id, valid or not, that the browser sends.
@@ -36,14 +47,22 @@ impl ApiState {
 
     /// Remembers a session that has just started, so that guesses of others do not delay its first request.
     pub fn record_session(&self, id: &str) {
-        self.known.record(Requester::Session(tokens::hash(id)), true);
+        self.known
+            .record(Requester::Session(tokens::hash(id)), true);
     }
 }
 
 /// Returns the user who is signed in with the browser that sends these headers, and counts the request.
 pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
-    let Some(id) = state.session_id(headers) else { return Ok(None) };
-    let found = state.look_up(Requester::Session(tokens::hash(id)), state.manage().session_actor(id)).await?;
+    let Some(id) = state.session_id(headers) else {
+        return Ok(None);
+    };
+    let found = state
+        .look_up(
+            Requester::Session(tokens::hash(id)),
+            state.manage().session_actor(id),
+        )
+        .await?;
     let Some(actor) = found else { return Ok(None) };
     state.count_request(Requester::SessionUser(actor.user.clone()))?;
     Ok(Some(actor))
@@ -68,7 +87,10 @@ pub async fn protect(State(state): State<ApiState>, request: Request, next: Next
         return next.run(request).await;
     }
     let reject = |_: ProtectionError| Problem::cross_site().into_response();
-    let response = cross_site_protection(&state, reject).layer(next).oneshot(request).await;
+    let response = cross_site_protection(&state, reject)
+        .layer(next)
+        .oneshot(request)
+        .await;
     response.unwrap_or_else(|never| match never {})
 }
 

@@ -65,12 +65,19 @@ impl ApiState {
             public_url: http.public_url.as_deref().map(Arc::from),
             base_path: http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
-            throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
+            throttle: Arc::new(RateLimit::per_second(
+                config.limits.requests_per_second,
+                config.limits.burst,
+            )),
             known: Arc::new(Known::new(&config.limits, KNOWN_CREDENTIALS)),
             known_jwts: Arc::new(Known::new(&config.limits, KNOWN_CREDENTIALS)),
             jwt: None,
             published_keys: Arc::new(PublishedKeys::new()),
-            cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
+            cors_origins: http
+                .cors_origins
+                .iter()
+                .filter_map(|origin| origin.parse().ok())
+                .collect(),
             request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
             closed: CancellationToken::new(),
         }
@@ -83,7 +90,10 @@ impl ApiState {
 
     /// Accepts the platform's tokens too.
     pub fn with_jwt(self, verifier: Option<JwtVerifier>) -> ApiState {
-        ApiState { jwt: verifier.map(Arc::new), ..self }
+        ApiState {
+            jwt: verifier.map(Arc::new),
+            ..self
+        }
     }
 
     /// The use cases that the API and the web UI offer.
@@ -103,7 +113,8 @@ impl ApiState {
 
     /// Whether browsers reach this service over TLS only, according to `http.public_url`.
     pub fn is_secure(&self) -> bool {
-        self.public_url().is_some_and(|url| url.starts_with("https://"))
+        self.public_url()
+            .is_some_and(|url| url.starts_with("https://"))
     }
 
     /// The path of the API.
@@ -118,7 +129,9 @@ impl ApiState {
 
     /// Counts a request for the rate limit. Fails if the requester has sent too many.
     pub(super) fn count_request(&self, requester: Requester) -> Result<(), Problem> {
-        self.throttle.check(&requester).map_err(Problem::rate_limited)
+        self.throttle
+            .check(&requester)
+            .map_err(Problem::rate_limited)
     }
 
     /// Counts a request for the rate limit, then looks up or verifies the token or the session that it is counted for. A rejected request
@@ -131,7 +144,11 @@ impl ApiState {
     where
         Problem: From<E>,
     {
-        let known = if matches!(credential, Requester::Jwt(_)) { &self.known_jwts } else { &self.known };
+        let known = if matches!(credential, Requester::Jwt(_)) {
+            &self.known_jwts
+        } else {
+            &self.known
+        };
         self.count_request(credential.clone())?;
         known.check(&credential).map_err(Problem::rate_limited)?;
         let found = found.await?;

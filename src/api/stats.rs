@@ -64,16 +64,44 @@ pub struct HourStats {
 impl From<Counts> for Summary {
     fn from(counts: Counts) -> Self {
         let success_rate = counts.success_rate();
-        let Counts { delivered, failed, permanently_failed, cancelled, durations } = counts;
-        let duration_ms = DurationStats { p50: durations.quantile(0.5), p95: durations.quantile(0.95) };
-        Summary { delivered, failed, permanently_failed, cancelled, success_rate, duration_ms }
+        let Counts {
+            delivered,
+            failed,
+            permanently_failed,
+            cancelled,
+            durations,
+        } = counts;
+        let duration_ms = DurationStats {
+            p50: durations.quantile(0.5),
+            p95: durations.quantile(0.95),
+        };
+        Summary {
+            delivered,
+            failed,
+            permanently_failed,
+            cancelled,
+            success_rate,
+            duration_ms,
+        }
     }
 }
 
 impl From<&Hour> for HourStats {
     fn from(hour: &Hour) -> Self {
-        let Counts { delivered, failed, permanently_failed, cancelled, .. } = hour.counts;
-        HourStats { hour: millis(hour.begins_at), delivered, failed, permanently_failed, cancelled }
+        let Counts {
+            delivered,
+            failed,
+            permanently_failed,
+            cancelled,
+            ..
+        } = hour.counts;
+        HourStats {
+            hour: millis(hour.begins_at),
+            delivered,
+            failed,
+            permanently_failed,
+            cancelled,
+        }
     }
 }
 

@@ -20,7 +20,10 @@ use crate::manage::{Event, FeedFilter, FeedPageSize};
 use crate::store::cancel_on_drop;
 
 /// The most that a stream holds in memory, except that one event may be larger: 2,048 slow clients hold 128 MiB.
-const PAGE: FeedPageSize = FeedPageSize { events: 100, bytes: 64 << 10 };
+const PAGE: FeedPageSize = FeedPageSize {
+    events: 100,
+    bytes: 64 << 10,
+};
 /// Shows proxies and clients that the connection works. Usual proxies close silent connections after 60 seconds.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 /// How long clients wait before they connect again, in milliseconds.
@@ -113,13 +116,22 @@ impl Stream {
 
     /// Reads a page. None if it is empty.
     async fn read(&mut self) -> Option<Bytes> {
-        let read = self.state.manage().feed_page(&self.user, &self.filter, self.position, PAGE);
+        let read = self
+            .state
+            .manage()
+            .feed_page(&self.user, &self.filter, self.position, PAGE);
         match cancel_on_drop(read).await {
             Ok(page) => {
                 (self.position, self.has_more) = (page.next, page.more);
                 let last = page.events.last().map(Position::after)?;
                 self.sent = Some(last);
-                Some(page.events.into_iter().map(|event| self.render(event)).collect::<String>().into())
+                Some(
+                    page.events
+                        .into_iter()
+                        .map(|event| self.render(event))
+                        .collect::<String>()
+                        .into(),
+                )
             }
             Err(fault) => {
                 // Logs the fault.
@@ -140,7 +152,11 @@ impl Stream {
                 return None;
             }
         }
-        let cursor = if self.sent == Some(self.position) { String::new() } else { self.cursor() };
+        let cursor = if self.sent == Some(self.position) {
+            String::new()
+        } else {
+            self.cursor()
+        };
         Some(format!(": keep-alive\n{cursor}\n").into())
     }
 
@@ -153,7 +169,8 @@ impl Stream {
     fn render(&self, event: Event) -> String {
         let cursor = self.cursors.format(Position::after(&event));
         let kind = event.kind.clone();
-        let Ok(Ok(body)) = EventBody::try_from(event).map(|body| serde_json::to_string(&body)) else {
+        let Ok(Ok(body)) = EventBody::try_from(event).map(|body| serde_json::to_string(&body))
+        else {
             return format!("id: {cursor}\n\n");
         };
         // In JSON, line breaks occur only between tokens. In a stream, they would end the field.

@@ -27,7 +27,10 @@ pub struct TestWebhook {
 
 impl FromMembers for TestWebhook {
     fn from_members(members: &mut Members, _: &Manage) -> Option<Self> {
-        let event = members.optional("event", string(|name| name.parse().map_err(|_| UNKNOWN_EVENT)));
+        let event = members.optional(
+            "event",
+            string(|name| name.parse().map_err(|_| UNKNOWN_EVENT)),
+        );
         Some(TestWebhook { event: event? })
     }
 }
@@ -53,7 +56,10 @@ impl From<TestReport> for TestReportBody {
             delivered: report.error.is_none(),
             response_status: report.response_status,
             duration_ms: report.duration.map(|duration| duration.as_millis() as u64),
-            error: report.error.map(|(kind, message)| LogError { kind: kind.as_str().to_owned(), message }),
+            error: report.error.map(|(kind, message)| LogError {
+                kind: kind.as_str().to_owned(),
+                message,
+            }),
             log_id: report.log_id,
         }
     }
@@ -78,5 +84,7 @@ pub async fn send(
     // First, so that an unknown webhook is reported before errors of the body.
     state.manage().webhook(&actor.user, id).await?;
     let TestWebhook { event } = body.read(state.manage())?;
-    Ok(Json(state.manage().send_test(&actor, id, event).await?.into()))
+    Ok(Json(
+        state.manage().send_test(&actor, id, event).await?.into(),
+    ))
 }

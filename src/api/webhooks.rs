@@ -24,9 +24,9 @@ use super::state::ApiState;
 use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
 use crate::manage::{
-    Description, EventSet, Fault, FilterDraft, HeaderDraft, List, Manage, Metadata, OptionsDraft, Ordering,
-    ReceiverUrl, Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text,
-    version,
+    Description, EventSet, Fault, FilterDraft, HeaderDraft, List, Manage, Metadata, OptionsDraft,
+    Ordering, ReceiverUrl, Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName,
+    WebhookPatch, public_key_text, version,
 };
 
 /// A webhook, without its secret
@@ -85,8 +85,21 @@ pub struct WebhookBody {
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings { name, url, events, active, ordering, signing, options } = webhook.settings;
-        let OptionsBody { description, metadata, headers, filter } = options.into();
+        let Settings {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            options,
+        } = webhook.settings;
+        let OptionsBody {
+            description,
+            metadata,
+            headers,
+            filter,
+        } = options.into();
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -125,7 +138,13 @@ pub struct Warning {
 }
 
 fn warnings(warning: Option<UrlWarning>) -> Vec<Warning> {
-    warning.map(|warning| Warning { pointer: "/url", detail: warning.to_string() }).into_iter().collect()
+    warning
+        .map(|warning| Warning {
+            pointer: "/url",
+            detail: warning.to_string(),
+        })
+        .into_iter()
+        .collect()
 }
 
 /// A webhook with its secret, which is shown only this once
@@ -193,11 +212,27 @@ impl FromMembers for CreateWebhook {
         let options = options::options(members);
         let signing = members.optional("signing", string(signing));
         let url = url.and_then(|url| receiver_url(members, manage, url));
-        let OptionsDraft { description, metadata, headers, filter } = options?;
+        let OptionsDraft {
+            description,
+            metadata,
+            headers,
+            filter,
+        } = options?;
         let (name, url, events) = (name?, url?, events?);
         let (active, ordering) = (active?.unwrap_or(true), ordering?.unwrap_or(Ordering::None));
         let signing = signing?.unwrap_or(Signing::Hmac);
-        Some(CreateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter })
+        Some(CreateWebhook {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            description,
+            metadata,
+            headers,
+            filter,
+        })
     }
 }
 
@@ -244,9 +279,26 @@ impl FromMembers for UpdateWebhook {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
-        let OptionsDraft { description, metadata, headers, filter } = options?;
-        let (name, events, active, ordering, signing) = (name?, events?, active?, ordering?, signing?);
-        Some(UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter })
+        let OptionsDraft {
+            description,
+            metadata,
+            headers,
+            filter,
+        } = options?;
+        let (name, events, active, ordering, signing) =
+            (name?, events?, active?, ordering?, signing?);
+        Some(UpdateWebhook {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            description,
+            metadata,
+            headers,
+            filter,
+        })
     }
 }
 
@@ -255,7 +307,10 @@ fn signing(name: String) -> Result<Signing, String> {
 }
 
 fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
-    manage.receiver_url(url).map_err(|fault| members.error(FieldError::new("/url", fault.to_string()))).ok()
+    manage
+        .receiver_url(url)
+        .map_err(|fault| members.error(FieldError::new("/url", fault.to_string())))
+        .ok()
 }
 
 fn ordering(value: Value) -> Checked<Ordering> {
@@ -264,7 +319,11 @@ fn ordering(value: Value) -> Checked<Ordering> {
 }
 
 fn events(value: Value) -> Checked<EventSet> {
-    let event = |item: &Value| item.as_str().and_then(|name| name.parse().ok()).ok_or_else(|| UNKNOWN_EVENT.to_owned());
+    let event = |item: &Value| {
+        item.as_str()
+            .and_then(|name| name.parse().ok())
+            .ok_or_else(|| UNKNOWN_EVENT.to_owned())
+    };
     EventSet::new(items(value, "expected an array of events", event)?).map_err(invalid)
 }
 
@@ -309,17 +368,48 @@ pub async fn list(
          content_type = "application/problem+json"),
     )
 )]
-pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
-    let CreateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
-        body.read(state.manage())?;
-    let options = OptionsDraft { description, metadata, headers, filter };
-    let draft = WebhookDraft { name, url, events, active, ordering, signing, options };
+pub async fn create(
+    State(state): State<ApiState>,
+    Changer(actor): Changer,
+    body: Object,
+) -> Result<Response, Problem> {
+    let CreateWebhook {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        description,
+        metadata,
+        headers,
+        filter,
+    } = body.read(state.manage())?;
+    let options = OptionsDraft {
+        description,
+        metadata,
+        headers,
+        filter,
+    };
+    let draft = WebhookDraft {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        options,
+    };
     let created = state.manage().create_webhook(&actor, draft).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
     let secret = created.secret.expose_secret().to_owned();
-    let body = CreatedWebhook { webhook: created.webhook.into(), secret, warnings: warnings(created.warning) };
+    let body = CreatedWebhook {
+        webhook: created.webhook.into(),
+        secret,
+        warnings: warnings(created.warning),
+    };
     let mut response = (StatusCode::CREATED, [(header::ETAG, etag)], Json(body)).into_response();
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
@@ -377,13 +467,42 @@ pub async fn update(
     if !condition(&found.settings) {
         return Err(Fault::VersionMismatch.into());
     }
-    let UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
-        body.read(state.manage())?;
-    let options = OptionsDraft { description, metadata, headers, filter };
-    let patch = WebhookPatch { name, url, events, active, ordering, signing, options };
-    let updated = state.manage().update_webhook(&actor, &found, patch, &condition).await?;
+    let UpdateWebhook {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        description,
+        metadata,
+        headers,
+        filter,
+    } = body.read(state.manage())?;
+    let options = OptionsDraft {
+        description,
+        metadata,
+        headers,
+        filter,
+    };
+    let patch = WebhookPatch {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        options,
+    };
+    let updated = state
+        .manage()
+        .update_webhook(&actor, &found, patch, &condition)
+        .await?;
     let etag = etag(&updated.webhook.settings);
-    let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };
+    let body = UpdatedBody {
+        webhook: updated.webhook.into(),
+        warnings: warnings(updated.warning),
+    };
     Ok(([(header::ETAG, etag)], Json(body)).into_response())
 }
 
@@ -406,6 +525,9 @@ pub async fn delete(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let condition = |settings: &Settings| may_change(&headers, &etag(settings));
-    state.manage().delete_webhook(&actor, id, &condition).await?;
+    state
+        .manage()
+        .delete_webhook(&actor, id, &condition)
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -21,19 +21,34 @@ const ADDED_NICENESS: i32 = 10;
 const MAX_NICENESS: i32 = 19;
 
 impl DedicatedRuntime {
-    pub fn new(name: &'static str, threads: usize, priority: Priority) -> std::io::Result<DedicatedRuntime> {
+    pub fn new(
+        name: &'static str,
+        threads: usize,
+        priority: Priority,
+    ) -> std::io::Result<DedicatedRuntime> {
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(threads).thread_name(name).enable_all();
+        builder
+            .worker_threads(threads)
+            .thread_name(name)
+            .enable_all();
         if let Priority::Low = priority {
             // That of the calling thread: a thread of the runtime may start another one.
-            let niceness = getpriority_process(None)?.saturating_add(ADDED_NICENESS).min(MAX_NICENESS);
+            let niceness = getpriority_process(None)?
+                .saturating_add(ADDED_NICENESS)
+                .min(MAX_NICENESS);
             builder.on_thread_start(move || lower_priority(niceness));
         }
         Ok(DedicatedRuntime(Some(builder.build()?)))
     }
 
-    pub fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        self.0.as_ref().expect("present until it is dropped").spawn(work)
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.0
+            .as_ref()
+            .expect("present until it is dropped")
+            .spawn(work)
     }
 }
 

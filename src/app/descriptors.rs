@@ -12,7 +12,13 @@ const OTHERS: u64 = 128;
 /// programs that use `select`.
 pub fn raise_limit(config: &Config) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+    let raised = match setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    ) {
         Ok(()) => maximum,
         Err(_) => current,
     };

@@ -96,11 +96,20 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         config,
     };
     if roles.capture {
-        match capture::preflight(&app.config.source, app.config.source_url()?, &app.store, &app.health).await {
+        match capture::preflight(
+            &app.config.source,
+            app.config.source_url()?,
+            &app.store,
+            &app.health,
+        )
+        .await
+        {
             // Everything else runs; capture waits for the repair.
             Err(error) if error.gap().is_some() => {}
             // Capture retries transient faults, such as a restart of the primary, and logs a warning.
-            Err(error) if error.is_transient() => tracing::info!(%error, "starting although the primary is not ready"),
+            Err(error) if error.is_transient() => {
+                tracing::info!(%error, "starting although the primary is not ready")
+            }
             result => result?,
         }
     }
@@ -149,9 +158,11 @@ impl App {
     async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         // Reported before the listener starts: ready means that every listener answers and that capture reads or stands by.
-        self.health.report_unhealthy(START_UP, "not everything has started yet");
+        self.health
+            .report_unhealthy(START_UP, "not everything has started yet");
         if roles.capture {
-            self.health.report_unhealthy(capture::STAGE, "not reading changes yet");
+            self.health
+                .report_unhealthy(capture::STAGE, "not reading changes yet");
         }
         self.start_retention(tasks).await;
         self.serve_operations(tasks).await?;
@@ -161,7 +172,9 @@ impl App {
         }
         // Stops the dispatcher, once nothing can be handed to it any more.
         let handoff_ended = CancellationToken::new();
-        let handoff = roles.deliver.then(|| self.start_delivery(tasks, handoff_ended.clone()));
+        let handoff = roles
+            .deliver
+            .then(|| self.start_delivery(tasks, handoff_ended.clone()));
         if roles.capture {
             let pipeline = CapturePipeline {
                 config: self.config.clone(),
@@ -173,8 +186,8 @@ impl App {
             };
             let end_handoff = handoff_ended.drop_guard();
             // New changes must not queue behind requests in flight.
-            let runtime =
-                DedicatedRuntime::new("capture", CAPTURE_THREADS, Priority::Normal).context("threads for capture")?;
+            let runtime = DedicatedRuntime::new("capture", CAPTURE_THREADS, Priority::Normal)
+                .context("threads for capture")?;
             let pipeline = runtime.spawn(pipeline.run());
             tasks.spawn("capture", async move {
                 let result = pipeline.await;
@@ -195,9 +208,16 @@ impl App {
 
     /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that starts later depends on the result.
     async fn start_retention(&self, tasks: &mut BackgroundTasks) {
-        let (store, days, health) = (self.store.clone(), self.config.retention.days, self.health.clone());
+        let (store, days, health) = (
+            self.store.clone(),
+            self.config.retention.days,
+            self.health.clone(),
+        );
         let (first_run, first_run_ended) = oneshot::channel();
-        tasks.spawn("maintenance", retention::run(store, days, health, first_run, tasks.shutdown.clone()));
+        tasks.spawn(
+            "maintenance",
+            retention::run(store, days, health, first_run, tasks.shutdown.clone()),
+        );
         // Start-up continues even if the run failed or takes longer.
         let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_run_ended).await;
     }
@@ -213,8 +233,14 @@ impl App {
             settings: self.settings.clone(),
         };
         let budget = handoff.budget.clone();
-        tasks.spawn("delivery", deliver::run(context, fresh, budget, attempted, stop).map(Ok));
-        tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
+        tasks.spawn(
+            "delivery",
+            deliver::run(context, fresh, budget, attempted, stop).map(Ok),
+        );
+        tasks.spawn(
+            "recovery",
+            recover::run(self.store.clone(), tasks.shutdown.clone()),
+        );
         let notices = notify::Notifier {
             store: self.store.clone(),
             find_address: wiring::find_address(self.config.clone()),
@@ -225,8 +251,14 @@ impl App {
         let policy = self.config.disable.policy();
         let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
         let lease_length = lease_length(self.settings.timeout);
-        let promotion = record::Promotion { handoff: handoff.clone(), lease_length };
-        tasks.spawn("recording", record::run(store, schedule, policy, promotion, answers, tracer, give_up).map(Ok));
+        let promotion = record::Promotion {
+            handoff: handoff.clone(),
+            lease_length,
+        };
+        tasks.spawn(
+            "recording",
+            record::run(store, schedule, policy, promotion, answers, tracer, give_up).map(Ok),
+        );
         let search = record::promote_stranded(self.store.clone(), tasks.shutdown.clone());
         tasks.spawn("stranded deliveries", search.map(Ok));
         let cancellation = record::cancel_inactive(self.store.clone(), tasks.shutdown.clone());
@@ -236,19 +268,36 @@ impl App {
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let (store, vault, sender) = (self.store.clone(), self.vault.clone(), self.sender.clone());
-        let receivers = receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
+        let receivers =
+            receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
         let (api_store, vault) = (self.api_store.clone(), self.vault.clone());
         let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
         let state = ApiState::new(&self.config, manage)
-            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?)
+            .with_jwt(
+                self.config
+                    .auth
+                    .jwt
+                    .as_ref()
+                    .map(JwtVerifier::new)
+                    .transpose()?,
+            )
             .with_closed(tasks.ending().closed);
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));
         let router = api::router(state).merge(pages);
-        let runtime = DedicatedRuntime::new("api", API_THREADS, Priority::Low).context("threads for the API")?;
+        let runtime = DedicatedRuntime::new("api", API_THREADS, Priority::Low)
+            .context("threads for the API")?;
         // A listener and a connection are served by the runtime that opened them.
-        let server = runtime.spawn(api::serve(listen, "http.listen", router, limits, tasks.ending())).await??;
+        let server = runtime
+            .spawn(api::serve(
+                listen,
+                "http.listen",
+                router,
+                limits,
+                tasks.ending(),
+            ))
+            .await??;
         let server = runtime.spawn(server);
         tasks.spawn("api", async move {
             let result = server.await;
@@ -272,11 +321,22 @@ impl App {
         );
         let listen = self.config.http.metrics_listen;
         let limits = ServeLimits::new(&self.config.http, OPERATIONS_TIMEOUT);
-        let server = api::serve(listen, "http.metrics_listen", router, limits, tasks.ending()).await?;
+        let server = api::serve(
+            listen,
+            "http.metrics_listen",
+            router,
+            limits,
+            tasks.ending(),
+        )
+        .await?;
         tasks.spawn("operations", async move { Ok(server.await?) });
         let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
         tasks.spawn("metrics", async move {
-            while shutdown.run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP)).await.is_some() {
+            while shutdown
+                .run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP))
+                .await
+                .is_some()
+            {
                 metrics.run_upkeep();
             }
             Ok(())
@@ -287,8 +347,15 @@ impl App {
     fn observe(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         let (store, slot) = (self.store.clone(), self.config.source.slot.clone());
-        let pools = vec![self.store.clone(), self.capture_store.clone(), self.api_store.clone()];
-        tasks.spawn("observation", observe::run(store, pools, slot, shutdown).map(Ok));
+        let pools = vec![
+            self.store.clone(),
+            self.capture_store.clone(),
+            self.api_store.clone(),
+        ];
+        tasks.spawn(
+            "observation",
+            observe::run(store, pools, slot, shutdown).map(Ok),
+        );
         // Trigger capture has no slot.
         if roles.capture && self.config.source.capture == CaptureMode::Wal {
             let (url, shutdown) = (self.config.source_url()?.to_owned(), tasks.shutdown.clone());

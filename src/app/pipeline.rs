@@ -51,8 +51,11 @@ impl CapturePipeline {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
                         logged_gap = reason;
                     }
-                    self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
-                    self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
+                    self.health
+                        .report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
+                    self.shutdown
+                        .run_until_cancelled(tokio::time::sleep(RESTART_DELAY))
+                        .await;
                 }
                 Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
                     tracing::info!(reason = %error, "reading again from the checkpoint");
@@ -62,9 +65,12 @@ impl CapturePipeline {
                 }
                 // Within one mode, capture reconnects by itself; between the two modes of a switch, it ends.
                 Err(error) if is_transient(&error) && !self.shutdown.is_cancelled() => {
-                    self.health.report_unhealthy(capture::STAGE, "changes cannot be read now");
+                    self.health
+                        .report_unhealthy(capture::STAGE, "changes cannot be read now");
                     recurring!(warn, %error, "capture cannot start, or not complete the switch to the other mode; retrying");
-                    self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
+                    self.shutdown
+                        .run_until_cancelled(tokio::time::sleep(RESTART_DELAY))
+                        .await;
                 }
                 // Another process captures now. This one stands by until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
@@ -77,7 +83,9 @@ impl CapturePipeline {
     }
 
     async fn run_once(&self) -> anyhow::Result<()> {
-        let Config { source, delivery, .. } = &*self.config;
+        let Config {
+            source, delivery, ..
+        } = &*self.config;
         let url = self.config.source_url()?;
         let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
         let (durable, acknowledge) = watch::channel(None);
@@ -93,7 +101,11 @@ impl CapturePipeline {
             tracer: self.tracer.clone(),
             clock: SystemClock,
         };
-        let enqueued = AbortOnDropHandle::new(tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone())));
+        let enqueued = AbortOnDropHandle::new(tokio::spawn(enqueue.run(
+            changes,
+            durable,
+            self.shutdown.clone(),
+        )));
         let captured = capture::run(
             source,
             url,

@@ -42,7 +42,13 @@ pub struct Receivers {
 
 impl Receivers {
     /// Called on the runtime of deliveries.
-    pub fn new(settings: &Settings, store: Store, vault: Arc<Vault>, sender: Sender, tracer: Tracer) -> Receivers {
+    pub fn new(
+        settings: &Settings,
+        store: Store,
+        vault: Arc<Vault>,
+        sender: Sender,
+        tracer: Tracer,
+    ) -> Receivers {
         let resolver = Resolver::new(Sources::default(), LOOKUPS, LOOKUP_TIMEOUT);
         let guard = settings.guard.clone().with_lookup(resolver.into_lookup());
         Receivers {
@@ -80,15 +86,27 @@ impl manage::Receivers for Receivers {
             sequence: entry.sequence,
             test: entry.test,
         };
-        let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
+        let digest =
+            |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
         let signatures = Signatures {
             body: digest(&logged.signature)?,
             standard: digest(&logged.standard_signature)?,
             more: logged.more_signatures.clone().unwrap_or_default(),
         };
-        let request = request::replay(&notification, entry.started_at, signatures, &self.user_agent);
-        let headers = request.headers.into_iter().map(|(name, value)| (name.to_owned(), value));
-        let custom = logged.custom_headers.iter().map(|name| (name.clone(), MASK.to_owned()));
+        let request = request::replay(
+            &notification,
+            entry.started_at,
+            signatures,
+            &self.user_agent,
+        );
+        let headers = request
+            .headers
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        let custom = logged
+            .custom_headers
+            .iter()
+            .map(|name| (name.clone(), MASK.to_owned()));
         Some(RenderedRequest {
             headers: headers.chain(custom).collect(),
             body: String::from_utf8_lossy(&request.body).into_owned(),
@@ -96,16 +114,25 @@ impl manage::Receivers for Receivers {
     }
 
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
-        let (store, vault, sender, tracer) =
-            (self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone());
+        let (store, vault, sender, tracer) = (
+            self.store.clone(),
+            self.vault.clone(),
+            self.sender.clone(),
+            self.tracer.clone(),
+        );
         // A connection is served by the runtime that opened it, and deliveries use those of the store and to receivers too.
         let test = self.runtime.spawn(async move {
             let found = store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
             let signer = Signer::open(&vault, &found)?;
             let headers = open_headers(&vault, found.webhook, found.headers.as_ref())?;
-            let notification = Notification { test: true, ..(&delivery).into() };
-            let attempt = sender.attempt_signed(&found.url, &headers, &signer, &notification).await?;
+            let notification = Notification {
+                test: true,
+                ..(&delivery).into()
+            };
+            let attempt = sender
+                .attempt_signed(&found.url, &headers, &signer, &notification)
+                .await?;
             let attempted = Attempted { delivery, attempt };
             let log = record::record_test(&store, &tracer, &attempted).await?;
             Ok((log, attempted.attempt))
@@ -116,20 +143,33 @@ impl manage::Receivers for Receivers {
 
 /// Parses and checks a receiver's URL without a DNS lookup.
 pub fn check_url(guard: &Guard, url: &str) -> Result<Url, String> {
-    let url = guard.check_url(url).map_err(|problem| problem.to_string())?;
-    guard.check_literal(&url).map_err(|problem| problem.to_string())?;
+    let url = guard
+        .check_url(url)
+        .map_err(|problem| problem.to_string())?;
+    guard
+        .check_literal(&url)
+        .map_err(|problem| problem.to_string())?;
     Ok(url)
 }
 
 /// Resolves the URL's host and checks the addresses, as for each connection.
 pub async fn look_up(guard: &Guard, url: &str) -> Result<(), Unreachable> {
-    let url = guard.check_url(url).map_err(|problem| Unreachable::Blocked(problem.to_string()))?;
-    guard.check_reachable(&url).await.map_err(|problem| match problem {
-        guard::Unreachable::Blocked(_) | guard::Unreachable::BlockedName => Unreachable::Blocked(problem.to_string()),
-        // Users must not learn the state of Walhook's nameservers.
-        guard::Unreachable::Fault(_) | guard::Unreachable::Descriptors(_) => {
-            Unreachable::Unresolved("the host's name could not be looked up at the moment".to_owned())
-        }
-        problem => Unreachable::Unresolved(problem.to_string()),
-    })
+    let url = guard
+        .check_url(url)
+        .map_err(|problem| Unreachable::Blocked(problem.to_string()))?;
+    guard
+        .check_reachable(&url)
+        .await
+        .map_err(|problem| match problem {
+            guard::Unreachable::Blocked(_) | guard::Unreachable::BlockedName => {
+                Unreachable::Blocked(problem.to_string())
+            }
+            // Users must not learn the state of Walhook's nameservers.
+            guard::Unreachable::Fault(_) | guard::Unreachable::Descriptors(_) => {
+                Unreachable::Unresolved(
+                    "the host's name could not be looked up at the moment".to_owned(),
+                )
+            }
+            problem => Unreachable::Unresolved(problem.to_string()),
+        })
 }

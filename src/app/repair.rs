@@ -54,16 +54,29 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let store = super::open_store(store_url, CONNECTIONS).await?;
     if !dry_run {
         // Today's events need today's partitions, which do not exist if nothing has run for days.
-        super::retention::run_once(&store, config.retention.days).await.context("creating the store's partitions")?;
+        super::retention::run_once(&store, config.retention.days)
+            .await
+            .context("creating the store's partitions")?;
     }
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     let source = &config.source;
-    let request = Request { source, url, store: &store, transaction: &transaction, dry_run, force };
+    let request = Request {
+        source,
+        url,
+        store: &store,
+        transaction: &transaction,
+        dry_run,
+        force,
+    };
     let repair = Repair::begin(request).await?;
     let lookups = Lookups::for_repair(url, source, store.clone());
-    let enqueue =
-        RepairEnqueue { lookups, lineage: repair.lineage(), max_data: config.delivery.max_payload_bytes, dry_run };
+    let enqueue = RepairEnqueue {
+        lookups,
+        lineage: repair.lineage(),
+        max_data: config.delivery.max_payload_bytes,
+        dry_run,
+    };
     match compare(&repair, enqueue, &transaction, dry_run).await {
         Ok(report) if dry_run => {
             repair.end().await;
@@ -79,9 +92,8 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
                 Ok(report)
             }
             // The commit may have succeeded: then dropping the slot would cause the next gap.
-            Err(error) => {
-                Err(anyhow::Error::from(error).context("it is unknown whether the repair was committed: run it again"))
-            }
+            Err(error) => Err(anyhow::Error::from(error)
+                .context("it is unknown whether the repair was committed: run it again")),
         },
         Err(error) => Err(repair.abandon(error).await),
     }
@@ -93,8 +105,12 @@ async fn compare(
     transaction: &Transaction<'_>,
     dry_run: bool,
 ) -> anyhow::Result<Report> {
-    let mut report =
-        Report { gaps: repair.gaps.clone(), done: repair.done.clone(), begins: repair.begins(), ..Report::default() };
+    let mut report = Report {
+        gaps: repair.gaps.clone(),
+        done: repair.done.clone(),
+        begins: repair.begins(),
+        ..Report::default()
+    };
     let mut differences = repair.differences(transaction).await?;
     while let Some(found) = differences.next(transaction).await? {
         let repaired = enqueue.raise(transaction, &found.changes).await?;

@@ -10,7 +10,9 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, SystemClock};
 use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
-use crate::store::{Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded, unrouted};
+use crate::store::{
+    Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded, unrouted,
+};
 use crate::telemetry::{Activity, Condition};
 
 /// The name of this stage in readiness.
@@ -34,31 +36,49 @@ pub async fn run(
     first_run: oneshot::Sender<()>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (health, waiting) = (health.stage(STAGE, "maintaining the store"), Condition::new());
+    let (health, waiting) = (
+        health.stage(STAGE, "maintaining the store"),
+        Condition::new(),
+    );
     let indexing = Activity::new("building the indexes of partitions");
     let mut first_run = Some(first_run);
     let store = store.with_limit(LONGEST_RUN);
     loop {
-        let result = store.in_time(LONGEST_RUN, run_once(&store, retention_days)).await;
+        let result = store
+            .in_time(LONGEST_RUN, run_once(&store, retention_days))
+            .await;
         drop(first_run.take());
         let wait = match result {
             Ok(done) => {
                 let wait = report(&done, &health, &waiting);
                 // Last, because it may take minutes. Everything but the feed works without these indexes.
-                let indexed = shutdown.run_until_cancelled(build_indexes(&store, &indexing)).await;
-                if indexed == Some(true) { wait } else { wait.min(AFTER_WAITING) }
+                let indexed = shutdown
+                    .run_until_cancelled(build_indexes(&store, &indexing))
+                    .await;
+                if indexed == Some(true) {
+                    wait
+                } else {
+                    wait.min(AFTER_WAITING)
+                }
             }
             Err(error) => {
                 let text = format!("{error:#}");
                 match error.downcast_ref().is_some_and(is_server_error) {
-                    true => health.failing("the store cannot be maintained; the server log says why", &text),
+                    true => health.failing(
+                        "the store cannot be maintained; the server log says why",
+                        &text,
+                    ),
                     // The readiness check itself reports a store that does not answer.
                     false => health.log_failure(&text),
                 }
                 AFTER_FAILURE
             }
         };
-        if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+        if shutdown
+            .run_until_cancelled(tokio::time::sleep(wait))
+            .await
+            .is_none()
+        {
             return Ok(());
         }
     }
@@ -88,7 +108,10 @@ async fn build_indexes(store: &Store, activity: &Activity) -> bool {
 fn report(done: &Maintained, health: &StageHealth, waiting: &Condition) -> Duration {
     if !done.failed.is_empty() {
         let error = format!("partitions cannot be maintained: {:?}", done.failed);
-        health.failing("partitions cannot be maintained; the server log says why", &error);
+        health.failing(
+            "partitions cannot be maintained; the server log says why",
+            &error,
+        );
         return AFTER_FAILURE;
     }
     health.working();
@@ -128,11 +151,17 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
     idempotency::remove_old(store).await?;
     let unsent = notices::remove_old(store, retention_days).await?;
     if unsent > 0 {
-        tracing::warn!(unsent, "unsent notices were dropped: they are older than retention.days");
+        tracing::warn!(
+            unsent,
+            "unsent notices were dropped: they are older than retention.days"
+        );
     }
     let given_up = unrouted::remove_old(store, retention_days).await?;
     if given_up > 0 {
-        tracing::warn!(given_up, "unrouted events were dropped: they are older than retention.days");
+        tracing::warn!(
+            given_up,
+            "unrouted events were dropped: they are older than retention.days"
+        );
     }
     sessions::remove_old(store).await?;
     keys::remove_expired(store).await?;

@@ -39,7 +39,10 @@ impl BackgroundTasks {
 
     /// Returns the signals by which a listener ends.
     pub fn ending(&self) -> Ending {
-        Ending { announced: self.shutdown.clone(), closed: self.closed.clone() }
+        Ending {
+            announced: self.shutdown.clone(),
+            closed: self.closed.clone(),
+        }
     }
 
     /// At shutdown, reports the process unready at once, and closes the listeners after `delay`: load balancers need that long to
@@ -55,7 +58,11 @@ impl BackgroundTasks {
     }
 
     /// Starts a task. `name` is for the server log.
-    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+    pub fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
         self.set.spawn(async move { (name, task.await) });
     }
 
@@ -91,12 +98,15 @@ impl BackgroundTasks {
 /// Cancels `shutdown` at the first signal, and exits at the second.
 async fn cancel_on_signal(shutdown: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
         tracing::error!("cannot listen for signals: only SIGKILL can end this process");
         return;
     };
-    let mut next = async || tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} };
+    let mut next =
+        async || tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} };
     next().await;
     tracing::info!("shutting down: requests in flight may finish; a second signal exits at once");
     shutdown.cancel();

@@ -28,8 +28,16 @@ pub struct Report {
 pub async fn retry(config: &Config, selection: &Selection) -> anyhow::Result<Report> {
     let store = super::open_store(config.store_url()?, CONNECTIONS).await?;
     let lookups = Lookups::for_repair(config.source_url()?, &config.source, store.clone());
-    let lineage = Lineage { system_identifier: 0, timeline: 0 };
-    let mut enqueue = RepairEnqueue { lookups, lineage, max_data: config.delivery.max_payload_bytes, dry_run: false };
+    let lineage = Lineage {
+        system_identifier: 0,
+        timeline: 0,
+    };
+    let mut enqueue = RepairEnqueue {
+        lookups,
+        lineage,
+        max_data: config.delivery.max_payload_bytes,
+        dry_run: false,
+    };
 
     let mut report = Report::default();
     let mut after = Uuid::nil();

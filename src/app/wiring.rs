@@ -18,7 +18,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 pub fn find_address(config: Arc<Config>) -> FindAddress {
     Arc::new(move |user| {
         let config = config.clone();
-        Box::pin(async move { Ok(lookup::email_of(config.source_url()?, &config.source, &user).await?) })
+        Box::pin(
+            async move { Ok(lookup::email_of(config.source_url()?, &config.source, &user).await?) },
+        )
     })
 }
 

@@ -73,8 +73,20 @@ impl AcknowledgementLimit {
     ) -> AcknowledgementLimit {
         let (writes, stored) = watch::channel(stored);
         let (wanted, requests) = watch::channel(Lsn::ZERO);
-        let task = tokio::spawn(raise(store.clone(), slot.to_owned(), reader, requests, writes, period));
-        AcknowledgementLimit { stored, wanted, acknowledged, _task: AbortOnDropHandle::new(task) }
+        let task = tokio::spawn(raise(
+            store.clone(),
+            slot.to_owned(),
+            reader,
+            requests,
+            writes,
+            period,
+        ));
+        AcknowledgementLimit {
+            stored,
+            wanted,
+            acknowledged,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     /// Returns how far the WAL up to `wanted` may be acknowledged if everything up to `durable` is stored. Requests a higher limit
@@ -104,13 +116,18 @@ async fn raise(
         // Twice the WAL since the previous time: on a busy server, acknowledgements do not wait for the next period.
         let advanced = previous.map_or(0, |previous: Lsn| wanted.0.saturating_sub(previous.0));
         let limit = Lsn(wanted.0.saturating_add(MARGIN.max(2 * advanced)));
-        match store.raise_acknowledgement_limit(&slot, reader, limit).await {
+        match store
+            .raise_acknowledgement_limit(&slot, reader, limit)
+            .await
+        {
             Ok(true) => {
                 previous = Some(wanted);
                 stored.send_replace(limit);
             }
             // Another reader has taken the slot: this stream is about to fail.
-            Ok(false) => return tracing::debug!("another reader has claimed the acknowledgement limit"),
+            Ok(false) => {
+                return tracing::debug!("another reader has claimed the acknowledgement limit");
+            }
             Err(error) => tracing::debug!(%error, "the acknowledgement limit could not be raised"),
         }
         tokio::time::sleep(period).await;
@@ -126,7 +143,12 @@ mod tests {
         let (wanted, requests) = watch::channel(Lsn::ZERO);
         let acknowledged = AcknowledgedLsn::default();
         let task = AbortOnDropHandle::new(tokio::spawn(async {}));
-        let limit = AcknowledgementLimit { stored, wanted, acknowledged: acknowledged.clone(), _task: task };
+        let limit = AcknowledgementLimit {
+            stored,
+            wanted,
+            acknowledged: acknowledged.clone(),
+            _task: task,
+        };
         (limit, requests, acknowledged)
     }
 
@@ -135,11 +157,21 @@ mod tests {
         let (limit, requests, acknowledged) = limit(2 * MARGIN);
         assert_eq!(limit.grant(Lsn(5), Lsn(5)), Lsn(5));
         assert_eq!(limit.grant(Lsn(5), Lsn(9)), Lsn(9));
-        assert!(!requests.has_changed().unwrap(), "the limit is far enough away");
-        assert_eq!(limit.grant(Lsn(5), Lsn(2 * MARGIN - 1)), Lsn(2 * MARGIN - 1));
+        assert!(
+            !requests.has_changed().unwrap(),
+            "the limit is far enough away"
+        );
+        assert_eq!(
+            limit.grant(Lsn(5), Lsn(2 * MARGIN - 1)),
+            Lsn(2 * MARGIN - 1)
+        );
         assert_eq!(*requests.borrow(), Lsn(2 * MARGIN - 1));
         assert_eq!(limit.grant(Lsn(5), Lsn(3 * MARGIN)), Lsn(2 * MARGIN));
         assert_eq!(acknowledged.latest(), Some(Lsn(2 * MARGIN)));
-        assert_eq!(limit.grant(Lsn(4 * MARGIN), Lsn(4 * MARGIN)), Lsn(4 * MARGIN), "the checkpoint needs no limit");
+        assert_eq!(
+            limit.grant(Lsn(4 * MARGIN), Lsn(4 * MARGIN)),
+            Lsn(4 * MARGIN),
+            "the checkpoint needs no limit"
+        );
     }
 }

@@ -14,7 +14,10 @@ impl LimitedClient {
     }
 
     /// Runs queries that together have the limit.
-    pub async fn run<'a, T, E, Q>(&'a self, query: impl FnOnce(&'a Client) -> Q) -> Result<T, CaptureError>
+    pub async fn run<'a, T, E, Q>(
+        &'a self,
+        query: impl FnOnce(&'a Client) -> Q,
+    ) -> Result<T, CaptureError>
     where
         E: Into<CaptureError>,
         Q: Future<Output = Result<T, E>>,
@@ -33,7 +36,10 @@ pub(super) struct LimitedTransaction<'a>(Transaction<'a>);
 
 impl<'a> LimitedTransaction<'a> {
     /// Like [`LimitedClient::run`].
-    pub async fn run<'b, T, E, Q>(&'b self, query: impl FnOnce(&'b Transaction<'a>) -> Q) -> Result<T, CaptureError>
+    pub async fn run<'b, T, E, Q>(
+        &'b self,
+        query: impl FnOnce(&'b Transaction<'a>) -> Q,
+    ) -> Result<T, CaptureError>
     where
         E: Into<CaptureError>,
         Q: Future<Output = Result<T, E>>,
@@ -57,7 +63,11 @@ pub(super) struct KeptClient {
 
 impl KeptClient {
     pub fn new(url: &str, client: Option<Client>) -> KeptClient {
-        KeptClient { url: url.to_owned(), client, is_unanswered: false }
+        KeptClient {
+            url: url.to_owned(),
+            client,
+            is_unanswered: false,
+        }
     }
 
     /// Returns the connection. Opens one if there is none or it was closed.
@@ -71,7 +81,10 @@ impl KeptClient {
 
     /// Runs queries that together have the time limit. Unless they succeed, the next call opens another connection: this one may be
     /// dead. That applies also if the future is dropped.
-    pub async fn run<'a, T, E, Q>(&'a mut self, query: impl FnOnce(&'a Client) -> Q) -> Result<T, CaptureError>
+    pub async fn run<'a, T, E, Q>(
+        &'a mut self,
+        query: impl FnOnce(&'a Client) -> Q,
+    ) -> Result<T, CaptureError>
     where
         E: Into<CaptureError>,
         Q: Future<Output = Result<T, E>>,
@@ -80,7 +93,11 @@ impl KeptClient {
             self.close();
         }
         self.get().await?;
-        let KeptClient { client, is_unanswered, .. } = self;
+        let KeptClient {
+            client,
+            is_unanswered,
+            ..
+        } = self;
         let query = query(client.as_ref().expect("opened above"));
         let answer = in_time(async { query.await.map_err(Into::into) }).await?;
         *is_unanswered = false;
@@ -94,7 +111,9 @@ impl KeptClient {
 
     /// Returns whether there is a connection that the server has not closed.
     pub fn is_open(&self) -> bool {
-        self.client.as_ref().is_some_and(|client| !client.is_closed())
+        self.client
+            .as_ref()
+            .is_some_and(|client| !client.is_closed())
     }
 
     /// Returns whether the server has closed the connection.
@@ -104,6 +123,10 @@ impl KeptClient {
 }
 
 /// Runs a query to the primary. Fails if the answer takes longer than [`ANSWER_TIMEOUT`].
-pub(super) async fn in_time<T>(query: impl Future<Output = Result<T, CaptureError>>) -> Result<T, CaptureError> {
-    tokio::time::timeout(ANSWER_TIMEOUT, query).await.unwrap_or(Err(CaptureError::Silent(ANSWER_TIMEOUT)))
+pub(super) async fn in_time<T>(
+    query: impl Future<Output = Result<T, CaptureError>>,
+) -> Result<T, CaptureError> {
+    tokio::time::timeout(ANSWER_TIMEOUT, query)
+        .await
+        .unwrap_or(Err(CaptureError::Silent(ANSWER_TIMEOUT)))
 }

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pg_walstream::{
-    ColumnData, ColumnInfo, LogicalReplicationMessage as Message, LogicalReplicationParser, ReplicaIdentity, TupleData,
+    ColumnData, ColumnInfo, LogicalReplicationMessage as Message, LogicalReplicationParser,
+    ReplicaIdentity, TupleData,
 };
 
 use super::deleted::DeletedRows;
@@ -92,9 +93,20 @@ impl RelationMap {
 
     /// Returns whether old rows that consist of the key include all watched columns, or the whole row of an add-on.
     fn key_is_sufficient(&self) -> bool {
-        let is_key = |wanted: &Column| self.columns.iter().any(|sent| sent.is_key && sent.targets.contains(wanted));
-        let wanted = if self.table == Table::UserAddon { self.table.columns() } else { self.table.watched() };
-        wanted.iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
+        let is_key = |wanted: &Column| {
+            self.columns
+                .iter()
+                .any(|sent| sent.is_key && sent.targets.contains(wanted))
+        };
+        let wanted = if self.table == Table::UserAddon {
+            self.table.columns()
+        } else {
+            self.table.watched()
+        };
+        wanted
+            .iter()
+            .filter_map(|name| self.table.column(name))
+            .all(|column| is_key(&column))
     }
 }
 
@@ -116,8 +128,13 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub fn new(source: &Source, oids: HashMap<u32, Table>, timelines: TimelineHistory) -> Decoder {
-        let followed = Table::ALL.iter().copied().filter(|table| source.follows(*table));
-        let tables = followed.map(|table| (source.tables.qualified_name(table), table)).collect();
+        let followed = Table::ALL
+            .iter()
+            .copied()
+            .filter(|table| source.follows(*table));
+        let tables = followed
+            .map(|table| (source.tables.qualified_name(table), table))
+            .collect();
         let parser = LogicalReplicationParser::with_protocol_version(PROTOCOL_VERSION);
         Decoder {
             parser,
@@ -142,41 +159,75 @@ impl Decoder {
     }
 
     /// Decodes a message and adds the changes that it contains.
-    pub fn decode(&mut self, message: Bytes, changes: &mut Vec<Change>) -> Result<Decoded, CaptureError> {
+    pub fn decode(
+        &mut self,
+        message: Bytes,
+        changes: &mut Vec<Change>,
+    ) -> Result<Decoded, CaptureError> {
         match self.parser.parse_wal_message_bytes(message)?.message {
-            Message::Begin { xid, final_lsn, timestamp } => {
+            Message::Begin {
+                xid,
+                final_lsn,
+                timestamp,
+            } => {
                 if self.open.is_some() {
-                    return Err(CaptureError::Protocol("a transaction began inside another".into()));
+                    return Err(CaptureError::Protocol(
+                        "a transaction began inside another".into(),
+                    ));
                 }
                 let committed_at = time(timestamp)?;
                 self.deleted.clear();
                 let commit = Lsn(final_lsn);
-                self.open = Some(OpenTransaction { xid, committed_at, commit, ordinal: 0, muted: false });
+                self.open = Some(OpenTransaction {
+                    xid,
+                    committed_at,
+                    commit,
+                    ordinal: 0,
+                    muted: false,
+                });
                 Ok(Decoded::Began)
             }
             Message::Commit { end_lsn, .. } => {
                 let open = self.open.take().ok_or_else(outside_transaction)?;
-                Ok(Decoded::Committed { commit: open.commit, end: Lsn(end_lsn) })
+                Ok(Decoded::Committed {
+                    commit: open.commit,
+                    end: Lsn(end_lsn),
+                })
             }
-            Message::Relation { relation_id, namespace, relation_name, replica_identity, columns } => {
+            Message::Relation {
+                relation_id,
+                namespace,
+                relation_name,
+                replica_identity,
+                columns,
+            } => {
                 let relation = self.map(relation_id, &namespace, &relation_name, &columns)?;
-                let is_full = ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
+                let is_full =
+                    ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
                 let decoded = match &relation {
                     None => {
                         let table = format_args!("{namespace}.{relation_name}");
                         tracing::info!(%table, "the table is published but not mapped: its changes are skipped");
                         Decoded::UnmappedTable { oid: relation_id }
                     }
-                    Some(relation) if is_full || relation.key_is_sufficient() => Decoded::TableDescribed,
+                    Some(relation) if is_full || relation.key_is_sufficient() => {
+                        Decoded::TableDescribed
+                    }
                     // Only inserted rows can follow: without any key, the server rejects updates and deletions.
                     Some(relation) if !relation.has_key() => Decoded::TableDescribed,
-                    Some(_) => Decoded::IdentityLost { table: format!("{namespace}.{relation_name}") },
+                    Some(_) => Decoded::IdentityLost {
+                        table: format!("{namespace}.{relation_name}"),
+                    },
                 };
                 self.relations.insert(relation_id, relation);
                 Ok(decoded)
             }
             // Sent before each relation with columns of such a type. For a domain, the name is that of its base type.
-            Message::Type { type_id, namespace, type_name } => {
+            Message::Type {
+                type_id,
+                namespace,
+                type_name,
+            } => {
                 if namespace.is_empty() && type_name == PADDED_TYPE_NAME {
                     self.padded_types.insert(type_id);
                 } else {
@@ -184,9 +235,18 @@ impl Decoder {
                 }
                 Ok(Decoded::Nothing)
             }
-            Message::Message { flags, prefix, content, .. } => {
+            Message::Message {
+                flags,
+                prefix,
+                content,
+                ..
+            } => {
                 let is_for_walhook = prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
-                Ok(if is_for_walhook { self.walhook_message(&content) } else { Decoded::Nothing })
+                Ok(if is_for_walhook {
+                    self.walhook_message(&content)
+                } else {
+                    Decoded::Nothing
+                })
             }
             row => {
                 self.row(row, changes)?;
@@ -205,7 +265,9 @@ impl Decoder {
         if content == SWITCH {
             return Decoded::SwitchRequested;
         }
-        let heartbeat = std::str::from_utf8(content).ok().and_then(|text| text.strip_prefix(HEARTBEAT));
+        let heartbeat = std::str::from_utf8(content)
+            .ok()
+            .and_then(|text| text.strip_prefix(HEARTBEAT));
         heartbeat.map_or(Decoded::Nothing, |id| Decoded::Heartbeat(id.to_owned()))
     }
 
@@ -213,7 +275,9 @@ impl Decoder {
         match message {
             Message::Insert { relation_id, tuple } => {
                 let position = self.next_position()?;
-                let Some(map) = self.relation(relation_id)? else { return Ok(()) };
+                let Some(map) = self.relation(relation_id)? else {
+                    return Ok(());
+                };
                 let (table, new) = (map.table, self.tuple(map, &tuple)?);
                 let operation = match self.deleted.take(table, &new) {
                     Some(old) => Operation::Replace { old, new },
@@ -221,19 +285,34 @@ impl Decoder {
                 };
                 changes.push(self.change(table, position, operation)?);
             }
-            Message::Update { relation_id, old_tuple, new_tuple, key_type } => {
+            Message::Update {
+                relation_id,
+                old_tuple,
+                new_tuple,
+                key_type,
+            } => {
                 let position = self.next_position()?;
-                let Some(map) = self.relation(relation_id)? else { return Ok(()) };
-                let old = old_tuple.map(|old| self.old_tuple(map, &old, key_type)).transpose()?;
+                let Some(map) = self.relation(relation_id)? else {
+                    return Ok(());
+                };
+                let old = old_tuple
+                    .map(|old| self.old_tuple(map, &old, key_type))
+                    .transpose()?;
                 let mut new = self.tuple(map, &new_tuple)?;
                 if let Some(old) = &old {
                     new.fill_from(old);
                 }
                 changes.push(self.change(map.table, position, Operation::Update { old, new })?);
             }
-            Message::Delete { relation_id, old_tuple, key_type } => {
+            Message::Delete {
+                relation_id,
+                old_tuple,
+                key_type,
+            } => {
                 let position = self.next_position()?;
-                let Some(map) = self.relation(relation_id)? else { return Ok(()) };
+                let Some(map) = self.relation(relation_id)? else {
+                    return Ok(());
+                };
                 let (table, old) = (map.table, self.old_tuple(map, &old_tuple, Some(key_type))?);
                 self.deleted.add(table, &old);
                 changes.push(self.change(table, position, Operation::Delete { old })?);
@@ -241,7 +320,9 @@ impl Decoder {
             Message::Truncate { relation_ids, .. } => {
                 for relation in relation_ids {
                     let position = self.next_position()?;
-                    let Some(map) = self.relation(relation)? else { continue };
+                    let Some(map) = self.relation(relation)? else {
+                        continue;
+                    };
                     changes.push(self.change(map.table, position, Operation::Truncate)?);
                 }
             }
@@ -256,17 +337,38 @@ impl Decoder {
         let open = self.open.as_mut().ok_or_else(outside_transaction)?;
         open.ordinal += 1;
         let timeline = self.timelines.timeline_at(open.commit);
-        Ok(Position::Wal { timeline, commit: open.commit, ordinal: open.ordinal })
+        Ok(Position::Wal {
+            timeline,
+            commit: open.commit,
+            ordinal: open.ordinal,
+        })
     }
 
-    fn change(&self, table: Table, position: Position, operation: Operation) -> Result<Change, CaptureError> {
-        let OpenTransaction { committed_at, muted, .. } = *self.open.as_ref().ok_or_else(outside_transaction)?;
-        Ok(Change { position, committed_at, muted, table, operation })
+    fn change(
+        &self,
+        table: Table,
+        position: Position,
+        operation: Operation,
+    ) -> Result<Change, CaptureError> {
+        let OpenTransaction {
+            committed_at,
+            muted,
+            ..
+        } = *self.open.as_ref().ok_or_else(outside_transaction)?;
+        Ok(Change {
+            position,
+            committed_at,
+            muted,
+            table,
+            operation,
+        })
     }
 
     fn relation(&self, oid: u32) -> Result<Option<&RelationMap>, CaptureError> {
         let relation = self.relations.get(&oid).map(Option::as_ref);
-        relation.ok_or_else(|| CaptureError::Protocol(format!("a row of relation {oid}, which was not described")))
+        relation.ok_or_else(|| {
+            CaptureError::Protocol(format!("a row of relation {oid}, which was not described"))
+        })
     }
 
     /// Maps a relation. Its OID is looked up before its name: the WAL has the name that the table had when the change was written.
@@ -278,7 +380,9 @@ impl Decoder {
         sent: &[ColumnInfo],
     ) -> Result<Option<RelationMap>, CaptureError> {
         let by_name = || self.tables.get(&(schema.to_owned(), name.to_owned()));
-        let Some(table) = self.oids.get(&oid).or_else(by_name).copied() else { return Ok(None) };
+        let Some(table) = self.oids.get(&oid).or_else(by_name).copied() else {
+            return Ok(None);
+        };
         let column = |column: &ColumnInfo| SentColumn {
             targets: Vec::new(),
             is_key: column.is_key(),
@@ -311,7 +415,12 @@ impl Decoder {
     }
 
     /// Converts an old row, of which only the replica identity may have been sent.
-    fn old_tuple(&self, map: &RelationMap, row: &TupleData, key_type: Option<char>) -> Result<Tuple, CaptureError> {
+    fn old_tuple(
+        &self,
+        map: &RelationMap,
+        row: &TupleData,
+        key_type: Option<char>,
+    ) -> Result<Tuple, CaptureError> {
         let key_only = key_type == Some(KEY_ONLY);
         self.tuple_of(map, row, |sent| sent.is_key || !key_only)
     }
@@ -330,7 +439,12 @@ impl Decoder {
             )));
         }
         let mut tuple = Tuple::absent(table);
-        for (sent, value) in map.columns.iter().zip(&row.columns).filter(|(sent, _)| was_sent(sent)) {
+        for (sent, value) in map
+            .columns
+            .iter()
+            .zip(&row.columns)
+            .filter(|(sent, _)| was_sent(sent))
+        {
             for column in &sent.targets {
                 tuple.set(*column, self.datum(table, *column, value, sent.padded)?);
             }
@@ -338,7 +452,13 @@ impl Decoder {
         Ok(tuple)
     }
 
-    fn datum(&self, table: Table, column: Column, value: &ColumnData, padded: bool) -> Result<Datum, CaptureError> {
+    fn datum(
+        &self,
+        table: Table,
+        column: Column,
+        value: &ColumnData,
+        padded: bool,
+    ) -> Result<Datum, CaptureError> {
         if value.is_null() {
             return Ok(Datum::Null);
         }
@@ -346,17 +466,28 @@ impl Decoder {
             return Ok(Datum::Absent);
         }
         let reference = table.columns()[usize::from(column.0)];
-        let text = std::str::from_utf8(value.as_bytes())
-            .map_err(|_| CaptureError::Protocol(format!("column {reference} of {} is not text", table.name())))?;
-        let text = if padded { text.trim_end_matches(' ') } else { text };
-        Ok(Datum::text(self.mappings.value(table, reference, text).unwrap_or(text)))
+        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| {
+            CaptureError::Protocol(format!(
+                "column {reference} of {} is not text",
+                table.name()
+            ))
+        })?;
+        let text = if padded {
+            text.trim_end_matches(' ')
+        } else {
+            text
+        };
+        Ok(Datum::text(
+            self.mappings.value(table, reference, text).unwrap_or(text),
+        ))
     }
 }
 
 fn time(since_server_epoch: i64) -> Result<Timestamp, CaptureError> {
     let since_epoch = SERVER_EPOCH.saturating_add(SignedDuration::from_micros(since_server_epoch));
-    Timestamp::from_duration(since_epoch)
-        .map_err(|error| CaptureError::Protocol(format!("the time of a commit is invalid: {error}")))
+    Timestamp::from_duration(since_epoch).map_err(|error| {
+        CaptureError::Protocol(format!("the time of a commit is invalid: {error}"))
+    })
 }
 
 fn outside_transaction() -> CaptureError {
@@ -365,7 +496,13 @@ fn outside_transaction() -> CaptureError {
 
 /// Estimates the memory of a change's values, in bytes.
 pub(super) fn weight(change: &Change) -> usize {
-    let of = |tuple: &Tuple| tuple.iter().filter_map(|(_, value)| value.as_str()).map(str::len).sum::<usize>();
+    let of = |tuple: &Tuple| {
+        tuple
+            .iter()
+            .filter_map(|(_, value)| value.as_str())
+            .map(str::len)
+            .sum::<usize>()
+    };
     match &change.operation {
         Operation::Insert { new } => of(new),
         Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),

@@ -9,7 +9,12 @@ const RELATION: u32 = 41;
 fn source(settings: &str) -> Source {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), settings).unwrap();
-    load(Sources { file: Some(file.path().to_owned()), ..Sources::default() }).unwrap().source
+    load(Sources {
+        file: Some(file.path().to_owned()),
+        ..Sources::default()
+    })
+    .unwrap()
+    .source
 }
 
 /// Encodes a message as the server sends it.
@@ -18,15 +23,31 @@ fn wire(message: &Message) -> Bytes {
 }
 
 fn begin(commit: u64) -> Message {
-    Message::Begin { xid: 9, final_lsn: commit, timestamp: 0 }
+    Message::Begin {
+        xid: 9,
+        final_lsn: commit,
+        timestamp: 0,
+    }
 }
 
 fn commit(commit: u64, end: u64) -> Message {
-    Message::Commit { flags: 0, commit_lsn: commit, end_lsn: end, timestamp: 0 }
+    Message::Commit {
+        flags: 0,
+        commit_lsn: commit,
+        end_lsn: end,
+        timestamp: 0,
+    }
 }
 
-fn keyed_relation(schema: &str, name: &str, columns: &[&str], key: &[&str], identity: u8) -> Message {
-    let column = |name: &&str| ColumnInfo::new(u8::from(key.contains(name)), (*name).to_owned(), 25, -1);
+fn keyed_relation(
+    schema: &str,
+    name: &str,
+    columns: &[&str],
+    key: &[&str],
+    identity: u8,
+) -> Message {
+    let column =
+        |name: &&str| ColumnInfo::new(u8::from(key.contains(name)), (*name).to_owned(), 25, -1);
     Message::Relation {
         relation_id: RELATION,
         namespace: schema.into(),
@@ -59,23 +80,54 @@ fn row(values: &[Value]) -> TupleData {
 }
 
 fn insert(values: &[Value]) -> Message {
-    Message::Insert { relation_id: RELATION, tuple: row(values) }
+    Message::Insert {
+        relation_id: RELATION,
+        tuple: row(values),
+    }
 }
 
 /// Builds an update. `key_type` is `O` for a whole old row and `K` for the replica identity only.
 fn update(key_type: Option<char>, old: Option<&[Value]>, new: &[Value]) -> Message {
-    Message::Update { relation_id: RELATION, old_tuple: old.map(row), new_tuple: row(new), key_type }
+    Message::Update {
+        relation_id: RELATION,
+        old_tuple: old.map(row),
+        new_tuple: row(new),
+        key_type,
+    }
 }
 
 fn message(flags: u8, prefix: &str, content: &'static str) -> Message {
-    Message::Message { flags, lsn: 1, prefix: prefix.into(), content: Bytes::from_static(content.as_bytes()) }
+    Message::Message {
+        flags,
+        lsn: 1,
+        prefix: prefix.into(),
+        content: Bytes::from_static(content.as_bytes()),
+    }
 }
 
-const DISTRO_QUEUE: [&str; 6] = ["id", "release_id", "outlet_id", "status", "takedown", "message"];
-const ROW: [Value; 6] = [Text("1"), Text("2"), Text("3"), Text("batched"), Text("f"), Null];
+const DISTRO_QUEUE: [&str; 6] = [
+    "id",
+    "release_id",
+    "outlet_id",
+    "status",
+    "takedown",
+    "message",
+];
+const ROW: [Value; 6] = [
+    Text("1"),
+    Text("2"),
+    Text("3"),
+    Text("batched"),
+    Text("f"),
+    Null,
+];
 
 fn decoder(source: &Source) -> Decoder {
-    Decoder::new(source, HashMap::new(), TimelineHistory::new(2, vec![(1, Lsn(50))]))
+    Decoder::new(
+        source,
+        HashMap::new(),
+        TimelineHistory::new(2, vec![(1, Lsn(50))]),
+    )
 }
 
 /// Decodes the messages in one transaction.
@@ -99,27 +151,74 @@ fn names_and_values_are_mapped() {
         values.status = { 5 = "complete" }
         "#,
     );
-    let columns = ["delivery_id", "release_id", "extra", "outlet_id", "state", "takedown", "message"];
+    let columns = [
+        "delivery_id",
+        "release_id",
+        "extra",
+        "outlet_id",
+        "state",
+        "takedown",
+        "message",
+    ];
     let found = changes(
         &source,
         vec![
             relation("shop", "deliveries", &columns),
-            insert(&[Text("7"), Text("1"), Text("x"), Text("4"), Text("5"), Text("f"), Unchanged]),
-            insert(&[Text("8"), Text("1"), Text("x"), Null, Text("6"), Text("f"), Null]),
+            insert(&[
+                Text("7"),
+                Text("1"),
+                Text("x"),
+                Text("4"),
+                Text("5"),
+                Text("f"),
+                Unchanged,
+            ]),
+            insert(&[
+                Text("8"),
+                Text("1"),
+                Text("x"),
+                Null,
+                Text("6"),
+                Text("f"),
+                Null,
+            ]),
         ],
     );
-    let Operation::Insert { new } = &found[0].operation else { panic!("{found:?}") };
-    assert_eq!((new.text(distro_queue::id), new.text(distro_queue::status)), (Some("7"), Some("complete")));
+    let Operation::Insert { new } = &found[0].operation else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (new.text(distro_queue::id), new.text(distro_queue::status)),
+        (Some("7"), Some("complete"))
+    );
     assert_eq!(*new.get(distro_queue::message), Datum::Absent);
-    let Operation::Insert { new } = &found[1].operation else { panic!("{found:?}") };
-    assert_eq!((new.text(distro_queue::status), new.get(distro_queue::outlet_id)), (Some("6"), &Datum::Null));
-    assert_eq!(found[1].position, Position::Wal { timeline: 2, commit: Lsn(100), ordinal: 2 });
+    let Operation::Insert { new } = &found[1].operation else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (
+            new.text(distro_queue::status),
+            new.get(distro_queue::outlet_id)
+        ),
+        (Some("6"), &Datum::Null)
+    );
+    assert_eq!(
+        found[1].position,
+        Position::Wal {
+            timeline: 2,
+            commit: Lsn(100),
+            ordinal: 2
+        }
+    );
 }
 
 #[test]
 fn rows_of_unmapped_tables_count_and_are_skipped() {
     let mut events = vec![relation("public", "unknown", &["id"]), insert(&[Text("1")])];
-    events.extend([relation("public", "distro_queue", &DISTRO_QUEUE), insert(&ROW)]);
+    events.extend([
+        relation("public", "distro_queue", &DISTRO_QUEUE),
+        insert(&ROW),
+    ]);
     let found = changes(&Source::default(), events);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].position.ordinal(), 2);
@@ -127,39 +226,120 @@ fn rows_of_unmapped_tables_count_and_are_skipped() {
 
 #[test]
 fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
-    let old = [Text("1"), Text("2"), Null, Text("batched"), Text("f"), Text("long")];
-    let new = [Text("1"), Text("2"), Null, Text("complete"), Text("f"), Unchanged];
+    let old = [
+        Text("1"),
+        Text("2"),
+        Null,
+        Text("batched"),
+        Text("f"),
+        Text("long"),
+    ];
+    let new = [
+        Text("1"),
+        Text("2"),
+        Null,
+        Text("complete"),
+        Text("f"),
+        Unchanged,
+    ];
     let found = changes(
         &Source::default(),
-        vec![relation("public", "distro_queue", &DISTRO_QUEUE), update(Some('O'), Some(&old), &new)],
+        vec![
+            relation("public", "distro_queue", &DISTRO_QUEUE),
+            update(Some('O'), Some(&old), &new),
+        ],
     );
-    let Operation::Update { old: Some(old), new } = &found[0].operation else { panic!("{found:?}") };
-    assert_eq!((old.text(distro_queue::status), old.get(distro_queue::outlet_id)), (Some("batched"), &Datum::Null));
-    assert_eq!((new.text(distro_queue::status), new.text(distro_queue::message)), (Some("complete"), Some("long")));
+    let Operation::Update {
+        old: Some(old),
+        new,
+    } = &found[0].operation
+    else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (
+            old.text(distro_queue::status),
+            old.get(distro_queue::outlet_id)
+        ),
+        (Some("batched"), &Datum::Null)
+    );
+    assert_eq!(
+        (
+            new.text(distro_queue::status),
+            new.text(distro_queue::message)
+        ),
+        (Some("complete"), Some("long"))
+    );
 }
 
 #[test]
 fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as_null() {
     let old = [Text("1"), Null, Null, Text("batched"), Null, Null];
-    let new = [Text("1"), Text("2"), Text("4"), Text("complete"), Text("f"), Unchanged];
-    let relation = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], b'i');
-    let found =
-        changes(&Source::default(), vec![relation, update(Some('K'), Some(&old), &new), update(None, None, &new)]);
-    let Operation::Update { old: Some(old), new } = &found[0].operation else { panic!("{found:?}") };
-    assert_eq!((old.text(distro_queue::status), old.get(distro_queue::outlet_id)), (Some("batched"), &Datum::Absent));
-    assert_eq!(*new.get(distro_queue::message), Datum::Absent, "the old key does not include it");
-    assert!(matches!(&found[1].operation, Operation::Update { old: None, .. }));
+    let new = [
+        Text("1"),
+        Text("2"),
+        Text("4"),
+        Text("complete"),
+        Text("f"),
+        Unchanged,
+    ];
+    let relation = keyed_relation(
+        "public",
+        "distro_queue",
+        &DISTRO_QUEUE,
+        &["id", "status"],
+        b'i',
+    );
+    let found = changes(
+        &Source::default(),
+        vec![
+            relation,
+            update(Some('K'), Some(&old), &new),
+            update(None, None, &new),
+        ],
+    );
+    let Operation::Update {
+        old: Some(old),
+        new,
+    } = &found[0].operation
+    else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (
+            old.text(distro_queue::status),
+            old.get(distro_queue::outlet_id)
+        ),
+        (Some("batched"), &Datum::Absent)
+    );
+    assert_eq!(
+        *new.get(distro_queue::message),
+        Datum::Absent,
+        "the old key does not include it"
+    );
+    assert!(matches!(
+        &found[1].operation,
+        Operation::Update { old: None, .. }
+    ));
 }
 
 #[test]
 fn deletions_in_looked_up_tables_have_their_key() {
     let columns = ["user_id", "addon"];
-    let delete =
-        Message::Delete { relation_id: RELATION, old_tuple: row(&[Text("3"), Text("preflight_qc")]), key_type: 'K' };
+    let delete = Message::Delete {
+        relation_id: RELATION,
+        old_tuple: row(&[Text("3"), Text("preflight_qc")]),
+        key_type: 'K',
+    };
     let relation = keyed_relation("public", "user_addon", &columns, &columns, b'd');
     let found = changes(&Source::default(), vec![relation, delete]);
-    let Operation::Delete { old } = &found[0].operation else { panic!("{found:?}") };
-    assert_eq!((found[0].table, old.text(user_addon::user_id)), (Table::UserAddon, Some("3")));
+    let Operation::Delete { old } = &found[0].operation else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (found[0].table, old.text(user_addon::user_id)),
+        (Table::UserAddon, Some("3"))
+    );
 }
 
 #[test]
@@ -178,13 +358,30 @@ fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
     without_message.pop();
     for columns in [without_message.as_slice(), &DISTRO_QUEUE] {
         let row = vec![Text("1"); columns.len()];
-        let found = changes(&source, vec![relation("public", "distro_queue", columns), insert(&row)]);
-        let Operation::Insert { new } = &found[0].operation else { panic!("{found:?}") };
-        assert_eq!((new.text(distro_queue::status), new.get(distro_queue::message)), (Some("1"), &Datum::Absent));
+        let found = changes(
+            &source,
+            vec![relation("public", "distro_queue", columns), insert(&row)],
+        );
+        let Operation::Insert { new } = &found[0].operation else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            (
+                new.text(distro_queue::status),
+                new.get(distro_queue::message)
+            ),
+            (Some("1"), &Datum::Absent)
+        );
     }
     for name in ["payment", "outlet"] {
-        let found = changes(&source, vec![relation("public", name, &["id"]), insert(&[Text("1")])]);
-        assert!(found.is_empty(), "a table with the default name is not the mapped one: {found:?}");
+        let found = changes(
+            &source,
+            vec![relation("public", name, &["id"]), insert(&[Text("1")])],
+        );
+        assert!(
+            found.is_empty(),
+            "a table with the default name is not the mapped one: {found:?}"
+        );
     }
 }
 
@@ -209,27 +406,51 @@ fn a_mute_message_mutes_the_rest_of_its_transaction_only() {
     for each in events {
         decoder.decode(wire(&each), &mut found).unwrap();
     }
-    assert_eq!(found.iter().map(|change| change.muted).collect::<Vec<_>>(), [false, false, true, false]);
+    assert_eq!(
+        found.iter().map(|change| change.muted).collect::<Vec<_>>(),
+        [false, false, true, false]
+    );
 }
 
 #[test]
 fn heartbeats_have_an_id_and_commits_have_an_end() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
-    assert_eq!(decoder.decode(wire(&begin(100)), &mut none).unwrap(), Decoded::Began);
-    let heartbeat = decoder.decode(wire(&message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
+    assert_eq!(
+        decoder.decode(wire(&begin(100)), &mut none).unwrap(),
+        Decoded::Began
+    );
+    let heartbeat = decoder
+        .decode(wire(&message(1, "walhook", "heartbeat a-1")), &mut none)
+        .unwrap();
     assert_eq!(heartbeat, Decoded::Heartbeat("a-1".into()));
     let committed = decoder.decode(wire(&commit(100, 110)), &mut none).unwrap();
-    assert_eq!(committed, Decoded::Committed { commit: Lsn(100), end: Lsn(110) });
+    assert_eq!(
+        committed,
+        Decoded::Committed {
+            commit: Lsn(100),
+            end: Lsn(110)
+        }
+    );
     assert!(decoder.open().is_none() && none.is_empty());
 }
 
 #[test]
 fn truncated_tables_each_have_a_position() {
     let of = |number: u32, name: &str, columns: &[&str]| match relation("public", name, columns) {
-        Message::Relation { namespace, relation_name, replica_identity, columns, .. } => {
-            Message::Relation { relation_id: number, namespace, relation_name, replica_identity, columns }
-        }
+        Message::Relation {
+            namespace,
+            relation_name,
+            replica_identity,
+            columns,
+            ..
+        } => Message::Relation {
+            relation_id: number,
+            namespace,
+            relation_name,
+            replica_identity,
+            columns,
+        },
         other => other,
     };
     let found = changes(
@@ -238,37 +459,74 @@ fn truncated_tables_each_have_a_position() {
             of(1, "label", &["id", "user_id"]),
             of(2, "unknown", &["id"]),
             of(3, "track", &["id", "release_id"]),
-            Message::Truncate { relation_ids: vec![1, 2, 3], flags: 0 },
+            Message::Truncate {
+                relation_ids: vec![1, 2, 3],
+                flags: 0,
+            },
         ],
     );
-    let found: Vec<_> = found.iter().map(|change| (change.table, change.position.ordinal())).collect();
+    let found: Vec<_> = found
+        .iter()
+        .map(|change| (change.table, change.position.ordinal()))
+        .collect();
     assert_eq!(found, [(Table::Label, 1), (Table::Track, 3)]);
 }
 
 #[test]
 fn a_missing_column_is_reported_by_the_platforms_name() {
     let mut decoder = decoder(&Source::default());
-    let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
-    let error = decoder.decode(wire(&without_status), &mut Vec::new()).unwrap_err();
-    assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
+    let without_status = relation(
+        "public",
+        "distro_queue",
+        &["id", "release_id", "outlet_id", "takedown", "message"],
+    );
+    let error = decoder
+        .decode(wire(&without_status), &mut Vec::new())
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("column status of public.distro_queue is gone: "),
+        "{error}"
+    );
     assert!(!error.is_transient());
     // Only e-mail needs the address.
-    decoder.decode(wire(&relation("public", "app_user", &["id"])), &mut Vec::new()).unwrap();
+    decoder
+        .decode(
+            wire(&relation("public", "app_user", &["id"])),
+            &mut Vec::new(),
+        )
+        .unwrap();
 }
 
 #[test]
 fn rows_outside_of_a_transaction_are_rejected() {
     let mut decoder = decoder(&Source::default());
-    assert!(decoder.decode(wire(&insert(&ROW)), &mut Vec::new()).is_err());
-    assert!(decoder.decode(wire(&commit(1, 2)), &mut Vec::new()).is_err());
+    assert!(
+        decoder
+            .decode(wire(&insert(&ROW)), &mut Vec::new())
+            .is_err()
+    );
+    assert!(
+        decoder
+            .decode(wire(&commit(1, 2)), &mut Vec::new())
+            .is_err()
+    );
 }
 
 #[test]
 fn a_commits_time_is_counted_from_the_year_2000() {
     let mut decoder = decoder(&Source::default());
-    let begin = Message::Begin { xid: 9, final_lsn: 100, timestamp: 825_670_800_123_456 };
+    let begin = Message::Begin {
+        xid: 9,
+        final_lsn: 100,
+        timestamp: 825_670_800_123_456,
+    };
     decoder.decode(wire(&begin), &mut Vec::new()).unwrap();
-    assert_eq!(decoder.open().unwrap().committed_at, "2026-03-01T09:00:00.123456Z".parse().unwrap());
+    assert_eq!(
+        decoder.open().unwrap().committed_at,
+        "2026-03-01T09:00:00.123456Z".parse().unwrap()
+    );
 }
 
 #[test]
@@ -276,36 +534,82 @@ fn a_row_with_other_columns_than_described_is_rejected() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     decoder.decode(wire(&begin(100)), &mut none).unwrap();
-    decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut none).unwrap();
+    decoder
+        .decode(
+            wire(&relation("public", "distro_queue", &DISTRO_QUEUE)),
+            &mut none,
+        )
+        .unwrap();
     assert!(decoder.decode(wire(&insert(&ROW[..5])), &mut none).is_err());
     assert!(none.is_empty());
 }
 
 fn delete(key_type: char, old: &[Value]) -> Message {
-    Message::Delete { relation_id: RELATION, old_tuple: row(old), key_type }
+    Message::Delete {
+        relation_id: RELATION,
+        old_tuple: row(old),
+        key_type,
+    }
 }
 
 /// Returns the old and the new status of a replaced row. None for other changes.
 fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
-    let Operation::Replace { old, new } = &change.operation else { return None };
+    let Operation::Replace { old, new } = &change.operation else {
+        return None;
+    };
     assert_eq!(old.text(distro_queue::id), new.text(distro_queue::id));
-    Some((old.text(distro_queue::status), new.text(distro_queue::status)))
+    Some((
+        old.text(distro_queue::status),
+        new.text(distro_queue::status),
+    ))
 }
 
 #[test]
 fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
     let deleted = [Text("1"), Null, Null, Text("batched"), Null, Null];
-    let inserted = [Text("1"), Text("2"), Text("3"), Text("complete"), Text("f"), Null];
+    let inserted = [
+        Text("1"),
+        Text("2"),
+        Text("3"),
+        Text("complete"),
+        Text("f"),
+        Null,
+    ];
     for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', deleted)] {
-        let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], identity);
-        let other = insert(&[Text("2"), Text("2"), Null, Text("complete"), Text("f"), Null]);
+        let table = keyed_relation(
+            "public",
+            "distro_queue",
+            &DISTRO_QUEUE,
+            &["id", "status"],
+            identity,
+        );
+        let other = insert(&[
+            Text("2"),
+            Text("2"),
+            Null,
+            Text("complete"),
+            Text("f"),
+            Null,
+        ]);
         let found = changes(
             &Source::default(),
-            vec![table, delete(key_type, &old), other, insert(&inserted), insert(&inserted)],
+            vec![
+                table,
+                delete(key_type, &old),
+                other,
+                insert(&inserted),
+                insert(&inserted),
+            ],
         );
         let pairs: Vec<_> = found.iter().map(replaced).collect();
-        assert_eq!(pairs, [None, None, Some((Some("batched"), Some("complete"))), None]);
-        let ordinals: Vec<u64> = found.iter().map(|change| change.position.ordinal()).collect();
+        assert_eq!(
+            pairs,
+            [None, None, Some((Some("batched"), Some("complete"))), None]
+        );
+        let ordinals: Vec<u64> = found
+            .iter()
+            .map(|change| change.position.ordinal())
+            .collect();
         assert_eq!(ordinals, [1, 2, 3, 4], "positions do not depend on pairs");
     }
 }
@@ -314,19 +618,35 @@ fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
 fn with_the_default_identity_old_watched_values_are_unknown() {
     let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id"], b'd');
     let deleted = [Text("1"), Null, Null, Null, Null, Null];
-    let found = changes(&Source::default(), vec![table, delete('K', &deleted), insert(&ROW)]);
+    let found = changes(
+        &Source::default(),
+        vec![table, delete('K', &deleted), insert(&ROW)],
+    );
     assert_eq!(replaced(&found[1]), Some((None, Some("batched"))));
-    let Operation::Replace { old, .. } = &found[1].operation else { panic!("{found:?}") };
-    assert_eq!(*old.get(distro_queue::status), Datum::Absent, "so that no rule sees a transition");
+    let Operation::Replace { old, .. } = &found[1].operation else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        *old.get(distro_queue::status),
+        Datum::Absent,
+        "so that no rule sees a transition"
+    );
 }
 
 #[test]
 fn an_identity_that_is_insufficient_loses_changes_and_none_at_all_loses_nothing() {
     let decode = |key: &[&str]| {
         let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, key, b'd');
-        decoder(&Source::default()).decode(wire(&table), &mut Vec::new()).unwrap()
+        decoder(&Source::default())
+            .decode(wire(&table), &mut Vec::new())
+            .unwrap()
     };
-    assert_eq!(decode(&["id"]), Decoded::IdentityLost { table: "public.distro_queue".into() });
+    assert_eq!(
+        decode(&["id"]),
+        Decoded::IdentityLost {
+            table: "public.distro_queue".into()
+        }
+    );
     assert_eq!(decode(&["id", "status"]), Decoded::TableDescribed);
     assert_eq!(decode(&[]), Decoded::TableDescribed);
 }
@@ -336,7 +656,14 @@ fn rows_of_different_transactions_are_not_paired() {
     let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let table = relation("public", "distro_queue", &DISTRO_QUEUE);
-    for each in [begin(100), table, delete('O', &ROW), commit(100, 110), begin(120), insert(&ROW)] {
+    for each in [
+        begin(100),
+        table,
+        delete('O', &ROW),
+        commit(100, 110),
+        begin(120),
+        insert(&ROW),
+    ] {
         decoder.decode(wire(&each), &mut found).unwrap();
     }
     assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [None, None]);
@@ -346,13 +673,24 @@ fn rows_of_different_transactions_are_not_paired() {
 fn a_position_has_the_timeline_on_which_the_change_was_committed() {
     let mut decoder = decoder(&Source::default());
     let mut changes = Vec::new();
-    decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut changes).unwrap();
+    decoder
+        .decode(
+            wire(&relation("public", "distro_queue", &DISTRO_QUEUE)),
+            &mut changes,
+        )
+        .unwrap();
     for (at, end) in [(49, 50), (50, 60)] {
         decoder.decode(wire(&begin(at)), &mut changes).unwrap();
         decoder.decode(wire(&insert(&ROW)), &mut changes).unwrap();
-        decoder.decode(wire(&commit(at, end)), &mut changes).unwrap();
+        decoder
+            .decode(wire(&commit(at, end)), &mut changes)
+            .unwrap();
     }
     let positions: Vec<Position> = changes.iter().map(|change| change.position).collect();
-    let position = |timeline, commit| Position::Wal { timeline, commit: Lsn(commit), ordinal: 1 };
+    let position = |timeline, commit| Position::Wal {
+        timeline,
+        commit: Lsn(commit),
+        ordinal: 1,
+    };
     assert_eq!(positions, [position(1, 49), position(2, 50)]);
 }

@@ -29,27 +29,42 @@ pub(super) struct DeletedRows {
 
 impl Default for DeletedRows {
     fn default() -> Self {
-        DeletedRows { rows: WeightedLru::default(), limit: MAX_WEIGHT, forgotten: HashSet::new() }
+        DeletedRows {
+            rows: WeightedLru::default(),
+            limit: MAX_WEIGHT,
+            forgotten: HashSet::new(),
+        }
     }
 }
 
 impl DeletedRows {
     #[cfg(test)]
     pub fn with_limit(limit: usize) -> Self {
-        DeletedRows { limit, ..DeletedRows::default() }
+        DeletedRows {
+            limit,
+            ..DeletedRows::default()
+        }
     }
 
     /// Forgets everything: another transaction begins.
     pub fn clear(&mut self) {
         if !self.rows.is_empty() || !self.forgotten.is_empty() {
-            *self = DeletedRows { limit: self.limit, ..DeletedRows::default() };
+            *self = DeletedRows {
+                limit: self.limit,
+                ..DeletedRows::default()
+            };
         }
     }
 
     /// Remembers a deleted row of a table that raises events. Forgets the oldest rows beyond the limit.
     pub fn add(&mut self, table: Table, old: &Tuple) {
-        let Some(id) = old.text(ID).filter(|_| table.is_captured()) else { return };
-        let values: Watched = table.watched_columns().map(|column| old.get(column).clone()).collect();
+        let Some(id) = old.text(ID).filter(|_| table.is_captured()) else {
+            return;
+        };
+        let values: Watched = table
+            .watched_columns()
+            .map(|column| old.get(column).clone())
+            .collect();
         let weight = weight(id, &values);
         self.rows.put((table, id.into()), values, weight);
         while let Some(((table, _), _)) = self.rows.remove_beyond(self.limit) {
@@ -84,7 +99,13 @@ impl DeletedRows {
 }
 
 fn weight(id: &str, values: &[Datum]) -> usize {
-    ENTRY_OVERHEAD + id.len() + values.iter().filter_map(Datum::as_str).map(str::len).sum::<usize>()
+    ENTRY_OVERHEAD
+        + id.len()
+        + values
+            .iter()
+            .filter_map(Datum::as_str)
+            .map(str::len)
+            .sum::<usize>()
 }
 
 #[cfg(test)]
@@ -109,8 +130,13 @@ mod tests {
         deleted.add(Table::Outlet, &Tuple::absent(Table::Outlet));
         assert_eq!(deleted.take(Table::Payment, &row("1", "")), None);
         assert_eq!(deleted.take(TABLE, &row("2", "")), None);
-        let old = deleted.take(TABLE, &row("1", "batched")).expect("it was deleted");
-        assert_eq!((old.text(distro_queue::id), old.text(distro_queue::status)), (Some("1"), Some("complete")));
+        let old = deleted
+            .take(TABLE, &row("1", "batched"))
+            .expect("it was deleted");
+        assert_eq!(
+            (old.text(distro_queue::id), old.text(distro_queue::status)),
+            (Some("1"), Some("complete"))
+        );
         assert_eq!(*old.get(distro_queue::message), Datum::Absent);
         assert_eq!(deleted.take(TABLE, &row("1", "")), None);
         assert!(deleted.rows.is_empty());
@@ -122,7 +148,13 @@ mod tests {
         deleted.add(TABLE, &row("1", "a"));
         deleted.add(TABLE, &row("1", "b"));
         deleted.add(TABLE, &row("2", "c"));
-        assert_eq!(deleted.take(TABLE, &row("1", "")).unwrap().text(distro_queue::status), Some("b"));
+        assert_eq!(
+            deleted
+                .take(TABLE, &row("1", ""))
+                .unwrap()
+                .text(distro_queue::status),
+            Some("b")
+        );
         deleted.clear();
         assert_eq!(deleted.take(TABLE, &row("2", "")), None);
         assert!(deleted.rows.is_empty());
@@ -134,8 +166,12 @@ mod tests {
         for id in 0..1_000 {
             deleted.add(TABLE, &row(&id.to_string(), "complete"));
         }
-        let remembered = (0..1_000).filter(|id: &i32| deleted.take(TABLE, &row(&id.to_string(), "")).is_some());
-        assert_eq!(remembered.collect::<Vec<_>>(), (991..1_000).collect::<Vec<_>>());
+        let remembered =
+            (0..1_000).filter(|id: &i32| deleted.take(TABLE, &row(&id.to_string(), "")).is_some());
+        assert_eq!(
+            remembered.collect::<Vec<_>>(),
+            (991..1_000).collect::<Vec<_>>()
+        );
         // A row that is larger than the limit.
         deleted.add(TABLE, &row("1000", &"x".repeat(10_000)));
         assert!(deleted.rows.is_empty());

@@ -28,21 +28,32 @@ pub enum CaptureError {
     Silent(Duration),
     #[error("a heartbeat has not come back through the WAL for {0:?}")]
     HeartbeatLost(Duration),
-    #[error("the primary is on another timeline than the stream: capture starts again on the new one")]
+    #[error(
+        "the primary is on another timeline than the stream: capture starts again on the new one"
+    )]
     TimelineChanged,
     #[error(
         "the publication has changed, and may have been restored: capture starts again and reports what was not published"
     )]
     PublicationInterrupted,
-    #[error("another process reads the outbox of slot {0}: capture starts here when that process ends")]
+    #[error(
+        "another process reads the outbox of slot {0}: capture starts here when that process ends"
+    )]
     LeaseHeld(String),
-    #[error("another process has read the outbox of slot {0} meanwhile: reading continues from its checkpoint")]
+    #[error(
+        "another process has read the outbox of slot {0} meanwhile: reading continues from its checkpoint"
+    )]
     Superseded(String),
     #[error(
         "column {column} of {table} is gone: restore it and add the name that it had meanwhile to \
          source.tables.{key}.formerly.{reference}, or set source.tables.{key}.columns.{reference} to another column; then restart"
     )]
-    ColumnGone { column: String, table: String, key: &'static str, reference: &'static str },
+    ColumnGone {
+        column: String,
+        table: String,
+        key: &'static str,
+        reference: &'static str,
+    },
     #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),
 }
@@ -62,7 +73,10 @@ impl CaptureError {
     /// Returns whether the platform's schema no longer matches. Capture waits until the schema or the configuration is fixed, and skips
     /// nothing.
     pub fn is_drift(&self) -> bool {
-        matches!(self, CaptureError::ColumnGone { .. } | CaptureError::Primary(PrimaryError::Drift(_)))
+        matches!(
+            self,
+            CaptureError::ColumnGone { .. } | CaptureError::Primary(PrimaryError::Drift(_))
+        )
     }
 
     /// Returns the gap because of which capture cannot continue.
@@ -111,7 +125,10 @@ impl CaptureError {
 
     /// Returns whether the stream must end, although it has not reported an error itself.
     pub fn ends_stream(&self) -> bool {
-        matches!(self, CaptureError::PrimaryStops | CaptureError::TimelineChanged) || self.is_own_standby()
+        matches!(
+            self,
+            CaptureError::PrimaryStops | CaptureError::TimelineChanged
+        ) || self.is_own_standby()
     }
 
     /// Returns whether a retry can succeed.

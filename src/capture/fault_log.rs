@@ -8,7 +8,10 @@ use super::error::CaptureError;
 use crate::primary::error::PrimaryError;
 
 /// Kinds of errors, which are logged once each.
-type Kind = (Discriminant<CaptureError>, Option<Discriminant<PrimaryError>>);
+type Kind = (
+    Discriminant<CaptureError>,
+    Option<Discriminant<PrimaryError>>,
+);
 
 #[derive(Default)]
 pub(super) struct FaultLog {
@@ -18,12 +21,18 @@ pub(super) struct FaultLog {
 
 impl FaultLog {
     pub fn log(&mut self, error: &CaptureError) {
-        if matches!(error, CaptureError::SlotActive(_) | CaptureError::LeaseHeld(_)) {
+        if matches!(
+            error,
+            CaptureError::SlotActive(_) | CaptureError::LeaseHeld(_)
+        ) {
             // Normal for all replicas but one.
             if !self.stands_by {
                 tracing::info!(reason = %error, "standing by");
             }
-            *self = FaultLog { stands_by: true, logged: HashSet::new() };
+            *self = FaultLog {
+                stands_by: true,
+                logged: HashSet::new(),
+            };
             return;
         }
         let (is_first, is_new) = (self.logged.is_empty(), self.logged.insert(kind(error)));

@@ -56,7 +56,9 @@ struct Shared {
 
 impl Shared {
     fn in_flight(&self) -> MutexGuard<'_, HashMap<String, Beat>> {
-        self.in_flight.lock().expect("no holder of this lock panics")
+        self.in_flight
+            .lock()
+            .expect("no holder of this lock panics")
     }
 
     fn set_error(&self, error: Option<CaptureError>) {
@@ -85,22 +87,44 @@ impl Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
         let client = KeptClient::new(context.url, Some(client));
-        let (source, store, health) = (context.source.clone(), context.store.clone(), context.health.clone());
-        let sender = Sender { host, client, source, store, health, lineage, policy, shared: Arc::clone(&shared) };
-        Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
+        let (source, store, health) = (
+            context.source.clone(),
+            context.store.clone(),
+            context.health.clone(),
+        );
+        let sender = Sender {
+            host,
+            client,
+            source,
+            store,
+            health,
+            lineage,
+            policy,
+            shared: Arc::clone(&shared),
+        };
+        Heartbeats {
+            shared,
+            read_until,
+            _task: AbortOnDropHandle::new(tokio::spawn(sender.run())),
+        }
     }
 
     /// Takes an error that the stream itself does not report: the server shuts down, or a captured table is gone, unpublished or
     /// without its replica identity.
     pub fn take_error(&self) -> Option<CaptureError> {
-        self.shared.error.lock().expect("no holder of this lock panics").take()
+        self.shared
+            .error
+            .lock()
+            .expect("no holder of this lock panics")
+            .take()
     }
 
     /// Records that a heartbeat has come back. Those of other processes and earlier connections are ignored.
     pub fn returned(&self, id: &str) {
         if let Some(beat) = self.shared.in_flight().remove(id) {
             self.read_until.advance(beat.sent_at);
-            histogram!(telemetry::HEARTBEAT_ROUND_TRIP).record(beat.sent_at.elapsed().as_secs_f64());
+            histogram!(telemetry::HEARTBEAT_ROUND_TRIP)
+                .record(beat.sent_at.elapsed().as_secs_f64());
         }
     }
 
@@ -108,8 +132,13 @@ impl Heartbeats {
     /// `received`. One such heartbeat may be about to arrive, because its commit record follows its LSN: it takes two.
     pub fn are_lost(&self, received: Lsn, limit: Duration) -> bool {
         let in_flight = self.shared.in_flight();
-        let overdue = in_flight.values().filter(|beat| beat.sent_at.elapsed() > limit);
-        overdue.filter(|beat| beat.lsn.is_some_and(|lsn| lsn < received)).count() > 1
+        let overdue = in_flight
+            .values()
+            .filter(|beat| beat.sent_at.elapsed() > limit);
+        overdue
+            .filter(|beat| beat.lsn.is_some_and(|lsn| lsn < received))
+            .count()
+            > 1
     }
 }
 
@@ -178,7 +207,10 @@ impl Sender {
     /// Returns when the next heartbeat is due, or soon after the server has closed the connection: a server that shuts down waits for
     /// the stream to end, and the stream may be waiting for a store on the same server.
     async fn wait_until_due(&self, ticks: &mut Interval) {
-        while tokio::time::timeout(CLOSED_POLL, ticks.tick()).await.is_err() {
+        while tokio::time::timeout(CLOSED_POLL, ticks.tick())
+            .await
+            .is_err()
+        {
             if self.client.is_closed() {
                 return;
             }
@@ -194,21 +226,36 @@ impl Sender {
         let client = self.client.get().await?;
         // Before the heartbeat: it may be the first commit that waits for a standby. The settings of another server than the stream's
         // would open or close the gate for the wrong transactions.
-        let catalog::Commits { lineage, synchronous } = catalog::commits(client, self.lineage).await?;
+        let catalog::Commits {
+            lineage,
+            synchronous,
+        } = catalog::commits(client, self.lineage).await?;
         verify(lineage, self.lineage)?;
         self.policy.set_synchronous(synchronous);
         if synchronous && client.query_typed_one(WAITS, &[]).await?.get(0) {
             return Ok(false);
         }
         // Recorded before it is sent: it can come back before its statement has ended.
-        self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
+        self.shared.in_flight().insert(
+            id.to_owned(),
+            Beat {
+                sent_at: Instant::now(),
+                lsn: None,
+            },
+        );
         let emitted = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await;
         // Its commit may have waited for a standby, because the setting has changed since it was read.
         let row = emitted.inspect_err(|_| self.policy.set_synchronous(true))?;
         let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
         let timeline = u32::from_str_radix(timeline, 16).unwrap_or(self.lineage.timeline);
         // Again: a pooler may have connected to another server. What is sent there never comes back, and must not count as lost.
-        verify(Lineage { timeline, ..self.lineage }, self.lineage)?;
+        verify(
+            Lineage {
+                timeline,
+                ..self.lineage
+            },
+            self.lineage,
+        )?;
         if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }
@@ -227,10 +274,14 @@ impl Sender {
     }
 
     async fn check_tables(&mut self) {
-        let Ok(client) = self.client.get().await else { return };
+        let Ok(client) = self.client.get().await else {
+            return;
+        };
         let verified = tables::verify(client, &self.source, &self.store, &self.health);
         match tokio::time::timeout(ANSWER_TIMEOUT, verified).await {
-            Ok(verified) => self.shared.set_error(verified.err().filter(CaptureError::is_drift)),
+            Ok(verified) => self
+                .shared
+                .set_error(verified.err().filter(CaptureError::is_drift)),
             Err(_) => self.client.close(),
         }
     }

@@ -35,7 +35,11 @@ impl ReadUntil {
             let mut is_late = false;
             loop {
                 tokio::time::sleep(INTERVAL).await;
-                let age = known.0.lock().expect("no holder of this lock panics").map(|known| known.elapsed());
+                let age = known
+                    .0
+                    .lock()
+                    .expect("no holder of this lock panics")
+                    .map(|known| known.elapsed());
                 let lag = age.filter(|age| *age > grace);
                 if lag.is_some() || is_late || age.is_none() {
                     gauge!(telemetry::CAPTURE_LAG).set(lag.unwrap_or_default().as_secs_f64());

@@ -48,9 +48,20 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), CaptureError> {
     let (store, health, batches, shutdown) = (&store, &health, &batches, &shutdown);
-    let context = Context { source: config, url, store, health, batches, durable: &durable, shutdown };
+    let context = Context {
+        source: config,
+        url,
+        store,
+        health,
+        batches,
+        durable: &durable,
+        shutdown,
+    };
     loop {
-        let reads_outbox = store.checkpoint(&config.slot).await?.is_some_and(|stored| stored.progress.is_outbox());
+        let reads_outbox = store
+            .checkpoint(&config.slot)
+            .await?
+            .is_some_and(|stored| stored.progress.is_outbox());
         let ended = match reads_outbox {
             true => outbox::run(&context).await?,
             false => switch::read_wal(&context).await?,
@@ -66,33 +77,52 @@ pub async fn run(
 }
 
 /// Checks the requirements of capture. The caller may start regardless of an error that [`CaptureError::is_transient`].
-pub async fn preflight(config: &config::Source, url: &str, store: &Store, health: &Health) -> Result<(), CaptureError> {
+pub async fn preflight(
+    config: &config::Source,
+    url: &str,
+    store: &Store,
+    health: &Health,
+) -> Result<(), CaptureError> {
     let client = crate::postgres::connect(url).await?;
     let stored = store.stored_checkpoint(&config.slot).await?;
-    let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    let reads_outbox = stored
+        .as_ref()
+        .is_some_and(|stored| stored.checkpoint.progress.is_outbox());
     if let Some(stored) = &stored {
         let found = catalog::lineage(&client).await?;
         lineage::verify(found, stored.checkpoint.lineage)?;
     }
-    let switch_is_prepared = reads_outbox && stored.as_ref().is_some_and(|stored| stored.switch.is_some());
+    let switch_is_prepared = reads_outbox
+        && stored
+            .as_ref()
+            .is_some_and(|stored| stored.switch.is_some());
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
             continuity::verify(&client, config, store, health).await?;
-            let verified = tables::verify(&client, config, store, health).await.map(drop);
+            let verified = tables::verify(&client, config, store, health)
+                .await
+                .map(drop);
             if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
                 gaps::try_record(config, store, health, gap).await;
             }
             verified
         }
         (CaptureMode::Wal, true) if switch_is_prepared => {
-            tables::verify(&client, config, store, health).await.map(drop)
+            tables::verify(&client, config, store, health)
+                .await
+                .map(drop)
         }
         (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
         (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),
         (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
-        (CaptureMode::Trigger, false) if stored.is_some() && trigger_state(&client).await?.is_installed() => {
+        (CaptureMode::Trigger, false)
+            if stored.is_some() && trigger_state(&client).await?.is_installed() =>
+        {
             outbox::verify(&client, config).await
         }
-        (CaptureMode::Trigger, false) => Err(PrimaryError::NotSetUp { slot: config.slot.clone() }.into()),
+        (CaptureMode::Trigger, false) => Err(PrimaryError::NotSetUp {
+            slot: config.slot.clone(),
+        }
+        .into()),
     }
 }

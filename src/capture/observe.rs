@@ -13,7 +13,14 @@ const SLOT_LAG: &str = include_str!("../../sql/primary/slot_lag.sql");
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// PostgreSQL's values of `wal_status`, and one for a missing slot.
-const STATUSES: [&str; 6] = ["reserved", "extended", "unreserved", "lost", "unknown", MISSING];
+const STATUSES: [&str; 6] = [
+    "reserved",
+    "extended",
+    "unreserved",
+    "lost",
+    "unknown",
+    MISSING,
+];
 const MISSING: &str = "missing";
 
 /// Measures the slot at intervals until shutdown. While the primary does not answer, the metrics keep their values: capture
@@ -36,14 +43,18 @@ async fn measure(client: &mut KeptClient, slot: &str) -> Result<(), CaptureError
     for known in STATUSES {
         gauge!(telemetry::SLOT_STATUS, "status" => known).set(f64::from(known == status));
     }
-    gauge!(telemetry::SLOT_ACTIVE).set(f64::from(row.as_ref().is_some_and(|row| row.get("active"))));
+    gauge!(telemetry::SLOT_ACTIVE)
+        .set(f64::from(row.as_ref().is_some_and(|row| row.get("active"))));
     let bytes = [
         (telemetry::SLOT_RETAINED, "retained"),
         (telemetry::SLOT_UNACKNOWLEDGED, "unacknowledged"),
         (telemetry::SLOT_LEFT, "left_to_limit"),
     ];
     for (metric, column) in bytes {
-        if let Some(bytes) = row.as_ref().and_then(|row| row.get::<_, Option<f64>>(column)) {
+        if let Some(bytes) = row
+            .as_ref()
+            .and_then(|row| row.get::<_, Option<f64>>(column))
+        {
             gauge!(metric).set(bytes);
         }
     }

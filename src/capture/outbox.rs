@@ -44,10 +44,17 @@ const STAND_BY: Duration = Duration::from_secs(1);
 /// Reads until shutdown, until a prepared switch to the WAL, or until a permanent error.
 pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
-    let ended = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await;
+    let ended = context
+        .shutdown
+        .run_until_cancelled(stand_by_and_read(context, holder))
+        .await;
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
     // Enqueue may still store batches of this process: the claim on the checkpoint fences them.
-    if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
+    if let Err(error) = context
+        .store
+        .release_capture_lease(&context.source.slot, holder)
+        .await
+    {
         tracing::debug!(%error, "the capture lease could not be released; it expires");
     }
     ended.unwrap_or(Ok(Ended::Stopped))
@@ -57,7 +64,14 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(context.source);
     let wal_removal = WalRemoval::new();
-    let mut reading = Reading { context, holder, cursor: None, switch: None, read_until, wal_removal };
+    let mut reading = Reading {
+        context,
+        holder,
+        cursor: None,
+        switch: None,
+        read_until,
+        wal_removal,
+    };
     let mut retries = RETRIES;
     let mut faults = FaultLog::default();
     loop {
@@ -82,7 +96,12 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         if started_at.elapsed() > STABLE {
             retries.reset();
         }
-        tokio::time::sleep(if standing_by { STAND_BY } else { retries.next_wait() }).await;
+        tokio::time::sleep(if standing_by {
+            STAND_BY
+        } else {
+            retries.next_wait()
+        })
+        .await;
     }
 }
 
@@ -100,20 +119,33 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// Takes the lease and reads over one connection until it ends.
     async fn session(&mut self, faults: &mut FaultLog) -> Result<Ended, CaptureError> {
-        let Context { source, url, store, health, .. } = *self.context;
+        let Context {
+            source,
+            url,
+            store,
+            health,
+            ..
+        } = *self.context;
         let Some(lease) = CaptureLease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
         failpoint!("outbox_lease_taken_checkpoint_not_claimed")?;
         if self.cursor.is_some() {
             // Another process may have held the lease meanwhile.
-            if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {
+            if store
+                .checkpoint_of_reader(&source.slot, Some(self.holder))
+                .await?
+                .is_none()
+            {
                 return Err(CaptureError::Superseded(source.slot.clone()));
             }
         } else {
             store.claim_checkpoint(&source.slot, self.holder).await?;
             let Some(stored) = store.stored_checkpoint(&source.slot).await? else {
-                return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
+                return Err(PrimaryError::NotSetUp {
+                    slot: source.slot.clone(),
+                }
+                .into());
             };
             (self.cursor, self.switch) = (Cursor::new(stored.checkpoint), stored.switch);
             if self.cursor.is_none() {
@@ -128,7 +160,13 @@ impl Reading<'_> {
         let work = async {
             // Before anything else: the triggers and the outbox of a replaced primary mean nothing.
             let lineage = verified_lineage(&client, known).await?;
-            examine(&mut watch, &client, self.cursor.as_ref().map_or(0, Cursor::backlog_after), health).await?;
+            examine(
+                &mut watch,
+                &client,
+                self.cursor.as_ref().map_or(0, Cursor::backlog_after),
+                health,
+            )
+            .await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
             gauge!(telemetry::CAPTURE_CONNECTED).set(1);
@@ -159,17 +197,42 @@ impl Reading<'_> {
         lease: &CaptureLease,
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
-        let Reading { context, holder, cursor, switch, read_until, wal_removal } = self;
-        let Context { source, batches, durable, health, .. } = **context;
+        let Reading {
+            context,
+            holder,
+            cursor,
+            switch,
+            read_until,
+            wal_removal,
+        } = self;
+        let Context {
+            source,
+            batches,
+            durable,
+            health,
+            ..
+        } = **context;
         let Some(cursor) = cursor else {
-            return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
+            return Err(PrimaryError::NotSetUp {
+                slot: source.slot.clone(),
+            }
+            .into());
         };
         let switch = switch.as_ref();
         cursor.disconnected();
         let durable = durable.clone();
         let (noted, altered) = (watch.noted, Vec::new());
-        let mut reader =
-            Reader { client, source, batches, durable, reader: *holder, switch, failed: false, noted, altered };
+        let mut reader = Reader {
+            client,
+            source,
+            batches,
+            durable,
+            reader: *holder,
+            switch,
+            failed: false,
+            noted,
+            altered,
+        };
         let mut examined_at = Instant::now();
         let removal = async {
             // If a switch to the WAL is prepared, its slot and publication are needed.
@@ -188,7 +251,10 @@ impl Reading<'_> {
                 read_until.advance(started_at);
                 if reader.failed {
                     let watch = &mut *watch;
-                    reader.client.run(move |client| watch.record_failures(client)).await?;
+                    reader
+                        .client
+                        .run(move |client| watch.record_failures(client))
+                        .await?;
                 }
                 if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
                     examine(watch, &reader.client, cursor.backlog_after(), health).await?;
@@ -214,7 +280,10 @@ impl Reading<'_> {
 }
 
 /// Returns the lineage of the server, after comparing it with the one that is known.
-async fn verified_lineage(client: &LimitedClient, known: Option<Lineage>) -> Result<Lineage, CaptureError> {
+async fn verified_lineage(
+    client: &LimitedClient,
+    known: Option<Lineage>,
+) -> Result<Lineage, CaptureError> {
     let found = client.run(catalog::lineage).await?;
     if let Some(known) = known {
         lineage::verify(found, known)?;
@@ -223,7 +292,12 @@ async fn verified_lineage(client: &LimitedClient, known: Option<Lineage>) -> Res
 }
 
 /// Examines the triggers, and reports to readiness what an operator has to fix.
-async fn examine(watch: &mut Watch<'_>, client: &LimitedClient, row: u64, health: &Health) -> Result<(), CaptureError> {
+async fn examine(
+    watch: &mut Watch<'_>,
+    client: &LimitedClient,
+    row: u64,
+    health: &Health,
+) -> Result<(), CaptureError> {
     let obstacles = client.run(move |client| watch.examine(client, row)).await?;
     match obstacles.is_empty() {
         true => health.report_healthy(STAGE),
@@ -234,7 +308,9 @@ async fn examine(watch: &mut Watch<'_>, client: &LimitedClient, row: u64, health
 
 /// Converts an error to a gap if it means that the outbox is gone or not accessible.
 fn as_lost_outbox(error: CaptureError) -> CaptureError {
-    let CaptureError::Primary(PrimaryError::Query(primary)) = &error else { return error };
+    let CaptureError::Primary(PrimaryError::Query(primary)) = &error else {
+        return error;
+    };
     let lost = [
         SqlState::UNDEFINED_TABLE,
         SqlState::UNDEFINED_COLUMN,
@@ -248,14 +324,24 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
 }
 
 /// Verifies the triggers' functions. Fails if they were created for another mapping: they would write other columns.
-pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> Result<(), CaptureError> {
+pub(super) async fn verify(
+    client: &tokio_postgres::Client,
+    source: &Source,
+) -> Result<(), CaptureError> {
     let found = inspect(client, source, Conditions::Triggers).await?;
-    if found.triggers.is_some_and(|triggers| triggers.state.is_installed() && !triggers.state.paired) {
+    if found
+        .triggers
+        .is_some_and(|triggers| triggers.state.is_installed() && !triggers.state.paired)
+    {
         tracing::warn!(
             "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );
     }
-    match found.findings.into_iter().find(|finding| matches!(finding.condition, FindingCondition::TriggerFunction(_))) {
+    match found
+        .findings
+        .into_iter()
+        .find(|finding| matches!(finding.condition, FindingCondition::TriggerFunction(_)))
+    {
         Some(finding) => Err(PrimaryError::Preconditions(vec![finding]).into()),
         None => Ok(()),
     }

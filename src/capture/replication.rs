@@ -33,12 +33,22 @@ impl ReplicationConnection {
     pub async fn open(conninfo: &str) -> Result<ReplicationConnection, CaptureError> {
         let mut inner = PgReplicationConnection::connect_async(conninfo).await?;
         let lineage = identity(&inner.exec_async("IDENTIFY_SYSTEM").await?);
-        let lineage =
-            lineage.ok_or_else(|| CaptureError::Protocol("IDENTIFY_SYSTEM returned no system and timeline".into()))?;
-        inner.exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})")).await?;
+        let lineage = lineage.ok_or_else(|| {
+            CaptureError::Protocol("IDENTIFY_SYSTEM returned no system and timeline".into())
+        })?;
+        inner
+            .exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})"))
+            .await?;
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
         let never = CancellationToken::new();
-        Ok(ReplicationConnection { inner, lineage, received, acknowledged, has_received: true, never })
+        Ok(ReplicationConnection {
+            inner,
+            lineage,
+            received,
+            acknowledged,
+            has_received: true,
+            never,
+        })
     }
 
     /// Returns the cluster, and its timeline when the connection was opened.
@@ -53,7 +63,11 @@ impl ReplicationConnection {
         if current == 1 {
             return Ok(Some(TimelineHistory::new(current, Vec::new())));
         }
-        match self.inner.exec_async(&format!("TIMELINE_HISTORY {current}")).await {
+        match self
+            .inner
+            .exec_async(&format!("TIMELINE_HISTORY {current}"))
+            .await
+        {
             Ok(row) => {
                 let ancestors = parse_timeline_history(&row.get_value(0, 1).unwrap_or_default())?;
                 Ok(Some(TimelineHistory::new(current, ancestors)))
@@ -64,12 +78,23 @@ impl ReplicationConnection {
     }
 
     /// Starts streaming at `from`.
-    pub async fn start(&mut self, slot: &str, publication: &str, from: Lsn) -> Result<(), ReplicationError> {
+    pub async fn start(
+        &mut self,
+        slot: &str,
+        publication: &str,
+        from: Lsn,
+    ) -> Result<(), ReplicationError> {
         let publications = format!("\"{}\"", publication.replace('"', "\"\""));
         let protocol = PROTOCOL_VERSION.to_string();
-        let options = [("proto_version", &*protocol), ("publication_names", &*publications), ("messages", "on")];
+        let options = [
+            ("proto_version", &*protocol),
+            ("publication_names", &*publications),
+            ("messages", "on"),
+        ];
         self.acknowledged = from;
-        self.inner.start_replication_async(slot, from.0, &options).await
+        self.inner
+            .start_replication_async(slot, from.0, &options)
+            .await
     }
 
     /// Receives the next message of the output plugin. Cancel-safe.
@@ -90,7 +115,11 @@ impl ReplicationConnection {
                         self.send_status(false).await?;
                     }
                 }
-                tag => return Err(CaptureError::Protocol(format!("an unknown message {tag:?}"))),
+                tag => {
+                    return Err(CaptureError::Protocol(format!(
+                        "an unknown message {tag:?}"
+                    )));
+                }
             }
         }
     }
@@ -115,7 +144,12 @@ impl ReplicationConnection {
     async fn send_status(&mut self, wants_reply: bool) -> Result<(), CaptureError> {
         // Never beyond what was received.
         let acknowledged = self.acknowledged.min(self.received).0;
-        let sent = self.inner.send_standby_status_update(self.received.0, acknowledged, acknowledged, wants_reply);
+        let sent = self.inner.send_standby_status_update(
+            self.received.0,
+            acknowledged,
+            acknowledged,
+            wants_reply,
+        );
         Ok(sent.await?)
     }
 }
@@ -129,11 +163,21 @@ fn identity(row: &PgResult) -> Option<Lineage> {
 
 /// Parses a timeline history file. Each line has an ancestor, the LSN at which it ended, and a reason. Comments begin with `#`.
 fn parse_timeline_history(file: &str) -> Result<Vec<(u32, Lsn)>, CaptureError> {
-    let lines = file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = file
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let parsed = lines.map(|line| {
         let mut fields = line.split_whitespace();
-        let entry = fields.next().and_then(|field| field.parse().ok()).zip(fields.next().and_then(|f| f.parse().ok()));
-        entry.ok_or_else(|| CaptureError::Protocol(format!("the line `{line}` of a timeline history file is invalid")))
+        let entry = fields
+            .next()
+            .and_then(|field| field.parse().ok())
+            .zip(fields.next().and_then(|f| f.parse().ok()));
+        entry.ok_or_else(|| {
+            CaptureError::Protocol(format!(
+                "the line `{line}` of a timeline history file is invalid"
+            ))
+        })
     });
     parsed.collect()
 }
@@ -144,8 +188,7 @@ mod tests {
 
     #[test]
     fn a_timeline_history_has_ancestors_and_their_ends() {
-        let file =
-            "1\t0/3000000\tno recovery target specified\n\n# a comment\n 2\tA/FF\tbefore 2026-03-01 09:00:00+00\n";
+        let file = "1\t0/3000000\tno recovery target specified\n\n# a comment\n 2\tA/FF\tbefore 2026-03-01 09:00:00+00\n";
         let history = parse_timeline_history(file).unwrap();
         assert_eq!(history, [(1, Lsn(0x300_0000)), (2, Lsn(0xA_0000_00FF))]);
         assert!(parse_timeline_history("1 somewhere").is_err());

@@ -56,21 +56,44 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
     let holder = Uuid::now_v7();
     let take = async {
         loop {
-            if let Some(lease) = CaptureLease::take(context.store, &context.source.slot, holder).await? {
+            if let Some(lease) =
+                CaptureLease::take(context.store, &context.source.slot, holder).await?
+            {
                 return Ok::<_, CaptureError>(lease);
             }
             tokio::time::sleep(RETRY).await;
         }
     };
-    let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
+    let Some(lease) = context.shutdown.run_until_cancelled(take).await else {
+        return Ok(Ended::Stopped);
+    };
     let lease = lease?;
-    context.store.claim_checkpoint(&context.source.slot, holder).await?;
+    context
+        .store
+        .claim_checkpoint(&context.source.slot, holder)
+        .await?;
     failpoint!("outbox_claimed_last_batch_not_sent")?;
     let window = Window::empty(last.checkpoint.progress.number() + 1);
     let read = Arc::new(ReadPages::of_new_outbox());
-    let progress = Progress::Outbox { window, through: Through::End, last_row: 0, read };
-    let checkpoint = Checkpoint { progress, ..last.checkpoint };
-    let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
+    let progress = Progress::Outbox {
+        window,
+        through: Through::End,
+        last_row: 0,
+        read,
+    };
+    let checkpoint = Checkpoint {
+        progress,
+        ..last.checkpoint
+    };
+    let ended = store(
+        context,
+        Batch {
+            checkpoint,
+            reader: Some(holder),
+            ..last
+        },
+    )
+    .await;
     failpoint!("switch_stored_outbox_not_read")?;
     lease.release().await;
     Ok(ended)
@@ -87,8 +110,11 @@ async fn store(context: &Context<'_>, batch: Batch) -> Ended {
 
 async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
     let mut durable = context.durable.clone();
-    let stored =
-        durable.wait_for(|durable| durable.as_ref().is_some_and(|durable| durable.progress.has_reached(wanted)));
+    let stored = durable.wait_for(|durable| {
+        durable
+            .as_ref()
+            .is_some_and(|durable| durable.progress.has_reached(wanted))
+    });
     match context.shutdown.run_until_cancelled(stored).await {
         Some(Ok(_)) => Ended::Switched,
         Some(Err(_)) | None => Ended::Stopped,
@@ -104,7 +130,11 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
             break;
         }
         // The next batch that is stored may be the last.
-        if let Some(Err(_)) = context.shutdown.run_until_cancelled(durable.changed()).await {
+        if let Some(Err(_)) = context
+            .shutdown
+            .run_until_cancelled(durable.changed())
+            .await
+        {
             return Ok(());
         }
     }
@@ -126,7 +156,8 @@ async fn drop_remaining_triggers(context: &Context<'_>) {
 
 async fn try_drop_triggers(context: &Context<'_>) -> Result<(), PrimaryError> {
     let client = postgres::connect(context.url).await?;
-    let done = uninstall::drop_triggers_after_switch(&client, context.source, context.store).await?;
+    let done =
+        uninstall::drop_triggers_after_switch(&client, context.source, context.store).await?;
     done.iter().for_each(|line| tracing::info!("{line}"));
     Ok(())
 }
@@ -141,7 +172,10 @@ pub(super) struct WalRemoval {
 
 impl WalRemoval {
     pub fn new() -> WalRemoval {
-        WalRemoval { due: Some(Instant::now()), failing: Condition::new() }
+        WalRemoval {
+            due: Some(Instant::now()),
+            failing: Condition::new(),
+        }
     }
 
     /// Drops the slot and the publication and restores the replica identities. Retries until it succeeds or the lease is lost. Runs
@@ -151,7 +185,10 @@ impl WalRemoval {
         while let Some(due) = self.due {
             tokio::time::sleep_until(due).await;
             self.due = Some(Instant::now() + context.source.heartbeat.0);
-            match lease.run_until_lost(try_drop_wal_capture(context, read)).await {
+            match lease
+                .run_until_lost(try_drop_wal_capture(context, read))
+                .await
+            {
                 None => return,
                 Some(Ok(())) => self.due = None,
                 Some(Err(error)) => {
@@ -172,7 +209,8 @@ async fn try_drop_wal_capture(context: &Context<'_>, read: Lineage) -> Result<()
     let client = postgres::connect(context.url).await?;
     // This connection may lead to another server: to a replaced primary, for example.
     lineage::verify(catalog::lineage(&client).await?, read)?;
-    let done = uninstall::drop_wal_capture(&client, context.source, context.store, Attempts::Few).await?;
+    let done =
+        uninstall::drop_wal_capture(&client, context.source, context.store, Attempts::Few).await?;
     done.iter().for_each(|line| tracing::info!("{line}"));
     Ok(())
 }

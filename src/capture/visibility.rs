@@ -14,7 +14,10 @@ pub(super) struct VisibilityPolicy {
 
 impl VisibilityPolicy {
     pub fn new(setting: AwaitVisibility) -> VisibilityPolicy {
-        VisibilityPolicy { setting, synchronous: Arc::default() }
+        VisibilityPolicy {
+            setting,
+            synchronous: Arc::default(),
+        }
     }
 
     /// Records whether the server's commits wait for a standby.

@@ -59,7 +59,12 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other than the first one. At the switch,
 /// returns the last batch, which is not sent.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
-    let Context { source, store, shutdown, .. } = *context;
+    let Context {
+        source,
+        store,
+        shutdown,
+        ..
+    } = *context;
     let mut retries = RETRIES;
     let mut faults = FaultLog::default();
     let acknowledged = AcknowledgedLsn::default();
@@ -111,8 +116,16 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             retries.reset();
         }
         let standing_by = matches!(error, CaptureError::SlotActive(_));
-        let wait = if standing_by { STAND_BY } else { retries.next_wait() };
-        if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+        let wait = if standing_by {
+            STAND_BY
+        } else {
+            retries.next_wait()
+        };
+        if shutdown
+            .run_until_cancelled(tokio::time::sleep(wait))
+            .await
+            .is_none()
+        {
             break;
         }
     }
@@ -122,8 +135,17 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
 
 /// Reports to health why a session has ended, and records the gap that this reveals. Returns the error that decides whether capture ends
 /// or is tried again.
-async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureError) -> CaptureError {
-    let Context { source, store, health, .. } = *context;
+async fn report(
+    context: &Context<'_>,
+    read_until: &ReadUntil,
+    error: CaptureError,
+) -> CaptureError {
+    let Context {
+        source,
+        store,
+        health,
+        ..
+    } = *context;
     let error = match error {
         error if error.is_missing_wal() => missing_wal(context).await,
         error if error.is_missing_publication() => missing_publication(context).await,
@@ -145,31 +167,58 @@ async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureErr
 
 /// Records that the primary no longer has WAL that the slot needs. Returns the error that ends capture.
 async fn missing_wal(context: &Context<'_>) -> CaptureError {
-    let Context { source, store, health, .. } = *context;
+    let Context {
+        source,
+        store,
+        health,
+        ..
+    } = *context;
     let recorded = async {
         let stored = store.checkpoint(&source.slot).await?;
         let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
-        let gap = Gap::WalMissing { slot: source.slot.clone(), at: at.unwrap_or_default() };
+        let gap = Gap::WalMissing {
+            slot: source.slot.clone(),
+            at: at.unwrap_or_default(),
+        };
         Ok::<_, StoreError>(gaps::record_and_end(source, store, health, gap, at).await)
     };
-    recorded.await.map_or_else(CaptureError::from, CaptureError::from)
+    recorded
+        .await
+        .map_or_else(CaptureError::from, CaptureError::from)
 }
 
 /// Records that the WAL at the checkpoint was written without the publication. Returns the error that ends capture.
 async fn missing_publication(context: &Context<'_>) -> CaptureError {
-    let Context { source, store, health, .. } = *context;
-    let gap = Gap::PublicationInterrupted { publication: source.publication.clone(), tables: "every table".to_owned() };
-    gaps::record_and_end(source, store, health, gap, None).await.into()
+    let Context {
+        source,
+        store,
+        health,
+        ..
+    } = *context;
+    let gap = Gap::PublicationInterrupted {
+        publication: source.publication.clone(),
+        tables: "every table".to_owned(),
+    };
+    gaps::record_and_end(source, store, health, gap, None)
+        .await
+        .into()
 }
 
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
-    let Some(latest) = acknowledged.latest() else { return };
+    let Some(latest) = acknowledged.latest() else {
+        return;
+    };
     let lowered = async {
         let _ = failpoint!("shutdown_started_limit_not_lowered");
-        store.lower_acknowledgement_limit(&source.slot, reader, latest).await
+        store
+            .lower_acknowledgement_limit(&source.slot, reader, latest)
+            .await
     };
-    if !matches!(tokio::time::timeout(LAST_WRITE, lowered).await, Ok(Ok(true))) {
+    if !matches!(
+        tokio::time::timeout(LAST_WRITE, lowered).await,
+        Ok(Ok(true))
+    ) {
         tracing::debug!("the acknowledgement limit could not be lowered");
     }
 }
@@ -193,18 +242,30 @@ struct Session<'a> {
 impl Session<'_> {
     /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it returns the last batch.
     async fn run(&self, faults: &mut FaultLog) -> Result<Option<Batch>, CaptureError> {
-        let Context { source, url, store, health, .. } = *self.context;
+        let Context {
+            source,
+            url,
+            store,
+            health,
+            ..
+        } = *self.context;
         let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(faults)).await;
         let streamed = match opened.unwrap_or(Err(CaptureError::Silent(OPEN_TIMEOUT))) {
             Ok(mut reader) => reader.run().await,
             Err(error) => Err(error),
         };
         match streamed {
-            Err(CaptureError::Primary(PrimaryError::Replication(error @ ReplicationError::ReplicationSlot(_)))) => {
+            Err(CaptureError::Primary(PrimaryError::Replication(
+                error @ ReplicationError::ReplicationSlot(_),
+            ))) => {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = LimitedClient::connect(url).await?;
-                client.run(|client| continuity::verify(client, source, store, health)).await?;
-                client.run(|client| tables::verify(client, source, store, health)).await?;
+                client
+                    .run(|client| continuity::verify(client, source, store, health))
+                    .await?;
+                client
+                    .run(|client| tables::verify(client, source, store, health))
+                    .await?;
                 Err(error.into())
             }
             other => other,
@@ -212,23 +273,45 @@ impl Session<'_> {
     }
 
     /// Returns what the publication streams. Records a gap if something has left it since the last start, even if it has returned.
-    async fn publication_members(&self, client: &Client) -> Result<PublicationMembers, CaptureError> {
-        let Context { source, store, health, .. } = *self.context;
+    async fn publication_members(
+        &self,
+        client: &Client,
+    ) -> Result<PublicationMembers, CaptureError> {
+        let Context {
+            source,
+            store,
+            health,
+            ..
+        } = *self.context;
         let found = catalog::publication_members(client, source).await?;
-        let known = store.publication_members(&source.slot).await?.unwrap_or_default();
+        let known = store
+            .publication_members(&source.slot)
+            .await?
+            .unwrap_or_default();
         let left = known.left_by(&found);
         if !left.is_empty() {
             let (publication, tables) = (source.publication.clone(), left.join(", "));
-            let gap = Gap::PublicationInterrupted { publication, tables };
+            let gap = Gap::PublicationInterrupted {
+                publication,
+                tables,
+            };
             gaps::record(source, store, health, &gap, None).await?;
         }
-        store.store_publication_members(&source.slot, &found).await?;
+        store
+            .store_publication_members(&source.slot, &found)
+            .await?;
         Ok(found)
     }
 
     /// Verifies the slot and the tables, starts streaming, and claims the acknowledgement limit.
     async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
-        let Context { source, url, store, health, .. } = *self.context;
+        let Context {
+            source,
+            url,
+            store,
+            health,
+            ..
+        } = *self.context;
         self.acknowledged.forget();
         let (client, target) = postgres::connect_to_host(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
@@ -243,35 +326,62 @@ impl Session<'_> {
             store.forget_committed();
         }
         let tables = tables::verify(&client, source, store, health).await?;
-        if let Some(holder) = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.active_pid) {
+        if let Some(holder) = catalog::slot(&client, &source.slot)
+            .await?
+            .and_then(|slot| slot.active_pid)
+        {
             return Err(self.slot_held(&client, holder).await);
         }
         // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
         // On the server that was verified: another host of the URL may have another history.
         let conninfo = conninfo::replication_to(&target, &[])?;
-        let opened = tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
+        let opened =
+            tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.verify_timeline(&stream)?;
         // Read for each session: another process may have captured in between.
         let history = stream.timeline_history().await?;
         let (checkpoint, history) =
-            continuity::enter_timeline(&client, stream.lineage(), history, source, store, health).await?;
-        let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
+            continuity::enter_timeline(&client, stream.lineage(), history, source, store, health)
+                .await?;
+        let begin = checkpoint
+            .progress
+            .resume()
+            .ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
-        policy.set_synchronous(catalog::commits(&client, stream.lineage()).await?.synchronous);
-        let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
-        started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
+        policy.set_synchronous(
+            catalog::commits(&client, stream.lineage())
+                .await?
+                .synchronous,
+        );
+        let started = tokio::time::timeout(
+            START_TIMEOUT,
+            stream.start(&source.slot, &source.publication, begin),
+        )
+        .await;
+        started
+            .map_err(|_| CaptureError::Silent(START_TIMEOUT))?
+            .map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %begin, "reading changes");
         faults.clear();
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
         let slot = catalog::slot(&client, &source.slot).await?;
-        self.walsender.store(slot.as_ref().and_then(|slot| slot.active_pid).unwrap_or_default(), Ordering::Relaxed);
-        self.acknowledged.reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
+        self.walsender.store(
+            slot.as_ref()
+                .and_then(|slot| slot.active_pid)
+                .unwrap_or_default(),
+            Ordering::Relaxed,
+        );
+        self.acknowledged
+            .reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
         failpoint!("slot_taken_limit_not_claimed")?;
-        let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
+        let Some(limit) = store
+            .claim_acknowledgement(&source.slot, previous_reader, self.reader)
+            .await?
+        else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
         let members = self.publication_members(&client).await?;
@@ -279,14 +389,36 @@ impl Session<'_> {
         let lineage = stream.lineage();
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(self.context, target, client, lineage, policy.clone(), read_until),
+            heartbeats: Heartbeats::start(
+                self.context,
+                target,
+                client,
+                lineage,
+                policy.clone(),
+                read_until,
+            ),
             gate: VisibilityGate::start(self.context, lineage.timeline, members, policy),
-            limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
+            limit: AcknowledgementLimit::start(
+                store,
+                &source.slot,
+                self.reader,
+                limit,
+                acknowledged,
+                period,
+            ),
             gaps: Reports::start(source, store, health),
         };
         let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(verified.clock_ahead);
         let decoder = Decoder::new(source, tables, history);
-        Ok(Reader::new(self.context, stream, decoder, tasks, begin, clock_ahead, self.silence_limit))
+        Ok(Reader::new(
+            self.context,
+            stream,
+            decoder,
+            tasks,
+            begin,
+            clock_ahead,
+            self.silence_limit,
+        ))
     }
 
     /// Verifies that the stream has the timeline of this process's first stream. The same position has different changes on two
@@ -294,7 +426,11 @@ impl Session<'_> {
     fn verify_timeline(&self, stream: &ReplicationConnection) -> Result<(), CaptureError> {
         let to = stream.lineage().timeline;
         let from = *self.timeline.get_or_init(|| to);
-        if from == to { Ok(()) } else { Err(CaptureError::NewTimeline { from, to }) }
+        if from == to {
+            Ok(())
+        } else {
+            Err(CaptureError::NewTimeline { from, to })
+        }
     }
 
     /// Returns the error for a slot that a connection holds. If it is the last connection of this process, it is ended: the server would

@@ -30,7 +30,12 @@ pub struct Options {
     #[arg(long, value_name = "URL", value_parser = receiver_url)]
     forward_to: String,
     /// Secret to sign with, instead of a generated one
-    #[arg(long, env = "WALHOOK_RECEIVE_SECRET", hide_env_values = true, value_name = "SECRET")]
+    #[arg(
+        long,
+        env = "WALHOOK_RECEIVE_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
     pub secret: Option<SecretString>,
     /// PEM file of certificate authorities to trust in addition to the system's
     #[arg(long, value_name = "FILE", value_parser = ca_file)]
@@ -42,8 +47,15 @@ pub struct Options {
 
 fn receiver_url(text: &str) -> Result<String, String> {
     // `localhost:3000` alone would be a URL whose scheme is `localhost`.
-    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    Guard::unrestricted().check_url(&url).map(String::from).map_err(|problem| problem.to_string())
+    let url = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http://{text}")
+    };
+    Guard::unrestricted()
+        .check_url(&url)
+        .map(String::from)
+        .map_err(|problem| problem.to_string())
 }
 
 fn ca_file(text: &str) -> Result<PathBuf, String> {
@@ -53,7 +65,8 @@ fn ca_file(text: &str) -> Result<PathBuf, String> {
 /// Parses the name of an event. The error lists all names.
 pub fn event_kind() -> impl TypedValueParser<Value = EventKind> {
     let names = EventKind::ALL.iter().map(|kind| kind.as_str());
-    PossibleValuesParser::new(names).map(|name| name.parse().expect("only names of events are possible"))
+    PossibleValuesParser::new(names)
+        .map(|name| name.parse().expect("only names of events are possible"))
 }
 
 /// An event to forward.
@@ -84,15 +97,29 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    pub fn new(options: &Options, webhook: Uuid, secret: SecretString) -> anyhow::Result<Forwarder> {
+    pub fn new(
+        options: &Options,
+        webhook: Uuid,
+        secret: SecretString,
+    ) -> anyhow::Result<Forwarder> {
         let settings = Settings {
             guard: Guard::unrestricted(),
             extra_ca_file: options.ca_file.clone(),
             ..Settings::from_config(&Config::default())?
         };
         let (url, headers) = (options.forward_to.as_str().into(), CustomHeaders::default());
-        let target = Target { webhook, url, active: true, secret, headers };
-        Ok(Forwarder { sender: Sender::new(&settings, Arc::new(SystemClock))?, target, json: options.json })
+        let target = Target {
+            webhook,
+            url,
+            active: true,
+            secret,
+            headers,
+        };
+        Ok(Forwarder {
+            sender: Sender::new(&settings, Arc::new(SystemClock))?,
+            target,
+            json: options.json,
+        })
     }
 
     pub fn url(&self) -> &str {
@@ -113,14 +140,21 @@ impl Forwarder {
             test: reason == Reason::Test,
         };
         let attempt = self.sender.attempt(&self.target, &notification).await;
-        let duration = attempt.as_ref().ok().and_then(|attempt| Some(attempt.sent.as_ref()?.duration));
+        let duration = attempt
+            .as_ref()
+            .ok()
+            .and_then(|attempt| Some(attempt.sent.as_ref()?.duration));
         let answer = attempt.as_ref().map(|attempt| &attempt.answer);
         let error = match answer {
-            Ok(answer) => answer
-                .error()
-                .map(|kind| Failure { kind: kind.as_str(), message: answer.message().unwrap_or_default().to_owned() }),
+            Ok(answer) => answer.error().map(|kind| Failure {
+                kind: kind.as_str(),
+                message: answer.message().unwrap_or_default().to_owned(),
+            }),
             // No attempt was made, for example because this process has too many open files.
-            Err(fault) => Some(Failure { kind: fault.cause.as_str(), message: fault.to_string() }),
+            Err(fault) => Some(Failure {
+                kind: fault.cause.as_str(),
+                message: fault.to_string(),
+            }),
         };
         let line = Line {
             time: Zoned::now(),
@@ -134,7 +168,11 @@ impl Forwarder {
             error,
             again: reason == Reason::Again,
         };
-        let text = if self.json { serde_json::to_string(&line)? } else { line.to_string() };
+        let text = if self.json {
+            serde_json::to_string(&line)?
+        } else {
+            line.to_string()
+        };
         writeln!(std::io::stdout(), "{text}").context("cannot write to standard output")?;
         Ok(line.delivered)
     }
@@ -175,14 +213,22 @@ fn commit_time<S: serde::Serializer>(time: &Timestamp, serializer: S) -> Result<
 impl std::fmt::Display for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = self.error.as_ref().map_or("", |error| error.kind);
-        let status = self.response_status.map_or(kind.to_owned(), |status| status.to_string());
+        let status = self
+            .response_status
+            .map_or(kind.to_owned(), |status| status.to_string());
         let duration = self.duration_ms.map_or("-".to_owned(), |ms| ms.to_string());
         let (time, event) = (self.time.strftime("%H:%M:%S"), self.event.as_str());
-        write!(f, "{time}  {event:<34}  {}  {status:<3}  {duration:>4} ms", self.event_id)?;
+        write!(
+            f,
+            "{time}  {event:<34}  {}  {status:<3}  {duration:>4} ms",
+            self.event_id
+        )?;
         if self.again {
             write!(f, "  (again)")?;
         }
-        self.error.as_ref().map_or(Ok(()), |error| write!(f, "  {}", error.message))
+        self.error
+            .as_ref()
+            .map_or(Ok(()), |error| write!(f, "  {}", error.message))
     }
 }
 
@@ -192,9 +238,20 @@ mod tests {
 
     #[test]
     fn receivers_on_this_machine_need_no_scheme() {
-        assert_eq!(receiver_url("localhost:3000/hooks").unwrap(), "http://localhost:3000/hooks");
-        assert_eq!(receiver_url("https://127.0.0.1").unwrap(), "https://127.0.0.1/");
-        for wrong in ["", "ftp://localhost", "http://user@localhost/", "localhost:port"] {
+        assert_eq!(
+            receiver_url("localhost:3000/hooks").unwrap(),
+            "http://localhost:3000/hooks"
+        );
+        assert_eq!(
+            receiver_url("https://127.0.0.1").unwrap(),
+            "https://127.0.0.1/"
+        );
+        for wrong in [
+            "",
+            "ftp://localhost",
+            "http://user@localhost/",
+            "localhost:port",
+        ] {
             assert!(receiver_url(wrong).is_err(), "{wrong}");
         }
     }
@@ -210,13 +267,27 @@ mod tests {
             delivered: error.is_none(),
             response_status,
             duration_ms: Some(12),
-            error: error.map(|(kind, message)| Failure { kind, message: message.to_owned() }),
+            error: error.map(|(kind, message)| Failure {
+                kind,
+                message: message.to_owned(),
+            }),
             again,
         };
-        let start = "10:05:00  transcode.failed                    00000000-0000-0000-0000-000000000000";
-        assert_eq!(line(Some(200), None, false).to_string(), format!("{start}  200    12 ms"));
-        assert_eq!(line(Some(200), None, true).to_string(), format!("{start}  200    12 ms  (again)"));
-        let refused = line(None, Some(("connect_refused", "Connection refused")), false).to_string();
-        assert_eq!(refused, format!("{start}  connect_refused    12 ms  Connection refused"));
+        let start =
+            "10:05:00  transcode.failed                    00000000-0000-0000-0000-000000000000";
+        assert_eq!(
+            line(Some(200), None, false).to_string(),
+            format!("{start}  200    12 ms")
+        );
+        assert_eq!(
+            line(Some(200), None, true).to_string(),
+            format!("{start}  200    12 ms  (again)")
+        );
+        let refused =
+            line(None, Some(("connect_refused", "Connection refused")), false).to_string();
+        assert_eq!(
+            refused,
+            format!("{start}  connect_refused    12 ms  Connection refused")
+        );
     }
 }

@@ -17,7 +17,8 @@ pub struct Arguments {
 
 pub fn execute(arguments: &Arguments) -> CommandResult {
     let directory = &arguments.directory;
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| format!("cannot write the pages to {}", directory.display()))?;
     Ok(ExitCode::SUCCESS)

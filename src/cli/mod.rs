@@ -92,13 +92,21 @@ impl Cli {
         let result = self.dispatch().await;
         result.unwrap_or_else(|error| {
             telemetry::log_fatal(&error);
-            if error.is::<ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            if error.is::<ConfigError>() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::FAILURE
+            }
         })
     }
 
     async fn dispatch(self) -> CommandResult {
         crate::failpoint::start();
-        let sources = Sources { flags: self.set, environment: std::env::vars_os().collect(), file: self.config };
+        let sources = Sources {
+            flags: self.set,
+            environment: std::env::vars_os().collect(),
+            file: self.config,
+        };
         let config = || -> Result<Config, ConfigError> {
             let config = load(sources)?;
             start_logs(&config.log)?;
@@ -156,7 +164,9 @@ fn plain_text(text: &str) -> Result<String, String> {
     match text {
         "" => Err("must not be empty".into()),
         _ if text.chars().count() > 200 => Err("must not be longer than 200 characters".into()),
-        _ if text.chars().any(char::is_control) => Err("must not contain control characters".into()),
+        _ if text.chars().any(char::is_control) => {
+            Err("must not contain control characters".into())
+        }
         _ => Ok(text.into()),
     }
 }
@@ -165,7 +175,9 @@ fn plain_text(text: &str) -> Result<String, String> {
 fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
-        anyhow::bail!("{command} needs confirmation, and there is no terminal: add --yes to confirm");
+        anyhow::bail!(
+            "{command} needs confirmation, and there is no terminal: add --yes to confirm"
+        );
     }
     print!("{question}? [y/N] ");
     std::io::stdout().flush()?;
@@ -177,7 +189,9 @@ fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
 /// Waits for SIGINT or SIGTERM.
 async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminated) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}

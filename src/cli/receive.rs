@@ -48,7 +48,12 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
     /// Secret of the webhook, as it was shown when the webhook was created
-    #[arg(long, env = "WALHOOK_RECEIVE_SECRET", hide_env_values = true, value_name = "SECRET")]
+    #[arg(
+        long,
+        env = "WALHOOK_RECEIVE_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
     #[arg(required_unless_present = "secret_file")]
     secret: Option<SecretString>,
     /// File that contains the secret
@@ -60,7 +65,10 @@ pub struct Arguments {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
+    let parsed = text
+        .parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|parsed| Duration::try_from(parsed).ok());
     parsed.ok_or_else(|| "expected a duration like `30s` or `5m`".to_owned())
 }
 
@@ -68,16 +76,22 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     let secret = match (arguments.secret, arguments.secret_file) {
         (Some(secret), _) => secret,
         (None, Some(path)) => {
-            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
             text.trim_end().into()
         }
-        (None, None) => anyhow::bail!("no secret: set --secret, --secret-file or WALHOOK_RECEIVE_SECRET"),
+        (None, None) => {
+            anyhow::bail!("no secret: set --secret, --secret-file or WALHOOK_RECEIVE_SECRET")
+        }
     };
     let verifier = Arc::new(Verifier::new(secret, arguments.tolerance)?);
     let router = Router::new()
         .fallback(receive)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(TimeoutLayer::with_status_code(
+            StatusCode::REQUEST_TIMEOUT,
+            REQUEST_TIMEOUT,
+        ))
         .with_state(verifier);
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
@@ -113,8 +127,11 @@ async fn serve(mut listener: TcpListener, router: Router) {
 
 async fn serve_connection(stream: TcpStream, router: Router, stopping: CancellationToken) {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT);
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     // An error is the client's: it sent no valid request, or disconnected.
     tokio::select! {
         _ = connection.as_mut() => return,
@@ -125,12 +142,20 @@ async fn serve_connection(stream: TcpStream, router: Router, stopping: Cancellat
 
 /// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the body again could change an escape or a
 /// space, and invalidate the signature.
-async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn receive(
+    State(verifier): State<Arc<Verifier>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
     let verdict = verifier.verify(&headers, &body, Timestamp::now());
     // A closed standard output is no reason to reject a delivery.
     let _ = writeln!(std::io::stdout(), "{}", Line::new(&headers, verdict.err()));
     // The sender considers any 2xx as delivered, and retries after anything else.
-    if verdict.is_ok() { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    if verdict.is_ok() {
+        StatusCode::OK
+    } else {
+        StatusCode::UNAUTHORIZED
+    }
 }
 
 /// Decides whether a delivery was signed with the shared secret, and recently.
@@ -168,15 +193,27 @@ pub enum Rejection {
 impl Verifier {
     /// Fails without a key of a length that nobody can guess.
     pub fn new(secret: SecretString, tolerance: Duration) -> Result<Verifier, WeakSecret> {
-        let encoded = secret.expose_secret().strip_prefix("whsec_").ok_or(WeakSecret)?;
+        let encoded = secret
+            .expose_secret()
+            .strip_prefix("whsec_")
+            .ok_or(WeakSecret)?;
         let key = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| WeakSecret)?);
         if !(24..=64).contains(&key.len()) {
             return Err(WeakSecret);
         }
-        Ok(Verifier { secret, key, tolerance })
+        Ok(Verifier {
+            secret,
+            key,
+            tolerance,
+        })
     }
 
-    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Rejection> {
+    pub fn verify(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<(), Rejection> {
         // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes
         // constant time: with `==`, its duration would reveal how much of a guessed signature is right.
         let claimed = text(headers, "x-webhook-signature").ok_or(Rejection::MissingSignature)?;
@@ -203,20 +240,36 @@ impl Verifier {
     /// Verifies `webhook-signature` as the libraries for Standard Webhooks do: one of its `v1` entries must be the HMAC-SHA256 of id,
     /// timestamp and body.
     fn is_signed_for_standard_webhooks(&self, headers: &HeaderMap, body: &[u8]) -> bool {
-        let (Some(id), Some(timestamp), Some(entries)) =
-            (text(headers, "webhook-id"), text(headers, "webhook-timestamp"), text(headers, "webhook-signature"))
-        else {
+        let (Some(id), Some(timestamp), Some(entries)) = (
+            text(headers, "webhook-id"),
+            text(headers, "webhook-timestamp"),
+            text(headers, "webhook-signature"),
+        ) else {
             return false;
         };
-        let expected = STANDARD.encode(hmac(&self.key, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body]));
-        let given = entries.split(' ').filter_map(|entry| entry.strip_prefix("v1,"));
-        given.fold(Choice::from(0), |found, entry| found | expected.as_bytes().ct_eq(entry.as_bytes())).into()
+        let expected = STANDARD.encode(hmac(
+            &self.key,
+            &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body],
+        ));
+        let given = entries
+            .split(' ')
+            .filter_map(|entry| entry.strip_prefix("v1,"));
+        given
+            .fold(Choice::from(0), |found, entry| {
+                found | expected.as_bytes().ct_eq(entry.as_bytes())
+            })
+            .into()
     }
 }
 
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    parts.iter().fold(mac, |mac, part| mac.chain_update(part)).finalize().into_bytes().into()
+    parts
+        .iter()
+        .fold(mac, |mac, part| mac.chain_update(part))
+        .finalize()
+        .into_bytes()
+        .into()
 }
 
 fn signed_timestamp(body: &[u8]) -> Option<Timestamp> {
@@ -268,7 +321,8 @@ mod tests {
 
     const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
     const SENT: &str = "2026-03-01T09:05:00.000+00:00";
-    const BODY: &str = r#"{"event":"x","timestamp":"2026-03-01T09:05:00.000+00:00","webhook_id":"1","data":{}}"#;
+    const BODY: &str =
+        r#"{"event":"x","timestamp":"2026-03-01T09:05:00.000+00:00","webhook_id":"1","data":{}}"#;
     /// printf %s "$BODY" | openssl dgst -sha256 -hmac "$SECRET"
     const SIGNATURE: &str = "2c762abc61e4878f1d9dd3315eb87047d2ec24848d085d38baecb945c4dc04b8";
 
@@ -291,11 +345,19 @@ mod tests {
 
     #[test]
     fn a_genuine_delivery_is_accepted_for_five_minutes() {
-        for now in ["2026-03-01T09:05:00Z", "2026-03-01T09:10:00Z", "2026-03-01T09:00:00Z"] {
+        for now in [
+            "2026-03-01T09:05:00Z",
+            "2026-03-01T09:10:00Z",
+            "2026-03-01T09:00:00Z",
+        ] {
             assert_eq!(verify(BODY, SIGNATURE, SENT, now), Ok(()), "{now}");
         }
         for now in ["2026-03-01T09:10:00.001Z", "2026-03-01T08:59:59.999Z"] {
-            assert_eq!(verify(BODY, SIGNATURE, SENT, now), Err(Rejection::StaleTimestamp), "{now}");
+            assert_eq!(
+                verify(BODY, SIGNATURE, SENT, now),
+                Err(Rejection::StaleTimestamp),
+                "{now}"
+            );
         }
     }
 
@@ -303,11 +365,29 @@ mod tests {
     fn any_other_signature_is_rejected() {
         let now = "2026-03-01T09:05:00Z";
         let respaced = BODY.replace(":{}", ": {}");
-        assert_eq!(verify(&respaced, SIGNATURE, SENT, now), Err(Rejection::WrongSignature));
-        assert_eq!(verify(BODY, &sign("{}"), SENT, now), Err(Rejection::WrongSignature));
-        assert_eq!(verify(BODY, &SIGNATURE[..62], SENT, now), Err(Rejection::WrongSignature));
-        for malformed in ["", "00", &SIGNATURE.to_uppercase(), &format!("sha256={SIGNATURE}")] {
-            assert_eq!(verify(BODY, malformed, SENT, now), Err(Rejection::WrongSignature), "{malformed}");
+        assert_eq!(
+            verify(&respaced, SIGNATURE, SENT, now),
+            Err(Rejection::WrongSignature)
+        );
+        assert_eq!(
+            verify(BODY, &sign("{}"), SENT, now),
+            Err(Rejection::WrongSignature)
+        );
+        assert_eq!(
+            verify(BODY, &SIGNATURE[..62], SENT, now),
+            Err(Rejection::WrongSignature)
+        );
+        for malformed in [
+            "",
+            "00",
+            &SIGNATURE.to_uppercase(),
+            &format!("sha256={SIGNATURE}"),
+        ] {
+            assert_eq!(
+                verify(BODY, malformed, SENT, now),
+                Err(Rejection::WrongSignature),
+                "{malformed}"
+            );
         }
         let verifier = verifier();
         let unsigned = verifier.verify(&HeaderMap::new(), BODY.as_bytes(), now.parse().unwrap());
@@ -333,7 +413,12 @@ mod tests {
         // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef -binary | base64
         let old = "ouGTpqoyXLxy2JpOMDQ4RqQQvxBesW2mheApsr3Fq80=";
         assert_eq!(verify(&format!("v1,AAAA v1,{old} v1a,BBBB")), Ok(()));
-        for wrong in [format!("v1a,{old}"), old.to_owned(), format!("v1,AAAA v1a,{old}"), String::new()] {
+        for wrong in [
+            format!("v1a,{old}"),
+            old.to_owned(),
+            format!("v1,AAAA v1a,{old}"),
+            String::new(),
+        ] {
             assert_eq!(verify(&wrong), Err(Rejection::WrongSignature), "{wrong}");
         }
     }
@@ -341,9 +426,15 @@ mod tests {
     #[test]
     fn the_timestamp_header_must_equal_the_signed_timestamp() {
         let now = "2026-03-01T12:00:00Z";
-        assert_eq!(verify(BODY, SIGNATURE, now, now), Err(Rejection::UnsignedTimestamp));
+        assert_eq!(
+            verify(BODY, SIGNATURE, now, now),
+            Err(Rejection::UnsignedTimestamp)
+        );
         assert_eq!(verify("[]", &sign("[]"), now, now), Ok(()));
-        assert_eq!(verify(BODY, SIGNATURE, "yesterday", now), Err(Rejection::MissingTimestamp));
+        assert_eq!(
+            verify(BODY, SIGNATURE, "yesterday", now),
+            Err(Rejection::MissingTimestamp)
+        );
     }
 
     #[test]

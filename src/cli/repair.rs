@@ -23,11 +23,22 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 }
 
 fn text(report: &Report) -> String {
-    let mut lines: Vec<String> = report.gaps.iter().map(|gap| format!("gap {}: {}", gap.reason, gap.detail)).collect();
+    let mut lines: Vec<String> = report
+        .gaps
+        .iter()
+        .map(|gap| format!("gap {}: {}", gap.reason, gap.detail))
+        .collect();
     lines.extend(report.done.iter().cloned());
-    lines.push(format!("\n{:<20}{:>12}{:>12}{:>12}{:>12}", "table", "rows", "changed", "new", "gone"));
+    lines.push(format!(
+        "\n{:<20}{:>12}{:>12}{:>12}{:>12}",
+        "table", "rows", "changed", "new", "gone"
+    ));
     for (table, rows) in &report.tables {
-        let unknown = if rows.unknown { "  (the ledger was incomplete: new rows raise nothing)" } else { "" };
+        let unknown = if rows.unknown {
+            "  (the ledger was incomplete: new rows raise nothing)"
+        } else {
+            ""
+        };
         lines.push(format!(
             "{:<20}{:>12}{:>12}{:>12}{:>12}{unknown}",
             table.name(),
@@ -38,7 +49,12 @@ fn text(report: &Report) -> String {
         ));
     }
     lines.push(format!("\n{:<40}{:>12}", "event", "missed"));
-    lines.extend(report.events.iter().map(|(kind, count)| format!("{:<40}{count:>12}", kind.as_str())));
+    lines.extend(
+        report
+            .events
+            .iter()
+            .map(|(kind, count)| format!("{:<40}{count:>12}", kind.as_str())),
+    );
     if report.tables.values().any(|rows| rows.unknown) {
         lines.push(
             "\nThe ledger (source.ledger) did not have every row. Transitions of the missing rows during the gap cannot be \

@@ -11,7 +11,12 @@ use crate::config::Config;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Roles of this process. One replica captures; all deliver
-    #[arg(long, value_delimiter = ',', default_value = "capture,deliver,api", value_name = "ROLES")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "capture,deliver,api",
+        value_name = "ROLES"
+    )]
     roles: Vec<Role>,
 }
 
@@ -27,7 +32,11 @@ enum Role {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let has = |role| arguments.roles.contains(&role);
-    let roles = Roles { capture: has(Role::Capture), deliver: has(Role::Deliver), api: has(Role::Api) };
+    let roles = Roles {
+        capture: has(Role::Capture),
+        deliver: has(Role::Deliver),
+        api: has(Role::Api),
+    };
     app::run(config, roles).await?;
     Ok(ExitCode::SUCCESS)
 }

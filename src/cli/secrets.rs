@@ -33,5 +33,9 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
             "{count} encrypted with key {key} cannot be read: add that key to secrets.master_key, after the first"
         );
     }
-    Ok(if unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if unreadable.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

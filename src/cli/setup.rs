@@ -19,7 +19,9 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         let text = match config.source.capture {
             CaptureMode::Wal => statements(&config.source, config.source_url().ok()),
             // The triggers depend on the tables' keys and types.
-            CaptureMode::Trigger => trigger_statements(&config.source, config.source_url()?).await?,
+            CaptureMode::Trigger => {
+                trigger_statements(&config.source, config.source_url()?).await?
+            }
         };
         return print_text(&text);
     }

@@ -48,7 +48,12 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
     match arguments.action {
         Action::Create { user, name } => {
-            let token = tokens::create(&store, &UserId(user.into()), name.as_deref().unwrap_or_default()).await?;
+            let token = tokens::create(
+                &store,
+                &UserId(user.into()),
+                name.as_deref().unwrap_or_default(),
+            )
+            .await?;
             println!("{}", token.expose_secret());
         }
         Action::List { user } => {
@@ -57,7 +62,10 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
             return print_text(&tokens.iter().map(line).collect::<String>());
         }
         Action::Revoke { id } => {
-            anyhow::ensure!(tokens::revoke(&store, id).await?, "there is no token {id}: see `walhook token list`");
+            anyhow::ensure!(
+                tokens::revoke(&store, id).await?,
+                "there is no token {id}: see `walhook token list`"
+            );
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -70,6 +78,12 @@ fn name(text: &str) -> Result<String, TextFault> {
 /// A line of tab-separated columns: id, user, created, revoked or a hyphen, name.
 fn line(token: &tokens::Token) -> String {
     let revoked = token.revoked_at.map_or_else(|| "-".to_owned(), millis);
-    let columns = [token.id.to_string(), token.user.to_string(), millis(token.created_at), revoked, token.name.clone()];
+    let columns = [
+        token.id.to_string(),
+        token.user.to_string(),
+        millis(token.created_at),
+        revoked,
+        token.name.clone(),
+    ];
     format!("{}\n", columns.join("\t"))
 }

@@ -22,15 +22,31 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments) -> CommandResult {
-    let Arguments { event: kind, mut forward } = arguments;
+    let Arguments {
+        event: kind,
+        mut forward,
+    } = arguments;
     let secret = forward.secret.take().unwrap_or_else(|| {
         let secret = new_webhook_secret();
-        eprintln!("Signing secret, new for this request: {}", secret.expose_secret());
+        eprintln!(
+            "Signing secret, new for this request: {}",
+            secret.expose_secret()
+        );
         secret
     });
     let data = (events::rule(kind).example)();
-    let event = Event { id: Uuid::now_v7(), kind, occurred_at: Timestamp::now(), data, sequence: None };
+    let event = Event {
+        id: Uuid::now_v7(),
+        kind,
+        occurred_at: Timestamp::now(),
+        data,
+        sequence: None,
+    };
     let forwarder = Forwarder::new(&forward, Uuid::now_v7(), secret)?;
     let delivered = forwarder.forward(&event, Reason::Test).await?;
-    Ok(if delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if delivered {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

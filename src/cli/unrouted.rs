@@ -113,19 +113,42 @@ async fn each_page(
     let mut after = Uuid::nil();
     loop {
         let page = store.unrouted(selection, after, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(ExitCode::SUCCESS) };
+        let Some(last) = page.last() else {
+            return Ok(ExitCode::SUCCESS);
+        };
         after = last.id;
         act(&page).await?;
     }
 }
 
 fn text_line(event: &Unrouted) -> String {
-    let Unrouted { id, kind, reason, detail, table, row, occurred_at, .. } = event;
-    format!("{id}\t{}\t{kind}\t{table} {row}\t{reason}\t{detail}\n", millis(*occurred_at))
+    let Unrouted {
+        id,
+        kind,
+        reason,
+        detail,
+        table,
+        row,
+        occurred_at,
+        ..
+    } = event;
+    format!(
+        "{id}\t{}\t{kind}\t{table} {row}\t{reason}\t{detail}\n",
+        millis(*occurred_at)
+    )
 }
 
 fn json_line(event: &Unrouted) -> String {
-    let Unrouted { id, kind, reason, detail, table, row, occurred_at, .. } = event;
+    let Unrouted {
+        id,
+        kind,
+        reason,
+        detail,
+        table,
+        row,
+        occurred_at,
+        ..
+    } = event;
     let occurred_at = millis(*occurred_at);
     let line = json!({
         "id": id, "event": kind, "reason": reason, "detail": detail, "table": table, "row": row, "occurred_at": occurred_at

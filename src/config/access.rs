@@ -19,11 +19,22 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// Validates the settings. The error names the setting and what it must be.
 pub fn check(config: &Config) -> Result<(), String> {
-    let Http { cors_origins, public_url, base_path, .. } = &config.http;
-    cors_origins.iter().try_for_each(|origin| check_origin("http.cors_origins", origin))?;
-    public_url.iter().try_for_each(|origin| check_origin("http.public_url", origin))?;
+    let Http {
+        cors_origins,
+        public_url,
+        base_path,
+        ..
+    } = &config.http;
+    cors_origins
+        .iter()
+        .try_for_each(|origin| check_origin("http.cors_origins", origin))?;
+    public_url
+        .iter()
+        .try_for_each(|origin| check_origin("http.public_url", origin))?;
     if base_path.split('/').nth(1) == Some("ui") {
-        return Err("http.base_path must not begin with /ui: the web UI is served there".to_owned());
+        return Err(
+            "http.base_path must not begin with /ui: the web UI is served there".to_owned(),
+        );
     }
     check_limits(&config.http)?;
     config.auth.jwt.as_ref().map_or(Ok(()), check_jwt)
@@ -35,13 +46,21 @@ fn check_limits(http: &Http) -> Result<(), String> {
         ("max_requests", http.max_requests),
         ("max_streams", http.max_streams),
     ];
-    if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=MAX_CONNECTIONS).contains(count)) {
+    if let Some((name, _)) = counts
+        .iter()
+        .find(|(_, count)| !(1..=MAX_CONNECTIONS).contains(count))
+    {
         return Err(format!("http.{name} must be from 1 to {MAX_CONNECTIONS}"));
     }
     if http.max_body_bytes.0 > MAX_BODY_BYTES as u64 {
-        return Err(format!("http.max_body_bytes must be at most {MAX_BODY_BYTES}"));
+        return Err(format!(
+            "http.max_body_bytes must be at most {MAX_BODY_BYTES}"
+        ));
     }
-    let timeouts = [("header_timeout", http.header_timeout), ("idle_timeout", http.idle_timeout)];
+    let timeouts = [
+        ("header_timeout", http.header_timeout),
+        ("idle_timeout", http.idle_timeout),
+    ];
     let is_wrong = |timeout: Duration| timeout.is_zero() || timeout > MAX_TIMEOUT;
     match timeouts.iter().find(|(_, timeout)| is_wrong(timeout.0)) {
         Some((name, _)) => Err(format!("http.{name} must be more than zero and at most 1h")),
@@ -51,9 +70,15 @@ fn check_limits(http: &Http) -> Result<(), String> {
 
 fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
     let is_origin = Url::parse(origin).is_ok_and(|url| {
-        matches!(url.scheme(), "http" | "https") && url.has_host() && url.origin().ascii_serialization() == origin
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.origin().ascii_serialization() == origin
     });
-    let wrong = || format!("{setting}: `{origin}` is not an origin as browsers write it, such as https://app.example");
+    let wrong = || {
+        format!(
+            "{setting}: `{origin}` is not an origin as browsers write it, such as https://app.example"
+        )
+    };
     if is_origin { Ok(()) } else { Err(wrong()) }
 }
 
@@ -79,8 +104,12 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
         (Some(url), None, None) => check_jwks_url(url.expose_secret()),
         (None, Some(_), None) => Ok(()),
         (None, None, Some(secret)) if secret.expose_secret().len() >= MIN_SECRET_BYTES => Ok(()),
-        (None, None, Some(_)) => Err(format!("auth.jwt.secret must have at least {MIN_SECRET_BYTES} bytes")),
-        (None, None, None) => Err("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret".to_owned()),
+        (None, None, Some(_)) => Err(format!(
+            "auth.jwt.secret must have at least {MIN_SECRET_BYTES} bytes"
+        )),
+        (None, None, None) => {
+            Err("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret".to_owned())
+        }
         _ => Err("auth.jwt: set only one of jwks_url, jwks_file and secret".to_owned()),
     }
 }
@@ -97,6 +126,9 @@ fn check_jwks_url(url: &str) -> Result<(), String> {
     match parsed.scheme() {
         "https" => Ok(()),
         "http" if is_loopback => Ok(()),
-        _ => Err("auth.jwt.jwks_url must begin with https://; http:// is allowed only on loopback".to_owned()),
+        _ => Err(
+            "auth.jwt.jwks_url must begin with https://; http:// is allowed only on loopback"
+                .to_owned(),
+        ),
     }
 }

@@ -50,7 +50,9 @@ pub struct Jwt {
 impl Jwt {
     /// The audience of sign-in links: never the API's, so that a token has one purpose.
     pub fn sign_in_audience(&self) -> String {
-        self.sign_in_audience.clone().unwrap_or_else(|| format!("{}/sign-in", self.audience))
+        self.sign_in_audience
+            .clone()
+            .unwrap_or_else(|| format!("{}/sign-in", self.audience))
     }
 }
 

@@ -31,7 +31,10 @@ const SECRET_KEYS: [&str; 8] = [
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {source}")]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("{path}: {detail}")]
     File { path: PathBuf, detail: String },
     #[error("{variable} is not a setting: `walhook config` prints all settings")]
@@ -61,7 +64,9 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
         set(&mut settings, &key, &value)?;
     }
     for argument in &sources.flags {
-        let malformed = || ConfigError::MalformedFlag { argument: argument.clone() };
+        let malformed = || ConfigError::MalformedFlag {
+            argument: argument.clone(),
+        };
         let (key, value) = argument.split_once('=').ok_or_else(malformed)?;
         if key.split('.').count() < 2 {
             return Err(malformed());
@@ -70,42 +75,70 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
     }
     // The file alone was valid, so an error here is due to the environment or the flags.
     let config: Config = serde_path_to_error::deserialize(settings).map_err(|error| {
-        ConfigError::Invalid(format!("environment or flags: {}: {}", error.path(), error.inner().message()))
+        ConfigError::Invalid(format!(
+            "environment or flags: {}: {}",
+            error.path(),
+            error.inner().message()
+        ))
     })?;
     validate(&config)?;
     Ok(config)
 }
 
 fn read_file(path: &Path) -> Result<Table, ConfigError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
     let invalid = |error: toml::de::Error| {
-        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let line = error.span().map_or(1, |span| {
+            text[..span.start.min(text.len())].lines().count().max(1)
+        });
         // An offset directly after a line break belongs to the next line.
-        let line = line + usize::from(error.span().is_some_and(|span| text[..span.start].ends_with('\n')));
-        ConfigError::File { path: path.to_owned(), detail: format!("line {line}: {}", error.message()) }
+        let line = line
+            + usize::from(
+                error
+                    .span()
+                    .is_some_and(|span| text[..span.start].ends_with('\n')),
+            );
+        ConfigError::File {
+            path: path.to_owned(),
+            detail: format!("line {line}: {}", error.message()),
+        }
     };
     toml::from_str::<Config>(&text).map_err(invalid)?;
     toml::from_str(&text).map_err(invalid)
 }
 
-fn environment(variables: &[(OsString, OsString)]) -> Result<BTreeMap<String, String>, ConfigError> {
+fn environment(
+    variables: &[(OsString, OsString)],
+) -> Result<BTreeMap<String, String>, ConfigError> {
     let mut settings = BTreeMap::new();
     for (name, value) in variables {
-        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
         // Variables without a section, such as one naming the configuration file, are not settings.
         if !rest.contains("__") {
             continue;
         }
         let variable = format!("{PREFIX}{rest}");
         let key = rest.to_lowercase().replace("__", ".");
-        let value = value.to_str().ok_or_else(|| ConfigError::Invalid(format!("{variable} is not valid UTF-8")))?;
-        let secret_file = key.strip_suffix("_file").filter(|key| SECRET_KEYS.contains(key));
+        let value = value
+            .to_str()
+            .ok_or_else(|| ConfigError::Invalid(format!("{variable} is not valid UTF-8")))?;
+        let secret_file = key
+            .strip_suffix("_file")
+            .filter(|key| SECRET_KEYS.contains(key));
         match secret_file {
             Some(secret) => {
                 let path = PathBuf::from(value);
-                let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable { path, source })?;
-                settings.insert(secret.to_owned(), text.trim_end_matches(['\r', '\n']).to_owned());
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|source| ConfigError::Unreadable { path, source })?;
+                settings.insert(
+                    secret.to_owned(),
+                    text.trim_end_matches(['\r', '\n']).to_owned(),
+                );
             }
             None if type_of(&key).is_some() => {
                 settings.insert(key, value.to_owned());
@@ -121,13 +154,19 @@ fn type_of(key: &str) -> Option<&'static str> {
     static SCHEMA: LazyLock<Json> = LazyLock::new(|| schemars::schema_for!(Config).to_value());
     let resolve = |schema: &'static Json| {
         // An optional section is a reference or null.
-        let reference = schema["$ref"].as_str().or_else(|| schema["anyOf"][0]["$ref"].as_str());
-        reference.and_then(|path| SCHEMA.pointer(path.trim_start_matches('#'))).unwrap_or(schema)
+        let reference = schema["$ref"]
+            .as_str()
+            .or_else(|| schema["anyOf"][0]["$ref"].as_str());
+        reference
+            .and_then(|path| SCHEMA.pointer(path.trim_start_matches('#')))
+            .unwrap_or(schema)
     };
     let mut schema: &'static Json = &SCHEMA;
     for part in key.split('.') {
         // The keys of a map are the platform's names.
-        let inner = schema["properties"].get(part).or_else(|| schema.get("additionalProperties"))?;
+        let inner = schema["properties"]
+            .get(part)
+            .or_else(|| schema.get("additionalProperties"))?;
         schema = resolve(inner.is_object().then_some(inner)?);
     }
     match &schema["type"] {
@@ -143,7 +182,10 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
     let not = |what: &str| ConfigError::Invalid(format!("{key}: `{text}` is not {what}"));
     let value = match type_of(key) {
         Some("array") => {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            let items = text
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty());
             Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
         }
         Some("boolean") => Value::Boolean(text.parse().map_err(|_| not("true or false"))?),
@@ -155,9 +197,12 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
     let last = parts.pop().expect("splitting gives at least one part");
     let mut table = settings;
     for part in parts {
-        let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        table =
-            entry.as_table_mut().ok_or_else(|| ConfigError::Invalid(format!("{key}: `{part}` is not a section")))?;
+        let entry = table
+            .entry(part)
+            .or_insert_with(|| Value::Table(Table::new()));
+        table = entry
+            .as_table_mut()
+            .ok_or_else(|| ConfigError::Invalid(format!("{key}: `{part}` is not a section")))?;
     }
     table.insert(last.to_owned(), value);
     Ok(())
@@ -166,25 +211,46 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
 fn validate(config: &Config) -> Result<(), ConfigError> {
     let fail = |detail: String| Err(ConfigError::Invalid(detail));
     if let Some(name) = config.source.tables.unknown_names().next() {
-        return fail(format!("{name}: the reference schema has no such table or column"));
+        return fail(format!(
+            "{name}: the reference schema has no such table or column"
+        ));
     }
     if let Some(problem) = config.source.tables.malformed_names().next() {
         return fail(problem);
     }
-    if let Some(name) = config.source.lookups.keys().find(|name| SourceTable::by_name(name).is_none()) {
-        return fail(format!("source.lookups.{name}: the reference schema has no such table"));
+    if let Some(name) = config
+        .source
+        .lookups
+        .keys()
+        .find(|name| SourceTable::by_name(name).is_none())
+    {
+        return fail(format!(
+            "source.lookups.{name}: the reference schema has no such table"
+        ));
     }
     if let Some(problem) = config.source.contradictions().next() {
         return fail(problem);
     }
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
-        return fail(format!("http.base_path: `{}` must begin with a slash", config.http.base_path));
+        return fail(format!(
+            "http.base_path: `{}` must begin with a slash",
+            config.http.base_path
+        ));
     }
     let positive = [
         ("delivery.concurrency", config.delivery.concurrency),
-        ("delivery.per_webhook_concurrency", config.delivery.per_webhook_concurrency),
-        ("delivery.retries_per_second", config.delivery.retries_per_second as usize),
-        ("delivery.max_payload_bytes", config.delivery.max_payload_bytes),
+        (
+            "delivery.per_webhook_concurrency",
+            config.delivery.per_webhook_concurrency,
+        ),
+        (
+            "delivery.retries_per_second",
+            config.delivery.retries_per_second as usize,
+        ),
+        (
+            "delivery.max_payload_bytes",
+            config.delivery.max_payload_bytes,
+        ),
         ("disable.threshold", config.disable.threshold as usize),
         ("retention.days", config.retention.days as usize),
     ];
@@ -192,7 +258,9 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         return fail(format!("{key} must be at least 1"));
     }
     if config.delivery.max_payload_bytes > MAX_BODY {
-        return fail(format!("delivery.max_payload_bytes must be at most {MAX_BODY}"));
+        return fail(format!(
+            "delivery.max_payload_bytes must be at most {MAX_BODY}"
+        ));
     }
     if config.delivery.timeout.0.is_zero() {
         return fail("delivery.timeout must be longer than 0s".into());
@@ -205,7 +273,9 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     config.delivery.proxy().map_err(ConfigError::Invalid)?;
     config.tracing.check().map_err(ConfigError::Invalid)?;
     for key in &config.secrets.master_key {
-        let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
+        let length = base64::engine::general_purpose::STANDARD
+            .decode(key.expose_secret())
+            .map(|key| key.len());
         if length != Ok(32) {
             return fail(
                 "secrets.master_key: expected base64 of exactly 32 bytes: generate a key with `openssl rand -base64 32`".into(),

@@ -50,13 +50,18 @@ impl Mail {
         let missing = |text: &str| Err(ConfigError::Invalid(text.to_owned()));
         match (&self.smtp_url, &self.from) {
             (None, None) => Ok(None),
-            (Some(_), None) => missing("mail.from is not set: set it to the sender, such as webhooks@example.com"),
+            (Some(_), None) => {
+                missing("mail.from is not set: set it to the sender, such as webhooks@example.com")
+            }
             (None, Some(_)) => missing(
                 "mail.smtp_url is not set: set it to the mail server, such as smtps://user:password@mail.example",
             ),
             (Some(url), Some(from)) => {
                 let server = parse_url(url).map_err(ConfigError::Invalid)?;
-                Ok(Some(Outgoing { server, from: from.clone() }))
+                Ok(Some(Outgoing {
+                    server,
+                    from: from.clone(),
+                }))
             }
         }
     }
@@ -67,9 +72,16 @@ fn parse_url(url: &SecretString) -> Result<SmtpServer, String> {
 }
 
 fn check_sender(from: &str) -> Result<(), String> {
-    let wrong =
-        || format!("mail.from: `{from}` is not an address such as webhooks@example.com or Name <webhooks@example.com>");
-    if is_mailbox(from) { Ok(()) } else { Err(wrong()) }
+    let wrong = || {
+        format!(
+            "mail.from: `{from}` is not an address such as webhooks@example.com or Name <webhooks@example.com>"
+        )
+    };
+    if is_mailbox(from) {
+        Ok(())
+    } else {
+        Err(wrong())
+    }
 }
 
 fn server(url: &str) -> Result<SmtpServer, String> {
@@ -106,12 +118,20 @@ fn server(url: &str) -> Result<SmtpServer, String> {
     };
     let hello = url.path().trim_matches('/');
     let hello = (!hello.is_empty()).then(|| decoded(hello)).transpose()?;
-    Ok(SmtpServer { host, port: url.port().unwrap_or(port), tls, login, hello })
+    Ok(SmtpServer {
+        host,
+        port: url.port().unwrap_or(port),
+        tls,
+        login,
+        hello,
+    })
 }
 
 /// Decodes percent-encoding. Rejects control characters: a line break would start another SMTP command.
 fn decoded(text: &str) -> Result<String, String> {
-    let text = percent_decode_str(text).decode_utf8().map_err(|_| "it is not UTF-8".to_owned())?;
+    let text = percent_decode_str(text)
+        .decode_utf8()
+        .map_err(|_| "it is not UTF-8".to_owned())?;
     if text.chars().any(char::is_control) {
         return Err("it must not contain control characters".to_owned());
     }
@@ -127,9 +147,12 @@ fn is_mailbox(text: &str) -> bool {
         },
         None => text,
     };
-    let is_plain = |part: &str| !part.is_empty() && !part.contains(|letter: char| letter.is_whitespace());
+    let is_plain =
+        |part: &str| !part.is_empty() && !part.contains(|letter: char| letter.is_whitespace());
     !text.contains(char::is_control)
-        && address.rsplit_once('@').is_some_and(|(local, domain)| is_plain(local) && is_plain(domain))
+        && address
+            .rsplit_once('@')
+            .is_some_and(|(local, domain)| is_plain(local) && is_plain(domain))
 }
 
 #[cfg(test)]
@@ -139,10 +162,22 @@ mod tests {
     #[test]
     fn urls_determine_port_and_tls_mode() {
         let parsed = |url: &str| server(url).map(|server| (server.host, server.port, server.tls));
-        assert_eq!(parsed("smtp://mail.example").unwrap(), ("mail.example".into(), 25, SmtpTls::Plain));
-        assert_eq!(parsed("smtp://m:2525?tls=required").unwrap(), ("m".into(), 2525, SmtpTls::Required));
-        assert_eq!(parsed("smtp://m?tls=opportunistic").unwrap(), ("m".into(), 587, SmtpTls::Opportunistic));
-        assert_eq!(parsed("smtps://[::1]/").unwrap(), ("::1".into(), 465, SmtpTls::Wrapped));
+        assert_eq!(
+            parsed("smtp://mail.example").unwrap(),
+            ("mail.example".into(), 25, SmtpTls::Plain)
+        );
+        assert_eq!(
+            parsed("smtp://m:2525?tls=required").unwrap(),
+            ("m".into(), 2525, SmtpTls::Required)
+        );
+        assert_eq!(
+            parsed("smtp://m?tls=opportunistic").unwrap(),
+            ("m".into(), 587, SmtpTls::Opportunistic)
+        );
+        assert_eq!(
+            parsed("smtps://[::1]/").unwrap(),
+            ("::1".into(), 465, SmtpTls::Wrapped)
+        );
         let server = server("smtps://us%40er:p%2Fw@m/me.example").unwrap();
         assert_eq!(server.hello.as_deref(), Some("me.example"));
         let (user, password) = server.login.unwrap();
@@ -173,7 +208,16 @@ mod tests {
         for good in ["a@b.example", "Name <a@b.example>", "\"A, B\" <a@b>"] {
             assert!(is_mailbox(good), "{good}");
         }
-        for bad in ["", "a", "a@", "@b", "Name a@b.example", "Name <a@b", "a@b\r\nBcc: c@d", "a b@c"] {
+        for bad in [
+            "",
+            "a",
+            "a@",
+            "@b",
+            "Name a@b.example",
+            "Name <a@b",
+            "a@b\r\nBcc: c@d",
+            "a b@c",
+        ] {
             assert!(!is_mailbox(bad), "{bad}");
         }
     }

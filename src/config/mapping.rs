@@ -39,22 +39,32 @@ pub struct TableMapping {
 impl TableMappings {
     /// Returns the schema and the name of the platform's table for `table`.
     pub fn qualified_name(&self, table: Table) -> (String, String) {
-        let configured = self.0.get(table.name()).and_then(|mapping| mapping.table.as_deref());
+        let configured = self
+            .0
+            .get(table.name())
+            .and_then(|mapping| mapping.table.as_deref());
         // Malformed names are rejected when the configuration is loaded.
         let named = configured.and_then(split_name);
-        let (schema, name) = named.unwrap_or_else(|| (None, configured.unwrap_or(table.name()).to_owned()));
+        let (schema, name) =
+            named.unwrap_or_else(|| (None, configured.unwrap_or(table.name()).to_owned()));
         (schema.unwrap_or_else(|| "public".to_owned()), name)
     }
 
     /// Returns earlier names of the platform's column, to be tried in this order.
     pub fn formerly<'a>(&'a self, table: Table, column: &str) -> impl Iterator<Item = &'a str> {
-        let names = self.0.get(table.name()).and_then(|mapping| mapping.formerly.get(column));
+        let names = self
+            .0
+            .get(table.name())
+            .and_then(|mapping| mapping.formerly.get(column));
         names.into_iter().flatten().map(String::as_str)
     }
 
     /// Describes malformed table names.
     pub(super) fn malformed_names(&self) -> impl Iterator<Item = String> {
-        let named = self.0.iter().filter_map(|(key, mapping)| Some((key, mapping.table.as_deref()?)));
+        let named = self
+            .0
+            .iter()
+            .filter_map(|(key, mapping)| Some((key, mapping.table.as_deref()?)));
         named.filter(|(_, name)| split_name(name).is_none()).map(|(key, name)| {
             format!(
                 "source.tables.{key}.table: `{name}` is neither `table` nor `schema.table`; a name with a dot is quoted"
@@ -64,27 +74,42 @@ impl TableMappings {
 
     /// Returns the platform's name for a column of the reference schema.
     pub fn column<'a>(&'a self, table: Table, column: &'a str) -> &'a str {
-        self.0.get(table.name()).and_then(|mapping| mapping.columns.get(column)).map_or(column, String::as_str)
+        self.0
+            .get(table.name())
+            .and_then(|mapping| mapping.columns.get(column))
+            .map_or(column, String::as_str)
     }
 
     /// Whether the platform has no such table.
     pub fn is_absent(&self, table: Table) -> bool {
-        self.0.get(table.name()).is_some_and(|mapping| mapping.absent)
+        self.0
+            .get(table.name())
+            .is_some_and(|mapping| mapping.absent)
     }
 
     /// Returns the SQL expression that computes `column`, if the platform's table does not have it.
     pub fn computed(&self, table: Table, column: &str) -> Option<&str> {
-        self.0.get(table.name())?.computed.get(column).map(String::as_str)
+        self.0
+            .get(table.name())?
+            .computed
+            .get(column)
+            .map(String::as_str)
     }
 
     /// Whether columns of `table` are computed by SQL expressions.
     pub fn is_computed(&self, table: Table) -> bool {
-        self.0.get(table.name()).is_some_and(|mapping| !mapping.computed.is_empty())
+        self.0
+            .get(table.name())
+            .is_some_and(|mapping| !mapping.computed.is_empty())
     }
 
     /// Returns the columns of the reference schema that are stored in the platform's table.
     pub fn stored(&self, table: Table) -> impl Iterator<Item = &'static str> {
-        table.columns().iter().copied().filter(move |column| self.computed(table, column).is_none())
+        table
+            .columns()
+            .iter()
+            .copied()
+            .filter(move |column| self.computed(table, column).is_none())
     }
 
     /// Returns the reference value that the platform's `value` in `column` is mapped to.
@@ -94,29 +119,58 @@ impl TableMappings {
     }
 
     /// Returns the platform's values that are mapped to `meaning` in `column`.
-    pub fn values_meaning<'a>(&'a self, table: Table, column: &str, meaning: &'a str) -> Vec<&'a str> {
-        let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(column));
-        let mapped =
-            values.into_iter().flatten().filter(|(_, reference)| *reference == meaning).map(|(own, _)| own.as_str());
+    pub fn values_meaning<'a>(
+        &'a self,
+        table: Table,
+        column: &str,
+        meaning: &'a str,
+    ) -> Vec<&'a str> {
+        let values = self
+            .0
+            .get(table.name())
+            .and_then(|mapping| mapping.values.get(column));
+        let mapped = values
+            .into_iter()
+            .flatten()
+            .filter(|(_, reference)| *reference == meaning)
+            .map(|(own, _)| own.as_str());
         // A value that is not mapped stands for itself.
-        let itself = values.is_none_or(|values| !values.contains_key(meaning)).then_some(meaning);
+        let itself = values
+            .is_none_or(|values| !values.contains_key(meaning))
+            .then_some(meaning);
         mapped.chain(itself).collect()
     }
 
     /// Returns the reference values that the platform's values of `column` are mapped to.
     pub fn meanings(&self, table: Table, column: &str) -> impl Iterator<Item = &str> {
-        let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(column));
-        values.into_iter().flat_map(|values| values.values().map(String::as_str))
+        let values = self
+            .0
+            .get(table.name())
+            .and_then(|mapping| mapping.values.get(column));
+        values
+            .into_iter()
+            .flat_map(|values| values.values().map(String::as_str))
     }
 
     /// Describes by which names and values rows of `table` are read for the events of other rows. Equal for equal mappings.
     pub fn lookup_mapping(&self, table: Table) -> String {
-        let names = if table == Table::UserAddon { table.columns() } else { table.looked_up() };
+        let names = if table == Table::UserAddon {
+            table.columns()
+        } else {
+            table.looked_up()
+        };
         let columns = ["id"].iter().chain(names).map(|name| {
-            let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(*name));
+            let values = self
+                .0
+                .get(table.name())
+                .and_then(|mapping| mapping.values.get(*name));
             (self.column(table, name), values)
         });
-        format!("{:?} {:?}", self.qualified_name(table), columns.collect::<Vec<_>>())
+        format!(
+            "{:?} {:?}",
+            self.qualified_name(table),
+            columns.collect::<Vec<_>>()
+        )
     }
 
     /// Describes tables and columns that cannot be absent or computed.
@@ -124,9 +178,13 @@ impl TableMappings {
         self.0.iter().filter_map(|(name, mapping)| {
             let table = Table::by_name(name)?;
             if mapping.absent && table.is_indispensable() {
-                return Some(format!("source.tables.{name}.absent: events need it to find their owner"));
+                return Some(format!(
+                    "source.tables.{name}.absent: events need it to find their owner"
+                ));
             }
-            let named = |column: &String| mapping.columns.contains_key(column) || mapping.formerly.contains_key(column);
+            let named = |column: &String| {
+                mapping.columns.contains_key(column) || mapping.formerly.contains_key(column)
+            };
             mapping.computed.keys().find_map(|column| {
                 let reason = if !table.may_compute(column) {
                     "cannot be computed: it must be a column of the table"
@@ -143,7 +201,9 @@ impl TableMappings {
     /// Returns mapped names that the reference schema does not have.
     pub(super) fn unknown_names(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|(name, mapping)| {
-            let Some(table) = Table::by_name(name) else { return vec![format!("source.tables.{name}")] };
+            let Some(table) = Table::by_name(name) else {
+                return vec![format!("source.tables.{name}")];
+            };
             let columns = mapping.columns.keys().map(|column| ("columns", column));
             let formerly = mapping.formerly.keys().map(|column| ("formerly", column));
             let values = mapping.values.keys().map(|column| ("values", column));
@@ -187,7 +247,9 @@ impl Source {
 /// Splits a table's name into its schema, if it names one, and the table.
 fn split_name(text: &str) -> Option<(Option<String>, String)> {
     let (first, rest) = take_part(text)?;
-    let Some(rest) = rest else { return Some((None, first)) };
+    let Some(rest) = rest else {
+        return Some((None, first));
+    };
     match take_part(rest)? {
         (second, None) => Some((Some(first), second)),
         _ => None,
@@ -197,7 +259,9 @@ fn split_name(text: &str) -> Option<(Option<String>, String)> {
 /// Takes the first part of a dotted name. Returns it with the text after the dot, if there is one.
 fn take_part(text: &str) -> Option<(String, Option<&str>)> {
     let Some(quoted) = text.strip_prefix('"') else {
-        let (part, rest) = text.split_once('.').map_or((text, None), |(part, rest)| (part, Some(rest)));
+        let (part, rest) = text
+            .split_once('.')
+            .map_or((text, None), |(part, rest)| (part, Some(rest)));
         return (!part.is_empty()).then(|| (part.to_owned(), rest));
     };
     let mut part = String::new();
@@ -213,7 +277,11 @@ fn take_part(text: &str) -> Option<(String, Option<&str>)> {
             letters.next();
             continue;
         }
-        let next = if rest.is_empty() { None } else { Some(rest.strip_prefix('.')?) };
+        let next = if rest.is_empty() {
+            None
+        } else {
+            Some(rest.strip_prefix('.')?)
+        };
         return (!part.is_empty()).then_some((part, next));
     }
     None
@@ -228,10 +296,29 @@ mod tests {
         let both = |schema: &str, table: &str| Some((Some(schema.to_owned()), table.to_owned()));
         assert_eq!(split_name("jobs"), Some((None, "jobs".to_owned())));
         assert_eq!(split_name("dist.Jobs"), both("dist", "Jobs"));
-        assert_eq!(split_name(r#""my.schema"."my ""table"".""#), both("my.schema", r#"my "table"."#));
-        assert_eq!(split_name(r#"plain."dotted.table""#), both("plain", "dotted.table"));
-        assert_eq!(split_name(r#""dotted.table""#), Some((None, "dotted.table".to_owned())));
-        for bad in ["", ".", "a.", ".a", "a.b.c", r#""open"#, r#""a"b"#, r#""a".b.c"#, r#""""#] {
+        assert_eq!(
+            split_name(r#""my.schema"."my ""table"".""#),
+            both("my.schema", r#"my "table"."#)
+        );
+        assert_eq!(
+            split_name(r#"plain."dotted.table""#),
+            both("plain", "dotted.table")
+        );
+        assert_eq!(
+            split_name(r#""dotted.table""#),
+            Some((None, "dotted.table".to_owned()))
+        );
+        for bad in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a.b.c",
+            r#""open"#,
+            r#""a"b"#,
+            r#""a".b.c"#,
+            r#""""#,
+        ] {
             assert_eq!(split_name(bad), None, "{bad}");
         }
     }

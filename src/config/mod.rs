@@ -153,7 +153,10 @@ section! { Delivery:
 impl Delivery {
     /// Returns the waits between attempts.
     pub fn schedule(&self) -> RetrySchedule {
-        RetrySchedule::new(self.retry_schedule.iter().map(|wait| wait.0).collect(), self.retry_jitter.0)
+        RetrySchedule::new(
+            self.retry_schedule.iter().map(|wait| wait.0).collect(),
+            self.retry_jitter.0,
+        )
     }
 }
 
@@ -173,10 +176,16 @@ impl Disable {
     /// Returns when a failing webhook is disabled.
     pub fn policy(&self) -> Policy {
         let counted = match self.policy {
-            DisablePolicy::Consecutive => CountedFailures::Consecutive { min_duration: self.min_duration.0 },
+            DisablePolicy::Consecutive => CountedFailures::Consecutive {
+                min_duration: self.min_duration.0,
+            },
             DisablePolicy::Cumulative => CountedFailures::Cumulative,
         };
-        Policy { counted, threshold: self.threshold, on_gone: self.on_gone }
+        Policy {
+            counted,
+            threshold: self.threshold,
+            on_gone: self.on_gone,
+        }
     }
 }
 
@@ -261,16 +270,23 @@ fn redact_list<S: Serializer>(secrets: &[SecretString], serializer: S) -> Result
 }
 
 /// Serializes a URL without its credentials.
-fn redact_url<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+fn redact_url<S: Serializer>(
+    secret: &Option<SecretString>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     use secrecy::ExposeSecret;
-    let shown = secret.as_ref().map(|secret| without_password(secret.expose_secret()));
+    let shown = secret
+        .as_ref()
+        .map(|secret| without_password(secret.expose_secret()));
     shown.serialize(serializer)
 }
 
 /// Returns the URL without its password and any `password` parameter. Over HTTP, the user's name and any parameter may be the secret:
 /// they are redacted too. Text that is not a URL is redacted entirely.
 pub fn without_password(url: &str) -> String {
-    let Ok(mut url) = url::Url::parse(url) else { return REDACTED.into() };
+    let Ok(mut url) = url::Url::parse(url) else {
+        return REDACTED.into();
+    };
     // Without `//`, or with an `@` that is not encoded, a part of the password may be anywhere.
     if !url.has_authority() || url[url::Position::BeforePath..].contains('@') {
         return REDACTED.into();
@@ -281,18 +297,27 @@ pub fn without_password(url: &str) -> String {
     if matches!(url.scheme(), "http" | "https") {
         let is_redacted = url.username().is_empty() || url.set_username("redacted").is_ok();
         url.set_query(url.query().map(|_| "redacted"));
-        return if is_redacted { url.into() } else { REDACTED.into() };
+        return if is_redacted {
+            url.into()
+        } else {
+            REDACTED.into()
+        };
     }
     let secret_parameter = |name: &str| matches!(name, "password" | "sslpassword");
     if url.query_pairs().any(|(name, _)| secret_parameter(&name)) {
-        let kept: Vec<(String, String)> =
-            url.query_pairs().into_owned().filter(|(name, _)| !secret_parameter(name)).collect();
+        let kept: Vec<(String, String)> = url
+            .query_pairs()
+            .into_owned()
+            .filter(|(name, _)| !secret_parameter(name))
+            .collect();
         url.query_pairs_mut().clear().extend_pairs(kept);
     }
     url.into()
 }
 
-fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<SecretString>, D::Error> {
+fn one_or_many<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<SecretString>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum OneOrMany {

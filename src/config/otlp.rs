@@ -37,7 +37,10 @@ impl Tracing {
     /// Validates the section. Errors quote no secret.
     pub(super) fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sample_ratio) {
-            return Err(format!("tracing.sample_ratio: {} is not from 0 to 1", self.sample_ratio));
+            return Err(format!(
+                "tracing.sample_ratio: {} is not from 0 to 1",
+                self.sample_ratio
+            ));
         }
         if self.otlp_endpoint.is_none() && self.headers.is_some() {
             return Err("tracing.headers needs tracing.otlp_endpoint".to_owned());
@@ -47,14 +50,23 @@ impl Tracing {
 
     /// Returns the configured collector, if any.
     pub fn collector(&self) -> Result<Option<Collector>, String> {
-        let Some(endpoint) = &self.otlp_endpoint else { return Ok(None) };
-        let headers = self.headers.as_ref().map_or(Ok(Vec::new()), |headers| parse_headers(headers.expose_secret()))?;
-        Ok(Some(Collector { url: traces_url(endpoint)?, headers }))
+        let Some(endpoint) = &self.otlp_endpoint else {
+            return Ok(None);
+        };
+        let headers = self.headers.as_ref().map_or(Ok(Vec::new()), |headers| {
+            parse_headers(headers.expose_secret())
+        })?;
+        Ok(Some(Collector {
+            url: traces_url(endpoint)?,
+            headers,
+        }))
     }
 
     /// Returns which events are traced, or `None` without a collector.
     pub fn sampling(&self) -> Option<Sampling> {
-        self.otlp_endpoint.is_some().then(|| Sampling::new(self.sample_ratio))
+        self.otlp_endpoint
+            .is_some()
+            .then(|| Sampling::new(self.sample_ratio))
     }
 }
 
@@ -82,16 +94,26 @@ fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
             .to_owned()
     };
     let is_token = |name: &str| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
     };
     let pairs = text.split(',').map(|pair| {
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
-        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| wrong())?;
-        let is_plain = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        let value = percent_decode_str(value.trim())
+            .decode_utf8()
+            .map_err(|_| wrong())?;
+        let is_plain = value
+            .bytes()
+            .all(|byte| byte == b' ' || byte.is_ascii_graphic());
         if !is_token(name.trim()) || !is_plain {
             return Err(wrong());
         }
-        Ok((name.trim().to_owned(), SecretString::from(value.into_owned())))
+        Ok((
+            name.trim().to_owned(),
+            SecretString::from(value.into_owned()),
+        ))
     });
     pairs.collect()
 }
@@ -103,24 +125,56 @@ mod tests {
     #[test]
     fn the_endpoint_gets_the_standard_path() {
         let url = |text: &str| traces_url(text).map(|url| url.to_string());
-        assert_eq!(url("http://127.0.0.1:4318").unwrap(), "http://127.0.0.1:4318/v1/traces");
-        assert_eq!(url("https://otlp.example/api/").unwrap(), "https://otlp.example/api/v1/traces");
-        assert_eq!(url("https://otlp.example/v1/traces?x=1").unwrap(), "https://otlp.example/v1/traces?x=1");
-        for wrong in ["127.0.0.1:4318", "grpc://collector:4317", "http://user:hunter2@collector", ""] {
+        assert_eq!(
+            url("http://127.0.0.1:4318").unwrap(),
+            "http://127.0.0.1:4318/v1/traces"
+        );
+        assert_eq!(
+            url("https://otlp.example/api/").unwrap(),
+            "https://otlp.example/api/v1/traces"
+        );
+        assert_eq!(
+            url("https://otlp.example/v1/traces?x=1").unwrap(),
+            "https://otlp.example/v1/traces?x=1"
+        );
+        for wrong in [
+            "127.0.0.1:4318",
+            "grpc://collector:4317",
+            "http://user:hunter2@collector",
+            "",
+        ] {
             let problem = url(wrong).unwrap_err();
-            assert!(problem.starts_with("tracing.otlp_endpoint") && !problem.contains("hunter2"), "{problem}");
+            assert!(
+                problem.starts_with("tracing.otlp_endpoint") && !problem.contains("hunter2"),
+                "{problem}"
+            );
         }
     }
 
     #[test]
     fn malformed_headers_are_rejected_without_quoting_them() {
         let parsed = parse_headers("authorization=Basic%20aHVudGVy==, x-tenant=7").unwrap();
-        let parsed: Vec<(&str, &str)> =
-            parsed.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
-        assert_eq!(parsed, [("authorization", "Basic aHVudGVy=="), ("x-tenant", "7")]);
-        for wrong in ["hunter2", "a b=hunter2", "a=hunter2%0d%0ax:y", "=hunter2", "a=hunter2,", "a=hunter2%ff"] {
+        let parsed: Vec<(&str, &str)> = parsed
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose_secret()))
+            .collect();
+        assert_eq!(
+            parsed,
+            [("authorization", "Basic aHVudGVy=="), ("x-tenant", "7")]
+        );
+        for wrong in [
+            "hunter2",
+            "a b=hunter2",
+            "a=hunter2%0d%0ax:y",
+            "=hunter2",
+            "a=hunter2,",
+            "a=hunter2%ff",
+        ] {
             let problem = parse_headers(wrong).unwrap_err();
-            assert!(problem.starts_with("tracing.headers") && !problem.contains("hunter2"), "{problem}");
+            assert!(
+                problem.starts_with("tracing.headers") && !problem.contains("hunter2"),
+                "{problem}"
+            );
         }
     }
 }

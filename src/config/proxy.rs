@@ -19,22 +19,36 @@ pub struct Proxy {
 impl Delivery {
     /// Returns the proxy, if one is set. The error does not quote the value: in a malformed URL, the password may be anywhere.
     pub fn proxy(&self) -> Result<Option<Proxy>, String> {
-        self.proxy.as_ref().map(|text| parse(text.expose_secret())).transpose()
+        self.proxy
+            .as_ref()
+            .map(|text| parse(text.expose_secret()))
+            .transpose()
     }
 }
 
 fn parse(text: &str) -> Result<Proxy, String> {
-    let wrong = || "delivery.proxy: expected a URL such as http://user:password@proxy.internal:3128".to_owned();
+    let wrong = || {
+        "delivery.proxy: expected a URL such as http://user:password@proxy.internal:3128".to_owned()
+    };
     let mut url = Url::parse(text).map_err(|_| wrong())?;
     let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() || !is_bare {
         return Err(wrong());
     }
     let authorization = (!url.username().is_empty() || url.password().is_some()).then(|| {
-        let (user, password) = (decoded(url.username()), decoded(url.password().unwrap_or_default()));
-        format!("Basic {}", STANDARD.encode([&user[..], b":", &password[..]].concat())).into()
+        let (user, password) = (
+            decoded(url.username()),
+            decoded(url.password().unwrap_or_default()),
+        );
+        format!(
+            "Basic {}",
+            STANDARD.encode([&user[..], b":", &password[..]].concat())
+        )
+        .into()
     });
-    url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| wrong())?;
+    url.set_username("")
+        .and_then(|()| url.set_password(None))
+        .map_err(|()| wrong())?;
     Ok(Proxy { url, authorization })
 }
 
@@ -50,17 +64,32 @@ mod tests {
     fn credentials_are_removed_from_the_url() {
         let proxy = parse("http://walhook:p%40ss%3A@proxy.internal:3128").unwrap();
         assert_eq!(proxy.url.as_str(), "http://proxy.internal:3128/");
-        assert_eq!(proxy.authorization.unwrap().expose_secret(), format!("Basic {}", STANDARD.encode("walhook:p@ss:")));
-        assert!(parse("https://proxy.internal").unwrap().authorization.is_none());
+        assert_eq!(
+            proxy.authorization.unwrap().expose_secret(),
+            format!("Basic {}", STANDARD.encode("walhook:p@ss:"))
+        );
+        assert!(
+            parse("https://proxy.internal")
+                .unwrap()
+                .authorization
+                .is_none()
+        );
     }
 
     #[test]
     fn a_malformed_proxy_is_rejected_without_quoting_it() {
-        for wrong in
-            ["socks5://hunter2@proxy", "hunter2", "http://:hunter2@", "http://proxy/hunter2", "http://proxy/?p=hunter2"]
-        {
+        for wrong in [
+            "socks5://hunter2@proxy",
+            "hunter2",
+            "http://:hunter2@",
+            "http://proxy/hunter2",
+            "http://proxy/?p=hunter2",
+        ] {
             let error = parse(wrong).unwrap_err();
-            assert!(!error.contains("hunter2") && error.starts_with("delivery.proxy"), "{error}");
+            assert!(
+                !error.contains("hunter2") && error.starts_with("delivery.proxy"),
+                "{error}"
+            );
         }
     }
 }

@@ -63,14 +63,25 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    pub fn new(settings: &Settings, vault: Arc<Vault>, budget: DeliveryBudget, now: Instant) -> Dispatch {
+    pub fn new(
+        settings: &Settings,
+        vault: Arc<Vault>,
+        budget: DeliveryBudget,
+        now: Instant,
+    ) -> Dispatch {
         let limits = Limits {
             total: settings.concurrency,
             per_webhook: settings.per_webhook_concurrency,
             adaptive: settings.adaptive_concurrency,
         };
         Dispatch {
-            schedule: Schedule::new(limits, settings.retries_per_second, settings.timeout, budget, now),
+            schedule: Schedule::new(
+                limits,
+                settings.retries_per_second,
+                settings.timeout,
+                budget,
+                now,
+            ),
             targets: Targets::new(vault, settings.guard.clone()),
             timeout: settings.timeout,
             webhooks_per_owner: settings.webhooks_per_user,
@@ -86,7 +97,8 @@ impl Dispatch {
     /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they need not be read again.
     pub fn take(&mut self, fresh: FreshDeliveries, now: Instant) {
         if !fresh.targets.is_empty() {
-            self.targets.store_handed_off(fresh.read_at, fresh.targets, now);
+            self.targets
+                .store_handed_off(fresh.read_at, fresh.targets, now);
             self.start_known(now);
         }
         self.schedule.add_fresh(fresh.deliveries, now);
@@ -119,11 +131,24 @@ impl Dispatch {
                 continue;
             }
             let delivery = self.schedule.next(now)?;
-            let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
-            let finished = Finished { webhook, class, bytes, request: None, took: None, feedback: Feedback::None };
+            let (webhook, class, bytes) = (
+                delivery.webhook,
+                DeliveryClass::of(&delivery),
+                delivery.bytes(),
+            );
+            let finished = Finished {
+                webhook,
+                class,
+                bytes,
+                request: None,
+                took: None,
+                feedback: Feedback::None,
+            };
             match self.targets.recent(webhook, now) {
                 Some(lookup) => self.start(delivery, finished, lookup, now),
-                None if self.is_lease_too_short(&delivery, now) => self.give_up(delivery, finished, now),
+                None if self.is_lease_too_short(&delivery, now) => {
+                    self.give_up(delivery, finished, now)
+                }
                 None => self.unread.push((delivery, finished)),
             }
         }
@@ -159,22 +184,41 @@ impl Dispatch {
         if delivery.activation != destination.activation {
             return self.finish(finished, now);
         }
-        let Some(delivery) = self.schedule.admit(delivery, &destination.owner, self.webhooks_per_owner) else { return };
+        let Some(delivery) =
+            self.schedule
+                .admit(delivery, &destination.owner, self.webhooks_per_owner)
+        else {
+            return;
+        };
 
-        finished.request = Some(self.schedule.start_request(delivery.webhook, finished.class, now));
-        self.ready.push_back(Start { delivery, destination, finished });
+        finished.request = Some(
+            self.schedule
+                .start_request(delivery.webhook, finished.class, now),
+        );
+        self.ready.push_back(Start {
+            delivery,
+            destination,
+            finished,
+        });
     }
 
     /// Returns the webhooks to read for all waiting deliveries, one query at a time. The caller must pass the result to
     /// [`read`](Self::read) or [`read_failed`](Self::read_failed).
     pub fn next_read(&mut self, now: Instant) -> Option<Vec<Uuid>> {
-        if self.is_reading || self.unread.is_empty() || self.retry_read_at.is_some_and(|retry_at| now < retry_at) {
+        if self.is_reading
+            || self.unread.is_empty()
+            || self.retry_read_at.is_some_and(|retry_at| now < retry_at)
+        {
             return None;
         }
         self.retry_read_at = None;
         self.is_reading = true;
         self.reading = std::mem::take(&mut self.unread);
-        let mut webhooks: Vec<Uuid> = self.reading.iter().map(|(delivery, _)| delivery.webhook).collect();
+        let mut webhooks: Vec<Uuid> = self
+            .reading
+            .iter()
+            .map(|(delivery, _)| delivery.webhook)
+            .collect();
         webhooks.sort_unstable();
         webhooks.dedup();
         Some(webhooks)
@@ -182,7 +226,13 @@ impl Dispatch {
 
     /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Drops the deliveries of those that no longer exist, which
     /// are being cancelled.
-    pub fn read(&mut self, webhooks: &[Uuid], queried_at: Instant, found: Vec<SealedTarget>, now: Instant) {
+    pub fn read(
+        &mut self,
+        webhooks: &[Uuid],
+        queried_at: Instant,
+        found: Vec<SealedTarget>,
+        now: Instant,
+    ) {
         self.is_reading = false;
         self.targets.store_read(queried_at, webhooks, found, now);
         for (delivery, finished) in std::mem::take(&mut self.reading) {
@@ -204,9 +254,17 @@ impl Dispatch {
         self.schedule.next_claim(now)
     }
 
-    pub fn claimed(&mut self, request: &ClaimRequest, mut claimed: Claimed, now: Instant) -> Leftover {
+    pub fn claimed(
+        &mut self,
+        request: &ClaimRequest,
+        mut claimed: Claimed,
+        now: Instant,
+    ) -> Leftover {
         let refused = self.schedule.claimed(request, &mut claimed, now);
-        Leftover { refused, orphans: claimed.orphans }
+        Leftover {
+            refused,
+            orphans: claimed.orphans,
+        }
     }
 
     pub fn claim_failed(&mut self, request: &ClaimRequest, now: Instant) {
@@ -216,13 +274,19 @@ impl Dispatch {
     /// When to ask for starts, reads and claims again if nothing happens before.
     pub fn wake_at(&self, now: Instant) -> Instant {
         let wake_at = self.schedule.wake_at(now);
-        self.retry_read_at.map_or(wake_at, |retry_at| retry_at.min(wake_at))
+        self.retry_read_at
+            .map_or(wake_at, |retry_at| retry_at.min(wake_at))
     }
 
     /// Removes and returns all deliveries that wait. No attempt of them starts.
     pub fn drain(&mut self) -> Vec<Delivery> {
         let mut waiting = self.schedule.drain();
-        waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|(delivery, _)| delivery));
+        waiting.extend(
+            self.unread
+                .drain(..)
+                .chain(self.reading.drain(..))
+                .map(|(delivery, _)| delivery),
+        );
         waiting.extend(self.ready.drain(..).map(|start| start.delivery));
         waiting.append(&mut self.expiring);
         waiting

@@ -80,7 +80,12 @@ impl Dispatcher {
     ) -> Dispatcher {
         let (permits, returned) = mpsc::unbounded_channel();
         Dispatcher {
-            dispatch: Dispatch::new(&context.settings, context.vault.clone(), budget, Instant::now()),
+            dispatch: Dispatch::new(
+                &context.settings,
+                context.vault.clone(),
+                budget,
+                Instant::now(),
+            ),
             read: None,
             claim: None,
             reading_webhooks: Activity::new("reading webhooks"),
@@ -148,7 +153,10 @@ impl Dispatcher {
     /// Starts attempts while there are permits.
     fn start_attempts(&mut self) {
         while let Some(start) = self.dispatch.next_start(Instant::now()) {
-            let permit = Permit { finished: start.finished, returns: self.permits.clone() };
+            let permit = Permit {
+                finished: start.finished,
+                returns: self.permits.clone(),
+            };
             let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
             self.tasks.spawn(attempt(start, permit, sender, attempted));
         }
@@ -156,7 +164,9 @@ impl Dispatcher {
 
     /// Starts to read the webhooks of all waiting deliveries.
     fn start_read(&mut self, now: Instant) {
-        let Some(webhooks) = self.dispatch.next_read(now) else { return };
+        let Some(webhooks) = self.dispatch.next_read(now) else {
+            return;
+        };
         let store = self.context.store.clone();
         self.read = Some(Box::pin(async move {
             let queried_at = Instant::now();
@@ -170,7 +180,8 @@ impl Dispatcher {
         match found {
             Ok(found) => {
                 self.reading_webhooks.succeeded();
-                self.dispatch.read(&webhooks, queried_at, found, Instant::now());
+                self.dispatch
+                    .read(&webhooks, queried_at, found, Instant::now());
             }
             Err(error) => {
                 self.reading_webhooks.failed(&error);
@@ -180,7 +191,9 @@ impl Dispatcher {
     }
 
     fn start_claim(&mut self, now: Instant) {
-        let Some(request) = self.dispatch.next_claim(now) else { return };
+        let Some(request) = self.dispatch.next_claim(now) else {
+            return;
+        };
         let store = self.context.store.clone();
         self.claim = Some(Box::pin(async move {
             let result = store.claim(&request).await;
@@ -231,8 +244,12 @@ impl Dispatcher {
         self.tasks.spawn(async move {
             match store.remove_orphans(&deliveries).await {
                 Ok(0) => {}
-                Ok(removed) => tracing::info!(removed, "removed deliveries whose event no longer exists"),
-                Err(error) => tracing::debug!(%error, "deliveries without an event were not removed yet"),
+                Ok(removed) => {
+                    tracing::info!(removed, "removed deliveries whose event no longer exists")
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "deliveries without an event were not removed yet")
+                }
             }
         });
     }
@@ -247,7 +264,8 @@ impl Dispatcher {
             waiting.extend(fresh.deliveries);
         }
         if self.claim.is_some()
-            && let Ok((_, Ok(claimed))) = tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
+            && let Ok((_, Ok(claimed))) =
+                tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
         {
             waiting.extend(claimed.deliveries);
         }
@@ -257,9 +275,14 @@ impl Dispatcher {
                 self.context.store.release(&waiting).await
             };
             match tokio::time::timeout(RELEASE_TIMEOUT, released).await {
-                Ok(Ok(())) => tracing::info!(deliveries = waiting.len(), "released deliveries that were not attempted"),
+                Ok(Ok(())) => tracing::info!(
+                    deliveries = waiting.len(),
+                    "released deliveries that were not attempted"
+                ),
                 Ok(Err(_)) | Err(_) => {
-                    tracing::warn!("leases were not released; their deliveries are due when they end")
+                    tracing::warn!(
+                        "leases were not released; their deliveries are due when they end"
+                    )
                 }
             }
         }
@@ -275,12 +298,29 @@ impl Dispatcher {
 }
 
 /// Makes one attempt and sends it to the recording stage.
-async fn attempt(start: Start, mut permit: Permit, sender: Sender, attempted: mpsc::Sender<Attempted>) {
-    let Start { delivery, destination, .. } = start;
-    let Destination { endpoint, active, signer, .. } = &*destination;
+async fn attempt(
+    start: Start,
+    mut permit: Permit,
+    sender: Sender,
+    attempted: mpsc::Sender<Attempted>,
+) {
+    let Start {
+        delivery,
+        destination,
+        ..
+    } = start;
+    let Destination {
+        endpoint,
+        active,
+        signer,
+        ..
+    } = &*destination;
     let started = failpoint!("attempt_started_request_not_sent");
     let attempt = match active {
-        true if started.is_ok() => sender.send(endpoint, signer, &(&delivery).into()).await.ok(),
+        true if started.is_ok() => sender
+            .send(endpoint, signer, &(&delivery).into())
+            .await
+            .ok(),
         true => None,
         false => Some(sender.cancelled()),
     };
@@ -290,8 +330,15 @@ async fn attempt(start: Start, mut permit: Permit, sender: Sender, attempted: mp
     };
     permit.finished.note(&attempt);
     let _ = failpoint!("request_answered_attempt_not_passed_on");
-    if attempted.send(Attempted { delivery, attempt }).await.is_err() {
-        recurring!(error, "attempts cannot be recorded: the recording stage has ended");
+    if attempted
+        .send(Attempted { delivery, attempt })
+        .await
+        .is_err()
+    {
+        recurring!(
+            error,
+            "attempts cannot be recorded: the recording stage has ended"
+        );
     }
 }
 

@@ -50,8 +50,19 @@ pub struct Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Guard { allow_http, allow_networks, deny_networks, allow_localhost: _, lookup: _ } = self;
-        formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).field(deny_networks).finish()
+        let Guard {
+            allow_http,
+            allow_networks,
+            deny_networks,
+            allow_localhost: _,
+            lookup: _,
+        } = self;
+        formatter
+            .debug_tuple("Guard")
+            .field(allow_http)
+            .field(allow_networks)
+            .field(deny_networks)
+            .finish()
     }
 }
 
@@ -60,7 +71,13 @@ impl Guard {
     pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
         let lookup = Resolver::of_this_host(DEFAULT_TIMEOUT).into_lookup();
         let allow_networks = allow_networks.into();
-        Guard { allow_http, allow_localhost: false, allow_networks, deny_networks: Arc::default(), lookup }
+        Guard {
+            allow_http,
+            allow_localhost: false,
+            allow_networks,
+            deny_networks: Arc::default(),
+            lookup,
+        }
     }
 
     /// Allows every host, also `localhost`, and resolves names as other programs of this machine do: for commands with which a developer
@@ -68,15 +85,27 @@ impl Guard {
     pub fn unrestricted() -> Guard {
         let lookup: Lookup = Arc::new(|host, port| {
             let found = tokio::net::lookup_host((host, port));
-            found.map(|found| found.map(Iterator::collect).map_err(|_| Unreachable::Unresolved)).boxed()
+            found
+                .map(|found| {
+                    found
+                        .map(Iterator::collect)
+                        .map_err(|_| Unreachable::Unresolved)
+                })
+                .boxed()
         });
         let everything = vec![IpNet::V4(v4(0, 0, 0, 0, 0)), IpNet::V6(v6(0, 0, 0, 0))];
-        Guard { allow_localhost: true, ..Guard::new(true, everything).with_lookup(lookup) }
+        Guard {
+            allow_localhost: true,
+            ..Guard::new(true, everything).with_lookup(lookup)
+        }
     }
 
     /// Refuses these networks, even if they are global or allowed.
     pub fn denying(self, deny_networks: Vec<IpNet>) -> Guard {
-        Guard { deny_networks: deny_networks.into(), ..self }
+        Guard {
+            deny_networks: deny_networks.into(),
+            ..self
+        }
     }
 
     /// Uses another resolver.
@@ -86,7 +115,11 @@ impl Guard {
 
     /// Checks the form of a URL.
     pub fn check_url(&self, url: &str) -> Result<Url, UrlProblem> {
-        if self.allow_localhost { check_form(url, self.allow_http) } else { check_url(url, self.allow_http) }
+        if self.allow_localhost {
+            check_form(url, self.allow_http)
+        } else {
+            check_url(url, self.allow_http)
+        }
     }
 
     /// Whether connections to an address are allowed.
@@ -110,7 +143,11 @@ impl Guard {
     /// Returns the addresses of a name, if connections to all of them are allowed.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
         if let Ok(ip) = host.parse() {
-            return if self.allows(ip) { Ok(vec![SocketAddr::new(ip, port)]) } else { Err(Unreachable::Blocked(ip)) };
+            return if self.allows(ip) {
+                Ok(vec![SocketAddr::new(ip, port)])
+            } else {
+                Err(Unreachable::Blocked(ip))
+            };
         }
         let addresses = (self.lookup)(host.to_owned(), port).await?;
         if addresses.is_empty() {
@@ -130,8 +167,12 @@ impl Guard {
     /// Checks whether connections to the URL's host are allowed at present.
     pub async fn check_reachable(&self, url: &Url) -> Result<(), Unreachable> {
         self.check_literal(url)?;
-        let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
-        self.resolve(name, url.port_or_known_default().unwrap_or(443)).await.map(drop)
+        let Some(Host::Domain(name)) = url.host() else {
+            return Ok(());
+        };
+        self.resolve(name, url.port_or_known_default().unwrap_or(443))
+            .await
+            .map(drop)
     }
 }
 
@@ -168,7 +209,11 @@ fn check_form(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
     if url.port() == Some(0) {
         return Err(UrlProblem::PortZero);
     }
-    if url.has_host() { Ok(url) } else { Err(UrlProblem::NoHost) }
+    if url.has_host() {
+        Ok(url)
+    } else {
+        Err(UrlProblem::NoHost)
+    }
 }
 
 /// `url` has lower-cased the name.
@@ -226,7 +271,9 @@ const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 0, 16);
 /// Whether an address is globally reachable. If it is an IPv6 address that embeds an IPv4 address, the latter decides.
 pub fn is_global(ip: IpAddr) -> bool {
     match (ip, embedded_v4(ip)) {
-        (IpAddr::V4(ip), _) | (IpAddr::V6(_), Some(ip)) => !SPECIAL_V4.iter().any(|network| network.contains(&ip)),
+        (IpAddr::V4(ip), _) | (IpAddr::V6(_), Some(ip)) => {
+            !SPECIAL_V4.iter().any(|network| network.contains(&ip))
+        }
         (IpAddr::V6(ip), None) => {
             GLOBAL_UNICAST.contains(&ip) && !SPECIAL_V6.iter().any(|network| network.contains(&ip))
         }
@@ -238,7 +285,14 @@ pub fn is_global(ip: IpAddr) -> bool {
 fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     let octets = ip.octets();
-    let at = |start: usize| Ipv4Addr::new(octets[start], octets[start + 1], octets[start + 2], octets[start + 3]);
+    let at = |start: usize| {
+        Ipv4Addr::new(
+            octets[start],
+            octets[start + 1],
+            octets[start + 2],
+            octets[start + 3],
+        )
+    };
     if let Some(mapped) = ip.to_ipv4_mapped() {
         Some(mapped)
     } else if NAT64.contains(&ip) {
@@ -362,8 +416,17 @@ mod tests {
 
     #[test]
     fn exempted_networks_are_allowed_in_every_form_of_the_address() {
-        let guard = Guard::new(false, vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()]);
-        for allowed in ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "fd00::1", "8.8.8.8"] {
+        let guard = Guard::new(
+            false,
+            vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
+        );
+        for allowed in [
+            "10.1.2.3",
+            "::ffff:10.1.2.3",
+            "64:ff9b::a01:203",
+            "fd00::1",
+            "8.8.8.8",
+        ] {
             assert!(guard.allows(ip(allowed)), "{allowed}");
         }
         for refused in ["10.2.0.1", "127.0.0.1", "fc00::1", "::ffff:10.2.0.1"] {
@@ -401,9 +464,15 @@ mod tests {
         for (url, problem) in cases {
             assert_eq!(check_url(url, false).unwrap_err(), problem, "{url}");
         }
-        assert!(matches!(check_url("example.com/hook", false), Err(UrlProblem::Malformed(_))));
+        assert!(matches!(
+            check_url("example.com/hook", false),
+            Err(UrlProblem::Malformed(_))
+        ));
         assert!(check_url("http://example.com", true).is_ok());
-        assert_eq!(check_url("ftp://example.com", true).unwrap_err(), UrlProblem::NotHttp);
+        assert_eq!(
+            check_url("ftp://example.com", true).unwrap_err(),
+            UrlProblem::NotHttp
+        );
         assert!(check_url("https://notlocalhost/", false).is_ok());
     }
 
@@ -422,18 +491,45 @@ mod tests {
             "http://169.254.169.254/latest",
         ] {
             let url = guard.check_url(url).unwrap();
-            assert!(matches!(guard.check_literal(&url), Err(Unreachable::Blocked(_))), "{url}");
-            assert!(matches!(guard.check_reachable(&url).await, Err(Unreachable::Blocked(_))), "{url}");
+            assert!(
+                matches!(guard.check_literal(&url), Err(Unreachable::Blocked(_))),
+                "{url}"
+            );
+            assert!(
+                matches!(
+                    guard.check_reachable(&url).await,
+                    Err(Unreachable::Blocked(_))
+                ),
+                "{url}"
+            );
         }
-        assert!(guard.check_literal(&guard.check_url("https://1.1.1.1/").unwrap()).is_ok());
+        assert!(
+            guard
+                .check_literal(&guard.check_url("https://1.1.1.1/").unwrap())
+                .is_ok()
+        );
     }
 
     #[tokio::test]
     async fn names_are_refused_if_any_address_is_refused_or_none_is_found() {
         let guard = Guard::new(false, Vec::new());
-        assert_eq!(guard.resolve("localhost", 443).await, Err(Unreachable::BlockedName));
-        assert_eq!(guard.resolve("no-such-host.invalid", 443).await, Err(Unreachable::Unresolved));
-        let exempt = Guard::new(false, vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
-        assert!(exempt.resolve("localhost", 443).await.is_ok_and(|found| !found.is_empty()));
+        assert_eq!(
+            guard.resolve("localhost", 443).await,
+            Err(Unreachable::BlockedName)
+        );
+        assert_eq!(
+            guard.resolve("no-such-host.invalid", 443).await,
+            Err(Unreachable::Unresolved)
+        );
+        let exempt = Guard::new(
+            false,
+            vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()],
+        );
+        assert!(
+            exempt
+                .resolve("localhost", 443)
+                .await
+                .is_ok_and(|found| !found.is_empty())
+        );
     }
 }

@@ -72,7 +72,11 @@ impl LookupBudget {
             None => Part::New(take(&self.new).await),
             Some(Speed::Late | Speed::Unanswered) => Part::Late(take(&self.late).await),
         };
-        LookupPermit { budget: self, _total: take(&self.total).await, part }
+        LookupPermit {
+            budget: self,
+            _total: take(&self.total).await,
+            part,
+        }
     }
 
     /// Whether the last lookup of `name` went unanswered a moment ago.
@@ -83,7 +87,10 @@ impl LookupBudget {
 
     /// Remembers how a lookup of `name` ended.
     pub fn note(&self, name: &str, speed: Speed, now: Instant) {
-        let is_late = matches!(self.standing(name, now), Some(Speed::Late | Speed::Unanswered));
+        let is_late = matches!(
+            self.standing(name, now),
+            Some(Speed::Late | Speed::Unanswered)
+        );
         if !(is_late && speed == Speed::Quick) {
             self.names().put(name.to_owned(), (speed, now));
         }
@@ -107,7 +114,9 @@ impl LookupPermit<'_> {
         if matches!(self.part, Part::Late(_)) {
             return true;
         }
-        let Ok(late) = self.budget.late.try_acquire() else { return false };
+        let Ok(late) = self.budget.late.try_acquire() else {
+            return false;
+        };
         self.part = Part::Late(late);
         true
     }
@@ -143,7 +152,11 @@ mod tests {
         let mut late = fill(&budget, "late");
         assert_eq!((new.len(), late.len()), (8, 4));
         assert!(permit(&budget, "silent").is_none());
-        assert_eq!(fill(&budget, "quick").len(), 4, "the others may not use the rest");
+        assert_eq!(
+            fill(&budget, "quick").len(),
+            4,
+            "the others may not use the rest"
+        );
         late.pop();
         assert_eq!(fill(&budget, "silent").len(), 1);
         drop((new, late));
@@ -165,7 +178,10 @@ mod tests {
             }
         }
         assert_eq!((remaining.len(), ended), (4, 12));
-        assert!(remaining.iter_mut().all(LookupPermit::become_late), "a late lookup stays late");
+        assert!(
+            remaining.iter_mut().all(LookupPermit::become_late),
+            "a late lookup stays late"
+        );
         assert_eq!(fill(&budget, "new").len(), 8);
     }
 
@@ -173,7 +189,10 @@ mod tests {
     fn a_name_is_late_for_a_while_and_unanswered_for_a_shorter_one() {
         let (budget, start) = (LookupBudget::new(16), Instant::now());
         budget.note("a", Speed::Quick, start);
-        assert_eq!(budget.standing("a", start + LATE_TTL * 100), Some(Speed::Quick));
+        assert_eq!(
+            budget.standing("a", start + LATE_TTL * 100),
+            Some(Speed::Quick)
+        );
         budget.note("a", Speed::Unanswered, start);
         assert!(budget.is_unanswered("a", start));
         assert!(!budget.is_unanswered("a", start + UNANSWERED_TTL));

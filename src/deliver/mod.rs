@@ -36,5 +36,7 @@ pub async fn run(
     attempted: mpsc::Sender<Attempted>,
     stop: CancellationToken,
 ) {
-    dispatcher::Dispatcher::new(context, fresh, budget, attempted).run(stop).await;
+    dispatcher::Dispatcher::new(context, fresh, budget, attempted)
+        .run(stop)
+        .await;
 }

@@ -73,19 +73,37 @@ pub fn render(
     let body = body(notification, &timestamp, max_bytes)?;
     let signatures = signer.sign(notification.delivery, at, &body);
     let headers = headers(notification, at, timestamp, &signatures, user_agent);
-    Ok(Rendered { body: body.into(), headers, signatures })
+    Ok(Rendered {
+        body: body.into(),
+        headers,
+        signatures,
+    })
 }
 
 /// Renders the request of a logged attempt, with the logged signatures: the secret may have changed since.
-pub fn replay(notification: &Notification<'_>, at: Timestamp, signatures: Signatures, user_agent: &str) -> Rendered {
+pub fn replay(
+    notification: &Notification<'_>,
+    at: Timestamp,
+    signatures: Signatures,
+    user_agent: &str,
+) -> Rendered {
     let timestamp = time::millis(at);
-    let body = body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
+    let body =
+        body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
     let headers = headers(notification, at, timestamp, &signatures, user_agent);
-    Rendered { body: body.into(), headers, signatures }
+    Rendered {
+        body: body.into(),
+        headers,
+        signatures,
+    }
 }
 
 /// Renders the envelope. Contains `data` byte for byte.
-fn body(notification: &Notification<'_>, timestamp: &str, max_bytes: usize) -> Result<Vec<u8>, TooLarge> {
+fn body(
+    notification: &Notification<'_>,
+    timestamp: &str,
+    max_bytes: usize,
+) -> Result<Vec<u8>, TooLarge> {
     // Neither the kind, the time nor the id contains a character that JSON escapes.
     let head = format!(
         r#"{{"event":"{}","timestamp":"{timestamp}","webhook_id":"{}","data":"#,
@@ -120,12 +138,19 @@ fn headers(
         ("X-Webhook-Delivery", delivery.clone()),
         ("X-Webhook-Attempt", notification.attempt.to_string()),
         ("X-Webhook-Event-Id", notification.event.to_string()),
-        ("X-Webhook-Occurred-At", time::micros(notification.occurred_at)),
+        (
+            "X-Webhook-Occurred-At",
+            time::micros(notification.occurred_at),
+        ),
         ("webhook-id", delivery),
         ("webhook-timestamp", at.as_second().to_string()),
         ("webhook-signature", standard_header(signatures)),
     ];
-    headers.extend(notification.sequence.map(|sequence| ("X-Webhook-Sequence", sequence.to_string())));
+    headers.extend(
+        notification
+            .sequence
+            .map(|sequence| ("X-Webhook-Sequence", sequence.to_string())),
+    );
     if notification.test {
         headers.push(("X-Webhook-Test", "true".to_owned()));
     }
@@ -155,7 +180,13 @@ mod tests {
 
     fn rendered(data: &str, max: usize) -> Result<Rendered, TooLarge> {
         let at = "2026-03-01T09:05:00.120Z".parse().unwrap();
-        render(&notification(data), at, &Signer::new(SECRET), "Walhook-Webhooks/1.0", max)
+        render(
+            &notification(data),
+            at,
+            &Signer::new(SECRET),
+            "Walhook-Webhooks/1.0",
+            max,
+        )
     }
 
     const BODY: &str = concat!(
@@ -173,7 +204,10 @@ mod tests {
     fn headers_and_signatures_match_the_contract() {
         let request = rendered(r#"{"release_id": 7,  "t":"ä\u0041"}"#, 65_536).unwrap();
         let expected = [
-            ("X-Webhook-Signature", "37449586aaf1d60e87b2df4ec1910bfea681d6cbbc91daa7d280e7b2d7907e35"),
+            (
+                "X-Webhook-Signature",
+                "37449586aaf1d60e87b2df4ec1910bfea681d6cbbc91daa7d280e7b2d7907e35",
+            ),
             ("X-Webhook-Timestamp", "2026-03-01T09:05:00.120+00:00"),
             ("X-Webhook-Event", "release.distributed"),
             ("X-Webhook-Id", "0195504c-0000-7000-8000-000000000001"),
@@ -185,19 +219,46 @@ mod tests {
             ("X-Webhook-Occurred-At", "2026-03-01T09:04:59.123456+00:00"),
             ("webhook-id", "0195504c-a3a0-7abc-8def-0123456789ab"),
             ("webhook-timestamp", "1772355900"),
-            ("webhook-signature", "v1,cvzK7yhjhYBvU/TW3LsxbfsjUkdSUjCTkX2PCDyyajE="),
+            (
+                "webhook-signature",
+                "v1,cvzK7yhjhYBvU/TW3LsxbfsjUkdSUjCTkX2PCDyyajE=",
+            ),
             ("X-Webhook-Sequence", "1042"),
         ];
-        let headers: Vec<(&str, &str)> = request.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let headers: Vec<(&str, &str)> = request
+            .headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
         assert_eq!(headers, expected);
     }
 
     #[test]
     fn tests_have_a_header_of_their_own() {
-        let test = Notification { test: true, sequence: None, ..notification("{}") };
-        let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
-        assert!(request.headers.iter().all(|(name, _)| *name != "X-Webhook-Sequence"));
-        assert!(request.headers.contains(&("X-Webhook-Test", "true".to_owned())));
+        let test = Notification {
+            test: true,
+            sequence: None,
+            ..notification("{}")
+        };
+        let request = render(
+            &test,
+            Timestamp::UNIX_EPOCH,
+            &Signer::new(SECRET),
+            "W",
+            1_000,
+        )
+        .unwrap();
+        assert!(
+            request
+                .headers
+                .iter()
+                .all(|(name, _)| *name != "X-Webhook-Sequence")
+        );
+        assert!(
+            request
+                .headers
+                .contains(&("X-Webhook-Test", "true".to_owned()))
+        );
     }
 
     #[test]
@@ -206,13 +267,20 @@ mod tests {
         let fitting = format!("\"{}\"", "x".repeat(65_536 - envelope - 2));
         assert_eq!(rendered(&fitting, 65_536).unwrap().body.len(), 65_536);
         let larger = format!("\"{}\"", "x".repeat(65_536 - envelope - 1));
-        assert_eq!(rendered(&larger, 65_536).unwrap_err(), TooLarge { bytes: 65_537 });
+        assert_eq!(
+            rendered(&larger, 65_536).unwrap_err(),
+            TooLarge { bytes: 65_537 }
+        );
     }
 
     /// RFC 4231, test case 2.
     #[test]
     fn the_body_is_signed_with_the_whole_secret() {
-        let signatures = Signer::new("Jefe").sign(Uuid::nil(), Timestamp::UNIX_EPOCH, b"what do ya want for nothing?");
+        let signatures = Signer::new("Jefe").sign(
+            Uuid::nil(),
+            Timestamp::UNIX_EPOCH,
+            b"what do ya want for nothing?",
+        );
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(hex::encode(signatures.body), expected);
     }

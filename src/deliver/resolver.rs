@@ -43,7 +43,9 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_TCP_QUERIES: usize = 256;
 
 /// Looks up the addresses of a name, for connections to a port. Has its own time limit.
-pub type Lookup = Arc<dyn Fn(String, u16) -> BoxFuture<'static, Result<Vec<SocketAddr>, Unreachable>> + Send + Sync>;
+pub type Lookup = Arc<
+    dyn Fn(String, u16) -> BoxFuture<'static, Result<Vec<SocketAddr>, Unreachable>> + Send + Sync,
+>;
 
 /// Why no connection to a host is made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,7 +82,9 @@ pub struct Sources {
 
 /// Whether an error means that the process or the host has no free file descriptor.
 pub(super) fn is_descriptor_limit(error: &io::Error) -> bool {
-    [Errno::MFILE, Errno::NFILE].iter().any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
+    [Errno::MFILE, Errno::NFILE]
+        .iter()
+        .any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
 }
 
 /// Tokio's sockets. Counts those that could not be opened because no file descriptor was left: hickory drops that error, and reports a
@@ -121,7 +125,12 @@ impl RuntimeProvider for Sockets {
         self.tokio.create_handle()
     }
 
-    fn connect_tcp(&self, to: SocketAddr, from: Option<SocketAddr>, timeout: Option<Duration>) -> Opening<Self::Tcp> {
+    fn connect_tcp(
+        &self,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+        timeout: Option<Duration>,
+    ) -> Opening<Self::Tcp> {
         self.count(self.tokio.connect_tcp(to, from, timeout))
     }
 
@@ -132,7 +141,11 @@ impl RuntimeProvider for Sockets {
 
 impl Default for Sources {
     fn default() -> Self {
-        Sources { resolv_conf: "/etc/resolv.conf".into(), hosts: "/etc/hosts".into(), port: 53 }
+        Sources {
+            resolv_conf: "/etc/resolv.conf".into(),
+            hosts: "/etc/hosts".into(),
+            port: 53,
+        }
     }
 }
 
@@ -187,7 +200,11 @@ struct FileVersion {
 impl FileVersion {
     fn of(path: &Path) -> Option<FileVersion> {
         let file = std::fs::metadata(path).ok()?;
-        Some(FileVersion { modified: file.modified().ok()?, inode: file.ino(), length: file.len() })
+        Some(FileVersion {
+            modified: file.modified().ok()?,
+            inode: file.ino(),
+            length: file.len(),
+        })
     }
 }
 
@@ -216,7 +233,10 @@ impl Resolver {
             let resolver = self.clone();
             Box::pin(async move {
                 let addresses = resolver.addresses(&name).await?;
-                Ok(addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
+                Ok(addresses
+                    .iter()
+                    .map(|ip| SocketAddr::new(*ip, port))
+                    .collect())
             })
         })
     }
@@ -227,15 +247,22 @@ impl Resolver {
         if self.0.budget.is_unanswered(&name, Instant::now()) {
             return Err(Unreachable::Unanswered);
         }
-        let lookup = lock(&self.0.running).entry(name).or_insert_with_key(|name| self.start(name)).clone();
+        let lookup = lock(&self.0.running)
+            .entry(name)
+            .or_insert_with_key(|name| self.start(name))
+            .clone();
         lookup.await
     }
 
     /// Starts a lookup in its own task, because callers share it: the first may give up while others still wait.
     fn start(&self, name: &str) -> SharedLookup {
-        let registered = Registered { inner: Arc::clone(&self.0), name: name.to_owned() };
+        let registered = Registered {
+            inner: Arc::clone(&self.0),
+            name: name.to_owned(),
+        };
         let task = tokio::spawn(async move { registered.inner.look_up(&registered.name).await });
-        let ended = task.map(|end| end.unwrap_or_else(|error| Err(Unreachable::Fault(error.to_string()))));
+        let ended =
+            task.map(|end| end.unwrap_or_else(|error| Err(Unreachable::Fault(error.to_string()))));
         ended.boxed().shared()
     }
 }
@@ -263,34 +290,45 @@ impl Inner {
             return Ok(addresses.as_slice().into());
         }
         // Already in Punycode. A name that DNS cannot represent has no address.
-        let Ok(mut query) = Name::from_ascii(name) else { return Err(Unreachable::Unresolved) };
+        let Ok(mut query) = Name::from_ascii(name) else {
+            return Err(Unreachable::Unresolved);
+        };
         query.set_fqdn(true);
-        let Ok(mut permit) = tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await else {
-            return Err(Unreachable::Fault("too many names are being looked up at this moment".to_owned()));
+        let Ok(mut permit) =
+            tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await
+        else {
+            return Err(Unreachable::Fault(
+                "too many names are being looked up at this moment".to_owned(),
+            ));
         };
         let (started, refusals) = (Instant::now(), self.sockets.refusals());
         let Some(answer) = self.query(&nameservers, query, &mut permit).await else {
             self.budget.note(name, Speed::Late, Instant::now());
-            return Err(Unreachable::Fault("too many lookups are waiting for an answer at this moment".to_owned()));
+            return Err(Unreachable::Fault(
+                "too many lookups are waiting for an answer at this moment".to_owned(),
+            ));
         };
         let now = Instant::now();
         if matches!(answer, Ok(_) | Err(NoAnswer::NoAddress)) {
             *lock(&self.last_answer) = Some(now);
             let is_quick = now - started <= self.part(QUICK_TENTHS);
-            self.budget.note(name, if is_quick { Speed::Quick } else { Speed::Late }, now);
+            self.budget
+                .note(name, if is_quick { Speed::Quick } else { Speed::Late }, now);
         }
         match answer {
             Ok(addresses) => Ok(addresses),
             Err(NoAnswer::NoAddress) => Err(Unreachable::Unresolved),
-            Err(_) if self.sockets.refusals() > refusals => {
-                Err(Unreachable::Descriptors("no file descriptor is left for a query".to_owned()))
-            }
+            Err(_) if self.sockets.refusals() > refusals => Err(Unreachable::Descriptors(
+                "no file descriptor is left for a query".to_owned(),
+            )),
             Err(NoAnswer::Own(reason)) => Err(Unreachable::Fault(reason)),
             Err(NoAnswer::Timeout) if self.answer_others(&nameservers, started).await => {
                 self.budget.note(name, Speed::Unanswered, Instant::now());
                 Err(Unreachable::Unanswered)
             }
-            Err(NoAnswer::Timeout) => Err(Unreachable::Fault("this host's nameservers do not answer".to_owned())),
+            Err(NoAnswer::Timeout) => Err(Unreachable::Fault(
+                "this host's nameservers do not answer".to_owned(),
+            )),
         }
     }
 
@@ -301,7 +339,10 @@ impl Inner {
         name: Name,
         permit: &mut LookupPermit<'_>,
     ) -> Option<Result<Arc<[IpAddr]>, NoAnswer>> {
-        let mut answer = pin!(tokio::time::timeout(self.part(QUERY_TENTHS), addresses(nameservers, name)));
+        let mut answer = pin!(tokio::time::timeout(
+            self.part(QUERY_TENTHS),
+            addresses(nameservers, name)
+        ));
         let answer = match tokio::time::timeout(self.part(QUICK_TENTHS), &mut answer).await {
             Ok(answer) => answer,
             Err(_) if !permit.become_late() => return None,
@@ -325,13 +366,17 @@ impl Inner {
     /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
     fn files(&self) -> Result<(Nameservers, Hosts), Unreachable> {
         let mut current = lock(&self.files);
-        let versions = || [&self.sources.resolv_conf, &self.sources.hosts].map(|path| FileVersion::of(path));
-        let known = current
-            .take()
-            .filter(|known| known.checked_at.elapsed() < FILE_CHECK_INTERVAL || known.versions == versions());
+        let versions =
+            || [&self.sources.resolv_conf, &self.sources.hosts].map(|path| FileVersion::of(path));
+        let known = current.take().filter(|known| {
+            known.checked_at.elapsed() < FILE_CHECK_INTERVAL || known.versions == versions()
+        });
         let known = match known {
             Some(known) if known.checked_at.elapsed() < FILE_CHECK_INTERVAL => known,
-            Some(known) => Files { checked_at: Instant::now(), ..known },
+            Some(known) => Files {
+                checked_at: Instant::now(),
+                ..known
+            },
             None => Files {
                 // Taken before the files are read: a change in between is noticed by the next check.
                 versions: versions(),
@@ -348,9 +393,15 @@ impl Inner {
     fn nameservers(&self, resolv_conf: &[u8]) -> Nameservers {
         let (mut servers, edns0) = match parse_resolv_conf(resolv_conf) {
             Ok((config, options)) => (config.name_servers().to_vec(), options.edns0),
-            Err(_) => (vec![NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into())], false),
+            Err(_) => (
+                vec![NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into())],
+                false,
+            ),
         };
-        for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {
+        for connection in servers
+            .iter_mut()
+            .flat_map(|server| &mut server.connections)
+        {
             connection.port = self.sources.port;
         }
         let mut options = ResolverOpts::default();
@@ -366,8 +417,11 @@ impl Inner {
         options.positive_max_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
         let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-        let builder = Nameservers::builder_with_config(config, self.sockets.clone()).with_options(options);
-        builder.build().expect("only TLS configuration can fail, and there is none")
+        let builder =
+            Nameservers::builder_with_config(config, self.sockets.clone()).with_options(options);
+        builder
+            .build()
+            .expect("only TLS configuration can fail, and there is none")
     }
 }
 
@@ -377,15 +431,27 @@ async fn addresses(nameservers: &Nameservers, name: Name) -> Result<Arc<[IpAddr]
     let (v4, v6) = futures_util::future::join(query(RecordType::A), query(RecordType::AAAA)).await;
     let of = |records: &Result<Records, NetError>| -> Vec<IpAddr> {
         let answers = records.as_ref().map(Records::answers).unwrap_or_default();
-        answers.iter().filter_map(|record| record.data.ip_addr()).collect()
+        answers
+            .iter()
+            .filter_map(|record| record.data.ip_addr())
+            .collect()
     };
-    let found: Arc<[IpAddr]> = of(&v4).into_iter().chain(of(&v6)).take(MAX_ADDRESSES).collect();
+    let found: Arc<[IpAddr]> = of(&v4)
+        .into_iter()
+        .chain(of(&v6))
+        .take(MAX_ADDRESSES)
+        .collect();
     if !found.is_empty() {
         return Ok(found);
     }
     // The name has no address only if that is the answer for both families.
-    let failures = [v4, v6].into_iter().filter_map(Result::err).map(NoAnswer::from);
-    Err(failures.max_by_key(NoAnswer::severity).unwrap_or(NoAnswer::NoAddress))
+    let failures = [v4, v6]
+        .into_iter()
+        .filter_map(Result::err)
+        .map(NoAnswer::from);
+    Err(failures
+        .max_by_key(NoAnswer::severity)
+        .unwrap_or(NoAnswer::NoAddress))
 }
 
 impl NoAnswer {
@@ -407,7 +473,9 @@ impl From<NetError> for NoAnswer {
             NetError::Timeout => NoAnswer::Timeout,
             // An I/O error (`NoConnections`, as hickory drops the error itself), a failed connection for an answer that does not fit
             // into a UDP packet (`Truncated`), too many queries (`Busy`), or an error inside hickory.
-            error => NoAnswer::Own(format!("this host's nameservers cannot be queried: {error}")),
+            error => NoAnswer::Own(format!(
+                "this host's nameservers cannot be queried: {error}"
+            )),
         }
     }
 }
@@ -418,7 +486,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read.map_err(|error| {
             let message = format!("{}: {error}", path.display());
-            if is_descriptor_limit(&error) { Unreachable::Descriptors(message) } else { Unreachable::Fault(message) }
+            if is_descriptor_limit(&error) {
+                Unreachable::Descriptors(message)
+            } else {
+                Unreachable::Fault(message)
+            }
         }),
     }
 }
@@ -427,10 +499,19 @@ fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
 fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
     let mut hosts: HashMap<String, Vec<IpAddr>> = HashMap::new();
     for line in text.lines() {
-        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-        let Some(Ok(address)) = words.next().map(str::parse) else { continue };
+        let mut words = line
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace();
+        let Some(Ok(address)) = words.next().map(str::parse) else {
+            continue;
+        };
         for name in words {
-            hosts.entry(name.trim_end_matches('.').to_ascii_lowercase()).or_default().push(address);
+            hosts
+                .entry(name.trim_end_matches('.').to_ascii_lowercase())
+                .or_default()
+                .push(address);
         }
     }
     hosts

@@ -12,7 +12,10 @@ pub fn parse(value: &str, now: Timestamp) -> Option<Duration> {
         return Some(value.parse().map_or(Duration::MAX, Duration::from_secs));
     }
     let at = httpdate::parse_http_date(value).ok()?;
-    Some(at.duration_since(SystemTime::from(now)).unwrap_or(Duration::ZERO))
+    Some(
+        at.duration_since(SystemTime::from(now))
+            .unwrap_or(Duration::ZERO),
+    )
 }
 
 #[cfg(test)]
@@ -24,8 +27,15 @@ mod tests {
         let now: Timestamp = "2026-03-01T09:05:00Z".parse().unwrap();
         let seconds = |value: &str| parse(value, now).map(|wait| wait.as_secs());
         assert_eq!((seconds("120"), seconds(" 0 ")), (Some(120), Some(0)));
-        assert_eq!(seconds("99999999999999999999999"), Some(Duration::MAX.as_secs()));
-        for date in ["Sun, 01 Mar 2026 09:06:30 GMT", "Sunday, 01-Mar-26 09:06:30 GMT", "Sun Mar  1 09:06:30 2026"] {
+        assert_eq!(
+            seconds("99999999999999999999999"),
+            Some(Duration::MAX.as_secs())
+        );
+        for date in [
+            "Sun, 01 Mar 2026 09:06:30 GMT",
+            "Sunday, 01-Mar-26 09:06:30 GMT",
+            "Sun Mar  1 09:06:30 2026",
+        ] {
             assert_eq!(seconds(date), Some(90), "{date}");
         }
         assert_eq!(seconds("Sun, 01 Mar 2026 09:04:59 GMT"), Some(0));

@@ -27,13 +27,26 @@ struct Inner {
 
 impl Sender {
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Sender> {
-        Ok(Sender(Arc::new(Inner { client: Client::new(settings)?, settings: settings.clone(), clock })))
+        Ok(Sender(Arc::new(Inner {
+            client: Client::new(settings)?,
+            settings: settings.clone(),
+            clock,
+        })))
     }
 
     /// Makes one attempt, even if the webhook is inactive.
-    pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        self.attempt_signed(&target.url, &target.headers, &Signer::new(target.secret.expose_secret()), notification)
-            .await
+    pub async fn attempt(
+        &self,
+        target: &Target,
+        notification: &Notification<'_>,
+    ) -> Result<Attempt, OwnFault> {
+        self.attempt_signed(
+            &target.url,
+            &target.headers,
+            &Signer::new(target.secret.expose_secret()),
+            notification,
+        )
+        .await
     }
 
     /// Makes one attempt that is signed with all keys of the webhook.
@@ -55,17 +68,34 @@ impl Sender {
         signer: &Signer,
         notification: &Notification<'_>,
     ) -> Result<Attempt, OwnFault> {
-        let Inner { client, settings, clock } = &*self.0;
+        let Inner {
+            client,
+            settings,
+            clock,
+        } = &*self.0;
         let started_at = self.now();
-        let rendered =
-            request::render(notification, started_at, signer, &settings.user_agent, settings.max_payload_bytes);
+        let rendered = request::render(
+            notification,
+            started_at,
+            signer,
+            &settings.user_agent,
+            settings.max_payload_bytes,
+        );
         let mut request = match rendered {
             Ok(request) => request,
             Err(TooLarge { bytes }) => {
-                return Ok(Attempt { started_at, answer: Answer::TooLarge { bytes }, sent: None });
+                return Ok(Attempt {
+                    started_at,
+                    answer: Answer::TooLarge { bytes },
+                    sent: None,
+                });
             }
         };
-        request.headers.extend(settings.sampling.map(|sampling| traceparent(sampling, notification, started_at)));
+        request.headers.extend(
+            settings
+                .sampling
+                .map(|sampling| traceparent(sampling, notification, started_at)),
+        );
         let exchange = client.post(endpoint, &request).await?;
         let retry_after = exchange.retry_after.filter(|_| settings.honor_retry_after);
         let sent = Sent {
@@ -73,14 +103,23 @@ impl Sender {
             signatures: request.signatures,
             duration: exchange.duration,
             excerpt: exchange.excerpt,
-            retry_after: retry_after.and_then(|value| retry_after::parse(value.to_str().ok()?, clock.now())),
+            retry_after: retry_after
+                .and_then(|value| retry_after::parse(value.to_str().ok()?, clock.now())),
         };
-        Ok(Attempt { started_at, answer: exchange.answer, sent: Some(sent) })
+        Ok(Attempt {
+            started_at,
+            answer: exchange.answer,
+            sent: Some(sent),
+        })
     }
 
     /// Returns the log entry of a delivery to an inactive webhook: nothing is sent.
     pub(super) fn cancelled(&self) -> Attempt {
-        Attempt { started_at: self.now(), answer: Answer::Inactive, sent: None }
+        Attempt {
+            started_at: self.now(),
+            answer: Answer::Inactive,
+            sent: None,
+        }
     }
 
     /// The time in milliseconds, the precision of `X-Webhook-Timestamp`.
@@ -90,7 +129,14 @@ impl Sender {
     }
 }
 
-fn traceparent(sampling: Sampling, notification: &Notification<'_>, at: Timestamp) -> (&'static str, String) {
+fn traceparent(
+    sampling: Sampling,
+    notification: &Notification<'_>,
+    at: Timestamp,
+) -> (&'static str, String) {
     let span = SpanId::of_attempt(notification.delivery, notification.attempt, at);
-    ("traceparent", sampling.traceparent(notification.event, span))
+    (
+        "traceparent",
+        sampling.traceparent(notification.event, span),
+    )
 }

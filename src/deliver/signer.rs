@@ -41,43 +41,83 @@ struct Previous {
 impl Signer {
     /// The key of `X-Webhook-Signature` is the whole secret; the key of Standard Webhooks' signature is the decoded base64.
     pub fn new(secret: &str) -> Signer {
-        Signer { body: mac(secret.as_bytes()), standard: standard(secret), ed25519: None, previous: None }
+        Signer {
+            body: mac(secret.as_bytes()),
+            standard: standard(secret),
+            ed25519: None,
+            previous: None,
+        }
     }
 
     /// Decrypts the webhook's keys. A previous key that cannot be decrypted is left out: deliveries need not wait for it.
     pub fn open(vault: &Vault, target: &SealedTarget) -> Result<Signer, VaultError> {
         let webhook = target.webhook;
         let secret = vault.open_text(webhook, &target.secret_key_id, &target.secret)?;
-        let pair = |sealed: &Option<Sealed>| sealed.as_ref().map(|key| key_pair(vault, webhook, key)).transpose();
+        let pair = |sealed: &Option<Sealed>| {
+            sealed
+                .as_ref()
+                .map(|key| key_pair(vault, webhook, key))
+                .transpose()
+        };
         let previous = |keys: &PreviousKeys| -> Result<Previous, VaultError> {
             let secret = vault.open_text(webhook, &keys.secret.key_id, &keys.secret.bytes)?;
             let (standard, ed25519) = (standard(secret.expose_secret()), pair(&keys.private)?);
-            Ok(Previous { standard, ed25519, expires_at: keys.expires_at })
+            Ok(Previous {
+                standard,
+                ed25519,
+                expires_at: keys.expires_at,
+            })
         };
         Ok(Signer {
             ed25519: pair(&target.keys.private)?,
-            previous: target.keys.previous.as_ref().and_then(|keys| previous(keys).ok()),
+            previous: target
+                .keys
+                .previous
+                .as_ref()
+                .and_then(|keys| previous(keys).ok()),
             ..Signer::new(secret.expose_secret())
         })
     }
 
     pub fn sign(&self, delivery: Uuid, at: Timestamp, body: &[u8]) -> Signatures {
         let mut id = Uuid::encode_buffer();
-        let head = format!("{}.{}.", delivery.hyphenated().encode_lower(&mut id), at.as_second());
-        let hmac = |key: &Hmac<Sha256>| key.clone().chain_update(&head).chain_update(body).finalize().into_bytes();
-        let previous = self.previous.as_ref().filter(|previous| at < previous.expires_at);
+        let head = format!(
+            "{}.{}.",
+            delivery.hyphenated().encode_lower(&mut id),
+            at.as_second()
+        );
+        let hmac = |key: &Hmac<Sha256>| {
+            key.clone()
+                .chain_update(&head)
+                .chain_update(body)
+                .finalize()
+                .into_bytes()
+        };
+        let previous = self
+            .previous
+            .as_ref()
+            .filter(|previous| at < previous.expires_at);
         let mut more = Vec::new();
         if let Some(previous) = previous {
             more.extend_from_slice(&hmac(&previous.standard));
         }
-        let pairs = [self.ed25519.as_ref(), previous.and_then(|previous| previous.ed25519.as_ref())];
+        let pairs = [
+            self.ed25519.as_ref(),
+            previous.and_then(|previous| previous.ed25519.as_ref()),
+        ];
         let mut pairs = pairs.into_iter().flatten().peekable();
         if pairs.peek().is_some() {
             let content = [head.as_bytes(), body].concat();
             pairs.for_each(|pair| more.extend_from_slice(pair.sign(&content).as_ref()));
         }
         Signatures {
-            body: self.body.clone().chain_update(body).finalize().into_bytes().into(),
+            body: self
+                .body
+                .clone()
+                .chain_update(body)
+                .finalize()
+                .into_bytes()
+                .into(),
             standard: hmac(&self.standard).into(),
             more,
         }
@@ -90,7 +130,11 @@ pub fn standard_header(signatures: &Signatures) -> String {
     let (previous, ed25519) = more.split_at(more.len() % ED25519_BYTES);
     let mut header = format!("v1,{}", STANDARD.encode(signatures.standard));
     let entries = std::iter::once(("v1", previous)).filter(|(_, previous)| !previous.is_empty());
-    for (version, signature) in entries.chain(ed25519.chunks(ED25519_BYTES).map(|signature| ("v1a", signature))) {
+    for (version, signature) in entries.chain(
+        ed25519
+            .chunks(ED25519_BYTES)
+            .map(|signature| ("v1a", signature)),
+    ) {
         header.push_str(&format!(" {version},{}", STANDARD.encode(signature)));
     }
     header
@@ -103,12 +147,20 @@ fn mac(key: &[u8]) -> Hmac<Sha256> {
 fn standard(secret: &str) -> Hmac<Sha256> {
     let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
     let decoded = STANDARD.decode(encoded).map(Zeroizing::new);
-    mac(decoded.as_ref().map_or(secret.as_bytes(), |key| key.as_slice()))
+    mac(decoded
+        .as_ref()
+        .map_or(secret.as_bytes(), |key| key.as_slice()))
 }
 
-fn key_pair(vault: &Vault, webhook: Uuid, sealed: &Sealed) -> Result<Arc<Ed25519KeyPair>, VaultError> {
+fn key_pair(
+    vault: &Vault,
+    webhook: Uuid,
+    sealed: &Sealed,
+) -> Result<Arc<Ed25519KeyPair>, VaultError> {
     let private = Zeroizing::new(vault.open(webhook, &sealed.key_id, &sealed.bytes)?);
-    Ed25519KeyPair::from_seed_unchecked(&private).map(Arc::new).map_err(|_| VaultError::Corrupt)
+    Ed25519KeyPair::from_seed_unchecked(&private)
+        .map(Arc::new)
+        .map_err(|_| VaultError::Corrupt)
 }
 
 #[cfg(test)]
@@ -138,14 +190,19 @@ mod tests {
             secret: secret.bytes,
             secret_key_id: secret.key_id,
             headers: None,
-            keys: SealedKeys { private: Some(private), previous: Some(old) },
+            keys: SealedKeys {
+                private: Some(private),
+                previous: Some(old),
+            },
             activation: 0,
         }
     }
 
     /// Verifies by the public key, as receivers do.
     fn is_valid(public: &[u8], content: &[u8], signature: &[u8]) -> bool {
-        ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, public).verify(content, signature).is_ok()
+        ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, public)
+            .verify(content, signature)
+            .is_ok()
     }
 
     #[test]
@@ -155,22 +212,52 @@ mod tests {
         let signer = Signer::open(&vault, &target(&vault, expires_at)).unwrap();
         let before = expires_at - jiff::SignedDuration::from_millis(1);
         let during = signer.sign(Uuid::nil(), before, b"{}");
-        assert_eq!(during.body, Signer::new("whsec_bmV3").sign(Uuid::nil(), before, b"{}").body);
-        assert_eq!(during.standard, Signer::new("whsec_bmV3").sign(Uuid::nil(), before, b"{}").standard);
+        assert_eq!(
+            during.body,
+            Signer::new("whsec_bmV3")
+                .sign(Uuid::nil(), before, b"{}")
+                .body
+        );
+        assert_eq!(
+            during.standard,
+            Signer::new("whsec_bmV3")
+                .sign(Uuid::nil(), before, b"{}")
+                .standard
+        );
         let (old, ed25519) = during.more.split_at(32);
-        assert_eq!(old, Signer::new("whsec_b2xk").sign(Uuid::nil(), before, b"{}").standard);
+        assert_eq!(
+            old,
+            Signer::new("whsec_b2xk")
+                .sign(Uuid::nil(), before, b"{}")
+                .standard
+        );
         let content = format!("{}.{}.{{}}", Uuid::nil(), before.as_second());
         let public = hex::decode(PUBLIC).unwrap();
         assert!(is_valid(&public, content.as_bytes(), &ed25519[..64]));
-        assert!(!is_valid(&public, content.as_bytes(), &ed25519[64..]), "it is by the previous key");
+        assert!(
+            !is_valid(&public, content.as_bytes(), &ed25519[64..]),
+            "it is by the previous key"
+        );
         let versions = |signatures: &Signatures| -> Vec<String> {
             let header = standard_header(signatures);
-            header.split(' ').map(|entry| entry.split(',').next().unwrap().to_owned()).collect()
+            header
+                .split(' ')
+                .map(|entry| entry.split(',').next().unwrap().to_owned())
+                .collect()
         };
         assert_eq!(versions(&during), ["v1", "v1", "v1a", "v1a"]);
         let after = signer.sign(Uuid::nil(), expires_at, b"{}");
         assert_eq!(versions(&after), ["v1", "v1a"]);
-        assert!(is_valid(&public, format!("{}.{}.{{}}", Uuid::nil(), expires_at.as_second()).as_bytes(), &after.more));
-        assert!(Signer::new("whsec_bmV3").sign(Uuid::nil(), expires_at, b"{}").more.is_empty());
+        assert!(is_valid(
+            &public,
+            format!("{}.{}.{{}}", Uuid::nil(), expires_at.as_second()).as_bytes(),
+            &after.more
+        ));
+        assert!(
+            Signer::new("whsec_bmV3")
+                .sign(Uuid::nil(), expires_at, b"{}")
+                .more
+                .is_empty()
+        );
     }
 }

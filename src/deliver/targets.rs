@@ -53,7 +53,12 @@ pub struct Targets {
 
 impl Targets {
     pub fn new(vault: Arc<Vault>, guard: Guard) -> Targets {
-        Targets { vault, guard, recent: HashMap::new(), prepared: LruCache::new(MAX_PREPARED) }
+        Targets {
+            vault,
+            guard,
+            recent: HashMap::new(),
+            prepared: LruCache::new(MAX_PREPARED),
+        }
     }
 
     /// Returns a webhook as it was read, if that was recently enough.
@@ -63,8 +68,15 @@ impl Targets {
     }
 
     /// Stores the result of a query for `webhooks` that was sent at `queried_at`. Those not found are deleted.
-    pub fn store_read(&mut self, queried_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>, now: Instant) {
-        self.recent.retain(|_, (read_at, _)| is_recent(*read_at, now));
+    pub fn store_read(
+        &mut self,
+        queried_at: Instant,
+        webhooks: &[Uuid],
+        found: Vec<SealedTarget>,
+        now: Instant,
+    ) {
+        self.recent
+            .retain(|_, (read_at, _)| is_recent(*read_at, now));
         for webhook in webhooks {
             self.recent.insert(*webhook, (queried_at, Lookup::Deleted));
         }
@@ -82,7 +94,11 @@ impl Targets {
         }
         for target in targets {
             let webhook = target.webhook;
-            if self.recent.get(&webhook).is_none_or(|(known_at, _)| *known_at < read_at) {
+            if self
+                .recent
+                .get(&webhook)
+                .is_none_or(|(known_at, _)| *known_at < read_at)
+            {
                 let lookup = self.prepare(target);
                 self.recent.insert(webhook, (read_at, lookup));
             }
@@ -91,12 +107,18 @@ impl Targets {
 
     /// Returns the result of the last query, however long it took: for deliveries that waited for it.
     pub fn last_read(&self, webhook: Uuid) -> Lookup {
-        self.recent.get(&webhook).map_or(Lookup::Deleted, |(_, lookup)| lookup.clone())
+        self.recent
+            .get(&webhook)
+            .map_or(Lookup::Deleted, |(_, lookup)| lookup.clone())
     }
 
     fn prepare(&mut self, target: SealedTarget) -> Lookup {
         let webhook = target.webhook;
-        if let Some((_, destination)) = self.prepared.get(&webhook).filter(|(known, _)| *known == target) {
+        if let Some((_, destination)) = self
+            .prepared
+            .get(&webhook)
+            .filter(|(known, _)| *known == target)
+        {
             return Lookup::Found(Arc::clone(destination));
         }
         let signer = Signer::open(&self.vault, &target);
@@ -115,7 +137,8 @@ impl Targets {
             activation: target.activation,
             signer,
         });
-        self.prepared.put(webhook, (target, Arc::clone(&destination)));
+        self.prepared
+            .put(webhook, (target, Arc::clone(&destination)));
         Lookup::Found(destination)
     }
 }
@@ -155,8 +178,13 @@ mod tests {
     }
 
     fn signature(lookup: Lookup) -> [u8; 32] {
-        let Lookup::Found(destination) = lookup else { panic!("not found") };
-        destination.signer.sign(Uuid::nil(), jiff::Timestamp::UNIX_EPOCH, b"body").body
+        let Lookup::Found(destination) = lookup else {
+            panic!("not found")
+        };
+        destination
+            .signer
+            .sign(Uuid::nil(), jiff::Timestamp::UNIX_EPOCH, b"body")
+            .body
     }
 
     #[test]
@@ -179,7 +207,12 @@ mod tests {
         let (deleted, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let mut targets = Targets::new(mine, guard());
         let now = Instant::now();
-        targets.store_read(now, &[deleted, unreadable], vec![sealed(&other, unreadable, "s")], now);
+        targets.store_read(
+            now,
+            &[deleted, unreadable],
+            vec![sealed(&other, unreadable, "s")],
+            now,
+        );
         assert!(matches!(targets.last_read(deleted), Lookup::Deleted));
         assert!(matches!(targets.last_read(unreadable), Lookup::Unreadable));
     }
@@ -192,7 +225,10 @@ mod tests {
         // The webhook's secret in the place of its headers.
         let bad = vault.seal(webhook, br#"[["X-Key","v"]]"#);
         let mut lookup = |headers: Sealed| {
-            let target = SealedTarget { headers: Some(headers), ..sealed(&vault, webhook, "whsec_a") };
+            let target = SealedTarget {
+                headers: Some(headers),
+                ..sealed(&vault, webhook, "whsec_a")
+            };
             let now = Instant::now();
             targets.store_read(now, &[webhook], vec![target], now);
             targets.last_read(webhook)
@@ -212,7 +248,11 @@ mod tests {
         targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")], now);
         assert!(matches!(targets.last_read(webhook), Lookup::Deleted));
         let later = now + MAX_AGE * 2;
-        targets.store_handed_off(now, vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")], later);
+        targets.store_handed_off(
+            now,
+            vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")],
+            later,
+        );
         assert!(targets.recent(Uuid::from_u128(2), later).is_none());
     }
 

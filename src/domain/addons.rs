@@ -23,7 +23,10 @@ impl AddonChanges {
     }
 
     fn add(&mut self, user: &str, addon: &str, rows: i32) {
-        *self.counts.entry((user.to_owned(), addon.to_owned())).or_default() += rows;
+        *self
+            .counts
+            .entry((user.to_owned(), addon.to_owned()))
+            .or_default() += rows;
     }
 
     pub fn revoke_all(&mut self, user: &str) {
@@ -52,8 +55,12 @@ impl AddonChanges {
 
     /// Returns user, add-on and number of rows that are granted, or of those that are revoked.
     pub fn rows(&self, granted: bool) -> Vec<(&str, &str, i32)> {
-        let rows = self.counts.iter().filter(|(_, count)| **count != 0 && (**count > 0) == granted);
-        rows.map(|((user, addon), count)| (user.as_str(), addon.as_str(), count.abs())).collect()
+        let rows = self
+            .counts
+            .iter()
+            .filter(|(_, count)| **count != 0 && (**count > 0) == granted);
+        rows.map(|((user, addon), count)| (user.as_str(), addon.as_str(), count.abs()))
+            .collect()
     }
 }
 

@@ -22,7 +22,9 @@ impl RetrySchedule {
     /// Returns the wait after failed attempt `attempt` (from 1), or None after the last. `random` in 0..1 determines the jitter.
     pub fn wait_after(&self, attempt: u16, random: f64) -> Option<Duration> {
         let index = usize::from(attempt).checked_sub(1)?;
-        self.waits.get(index).map(|wait| *wait + self.jitter.mul_f64(random.clamp(0.0, 1.0)))
+        self.waits
+            .get(index)
+            .map(|wait| *wait + self.jitter.mul_f64(random.clamp(0.0, 1.0)))
     }
 }
 
@@ -32,8 +34,10 @@ mod tests {
 
     #[test]
     fn waits_follow_the_schedule_and_end_after_the_last_attempt() {
-        let schedule =
-            RetrySchedule::new(vec![Duration::from_secs(30), Duration::from_secs(60)], Duration::from_secs(30));
+        let schedule = RetrySchedule::new(
+            vec![Duration::from_secs(30), Duration::from_secs(60)],
+            Duration::from_secs(30),
+        );
         assert_eq!(schedule.attempts(), 3);
         assert_eq!(schedule.wait_after(0, 0.5), None);
         assert_eq!(schedule.wait_after(1, 0.0), Some(Duration::from_secs(30)));

@@ -42,7 +42,9 @@ pub struct Tuple {
 impl Tuple {
     /// Creates a row whose values are all absent.
     pub fn absent(table: Table) -> Self {
-        Tuple { values: vec![Datum::Absent; table.columns().len()].into_boxed_slice() }
+        Tuple {
+            values: vec![Datum::Absent; table.columns().len()].into_boxed_slice(),
+        }
     }
 
     pub fn set(&mut self, column: Column, value: Datum) {
@@ -69,7 +71,10 @@ impl Tuple {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Column, &Datum)> {
-        self.values.iter().enumerate().map(|(index, value)| (Column(index as u8), value))
+        self.values
+            .iter()
+            .enumerate()
+            .map(|(index, value)| (Column(index as u8), value))
     }
 
     /// Fills absent values from `older`: PostgreSQL leaves unchanged TOAST values out of the new row.
@@ -141,7 +146,10 @@ impl From<&Change> for ChangeRecord {
         let values = |row: &Tuple| {
             let sent = row.iter().filter(|(_, value)| **value != Datum::Absent);
             sent.map(|(column, value)| {
-                (table.columns()[usize::from(column.0)].to_owned(), value.as_str().map(str::to_owned))
+                (
+                    table.columns()[usize::from(column.0)].to_owned(),
+                    value.as_str().map(str::to_owned),
+                )
             })
             .collect::<Values>()
         };
@@ -153,7 +161,12 @@ impl From<&Change> for ChangeRecord {
             Operation::Truncate => ("truncate", None, None),
         };
         let (old, new) = (old.map(values), new.map(values));
-        ChangeRecord { table: table.name().to_owned(), operation: operation.to_owned(), old, new }
+        ChangeRecord {
+            table: table.name().to_owned(),
+            operation: operation.to_owned(),
+            old,
+            new,
+        }
     }
 }
 
@@ -174,7 +187,10 @@ impl ChangeRecord {
         let operation = match self.operation.as_str() {
             "insert" => Operation::Insert { new: new? },
             "update" => Operation::Update { old, new: new? },
-            "replace" => Operation::Replace { old: old?, new: new? },
+            "replace" => Operation::Replace {
+                old: old?,
+                new: new?,
+            },
             _ => return None,
         };
         Some((table, operation))
@@ -198,9 +214,13 @@ impl Batch {
     /// Returns whether the batch's positions are valid on the stored checkpoint's timeline. A reader of the WAL moves the stored
     /// checkpoint to a new timeline before it reads from it. A batch of the outbox may be the first one on a new timeline.
     pub fn is_on_timeline(&self, stored: Lineage) -> bool {
-        let Lineage { system_identifier, timeline } = self.checkpoint.lineage;
+        let Lineage {
+            system_identifier,
+            timeline,
+        } = self.checkpoint.lineage;
         system_identifier == stored.system_identifier
-            && (timeline == stored.timeline || (self.reader.is_some() && timeline > stored.timeline))
+            && (timeline == stored.timeline
+                || (self.reader.is_some() && timeline > stored.timeline))
     }
 
     /// Returns whether this batch continues where `earlier` ends.
@@ -222,41 +242,86 @@ mod tests {
 
     fn batch(timeline: u32, first: Option<(u64, u64)>, commit: u64, through: Through) -> Batch {
         let change = |(commit, ordinal)| Change {
-            position: Position::Wal { timeline, commit: Lsn(commit), ordinal },
+            position: Position::Wal {
+                timeline,
+                commit: Lsn(commit),
+                ordinal,
+            },
             committed_at: jiff::Timestamp::UNIX_EPOCH,
             muted: false,
             table: Table::Release,
             operation: Operation::Truncate,
         };
-        let lineage = Lineage { system_identifier: 7, timeline };
-        let progress = Progress::Wal { commit: Lsn(commit), through, resume: Lsn(1) };
+        let lineage = Lineage {
+            system_identifier: 7,
+            timeline,
+        };
+        let progress = Progress::Wal {
+            commit: Lsn(commit),
+            through,
+            resume: Lsn(1),
+        };
         let checkpoint = Checkpoint { lineage, progress };
-        Batch { changes: first.map(change).into_iter().collect(), checkpoint, transaction: None, reader: None }
+        Batch {
+            changes: first.map(change).into_iter().collect(),
+            checkpoint,
+            transaction: None,
+            reader: None,
+        }
     }
 
     #[test]
     fn only_the_canonical_form_is_an_integer() {
-        for (text, value) in [("0", 0), ("7", 7), ("-10", -10), ("9223372036854775807", i64::MAX)] {
+        for (text, value) in [
+            ("0", 0),
+            ("7", 7),
+            ("-10", -10),
+            ("9223372036854775807", i64::MAX),
+        ] {
             assert_eq!(canonical_int(text), Some(value));
         }
-        for text in ["", "-", "00", "-0", "07", "+7", "7 ", "7.0", "9223372036854775808"] {
+        for text in [
+            "",
+            "-",
+            "00",
+            "-0",
+            "07",
+            "+7",
+            "7 ",
+            "7.0",
+            "9223372036854775808",
+        ] {
             assert_eq!(canonical_int(text), None, "{text:?}");
         }
     }
 
     #[test]
     fn a_batch_of_the_wal_is_valid_on_its_own_timeline_only() {
-        let stored = Lineage { system_identifier: 7, timeline: 2 };
-        let fits = [1, 2, 3].map(|timeline| batch(timeline, None, 9, Through::End).is_on_timeline(stored));
+        let stored = Lineage {
+            system_identifier: 7,
+            timeline: 2,
+        };
+        let fits =
+            [1, 2, 3].map(|timeline| batch(timeline, None, 9, Through::End).is_on_timeline(stored));
         assert_eq!(fits, [false, true, false]);
-        assert!(!batch(2, None, 9, Through::End).is_on_timeline(Lineage { system_identifier: 8, timeline: 2 }));
+        assert!(!batch(2, None, 9, Through::End).is_on_timeline(Lineage {
+            system_identifier: 8,
+            timeline: 2
+        }));
     }
 
     #[test]
     fn a_batch_of_the_outbox_may_be_the_first_on_a_new_timeline() {
-        let stored = Lineage { system_identifier: 7, timeline: 2 };
-        let of_outbox = |timeline, through| Batch { reader: Some(Uuid::nil()), ..batch(timeline, None, 9, through) };
-        let fits = [1, 2, 3].map(|timeline| of_outbox(timeline, Through::End).is_on_timeline(stored));
+        let stored = Lineage {
+            system_identifier: 7,
+            timeline: 2,
+        };
+        let of_outbox = |timeline, through| Batch {
+            reader: Some(Uuid::nil()),
+            ..batch(timeline, None, 9, through)
+        };
+        let fits =
+            [1, 2, 3].map(|timeline| of_outbox(timeline, Through::End).is_on_timeline(stored));
         assert_eq!(fits, [false, true, true]);
         assert!(
             of_outbox(3, Through::Ordinal(0)).is_on_timeline(stored),
@@ -269,8 +334,17 @@ mod tests {
         let first = batch(1, Some((5, 1)), 6, Through::End);
         let follows = |more: &Batch| more.follows(&first);
         assert!(follows(&batch(1, Some((7, 1)), 7, Through::Ordinal(1))));
-        assert!(follows(&batch(1, None, 7, Through::End)), "the end of a transaction without changes");
-        assert!(!follows(&batch(1, Some((5, 1)), 8, Through::End)), "read again");
-        assert!(!follows(&batch(2, Some((7, 1)), 7, Through::Ordinal(1))), "another timeline");
+        assert!(
+            follows(&batch(1, None, 7, Through::End)),
+            "the end of a transaction without changes"
+        );
+        assert!(
+            !follows(&batch(1, Some((5, 1)), 8, Through::End)),
+            "read again"
+        );
+        assert!(
+            !follows(&batch(2, Some((7, 1)), 7, Through::Ordinal(1))),
+            "another timeline"
+        );
     }
 }

@@ -85,7 +85,10 @@ named! {
 impl ErrorKind {
     /// Returns whether the receiver caused the failure, so that it counts towards disablement.
     pub const fn counts_towards_disablement(self) -> bool {
-        !matches!(self, ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive | ErrorKind::EventExpired)
+        !matches!(
+            self,
+            ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive | ErrorKind::EventExpired
+        )
     }
 }
 
@@ -101,7 +104,11 @@ pub enum Answer {
     /// A 2xx status within the timeout.
     Accepted { status: u16 },
     /// Any other response, or no response.
-    Failed { kind: ErrorKind, message: String, status: Option<u16> },
+    Failed {
+        kind: ErrorKind,
+        message: String,
+        status: Option<u16>,
+    },
     /// The body exceeds the limit. Retrying cannot help.
     TooLarge { bytes: usize },
     /// The webhook became inactive or was deleted before the attempt started.
@@ -187,16 +194,31 @@ pub enum Feedback {
 impl Answer {
     pub const fn feedback(&self) -> Feedback {
         match self {
-            Answer::Failed { status: Some(429 | 503), .. } => Feedback::Overloaded,
-            Answer::Accepted { .. } | Answer::Failed { status: Some(_), .. } => Feedback::Responsive,
-            Answer::Failed { kind: ErrorKind::ConnectTimeout | ErrorKind::ResponseTimeout, .. } => Feedback::TimedOut,
+            Answer::Failed {
+                status: Some(429 | 503),
+                ..
+            } => Feedback::Overloaded,
+            Answer::Accepted { .. }
+            | Answer::Failed {
+                status: Some(_), ..
+            } => Feedback::Responsive,
+            Answer::Failed {
+                kind: ErrorKind::ConnectTimeout | ErrorKind::ResponseTimeout,
+                ..
+            } => Feedback::TimedOut,
             Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => Feedback::None,
         }
     }
 
     /// Returns whether the receiver states that it no longer exists.
     pub const fn is_gone(&self) -> bool {
-        matches!(self, Answer::Failed { status: Some(410), .. })
+        matches!(
+            self,
+            Answer::Failed {
+                status: Some(410),
+                ..
+            }
+        )
     }
 
     /// Returns the status of the receiver's response, if there was one.
@@ -241,7 +263,10 @@ impl Next {
     /// [`MAX_RETRY_AFTER`].
     pub fn not_before(self, asked: Duration) -> Next {
         match self {
-            Next::Retry { after, attempt } => Next::Retry { after: after.max(asked.min(MAX_RETRY_AFTER)), attempt },
+            Next::Retry { after, attempt } => Next::Retry {
+                after: after.max(asked.min(MAX_RETRY_AFTER)),
+                attempt,
+            },
             end @ Next::End(_) => end,
         }
     }
@@ -249,13 +274,21 @@ impl Next {
 
 /// The state machine of a delivery: returns what happens after attempt `attempt` with this result. `random` returns a number in
 /// 0..1, which determines the jitter of a retry.
-pub fn next(attempt: u16, answer: &Answer, schedule: &RetrySchedule, random: impl FnOnce() -> f64) -> Next {
+pub fn next(
+    attempt: u16,
+    answer: &Answer,
+    schedule: &RetrySchedule,
+    random: impl FnOnce() -> f64,
+) -> Next {
     match answer {
         Answer::Accepted { .. } => Next::End(Outcome::Delivered),
         Answer::TooLarge { .. } => Next::End(Outcome::PermanentlyFailed),
         Answer::Inactive => Next::End(Outcome::Cancelled),
         Answer::Failed { .. } => match schedule.wait_after(attempt, random()) {
-            Some(after) => Next::Retry { after, attempt: attempt + 1 },
+            Some(after) => Next::Retry {
+                after,
+                attempt: attempt + 1,
+            },
             None => Next::End(Outcome::PermanentlyFailed),
         },
     }
@@ -268,34 +301,74 @@ mod tests {
     #[test]
     fn the_tenth_failure_is_permanent() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(1); 9], Duration::ZERO);
-        let failed = Answer::Failed { kind: ErrorKind::HttpStatus, message: String::new(), status: Some(500) };
+        let failed = Answer::Failed {
+            kind: ErrorKind::HttpStatus,
+            message: String::new(),
+            status: Some(500),
+        };
         for attempt in 1..=9 {
             assert_eq!(
                 next(attempt, &failed, &schedule, || 0.0),
-                Next::Retry { after: Duration::from_secs(1), attempt: attempt + 1 }
+                Next::Retry {
+                    after: Duration::from_secs(1),
+                    attempt: attempt + 1
+                }
             );
         }
-        assert_eq!(next(10, &failed, &schedule, || 0.0), Next::End(Outcome::PermanentlyFailed));
-        assert_eq!(next(3, &Answer::Accepted { status: 204 }, &schedule, || 0.0), Next::End(Outcome::Delivered));
+        assert_eq!(
+            next(10, &failed, &schedule, || 0.0),
+            Next::End(Outcome::PermanentlyFailed)
+        );
+        assert_eq!(
+            next(3, &Answer::Accepted { status: 204 }, &schedule, || 0.0),
+            Next::End(Outcome::Delivered)
+        );
         assert_eq!(
             next(1, &Answer::TooLarge { bytes: 70_000 }, &schedule, || 0.0),
             Next::End(Outcome::PermanentlyFailed)
         );
-        assert_eq!(next(2, &Answer::Inactive, &schedule, || 0.0), Next::End(Outcome::Cancelled));
+        assert_eq!(
+            next(2, &Answer::Inactive, &schedule, || 0.0),
+            Next::End(Outcome::Cancelled)
+        );
     }
 
     #[test]
     fn a_receiver_can_postpone_a_retry_by_at_most_a_day_and_never_advance_it() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(60)], Duration::from_secs(30));
-        let failed = Answer::Failed { kind: ErrorKind::HttpStatus, message: String::new(), status: Some(429) };
-        let retry = |seconds| Next::Retry { after: Duration::from_secs(seconds), attempt: 2 };
-        for (asked, seconds) in [(0, 75), (74, 75), (76, 76), (86_400, 86_400), (86_401, 86_400), (u64::MAX, 86_400)] {
+        let failed = Answer::Failed {
+            kind: ErrorKind::HttpStatus,
+            message: String::new(),
+            status: Some(429),
+        };
+        let retry = |seconds| Next::Retry {
+            after: Duration::from_secs(seconds),
+            attempt: 2,
+        };
+        for (asked, seconds) in [
+            (0, 75),
+            (74, 75),
+            (76, 76),
+            (86_400, 86_400),
+            (86_401, 86_400),
+            (u64::MAX, 86_400),
+        ] {
             let next = next(1, &failed, &schedule, || 0.5).not_before(Duration::from_secs(asked));
             assert_eq!(next, retry(seconds), "{asked}");
         }
         let last = next(2, &failed, &schedule, || 0.5);
-        assert_eq!(last.not_before(Duration::from_secs(90)), Next::End(Outcome::PermanentlyFailed));
-        let weekly = Next::Retry { after: 7 * MAX_RETRY_AFTER, attempt: 2 };
-        assert_eq!(weekly.not_before(Duration::MAX), weekly, "a longer wait of the schedule is kept");
+        assert_eq!(
+            last.not_before(Duration::from_secs(90)),
+            Next::End(Outcome::PermanentlyFailed)
+        );
+        let weekly = Next::Retry {
+            after: 7 * MAX_RETRY_AFTER,
+            attempt: 2,
+        };
+        assert_eq!(
+            weekly.not_before(Duration::MAX),
+            weekly,
+            "a longer wait of the schedule is kept"
+        );
     }
 }

@@ -57,7 +57,9 @@ impl Policy {
             Verdict::Nothing
         } else if count >= threshold && self.lasted_long_enough(standing) {
             Verdict::Disable
-        } else if count >= threshold.div_ceil(2) && has_passed(BETWEEN_WARNINGS, standing.warned_at, standing.now) {
+        } else if count >= threshold.div_ceil(2)
+            && has_passed(BETWEEN_WARNINGS, standing.warned_at, standing.now)
+        {
             Verdict::Warn
         } else {
             Verdict::Nothing
@@ -80,7 +82,8 @@ impl Policy {
     fn lasted_long_enough(&self, standing: &Standing) -> bool {
         match self.counted {
             CountedFailures::Consecutive { min_duration } => {
-                standing.failing_since.is_some() && has_passed(min_duration, standing.failing_since, standing.now)
+                standing.failing_since.is_some()
+                    && has_passed(min_duration, standing.failing_since, standing.now)
             }
             CountedFailures::Cumulative => true,
         }
@@ -89,7 +92,9 @@ impl Policy {
 
 /// Returns whether `time` has passed since `since`. True if `since` is None.
 fn has_passed(time: Duration, since: Option<Timestamp>, now: Timestamp) -> bool {
-    since.is_none_or(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|passed| passed >= time))
+    since.is_none_or(|since| {
+        Duration::try_from(now.duration_since(since)).is_ok_and(|passed| passed >= time)
+    })
 }
 
 #[cfg(test)]
@@ -98,10 +103,19 @@ mod tests {
 
     use super::*;
 
-    const CUMULATIVE: Policy = Policy { counted: CountedFailures::Cumulative, threshold: 10, on_gone: false };
+    const CUMULATIVE: Policy = Policy {
+        counted: CountedFailures::Cumulative,
+        threshold: 10,
+        on_gone: false,
+    };
     const MINUTES: Duration = Duration::from_secs(300);
-    const CONSECUTIVE: Policy =
-        Policy { counted: CountedFailures::Consecutive { min_duration: MINUTES }, threshold: 10, on_gone: false };
+    const CONSECUTIVE: Policy = Policy {
+        counted: CountedFailures::Consecutive {
+            min_duration: MINUTES,
+        },
+        threshold: 10,
+        on_gone: false,
+    };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -110,7 +124,14 @@ mod tests {
     fn standing(failures: u64, consecutive_failures: u64, failing_for: i64) -> Standing {
         let now = at(1_000_000);
         let failing_since = (consecutive_failures > 0).then(|| at(1_000_000 - failing_for));
-        Standing { active: true, failures, consecutive_failures, failing_since, warned_at: None, now }
+        Standing {
+            active: true,
+            failures,
+            consecutive_failures,
+            failing_since,
+            warned_at: None,
+            now,
+        }
     }
 
     #[test]
@@ -126,29 +147,55 @@ mod tests {
     #[test]
     fn consecutive_failures_only_warn_until_the_minimum_duration() {
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 299)), Verdict::Warn);
-        assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 300)), Verdict::Disable);
-        let at_once = Policy { counted: CountedFailures::Consecutive { min_duration: Duration::ZERO }, ..CONSECUTIVE };
+        assert_eq!(
+            CONSECUTIVE.judge(&standing(500, 500, 300)),
+            Verdict::Disable
+        );
+        let at_once = Policy {
+            counted: CountedFailures::Consecutive {
+                min_duration: Duration::ZERO,
+            },
+            ..CONSECUTIVE
+        };
         assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
     }
 
     #[test]
     fn warnings_are_a_day_apart_and_inactive_webhooks_are_ignored() {
-        let warned = |ago: i64| Standing { warned_at: Some(at(1_000_000 - ago)), ..standing(7, 7, 0) };
+        let warned = |ago: i64| Standing {
+            warned_at: Some(at(1_000_000 - ago)),
+            ..standing(7, 7, 0)
+        };
         assert_eq!(CUMULATIVE.judge(&warned(86_399)), Verdict::Nothing);
         assert_eq!(CUMULATIVE.judge(&warned(86_400)), Verdict::Warn);
-        let inactive = Standing { active: false, ..standing(500, 500, 900) };
+        let inactive = Standing {
+            active: false,
+            ..standing(500, 500, 900)
+        };
         assert_eq!(CUMULATIVE.judge(&inactive), Verdict::Nothing);
-        let first = Policy { threshold: 1, ..CUMULATIVE };
+        let first = Policy {
+            threshold: 1,
+            ..CUMULATIVE
+        };
         assert_eq!(first.judge(&standing(1, 1, 0)), Verdict::Disable);
     }
 
     #[test]
     fn a_gone_receiver_is_disabled_only_if_configured_and_active() {
-        let on_gone = Policy { on_gone: true, ..CUMULATIVE };
+        let on_gone = Policy {
+            on_gone: true,
+            ..CUMULATIVE
+        };
         let active = standing(1, 1, 0);
         assert!(on_gone.disables_gone(&active, true) && !on_gone.disables_gone(&active, false));
         assert!(!CUMULATIVE.disables_gone(&active, true));
-        assert!(!on_gone.disables_gone(&Standing { active: false, ..active }, true));
+        assert!(!on_gone.disables_gone(
+            &Standing {
+                active: false,
+                ..active
+            },
+            true
+        ));
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -176,7 +223,10 @@ mod tests {
 
     /// Counts and judges batches as recording does. Returns whether the webhook was disabled, and the times of the warnings.
     fn run(policy: &Policy, attempts: &[Attempt], batch: usize) -> (bool, Vec<Timestamp>) {
-        let mut standing = Standing { failing_since: None, ..standing(0, 0, 0) };
+        let mut standing = Standing {
+            failing_since: None,
+            ..standing(0, 0, 0)
+        };
         let mut warnings = Vec::new();
         for attempts in attempts.chunks(batch) {
             if !count(&mut standing, attempts) {
@@ -195,8 +245,14 @@ mod tests {
     }
 
     fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
-        let attempt = (prop::bool::weighted(0.8), prop_oneof![0..5_i64, 0..40_000_i64]);
-        prop::collection::vec(attempt.prop_map(|(fails, after)| Attempt { fails, after }), 0..60)
+        let attempt = (
+            prop::bool::weighted(0.8),
+            prop_oneof![0..5_i64, 0..40_000_i64],
+        );
+        prop::collection::vec(
+            attempt.prop_map(|(fails, after)| Attempt { fails, after }),
+            0..60,
+        )
     }
 
     proptest! {

@@ -31,11 +31,16 @@ impl Durations {
     }
 
     pub fn merge(&mut self, other: &Durations) {
-        self.0.iter_mut().zip(other.0).for_each(|(bucket, count)| *bucket += count);
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(bucket, count)| *bucket += count);
     }
 
     pub fn counts(&self) -> impl Iterator<Item = i32> {
-        self.0.iter().map(|count| i32::try_from(*count).unwrap_or(i32::MAX))
+        self.0
+            .iter()
+            .map(|count| i32::try_from(*count).unwrap_or(i32::MAX))
     }
 
     /// Returns the estimated quantile in milliseconds, or None if there are no requests. The error is at most a fifth, because
@@ -48,7 +53,11 @@ impl Durations {
             seen += count;
             seen >= rank
         })?;
-        Some(if bucket == 0 { 1 } else { ((bucket as f64 - 0.5) / 2.0).exp2().round() as u64 })
+        Some(if bucket == 0 {
+            1
+        } else {
+            ((bucket as f64 - 0.5) / 2.0).exp2().round() as u64
+        })
     }
 }
 
@@ -63,7 +72,10 @@ mod tests {
         (1..=1_000).for_each(|millis| durations.add(millis));
         for (quantile, exact) in [(0.05, 50.0), (0.5, 500.0), (0.95, 950.0), (1.0, 1_000.0)] {
             let estimate = durations.quantile(quantile).unwrap() as f64;
-            assert!((estimate / exact).ln().abs() < 0.2, "{quantile}: {estimate}, not {exact}");
+            assert!(
+                (estimate / exact).ln().abs() < 0.2,
+                "{quantile}: {estimate}, not {exact}"
+            );
         }
     }
 
@@ -74,7 +86,11 @@ mod tests {
         assert_eq!(durations.counts().last(), Some(1));
         durations.add(0);
         durations.add(2);
-        assert_eq!(durations.counts().take(3).collect::<Vec<_>>(), [1, 0, 1], "2 ms is the upper bound of its bucket");
+        assert_eq!(
+            durations.counts().take(3).collect::<Vec<_>>(),
+            [1, 0, 1],
+            "2 ms is the upper bound of its bucket"
+        );
         let mut sum = Durations::default();
         sum.add_counts(&durations.counts().collect::<Vec<_>>());
         assert_eq!(sum, durations);

@@ -57,7 +57,11 @@ impl FromStr for EventKind {
     type Err = UnknownEvent;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        EventKind::ALL.iter().copied().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownEvent(text.to_owned()))
+        EventKind::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownEvent(text.to_owned()))
     }
 }
 
@@ -127,14 +131,18 @@ pub fn bounded_data(data: String, max: usize) -> Arc<str> {
     if data.len() <= max {
         return data.into();
     }
-    let mut fields: serde_json::Map<String, Value> = serde_json::from_str(&data).unwrap_or_default();
+    let mut fields: serde_json::Map<String, Value> =
+        serde_json::from_str(&data).unwrap_or_default();
     fields.retain(|_, value| match value {
         Value::String(text) => text.len() <= SHORT,
         Value::Array(_) | Value::Object(_) => false,
         _ => true,
     });
 
-    let (comma, rest) = (if fields.is_empty() { "" } else { "," }, Value::Object(fields).to_string());
+    let (comma, rest) = (
+        if fields.is_empty() { "" } else { "," },
+        Value::Object(fields).to_string(),
+    );
     format!("{OMITTED}{}{comma}{}", data.len(), &rest[1..]).into()
 }
 
@@ -149,21 +157,41 @@ pub fn omitted_bytes(data: &str) -> Option<usize> {
 pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uuid {
     let cluster = Sha256::new().chain_update(system_identifier.to_be_bytes());
     let (transaction, ordinal) = match change.position {
-        Position::Wal { timeline, commit, ordinal } => {
-            (cluster.chain_update(timeline.to_be_bytes()).chain_update(commit.0.to_be_bytes()), ordinal)
-        }
+        Position::Wal {
+            timeline,
+            commit,
+            ordinal,
+        } => (
+            cluster
+                .chain_update(timeline.to_be_bytes())
+                .chain_update(commit.0.to_be_bytes()),
+            ordinal,
+        ),
         // Not the window's number: after a restart the same row may be read in another window.
-        Position::Outbox { transaction, ordinal, .. } => {
-            (cluster.chain_update("outbox").chain_update(transaction.to_be_bytes()), ordinal)
-        }
+        Position::Outbox {
+            transaction,
+            ordinal,
+            ..
+        } => (
+            cluster
+                .chain_update("outbox")
+                .chain_update(transaction.to_be_bytes()),
+            ordinal,
+        ),
     };
-    let digest = transaction.chain_update(ordinal.to_be_bytes()).chain_update(kind.as_str()).finalize();
+    let digest = transaction
+        .chain_update(ordinal.to_be_bytes())
+        .chain_update(kind.as_str())
+        .finalize();
     uuid_v7(change.committed_at, &digest)
 }
 
 /// Computes the id of the delivery of one event to one webhook. It is the same on every attempt and after every restart.
 pub fn delivery_id(event: Uuid, webhook: Uuid) -> Uuid {
-    let digest = Sha256::new().chain_update(event.as_bytes()).chain_update(webhook.as_bytes()).finalize();
+    let digest = Sha256::new()
+        .chain_update(event.as_bytes())
+        .chain_update(webhook.as_bytes())
+        .finalize();
     let mut bytes = *event.as_bytes();
     bytes[6..].copy_from_slice(&digest[..10]);
     with_version_and_variant(bytes)
@@ -207,17 +235,37 @@ mod tests {
     }
 
     fn id_on(system: u64, timeline: u32, commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
-        event_id(system, &change(Position::Wal { timeline, commit: Lsn(commit), ordinal }), kind)
+        event_id(
+            system,
+            &change(Position::Wal {
+                timeline,
+                commit: Lsn(commit),
+                ordinal,
+            }),
+            kind,
+        )
     }
 
     #[test]
     fn a_row_of_the_outbox_has_the_same_id_in_every_window() {
         let id = |window, ordinal, transaction| {
-            event_id(SYSTEM, &change(Position::Outbox { window, transaction, ordinal }), EventKind::DeliveryCompleted)
+            event_id(
+                SYSTEM,
+                &change(Position::Outbox {
+                    window,
+                    transaction,
+                    ordinal,
+                }),
+                EventKind::DeliveryCompleted,
+            )
         };
         assert_eq!(id(1, 5, 700), id(2, 5, 700));
         assert_ne!(id(1, 5, 700), id(1, 6, 700));
-        assert_ne!(id(1, 5, 700), id(1, 5, 701), "the sequence of a new outbox starts over");
+        assert_ne!(
+            id(1, 5, 700),
+            id(1, 5, 701),
+            "the sequence of a new outbox starts over"
+        );
         assert_ne!(id(1, 5, 700), self::id(1, 5, EventKind::DeliveryCompleted));
     }
 
@@ -225,11 +273,18 @@ mod tests {
     #[test]
     fn ids_are_those_of_earlier_versions() {
         let of_wal = id_on(SYSTEM, 3, 0x16_B374_D848, 2, EventKind::ReleaseDistributed);
-        let row = Position::Outbox { window: 9, transaction: 700, ordinal: 5 };
+        let row = Position::Outbox {
+            window: 9,
+            transaction: 700,
+            ordinal: 5,
+        };
         let of_outbox = event_id(SYSTEM, &change(row), EventKind::PaymentStatementReady);
         assert_eq!(
             [of_wal.to_string(), of_outbox.to_string()],
-            ["019ca8a4-d2db-7986-8a64-a3049900d9b5", "019ca8a4-d2db-7cf2-800a-714b273050a7"]
+            [
+                "019ca8a4-d2db-7986-8a64-a3049900d9b5",
+                "019ca8a4-d2db-7cf2-800a-714b273050a7"
+            ]
         );
     }
 
@@ -263,14 +318,29 @@ mod tests {
     #[test]
     fn data_that_is_too_large_keeps_its_short_values_and_its_size() {
         let data = |length: usize| {
-            format!(r#"{{"release_id":7,"cat":"{}","status":"complete","files":[1]}}"#, "x".repeat(length))
+            format!(
+                r#"{{"release_id":7,"cat":"{}","status":"complete","files":[1]}}"#,
+                "x".repeat(length)
+            )
         };
         let whole = data(40);
-        assert_eq!((&*bounded_data(whole.clone(), whole.len()), omitted_bytes(&whole)), (&*whole, None));
+        assert_eq!(
+            (
+                &*bounded_data(whole.clone(), whole.len()),
+                omitted_bytes(&whole)
+            ),
+            (&*whole, None)
+        );
         let stored = bounded_data(data(1_000), whole.len());
-        assert_eq!(&*stored, r#"{"omitted_bytes":1057,"release_id":7,"status":"complete"}"#);
+        assert_eq!(
+            &*stored,
+            r#"{"omitted_bytes":1057,"release_id":7,"status":"complete"}"#
+        );
         assert_eq!(omitted_bytes(&stored), Some(1_057));
-        assert_eq!(omitted_bytes(&bounded_data(r#"{"files":[1]}"#.to_owned(), 1)), Some(13));
+        assert_eq!(
+            omitted_bytes(&bounded_data(r#"{"files":[1]}"#.to_owned(), 1)),
+            Some(13)
+        );
     }
 
     #[test]

@@ -5,9 +5,13 @@ use super::lsn::Lsn;
 /// The reason why changes are lost to the stream. `walhook repair` finds the transitions among them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gap {
-    #[error("slot {slot} is missing and the store has a checkpoint at {at}: changes since then are lost to the stream")]
+    #[error(
+        "slot {slot} is missing and the store has a checkpoint at {at}: changes since then are lost to the stream"
+    )]
     SlotMissing { slot: String, at: Lsn },
-    #[error("slot {slot} was invalidated (wal_status is lost): changes since {at} are lost to the stream")]
+    #[error(
+        "slot {slot} was invalidated (wal_status is lost): changes since {at} are lost to the stream"
+    )]
     SlotInvalidated { slot: String, at: Lsn },
     #[error(
         "WAL that slot {slot} needs is missing on the primary: it was reset (pg_resetwal) or removed; changes since {at} are lost \
@@ -24,7 +28,9 @@ pub enum Gap {
          in the store and never happened on the new timeline"
     )]
     TimelineForked { timeline: u32, switch: Lsn, at: Lsn },
-    #[error("the primary is on timeline {found}, which does not descend from the checkpoint's timeline {known}")]
+    #[error(
+        "the primary is on timeline {found}, which does not descend from the checkpoint's timeline {known}"
+    )]
     TimelineUnknown { known: u32, found: u32 },
     #[error(
         "slot {slot} is at {found}, beyond {at}, the furthest position that Walhook can have acknowledged: it was advanced or \
@@ -55,7 +61,9 @@ pub enum Gap {
     TriggersLacking(String),
     #[error("the triggers' outbox cannot be read: {0}")]
     OutboxLost(String),
-    #[error("the primary switched to timeline {timeline} and lacks changes that were read from the outbox")]
+    #[error(
+        "the primary switched to timeline {timeline} and lacks changes that were read from the outbox"
+    )]
     OutboxForked { timeline: u32 },
     #[error(
         "the primary's transaction ids are lower than those already read: the primary was restored to an earlier state"
@@ -81,7 +89,9 @@ impl Gap {
             Gap::SlotAhead { .. } => "slot_ahead",
             Gap::RepairUnfinished { .. } => "repair_unfinished",
             Gap::IdentityLost { .. } => "identity_lost",
-            Gap::PublicationChanged { .. } | Gap::PublicationInterrupted { .. } => "publication_changed",
+            Gap::PublicationChanged { .. } | Gap::PublicationInterrupted { .. } => {
+                "publication_changed"
+            }
             Gap::TriggersFailed { .. } => Gap::TRIGGER_FAILED,
             Gap::TriggersLacking(_) => "trigger_missing",
             Gap::OutboxLost(_) => "outbox_lost",

@@ -43,22 +43,35 @@ impl CustomHeaders {
 
     /// Returns the value of the header with this name.
     pub fn value(&self, name: &str) -> Option<&SecretString> {
-        self.0.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| &header.value)
+        self.0
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case(name))
+            .map(|header| &header.value)
     }
 
     /// Returns the headers as text, to be encrypted.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let pairs: Vec<(&str, &str)> =
-            self.0.iter().map(|header| (&*header.name, header.value.expose_secret())).collect();
+        let pairs: Vec<(&str, &str)> = self
+            .0
+            .iter()
+            .map(|header| (&*header.name, header.value.expose_secret()))
+            .collect();
         Zeroizing::new(serde_json::to_string(&pairs).expect("strings can be serialized"))
     }
 
     /// Reads the text that [`CustomHeaders::to_text`] returned. None if it is malformed.
     pub fn from_text(text: &str) -> Option<CustomHeaders> {
         let pairs: Vec<(String, SecretString)> = serde_json::from_str(text).ok()?;
-        let headers: Vec<CustomHeader> = pairs.into_iter().map(|(name, value)| CustomHeader { name, value }).collect();
-        let is_valid = |header: &CustomHeader| is_name(&header.name) && is_value(header.value.expose_secret());
-        headers.iter().all(is_valid).then_some(CustomHeaders(headers))
+        let headers: Vec<CustomHeader> = pairs
+            .into_iter()
+            .map(|(name, value)| CustomHeader { name, value })
+            .collect();
+        let is_valid =
+            |header: &CustomHeader| is_name(&header.name) && is_value(header.value.expose_secret());
+        headers
+            .iter()
+            .all(is_valid)
+            .then_some(CustomHeaders(headers))
     }
 }
 
@@ -77,7 +90,16 @@ mod tests {
         for value in ["x", "Bearer a b", "~!\"\\", &"x".repeat(1_024)] {
             assert!(is_value(value), "{value}");
         }
-        for value in ["", " x", "x ", "a\tb", "a\r\nX-Evil: 1", "é", "\u{7f}", &"x".repeat(1_025)] {
+        for value in [
+            "",
+            " x",
+            "x ",
+            "a\tb",
+            "a\r\nX-Evil: 1",
+            "é",
+            "\u{7f}",
+            &"x".repeat(1_025),
+        ] {
             assert!(!is_value(value), "{value:?}");
         }
     }
@@ -85,7 +107,10 @@ mod tests {
     #[test]
     fn headers_round_trip_as_text_and_are_not_printed() {
         let value = |text: &str| SecretString::from(text.to_owned());
-        let headers = CustomHeaders(vec![CustomHeader { name: "X-Key".into(), value: value("a \"b\"") }]);
+        let headers = CustomHeaders(vec![CustomHeader {
+            name: "X-Key".into(),
+            value: value("a \"b\""),
+        }]);
         let read = CustomHeaders::from_text(&headers.to_text()).unwrap();
         assert_eq!(read.names(), ["X-Key"]);
         assert_eq!(read.value("x-key").unwrap().expose_secret(), "a \"b\"");

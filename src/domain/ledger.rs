@@ -8,12 +8,19 @@ use super::table::{Column, ID, Table};
 
 /// Returns the number under which the ledger stores a table. None for tables whose watched columns the ledger does not have.
 pub const fn relation(table: Table) -> Option<i16> {
-    if table.is_captured() { table.number() } else { None }
+    if table.is_captured() {
+        table.number()
+    } else {
+        None
+    }
 }
 
 /// Returns the tables that the ledger has.
 pub fn tables() -> impl Iterator<Item = Table> {
-    Table::ALL.iter().copied().filter(|table| relation(*table).is_some())
+    Table::ALL
+        .iter()
+        .copied()
+        .filter(|table| relation(*table).is_some())
 }
 
 /// The values of a row's watched columns, in [`Table::watched`]'s order, as a JSON array.
@@ -101,12 +108,19 @@ impl LedgerChanges {
         match &change.operation {
             Operation::Insert { new } | Operation::Replace { new, .. } => self.set(table, new),
             Operation::Update { old: None, .. } => {}
-            Operation::Update { old: Some(old), new } => {
+            Operation::Update {
+                old: Some(old),
+                new,
+            } => {
                 let moved = row_id(old) != row_id(new);
                 if moved {
                     self.remove_row(table, old);
                 }
-                if moved || table.watched_columns().any(|column| old.get(column) != new.get(column)) {
+                if moved
+                    || table
+                        .watched_columns()
+                        .any(|column| old.get(column) != new.get(column))
+                {
                     self.set(table, new);
                 }
             }
@@ -136,7 +150,9 @@ impl LedgerChanges {
 
     /// Rows with their new state. None for deleted rows.
     pub fn rows(&self) -> impl Iterator<Item = (Table, i64, Option<&State>)> {
-        self.rows.iter().map(|((table, id), state)| (*table, *id, state.as_ref()))
+        self.rows
+            .iter()
+            .map(|((table, id), state)| (*table, *id, state.as_ref()))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -234,14 +250,25 @@ impl Comparison {
     pub fn advance(&mut self) -> (u64, Vec<Difference>) {
         let (mut compared, mut found) = (0, Vec::new());
         while !self.needs_rows() && !self.needs_ledger() {
-            let next = self.rows.pending.front().into_iter().chain(self.ledger.pending.front()).map(|row| row.id).min();
+            let next = self
+                .rows
+                .pending
+                .front()
+                .into_iter()
+                .chain(self.ledger.pending.front())
+                .map(|row| row.id)
+                .min();
             let Some(next) = next else { break };
             let row = self.rows.pending.pop_front_if(|row| row.id == next);
             let known = self.ledger.pending.pop_front_if(|known| known.id == next);
             compared += u64::from(row.is_some());
             match (row, known) {
                 (Some(row), Some(known)) if row.state != known.state => {
-                    found.push(Difference::Changed { id: next, from: known.state, to: row.state });
+                    found.push(Difference::Changed {
+                        id: next,
+                        from: known.state,
+                        to: row.state,
+                    });
                 }
                 (Some(row), None) => found.push(Difference::New(row)),
                 (None, Some(_)) => found.push(Difference::Gone(next)),
@@ -257,10 +284,20 @@ impl Comparison {
 ///
 /// A new release always counts: the only event of a release that a repair raises is `release.distributed`, which has a complete
 /// ledger of its own.
-pub fn missed(table: Table, difference: &Difference, row: Tuple, complete: bool) -> Option<Operation> {
+pub fn missed(
+    table: Table,
+    difference: &Difference,
+    row: Tuple,
+    complete: bool,
+) -> Option<Operation> {
     match difference {
-        Difference::New(_) if complete || table == Table::Release => Some(Operation::Insert { new: row }),
-        Difference::Changed { id, from, .. } => Some(Operation::Update { old: from.row(table, *id), new: row }),
+        Difference::New(_) if complete || table == Table::Release => {
+            Some(Operation::Insert { new: row })
+        }
+        Difference::Changed { id, from, .. } => Some(Operation::Update {
+            old: from.row(table, *id),
+            new: row,
+        }),
         Difference::New(_) | Difference::Gone(_) => None,
     }
 }

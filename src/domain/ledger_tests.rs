@@ -14,13 +14,20 @@ const TABLE: Table = Table::DistroQueue;
 fn row(id: i64, status: Option<&str>) -> Tuple {
     let mut row = Tuple::absent(TABLE);
     row.set(distro_queue::id, Datum::text(id.to_string()));
-    row.set(distro_queue::status, status.map_or(Datum::Null, Datum::text));
+    row.set(
+        distro_queue::status,
+        status.map_or(Datum::Null, Datum::text),
+    );
     row
 }
 
 fn change(operation: Operation) -> Change {
     Change {
-        position: Position::Wal { timeline: 1, commit: Lsn::ZERO, ordinal: 1 },
+        position: Position::Wal {
+            timeline: 1,
+            commit: Lsn::ZERO,
+            ordinal: 1,
+        },
         committed_at: Timestamp::UNIX_EPOCH,
         muted: false,
         table: TABLE,
@@ -37,7 +44,11 @@ fn a_state_holds_all_watched_values_in_order_and_converts_back_to_a_row() {
     let mut row = Tuple::absent(Table::Release);
     row.set(release::id, Datum::text("7"));
     row.set(release::review_status, Datum::text("to \"review\""));
-    assert_eq!(State::of(Table::Release, &row), None, "the other value was not sent");
+    assert_eq!(
+        State::of(Table::Release, &row),
+        None,
+        "the other value was not sent"
+    );
     row.set(release::delivery_status, Datum::Null);
     let state = State::of(Table::Release, &row).unwrap();
     assert_eq!(state.as_str(), r#"["to \"review\"",null]"#);
@@ -49,22 +60,53 @@ fn a_state_holds_all_watched_values_in_order_and_converts_back_to_a_row() {
 #[test]
 fn every_watched_table_has_its_own_number() {
     let numbers: HashSet<i16> = tables().filter_map(relation).collect();
-    assert_eq!(numbers.len(), Table::ALL.iter().filter(|table| table.is_captured()).count());
+    assert_eq!(
+        numbers.len(),
+        Table::ALL
+            .iter()
+            .filter(|table| table.is_captured())
+            .count()
+    );
 }
 
 #[test]
 fn the_last_change_of_a_row_counts() {
     let mut changes = LedgerChanges::default();
-    changes.follow(&change(Operation::Insert { new: row(1, Some("a")) }));
+    changes.follow(&change(Operation::Insert {
+        new: row(1, Some("a")),
+    }));
     changes.follow(&change(Operation::Truncate));
-    changes.follow(&change(Operation::Insert { new: row(2, Some("a")) }));
-    changes.follow(&change(Operation::Update { old: Some(row(2, Some("a"))), new: row(3, Some("b")) }));
-    changes.follow(&change(Operation::Delete { old: row(4, Some("a")) }));
-    changes.follow(&change(Operation::Delete { old: row(5, Some("a")) }));
-    changes.follow(&change(Operation::Replace { old: row(5, Some("a")), new: row(5, Some("a")) }));
-    let mut rows: Vec<_> = changes.rows().map(|(_, id, state)| (id, state.map(State::as_str))).collect();
+    changes.follow(&change(Operation::Insert {
+        new: row(2, Some("a")),
+    }));
+    changes.follow(&change(Operation::Update {
+        old: Some(row(2, Some("a"))),
+        new: row(3, Some("b")),
+    }));
+    changes.follow(&change(Operation::Delete {
+        old: row(4, Some("a")),
+    }));
+    changes.follow(&change(Operation::Delete {
+        old: row(5, Some("a")),
+    }));
+    changes.follow(&change(Operation::Replace {
+        old: row(5, Some("a")),
+        new: row(5, Some("a")),
+    }));
+    let mut rows: Vec<_> = changes
+        .rows()
+        .map(|(_, id, state)| (id, state.map(State::as_str)))
+        .collect();
     rows.sort_unstable();
-    assert_eq!(rows, [(2, None), (3, Some(r#"["b"]"#)), (4, None), (5, Some(r#"["a"]"#))]);
+    assert_eq!(
+        rows,
+        [
+            (2, None),
+            (3, Some(r#"["b"]"#)),
+            (4, None),
+            (5, Some(r#"["a"]"#))
+        ]
+    );
     assert_eq!(changes.emptied().collect::<Vec<_>>(), [TABLE]);
 }
 
@@ -73,19 +115,34 @@ fn updates_of_other_columns_or_without_an_old_row_change_nothing() {
     let mut changes = LedgerChanges::default();
     let mut longer = row(1, Some("a"));
     longer.set(distro_queue::message, Datum::text("m"));
-    changes.follow(&change(Operation::Update { old: Some(row(1, Some("a"))), new: longer }));
-    changes.follow(&change(Operation::Update { old: None, new: row(1, Some("b")) }));
-    changes.follow(&Change { table: Table::Label, ..change(Operation::Truncate) });
+    changes.follow(&change(Operation::Update {
+        old: Some(row(1, Some("a"))),
+        new: longer,
+    }));
+    changes.follow(&change(Operation::Update {
+        old: None,
+        new: row(1, Some("b")),
+    }));
+    changes.follow(&Change {
+        table: Table::Label,
+        ..change(Operation::Truncate)
+    });
     assert!(changes.is_empty());
 }
 
 #[test]
 fn new_rows_raise_nothing_unless_the_ledger_is_complete() {
-    let new = Difference::New(LedgerRow { id: 1, state: state("[]") });
+    let new = Difference::New(LedgerRow {
+        id: 1,
+        state: state("[]"),
+    });
     assert!(missed(TABLE, &new, row(1, None), true).is_some());
     assert_eq!(missed(TABLE, &new, row(1, None), false), None);
     assert!(missed(Table::Release, &new, Tuple::absent(Table::Release), false).is_some());
-    assert_eq!(missed(TABLE, &Difference::Gone(1), row(1, None), true), None);
+    assert_eq!(
+        missed(TABLE, &Difference::Gone(1), row(1, None), true),
+        None
+    );
 }
 
 /// A statement on one of five rows: sets its status, or deletes it if the status is none.
@@ -111,14 +168,20 @@ impl PlatformTable {
         let operation = match (old, new) {
             (None, None) => return None,
             (None, Some(new)) => Operation::Insert { new: tuple(&new) },
-            (Some(old), Some(new)) => Operation::Update { old: Some(tuple(&old)), new: tuple(&new) },
+            (Some(old), Some(new)) => Operation::Update {
+                old: Some(tuple(&old)),
+                new: tuple(&new),
+            },
             (Some(old), None) => Operation::Delete { old: tuple(&old) },
         };
         Some(change(operation))
     }
 
     fn entries(&self) -> Vec<LedgerRow> {
-        let entry = |(id, status): (&i64, &String)| LedgerRow { id: *id, state: state(&format!("[\"{status}\"]")) };
+        let entry = |(id, status): (&i64, &String)| LedgerRow {
+            id: *id,
+            state: state(&format!("[\"{status}\"]")),
+        };
         self.0.iter().map(entry).collect()
     }
 }
@@ -141,7 +204,13 @@ impl Ledger {
     }
 
     fn entries(&self) -> Vec<LedgerRow> {
-        self.0.iter().map(|(id, state)| LedgerRow { id: *id, state: state.clone() }).collect()
+        self.0
+            .iter()
+            .map(|(id, state)| LedgerRow {
+                id: *id,
+                state: state.clone(),
+            })
+            .collect()
     }
 }
 
@@ -167,13 +236,30 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
 fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
     match operation {
         Operation::Insert { new } => {
-            let (id, status) = (row_id(new).unwrap(), new.text(distro_queue::status).unwrap());
-            assert_eq!(known.insert(id, status.to_owned()), None, "row {id} was raised as new twice");
+            let (id, status) = (
+                row_id(new).unwrap(),
+                new.text(distro_queue::status).unwrap(),
+            );
+            assert_eq!(
+                known.insert(id, status.to_owned()),
+                None,
+                "row {id} was raised as new twice"
+            );
         }
-        Operation::Update { old: Some(old), new } => {
-            let (id, from) = (row_id(new).unwrap(), old.text(distro_queue::status).map(str::to_owned));
+        Operation::Update {
+            old: Some(old),
+            new,
+        } => {
+            let (id, from) = (
+                row_id(new).unwrap(),
+                old.text(distro_queue::status).map(str::to_owned),
+            );
             let status = new.text(distro_queue::status).unwrap().to_owned();
-            assert_eq!(known.insert(id, status), from, "the transition of row {id} starts in another state");
+            assert_eq!(
+                known.insert(id, status),
+                from,
+                "the transition of row {id} starts in another state"
+            );
         }
         Operation::Delete { old } => drop(known.remove(&row_id(old).unwrap())),
         other => panic!("{other:?}"),

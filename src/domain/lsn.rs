@@ -66,7 +66,10 @@ impl TimelineHistory {
 
     /// Returns where an ancestor ended. None if the timeline is not an ancestor.
     pub fn end_of(&self, ancestor: u32) -> Option<Lsn> {
-        self.ancestors.iter().find(|(timeline, _)| *timeline == ancestor).map(|(_, end)| *end)
+        self.ancestors
+            .iter()
+            .find(|(timeline, _)| *timeline == ancestor)
+            .map(|(_, end)| *end)
     }
 }
 
@@ -87,9 +90,17 @@ mod tests {
     #[test]
     fn wal_belongs_to_the_timeline_that_was_current_when_it_was_written() {
         let history = TimelineHistory::new(4, vec![(1, Lsn(50)), (3, Lsn(100))]);
-        let timelines = [0, 49, 50, 99, 100, 1_000].map(|position| history.timeline_at(Lsn(position)));
+        let timelines =
+            [0, 49, 50, 99, 100, 1_000].map(|position| history.timeline_at(Lsn(position)));
         assert_eq!(timelines, [1, 1, 3, 3, 4, 4]);
-        assert_eq!((history.end_of(3), history.end_of(2), history.end_of(4)), (Some(Lsn(100)), None, None));
-        assert_eq!(TimelineHistory::new(2, Vec::new()).timeline_at(Lsn(7)), 2, "an unknown history");
+        assert_eq!(
+            (history.end_of(3), history.end_of(2), history.end_of(4)),
+            (Some(Lsn(100)), None, None)
+        );
+        assert_eq!(
+            TimelineHistory::new(2, Vec::new()).timeline_at(Lsn(7)),
+            2,
+            "an unknown history"
+        );
     }
 }

@@ -19,7 +19,10 @@ const STRICT: i64 = 0;
 impl Ordering {
     /// Parses an ordering by its name.
     pub fn named(name: &str) -> Option<Ordering> {
-        Ordering::ALL.iter().copied().find(|ordering| ordering.as_str() == name)
+        Ordering::ALL
+            .iter()
+            .copied()
+            .find(|ordering| ordering.as_str() == name)
     }
 
     /// Returns the order key of a delivery: those with the same key are delivered one after the other. `release` returns the release
@@ -46,12 +49,30 @@ mod tests {
         };
         let of_release = r#"{"label_id": 1, "release_id": 20417, "nested": {"release_id": 5}}"#;
         assert_eq!(
-            Ordering::ALL.iter().map(|ordering| key(*ordering, of_release)).collect::<Vec<_>>(),
+            Ordering::ALL
+                .iter()
+                .map(|ordering| key(*ordering, of_release))
+                .collect::<Vec<_>>(),
             [None, Some(20_417), Some(0)]
         );
-        for without in ["{}", r#"{"release_id": null}"#, r#"{"release_id": "x"}"#, r#"{"nested": {"release_id": 5}}"#] {
-            assert_eq!((key(Ordering::Release, without), key(Ordering::Strict, without)), (None, Some(0)), "{without}");
+        for without in [
+            "{}",
+            r#"{"release_id": null}"#,
+            r#"{"release_id": "x"}"#,
+            r#"{"nested": {"release_id": 5}}"#,
+        ] {
+            assert_eq!(
+                (
+                    key(Ordering::Release, without),
+                    key(Ordering::Strict, without)
+                ),
+                (None, Some(0)),
+                "{without}"
+            );
         }
-        assert_eq!([Ordering::named("strict"), Ordering::named("Strict")], [Some(Ordering::Strict), None]);
+        assert_eq!(
+            [Ordering::named("strict"), Ordering::named("Strict")],
+            [Some(Ordering::Strict), None]
+        );
     }
 }

@@ -50,8 +50,12 @@ impl Position {
     /// Returns the sort key. The timeline and the transaction are not part of it: they follow from the other two.
     const fn key(&self) -> (u64, Through) {
         match self {
-            Position::Wal { commit, ordinal, .. } => (commit.0, Through::Ordinal(*ordinal)),
-            Position::Outbox { window, ordinal, .. } => (*window, Through::Ordinal(*ordinal)),
+            Position::Wal {
+                commit, ordinal, ..
+            } => (commit.0, Through::Ordinal(*ordinal)),
+            Position::Outbox {
+                window, ordinal, ..
+            } => (*window, Through::Ordinal(*ordinal)),
         }
     }
 }
@@ -108,7 +112,12 @@ impl Progress {
     /// Returns the progress in a window before whose end no page is remembered.
     pub fn in_window(window: Window, through: Through, last_row: u64) -> Progress {
         let read = Arc::new(ReadPages::after_window(window.number));
-        Progress::Outbox { window, through, last_row, read }
+        Progress::Outbox {
+            window,
+            through,
+            last_row,
+            read,
+        }
     }
 
     pub const fn is_outbox(&self) -> bool {
@@ -150,11 +159,19 @@ mod tests {
     use super::*;
 
     fn wal(timeline: u32, commit: u64, ordinal: u64) -> Position {
-        Position::Wal { timeline, commit: Lsn(commit), ordinal }
+        Position::Wal {
+            timeline,
+            commit: Lsn(commit),
+            ordinal,
+        }
     }
 
     fn stored(commit: u64, through: Through) -> Progress {
-        Progress::Wal { commit: Lsn(commit), through, resume: Lsn(1) }
+        Progress::Wal {
+            commit: Lsn(commit),
+            through,
+            resume: Lsn(1),
+        }
     }
 
     #[test]
@@ -167,16 +184,29 @@ mod tests {
     #[test]
     fn part_of_a_transaction_includes_its_changes_up_to_the_ordinal() {
         let part = stored(7, Through::Ordinal(2));
-        assert_eq!([1, 2, 3].map(|ordinal| part.includes(&wal(1, 7, ordinal))), [true, true, false]);
+        assert_eq!(
+            [1, 2, 3].map(|ordinal| part.includes(&wal(1, 7, ordinal))),
+            [true, true, false]
+        );
         assert!(part.includes(&wal(9, 7, 2)), "the timeline does not count");
-        assert!(!stored(7, Through::Ordinal(0)).includes(&wal(1, 7, 1)), "nothing of it is stored");
-        assert!(stored(7, Through::End).has_reached(&part) && !part.has_reached(&stored(7, Through::End)));
+        assert!(
+            !stored(7, Through::Ordinal(0)).includes(&wal(1, 7, 1)),
+            "nothing of it is stored"
+        );
+        assert!(
+            stored(7, Through::End).has_reached(&part)
+                && !part.has_reached(&stored(7, Through::End))
+        );
     }
 
     #[test]
     fn positions_grow_across_both_switches() {
         let window = |number| Progress::in_window(Window::empty(number), Through::End, 3);
-        let row = Position::Outbox { window: 8, transaction: 700, ordinal: 1 };
+        let row = Position::Outbox {
+            window: 8,
+            transaction: 700,
+            ordinal: 1,
+        };
         assert!(window(8).has_reached(&stored(7, Through::End)));
         assert!(!stored(7, Through::End).includes(&row) && window(8).includes(&row));
         assert!(stored(20, Through::Ordinal(0)).has_reached(&window(8)));

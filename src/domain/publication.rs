@@ -21,8 +21,19 @@ impl PublicationMembers {
             let before = self.0.get(*name).copied().flatten();
             before.is_some() && before != **number
         };
-        let left = later.0.iter().filter(has_left).map(|(name, _)| name.as_str());
-        left.map(|name| if name == OPTIONS { "every change".to_owned() } else { name.to_owned() }).collect()
+        let left = later
+            .0
+            .iter()
+            .filter(has_left)
+            .map(|(name, _)| name.as_str());
+        left.map(|name| {
+            if name == OPTIONS {
+                "every change".to_owned()
+            } else {
+                name.to_owned()
+            }
+        })
+        .collect()
     }
 }
 
@@ -37,16 +48,34 @@ mod tests {
     use super::*;
 
     fn members(members: &[(&str, Option<u32>)]) -> PublicationMembers {
-        members.iter().map(|(table, member)| ((*table).to_owned(), *member)).collect()
+        members
+            .iter()
+            .map(|(table, member)| ((*table).to_owned(), *member))
+            .collect()
     }
 
     #[test]
     fn tables_that_have_left_are_known_by_their_memberships() {
-        let before = members(&[("a", Some(1)), ("b", Some(2)), ("c", None), ("d", Some(4)), ("e", Some(5))]);
-        let later = members(&[("a", Some(1)), ("b", Some(9)), ("c", Some(8)), ("d", None), ("f", Some(7))]);
+        let before = members(&[
+            ("a", Some(1)),
+            ("b", Some(2)),
+            ("c", None),
+            ("d", Some(4)),
+            ("e", Some(5)),
+        ]);
+        let later = members(&[
+            ("a", Some(1)),
+            ("b", Some(9)),
+            ("c", Some(8)),
+            ("d", None),
+            ("f", Some(7)),
+        ]);
         assert_eq!(before.left_by(&later), ["b", "d"]);
         assert_eq!(PublicationMembers::default().left_by(&later), [""; 0]);
-        let (before, later) = (members(&[("options", Some(1))]), members(&[("options", Some(2))]));
+        let (before, later) = (
+            members(&[("options", Some(1))]),
+            members(&[("options", Some(2))]),
+        );
         assert_eq!(before.left_by(&later), ["every change"]);
     }
 }

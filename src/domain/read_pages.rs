@@ -47,7 +47,10 @@ impl ReadPages {
 
     /// Creates a list without pages, after a window.
     pub const fn after_window(window: u64) -> ReadPages {
-        ReadPages { forgotten: window, pages: Vec::new() }
+        ReadPages {
+            forgotten: window,
+            pages: Vec::new(),
+        }
     }
 
     /// Returns the list with one more page.
@@ -71,7 +74,14 @@ impl ReadPages {
     pub fn to_text(&self, window: u64, ordinal: i64) -> String {
         let pages = self.pages.iter().map(|page| {
             let Contents { rows, times } = page.contents;
-            (page.window, page.to.as_str(), page.after, page.last, rows, times)
+            (
+                page.window,
+                page.to.as_str(),
+                page.after,
+                page.last,
+                rows,
+                times,
+            )
         });
         let stored: Stored<'_> = (window, ordinal, self.forgotten, pages.collect());
         serde_json::to_string(&stored).expect("numbers and texts are JSON")
@@ -79,15 +89,21 @@ impl ReadPages {
 
     /// Reads the text. None if it was stored with another checkpoint: earlier versions move the checkpoint and leave the text.
     pub fn from_text(text: &str, window: u64, ordinal: i64) -> Option<ReadPages> {
-        let (known_window, known_ordinal, forgotten, pages) = serde_json::from_str::<Stored<'_>>(text).ok()?;
-        let pages = pages.into_iter().map(|(window, to, after, last, rows, times)| ReadPage {
-            window,
-            to: to.into(),
-            after,
-            last,
-            contents: Contents { rows, times },
-        });
-        let pages = ReadPages { forgotten, pages: pages.collect() };
+        let (known_window, known_ordinal, forgotten, pages) =
+            serde_json::from_str::<Stored<'_>>(text).ok()?;
+        let pages = pages
+            .into_iter()
+            .map(|(window, to, after, last, rows, times)| ReadPage {
+                window,
+                to: to.into(),
+                after,
+                last,
+                contents: Contents { rows, times },
+            });
+        let pages = ReadPages {
+            forgotten,
+            pages: pages.collect(),
+        };
         ((known_window, known_ordinal) == (window, ordinal)).then_some(pages)
     }
 }
@@ -97,17 +113,34 @@ mod tests {
     use super::*;
 
     fn page(window: u64, last: u64) -> ReadPage {
-        let contents = Contents { rows: 2, times: 1_800_000_000_000_000 + i128::from(last) };
-        ReadPage { window, to: "10:20:12".into(), after: last - 2, last, contents }
+        let contents = Contents {
+            rows: 2,
+            times: 1_800_000_000_000_000 + i128::from(last),
+        };
+        ReadPage {
+            window,
+            to: "10:20:12".into(),
+            after: last - 2,
+            last,
+            contents,
+        }
     }
 
     fn after(pages: &ReadPages, window: u64, row: u64) -> Option<Vec<(u64, u64)>> {
-        Some(pages.after(window, row)?.map(|page| (page.window, page.last)).collect())
+        Some(
+            pages
+                .after(window, row)?
+                .map(|page| (page.window, page.last))
+                .collect(),
+        )
     }
 
     #[test]
     fn pages_after_a_row_of_a_window_are_known_from_the_first_window_on() {
-        let pages = ReadPages::after_window(7).with(page(8, 4)).with(page(8, 6)).with(page(9, 5));
+        let pages = ReadPages::after_window(7)
+            .with(page(8, 4))
+            .with(page(8, 6))
+            .with(page(9, 5));
         assert_eq!(after(&pages, 7, 90), Some(vec![(8, 4), (8, 6), (9, 5)]));
         assert_eq!(after(&pages, 8, 4), Some(vec![(8, 6), (9, 5)]));
         assert_eq!(after(&pages, 9, 5), Some(vec![]));
@@ -116,9 +149,14 @@ mod tests {
 
     #[test]
     fn a_window_of_which_a_page_was_forgotten_is_not_known() {
-        let all = (1..=MAX_PAGES as u64 + 3)
-            .fold(ReadPages::after_window(0), |pages, number| pages.with(page(number.div_ceil(2), 10 * number)));
-        assert_eq!(after(&all, 2, 40).map(|pages| pages.len()), Some(MAX_PAGES - 1), "one of window 2 is left");
+        let all = (1..=MAX_PAGES as u64 + 3).fold(ReadPages::after_window(0), |pages, number| {
+            pages.with(page(number.div_ceil(2), 10 * number))
+        });
+        assert_eq!(
+            after(&all, 2, 40).map(|pages| pages.len()),
+            Some(MAX_PAGES - 1),
+            "one of window 2 is left"
+        );
         assert_eq!(after(&all, 1, 90), None);
     }
 

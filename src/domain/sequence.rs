@@ -29,7 +29,10 @@ impl Sequences {
 
     /// Returns the webhooks whose number has changed, in order of id, with their numbers.
     pub fn changed(&self) -> Vec<(Uuid, i64)> {
-        self.changed.iter().map(|webhook| (*webhook, self.last[webhook])).collect()
+        self.changed
+            .iter()
+            .map(|webhook| (*webhook, self.last[webhook]))
+            .collect()
     }
 }
 
@@ -44,7 +47,10 @@ mod tests {
         sequences.insert(second, 0);
         sequences.insert(first, 41);
         assert_eq!(sequences.changed(), []);
-        assert_eq!([first, first, unknown].map(|webhook| sequences.next(webhook)), [Some(42), Some(43), None]);
+        assert_eq!(
+            [first, first, unknown].map(|webhook| sequences.next(webhook)),
+            [Some(42), Some(43), None]
+        );
         assert_eq!(sequences.changed(), [(first, 43)]);
     }
 }

@@ -16,7 +16,10 @@ named! {
 
 impl Signing {
     pub fn named(name: &str) -> Option<Signing> {
-        Signing::ALL.iter().copied().find(|signing| signing.as_str() == name)
+        Signing::ALL
+            .iter()
+            .copied()
+            .find(|signing| signing.as_str() == name)
     }
 }
 

@@ -77,12 +77,18 @@ impl<'a> From<&'a Event> for Subject<'a> {
 impl<'a> Subject<'a> {
     /// The subject of an event with this label and this `data`, which is JSON.
     pub fn new(kind: EventKind, label: Option<i64>, data: &'a str) -> Subject<'a> {
-        Subject { kind, label, data, fields: OnceCell::new() }
+        Subject {
+            kind,
+            label,
+            data,
+            fields: OnceCell::new(),
+        }
     }
 
     fn fields(&self) -> &Fields<'a> {
         // `data` is an object that the catalogue has serialised. An event whose data cannot be read has none of the values.
-        self.fields.get_or_init(|| serde_json::from_str(self.data).unwrap_or_default())
+        self.fields
+            .get_or_init(|| serde_json::from_str(self.data).unwrap_or_default())
     }
 
     /// The release that the event is about. A payment statement, for example, has none.
@@ -123,7 +129,11 @@ pub struct EventFilter {
 impl EventFilter {
     /// Returns whether every event passes.
     pub fn is_empty(&self) -> bool {
-        let EventFilter { label_ids, outlet_ids, statuses } = self;
+        let EventFilter {
+            label_ids,
+            outlet_ids,
+            statuses,
+        } = self;
         label_ids.is_none() && outlet_ids.is_none() && statuses.is_none()
     }
 
@@ -131,12 +141,21 @@ impl EventFilter {
     /// such value. If the kind has one but the event's is null, the event does not pass.
     pub fn passes(&self, subject: &Subject<'_>) -> bool {
         let kind = subject.kind;
-        let label = |ids: &Vec<i64>| !kind.has_label() || subject.label().is_some_and(|id| ids.contains(&id));
-        let outlet =
-            |ids: &Vec<i64>| !kind.has_outlet() || subject.fields().outlet_id.is_some_and(|id| ids.contains(&id));
+        let label = |ids: &Vec<i64>| {
+            !kind.has_label() || subject.label().is_some_and(|id| ids.contains(&id))
+        };
+        let outlet = |ids: &Vec<i64>| {
+            !kind.has_outlet()
+                || subject
+                    .fields()
+                    .outlet_id
+                    .is_some_and(|id| ids.contains(&id))
+        };
         let status = |statuses: &Vec<String>| {
             kind.status_key().is_none()
-                || subject.status().is_some_and(|own| statuses.iter().any(|status| status == own))
+                || subject
+                    .status()
+                    .is_some_and(|own| statuses.iter().any(|status| status == own))
         };
         self.label_ids.as_ref().is_none_or(label)
             && self.outlet_ids.as_ref().is_none_or(outlet)
@@ -146,7 +165,11 @@ impl EventFilter {
 
 /// Returns whether a webhook that subscribes to `events` with this filter gets an event. Everything that creates deliveries of events
 /// that the webhook has not had asks this.
-pub fn is_wanted(events: &[EventKind], filter: Option<&EventFilter>, subject: &Subject<'_>) -> bool {
+pub fn is_wanted(
+    events: &[EventKind],
+    filter: Option<&EventFilter>,
+    subject: &Subject<'_>,
+) -> bool {
     events.contains(&subject.kind) && filter.is_none_or(|filter| filter.passes(subject))
 }
 
@@ -159,9 +182,19 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_passes(expected: bool, filter_json: &str, kind: EventKind, label: Option<i64>, data: &str) {
+    fn assert_passes(
+        expected: bool,
+        filter_json: &str,
+        kind: EventKind,
+        label: Option<i64>,
+        data: &str,
+    ) {
         let filter = filter(filter_json);
-        assert_eq!(filter.passes(&Subject::new(kind, label, data)), expected, "{filter_json} {kind} {label:?} {data}");
+        assert_eq!(
+            filter.passes(&Subject::new(kind, label, data)),
+            expected,
+            "{filter_json} {kind} {label:?} {data}"
+        );
     }
 
     const FAILED: &str = r#"{"outlet_id":12,"status":"rejected","message":"a \"b\""}"#;
@@ -177,8 +210,14 @@ mod tests {
             (r#"{"outlet_ids":[1]}"#, false),
             (r#"{"statuses":["error","rejected"]}"#, true),
             (r#"{"statuses":["error"]}"#, false),
-            (r#"{"label_ids":[1],"outlet_ids":[12],"statuses":["rejected"]}"#, true),
-            (r#"{"label_ids":[1],"outlet_ids":[13],"statuses":["rejected"]}"#, false),
+            (
+                r#"{"label_ids":[1],"outlet_ids":[12],"statuses":["rejected"]}"#,
+                true,
+            ),
+            (
+                r#"{"label_ids":[1],"outlet_ids":[13],"statuses":["rejected"]}"#,
+                false,
+            ),
             (r#"{"a_criterion_of_a_newer_version":[1]}"#, true),
         ] {
             assert_passes(expected, filter, kind, Some(1), FAILED);
@@ -188,11 +227,22 @@ mod tests {
     #[test]
     fn a_list_does_not_apply_to_events_without_such_a_value() {
         let payment = EventKind::PaymentStatementReady;
-        assert_passes(true, r#"{"label_ids":[1],"outlet_ids":[1],"statuses":["x"]}"#, payment, None, "{}");
+        assert_passes(
+            true,
+            r#"{"label_ids":[1],"outlet_ids":[1],"statuses":["x"]}"#,
+            payment,
+            None,
+            "{}",
+        );
         let review = EventKind::ReleaseReviewStatusChanged;
-        let data =
-            r#"{"label_id":1,"previous_status":"draft","new_status":"to_review","review_issues":[{"status":"x"}]}"#;
-        assert_passes(true, r#"{"outlet_ids":[9],"statuses":["to_review"]}"#, review, Some(1), data);
+        let data = r#"{"label_id":1,"previous_status":"draft","new_status":"to_review","review_issues":[{"status":"x"}]}"#;
+        assert_passes(
+            true,
+            r#"{"outlet_ids":[9],"statuses":["to_review"]}"#,
+            review,
+            Some(1),
+            data,
+        );
         assert_passes(false, r#"{"statuses":["draft"]}"#, review, Some(1), data);
         let distributed = EventKind::ReleaseDistributed;
         assert_passes(
@@ -216,7 +266,13 @@ mod tests {
     #[test]
     fn events_that_were_stored_without_a_label_have_it_in_their_data() {
         let data = r#"{"label_id":7,"delivery_status":"distributed"}"#;
-        assert_passes(true, r#"{"label_ids":[7]}"#, EventKind::ReleaseDistributed, None, data);
+        assert_passes(
+            true,
+            r#"{"label_ids":[7]}"#,
+            EventKind::ReleaseDistributed,
+            None,
+            data,
+        );
     }
 
     #[test]
@@ -224,8 +280,20 @@ mod tests {
         let subject = Subject::new(EventKind::DeliveryFailed, Some(1), FAILED);
         let one = filter(r#"{"label_ids":[1]}"#);
         assert!(is_wanted(&[EventKind::DeliveryFailed], None, &subject));
-        assert!(is_wanted(&[EventKind::DeliveryFailed], Some(&one), &subject));
-        assert!(!is_wanted(&[EventKind::DeliveryCompleted], Some(&one), &subject));
-        assert!(!is_wanted(&[EventKind::DeliveryFailed], Some(&filter(r#"{"label_ids":[2]}"#)), &subject));
+        assert!(is_wanted(
+            &[EventKind::DeliveryFailed],
+            Some(&one),
+            &subject
+        ));
+        assert!(!is_wanted(
+            &[EventKind::DeliveryCompleted],
+            Some(&one),
+            &subject
+        ));
+        assert!(!is_wanted(
+            &[EventKind::DeliveryFailed],
+            Some(&filter(r#"{"label_ids":[2]}"#)),
+            &subject
+        ));
     }
 }

@@ -76,7 +76,9 @@ impl Table {
 
     /// Returns the columns of [`Table::watched`].
     pub fn watched_columns(self) -> impl Iterator<Item = Column> {
-        self.watched().iter().filter_map(move |name| self.column(name))
+        self.watched()
+            .iter()
+            .filter_map(move |name| self.column(name))
     }
 
     /// Returns the columns that events of other rows need. A row is found by its id, or, if it is a file, by its transcoder queue
@@ -94,12 +96,18 @@ impl Table {
 
     /// Returns the columns of [`Table::looked_up`].
     pub fn looked_up_columns(self) -> impl Iterator<Item = Column> {
-        self.looked_up().iter().filter_map(move |name| self.column(name))
+        self.looked_up()
+            .iter()
+            .filter_map(move |name| self.column(name))
     }
 
     /// Returns how many characters of a text are looked up, if events only show it: with more, they are too large to be sent.
     pub fn most_characters(self, column: &str) -> Option<usize> {
-        matches!((self, column), (Table::Release, "cat" | "title") | (Table::Outlet, "name")).then_some(MAX_BODY)
+        matches!(
+            (self, column),
+            (Table::Release, "cat" | "title") | (Table::Outlet, "name")
+        )
+        .then_some(MAX_BODY)
     }
 
     /// Returns the number under which the store has rows of the table, which never changes. None for tables whose rows it does not have.
@@ -133,10 +141,16 @@ impl Table {
     }
 
     pub fn column(self, name: &str) -> Option<Column> {
-        self.columns().iter().position(|column| *column == name).map(|index| Column(index as u8))
+        self.columns()
+            .iter()
+            .position(|column| *column == name)
+            .map(|index| Column(index as u8))
     }
 
     pub fn by_name(name: &str) -> Option<Table> {
-        Table::ALL.iter().copied().find(|table| table.name() == name)
+        Table::ALL
+            .iter()
+            .copied()
+            .find(|table| table.name() == name)
     }
 }

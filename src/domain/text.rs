@@ -50,7 +50,10 @@ pub enum TextFault {
 pub fn name(text: &str) -> Result<&str, TextFault> {
     check(text, MAX_NAME_LENGTH, |_| false)?;
     // A selector alone is not seen either: it chooses how the character before it is drawn.
-    if text.chars().all(|c| c.is_whitespace() || ('\u{fe0e}'..='\u{fe0f}').contains(&c)) {
+    if text
+        .chars()
+        .all(|c| c.is_whitespace() || ('\u{fe0e}'..='\u{fe0f}').contains(&c))
+    {
         return Err(TextFault::Blank);
     }
     Ok(text.trim())
@@ -66,12 +69,22 @@ pub fn is_hidden(character: char) -> bool {
     HIDDEN.iter().any(|range| range.contains(&character))
 }
 
-fn check(text: &str, max_length: usize, is_allowed: impl Fn(char) -> bool) -> Result<(), TextFault> {
+fn check(
+    text: &str,
+    max_length: usize,
+    is_allowed: impl Fn(char) -> bool,
+) -> Result<(), TextFault> {
     if text.chars().count() > max_length {
         return Err(TextFault::TooLong(max_length));
     }
-    match (1..).zip(text.chars()).find(|(_, c)| is_hidden(*c) && !is_allowed(*c)) {
-        Some((position, character)) => Err(TextFault::Hidden { character, position }),
+    match (1..)
+        .zip(text.chars())
+        .find(|(_, c)| is_hidden(*c) && !is_allowed(*c))
+    {
+        Some((position, character)) => Err(TextFault::Hidden {
+            character,
+            position,
+        }),
         None => Ok(()),
     }
 }
@@ -93,9 +106,14 @@ mod tests {
     #[test]
     fn every_control_and_directional_character_is_hidden() {
         let controls = ('\0'..='\u{ff}').filter(|c| c.is_control());
-        let directional = ['\u{61c}', '\u{200e}', '\u{200f}'].into_iter().chain('\u{202a}'..='\u{202e}');
+        let directional = ['\u{61c}', '\u{200e}', '\u{200f}']
+            .into_iter()
+            .chain('\u{202a}'..='\u{202e}');
         for hidden in controls.chain(directional).chain('\u{2066}'..='\u{2069}') {
-            let fault = TextFault::Hidden { character: hidden, position: 2 };
+            let fault = TextFault::Hidden {
+                character: hidden,
+                position: 2,
+            };
             assert_eq!(name(&format!("a{hidden}b")), Err(fault), "{hidden:?}");
         }
         let seen = "aé 語\u{301}שלום🎵❤\u{fe0f}";
@@ -107,7 +125,10 @@ mod tests {
         assert_eq!(check_lines("a\n\nb", 4), Ok(()));
         assert_eq!(check_lines("a\n\nb", 3), Err(TextFault::TooLong(3)));
         let message = check_lines("ab\u{200b}", 4).unwrap_err().to_string();
-        assert_eq!(message, "must not contain control or invisible characters: remove U+200B at position 3");
+        assert_eq!(
+            message,
+            "must not contain control or invisible characters: remove U+200B at position 3"
+        );
         assert!(check_lines("a\r\nb", 9).is_err());
     }
 }

@@ -28,12 +28,18 @@ impl SpanId {
             Stage::Capture => b"capture",
             Stage::Store => b"store",
         };
-        SpanId::from_digest(Sha256::new().chain_update(event.as_bytes()).chain_update(name))
+        SpanId::from_digest(
+            Sha256::new()
+                .chain_update(event.as_bytes())
+                .chain_update(name),
+        )
     }
 
     /// Computes the id of an attempt's span. The start time is part of it: a repeated attempt with the same number is another span.
     pub fn of_attempt(delivery: Uuid, attempt: u16, started_at: Timestamp) -> SpanId {
-        let digest = Sha256::new().chain_update(delivery.as_bytes()).chain_update(attempt.to_be_bytes());
+        let digest = Sha256::new()
+            .chain_update(delivery.as_bytes())
+            .chain_update(attempt.to_be_bytes());
         SpanId::from_digest(digest.chain_update(started_at.as_millisecond().to_be_bytes()))
     }
 
@@ -59,7 +65,9 @@ const RANDOM_VALUES: u64 = 1 << 56;
 impl Sampling {
     /// Traces the share `ratio` of all events, from 0 to 1.
     pub fn new(ratio: f64) -> Sampling {
-        Sampling { threshold: ((1.0 - ratio.clamp(0.0, 1.0)) * RANDOM_VALUES as f64) as u64 }
+        Sampling {
+            threshold: ((1.0 - ratio.clamp(0.0, 1.0)) * RANDOM_VALUES as f64) as u64,
+        }
     }
 
     /// Returns whether the event is traced.
@@ -70,7 +78,12 @@ impl Sampling {
 
     /// Returns the value of the header `traceparent`, version 00.
     pub fn traceparent(self, event: Uuid, parent: SpanId) -> String {
-        format!("00-{}-{}-{:02x}", event.simple(), hex::encode(parent.0), u8::from(self.includes(event)))
+        format!(
+            "00-{}-{}-{:02x}",
+            event.simple(),
+            hex::encode(parent.0),
+            u8::from(self.includes(event))
+        )
     }
 }
 
@@ -84,7 +97,10 @@ mod tests {
     fn ids_are_deterministic_and_distinct() {
         let at: Timestamp = "2026-03-01T09:05:00.120Z".parse().unwrap();
         let later: Timestamp = "2026-03-01T09:05:00.121Z".parse().unwrap();
-        assert_eq!(SpanId::of_attempt(EVENT, 1, at), SpanId::of_attempt(EVENT, 1, at));
+        assert_eq!(
+            SpanId::of_attempt(EVENT, 1, at),
+            SpanId::of_attempt(EVENT, 1, at)
+        );
         let ids = [
             SpanId::of_stage(EVENT, Stage::Event),
             SpanId::of_stage(EVENT, Stage::Capture),
@@ -102,8 +118,14 @@ mod tests {
     fn traceparent_has_the_trace_the_span_and_the_sampled_flag() {
         let parent = SpanId([0, 1, 2, 3, 4, 5, 6, 0xAB]);
         let header = "00-0195504ca3a07abc8def0123456789ab-00010203040506ab";
-        assert_eq!(Sampling::new(1.0).traceparent(EVENT, parent), format!("{header}-01"));
-        assert_eq!(Sampling::new(0.0).traceparent(EVENT, parent), format!("{header}-00"));
+        assert_eq!(
+            Sampling::new(1.0).traceparent(EVENT, parent),
+            format!("{header}-01")
+        );
+        assert_eq!(
+            Sampling::new(0.0).traceparent(EVENT, parent),
+            format!("{header}-00")
+        );
     }
 
     #[test]
@@ -112,12 +134,21 @@ mod tests {
             let digest = Sha256::digest(index.to_be_bytes());
             Uuid::from_slice(&digest[..16]).unwrap()
         };
-        for (ratio, range) in [(0.0, 0..1), (0.1, 800..1_200), (0.5, 4_700..5_300), (1.0, 10_000..10_001)] {
+        for (ratio, range) in [
+            (0.0, 0..1),
+            (0.1, 800..1_200),
+            (0.5, 4_700..5_300),
+            (1.0, 10_000..10_001),
+        ] {
             let sampling = Sampling::new(ratio);
-            let taken = (0..10_000).filter(|index| sampling.includes(event(*index))).count();
+            let taken = (0..10_000)
+                .filter(|index| sampling.includes(event(*index)))
+                .count();
             assert!(range.contains(&taken), "{ratio}: {taken}");
         }
         // Events traced at ratio 0.5 are also traced at 0.6.
-        assert!((0..1_000).all(|i| !Sampling::new(0.5).includes(event(i)) || Sampling::new(0.6).includes(event(i))));
+        assert!((0..1_000).all(
+            |i| !Sampling::new(0.5).includes(event(i)) || Sampling::new(0.6).includes(event(i))
+        ));
     }
 }

@@ -66,13 +66,20 @@ pub struct Failure {
 
 impl Failure {
     /// The answer of a receiver that no longer exists.
-    pub const GONE: Failure = Failure { kind: ErrorKind::HttpStatus, status: Some(410) };
+    pub const GONE: Failure = Failure {
+        kind: ErrorKind::HttpStatus,
+        status: Some(410),
+    };
 
     /// Describes the failure for a reader without technical background: `connection timeout`, `HTTP 500 answers`.
     pub fn describe(&self) -> String {
         let description = match self.kind {
             ErrorKind::HttpStatus => {
-                return self.status.map_or("HTTP error answers".to_owned(), |status| format!("HTTP {status} answers"));
+                return self
+                    .status
+                    .map_or("HTTP error answers".to_owned(), |status| {
+                        format!("HTTP {status} answers")
+                    });
             }
             ErrorKind::Dns => "host name not found",
             ErrorKind::ConnectRefused => "connection refused",
@@ -99,7 +106,10 @@ impl Tally {
             Answer::Failed { kind, status, .. } if kind.counts_towards_disablement() => {
                 self.failures += 1;
                 self.trailing_failures += 1;
-                self.last_failure = Some(Failure { kind: *kind, status: *status });
+                self.last_failure = Some(Failure {
+                    kind: *kind,
+                    status: *status,
+                });
                 self.is_gone |= attempt.answer.is_gone();
             }
             Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => return,
@@ -131,13 +141,21 @@ mod tests {
     fn tally(answers: &[(i64, Answer)]) -> Tally {
         let mut tally = Tally::default();
         for (second, answer) in answers {
-            tally.add(&Attempt { started_at: at(*second), answer: answer.clone(), sent: None });
+            tally.add(&Attempt {
+                started_at: at(*second),
+                answer: answer.clone(),
+                sent: None,
+            });
         }
         tally
     }
 
     fn failed(kind: ErrorKind) -> Answer {
-        Answer::Failed { kind, message: String::new(), status: None }
+        Answer::Failed {
+            kind,
+            message: String::new(),
+            status: None,
+        }
     }
 
     #[test]
@@ -145,14 +163,27 @@ mod tests {
         let ok = Answer::Accepted { status: 200 };
         let bad = failed(ErrorKind::Dns);
         let counted = tally(&[(1, bad.clone()), (2, ok), (5, bad.clone()), (4, bad)]);
-        assert_eq!((counted.successes, counted.failures, counted.trailing_failures), (1, 3, 2));
+        assert_eq!(
+            (
+                counted.successes,
+                counted.failures,
+                counted.trailing_failures
+            ),
+            (1, 3, 2)
+        );
         assert_eq!(counted.last_triggered_at, Some(at(5)));
-        assert_eq!(counted.last_failure.unwrap().describe(), "host name not found");
+        assert_eq!(
+            counted.last_failure.unwrap().describe(),
+            "host name not found"
+        );
     }
 
     #[test]
     fn failures_that_the_receiver_did_not_cause_are_not_counted() {
-        let counted = tally(&[(1, Answer::Inactive), (2, Answer::TooLarge { bytes: 70_000 })]);
+        let counted = tally(&[
+            (1, Answer::Inactive),
+            (2, Answer::TooLarge { bytes: 70_000 }),
+        ]);
         assert!(counted.is_empty());
         assert_eq!(counted, Tally::default());
         assert_eq!(tally(&[(3, failed(ErrorKind::BlockedAddress))]).failures, 1);
@@ -161,21 +192,55 @@ mod tests {
     #[test]
     fn an_uncounted_attempt_only_updates_when_the_webhook_was_last_called() {
         let mut uncounted = Tally::default();
-        for (second, answer) in
-            [(4, failed(ErrorKind::Dns)), (3, Answer::Accepted { status: 200 }), (9, Answer::Inactive)]
-        {
-            uncounted.add_uncounted(&Attempt { started_at: at(second), answer, sent: None });
+        for (second, answer) in [
+            (4, failed(ErrorKind::Dns)),
+            (3, Answer::Accepted { status: 200 }),
+            (9, Answer::Inactive),
+        ] {
+            uncounted.add_uncounted(&Attempt {
+                started_at: at(second),
+                answer,
+                sent: None,
+            });
         }
-        assert_eq!(uncounted, Tally { last_triggered_at: Some(at(4)), ..Tally::default() });
+        assert_eq!(
+            uncounted,
+            Tally {
+                last_triggered_at: Some(at(4)),
+                ..Tally::default()
+            }
+        );
     }
 
     #[test]
     fn each_kind_of_failure_has_its_own_description() {
-        let status = Failure { kind: ErrorKind::HttpStatus, status: Some(500) };
+        let status = Failure {
+            kind: ErrorKind::HttpStatus,
+            status: Some(500),
+        };
         assert_eq!(status.describe(), "HTTP 500 answers");
-        assert_eq!(Failure { kind: ErrorKind::ConnectTimeout, status: None }.describe(), "connection timeout");
-        let descriptions: std::collections::BTreeSet<String> =
-            ErrorKind::ALL.iter().map(|kind| Failure { kind: *kind, status: None }.describe()).collect();
-        assert_eq!(descriptions.len(), ErrorKind::ALL.len(), "two kinds have the same description");
+        assert_eq!(
+            Failure {
+                kind: ErrorKind::ConnectTimeout,
+                status: None
+            }
+            .describe(),
+            "connection timeout"
+        );
+        let descriptions: std::collections::BTreeSet<String> = ErrorKind::ALL
+            .iter()
+            .map(|kind| {
+                Failure {
+                    kind: *kind,
+                    status: None,
+                }
+                .describe()
+            })
+            .collect();
+        assert_eq!(
+            descriptions.len(),
+            ErrorKind::ALL.len(),
+            "two kinds have the same description"
+        );
     }
 }

@@ -40,12 +40,25 @@ impl Snapshot {
     /// Returns those of the transactions that had not ended, given the lower 32 bits of their ids. All if the text is not a snapshot.
     pub fn not_ended(&self, transactions: &[u32]) -> Vec<u32> {
         // Ids that are in use at the same time differ by less than half of the 32 bits.
-        let is_before = |next: u64, id: u32| matches!((next as u32).wrapping_sub(id), 1..=0x7FFF_FFFF);
-        let running = self.0.rsplit(':').next().into_iter().flat_map(|list| list.split(','));
-        let running: HashSet<u32> = running.filter_map(|id| Some(id.parse::<u64>().ok()? as u32)).collect();
+        let is_before =
+            |next: u64, id: u32| matches!((next as u32).wrapping_sub(id), 1..=0x7FFF_FFFF);
+        let running = self
+            .0
+            .rsplit(':')
+            .next()
+            .into_iter()
+            .flat_map(|list| list.split(','));
+        let running: HashSet<u32> = running
+            .filter_map(|id| Some(id.parse::<u64>().ok()? as u32))
+            .collect();
         let next = self.next_transaction();
-        let has_ended = |id: u32| next.is_some_and(|next| is_before(next, id)) && !running.contains(&id);
-        transactions.iter().copied().filter(|id| !has_ended(*id)).collect()
+        let has_ended =
+            |id: u32| next.is_some_and(|next| is_before(next, id)) && !running.contains(&id);
+        transactions
+            .iter()
+            .copied()
+            .filter(|id| !has_ended(*id))
+            .collect()
     }
 }
 
@@ -78,12 +91,20 @@ pub struct Window {
 impl Window {
     /// Creates a window without rows, before the first one that is read.
     pub fn empty(number: u64) -> Self {
-        Window { number, from: Snapshot::empty(), to: Snapshot::empty() }
+        Window {
+            number,
+            from: Snapshot::empty(),
+            to: Snapshot::empty(),
+        }
     }
 
     /// Returns the next window: the rows that `to` sees and this window's `to` does not.
     pub fn next(&self, to: Snapshot) -> Self {
-        Window { number: self.number + 1, from: self.to.clone(), to }
+        Window {
+            number: self.number + 1,
+            from: self.to.clone(),
+            to,
+        }
     }
 }
 
@@ -108,14 +129,18 @@ mod tests {
         );
         // After the 32 bits have wrapped around.
         let wrapped = Snapshot::from("4294967290:4294967300:4294967290,4294967297");
-        let ended = [4_294_967_289, 4_294_967_290, 4_294_967_295, 1, 3, 4].map(|id| wrapped.has_ended(id));
+        let ended =
+            [4_294_967_289, 4_294_967_290, 4_294_967_295, 1, 3, 4].map(|id| wrapped.has_ended(id));
         assert_eq!(ended, [true, false, true, false, true, false]);
         assert!(!Snapshot::from("ten").has_ended(1));
     }
 
     #[test]
     fn a_snapshot_shows_which_of_several_transactions_had_not_ended() {
-        assert_eq!(Snapshot::from("10:20:10,14").not_ended(&[14, 9, 15, 20, 10]), [14, 20, 10]);
+        assert_eq!(
+            Snapshot::from("10:20:10,14").not_ended(&[14, 9, 15, 20, 10]),
+            [14, 20, 10]
+        );
         assert!(Snapshot::from("20:20:").not_ended(&[9, 19]).is_empty());
         assert_eq!(Snapshot::from("ten").not_ended(&[1, 2]), [1, 2]);
     }
@@ -138,6 +163,9 @@ mod tests {
     #[test]
     fn a_window_begins_where_the_previous_one_ends() {
         let window = Window::empty(7).next("10:20:".into());
-        assert_eq!((window.number, &window.from, &window.to), (8, &Snapshot::empty(), &"10:20:".into()));
+        assert_eq!(
+            (window.number, &window.from, &window.to),
+            (8, &Snapshot::empty(), &"10:20:".into())
+        );
     }
 }

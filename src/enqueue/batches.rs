@@ -17,7 +17,10 @@ pub(super) struct Batches {
 
 impl Batches {
     pub fn new(receiver: mpsc::Receiver<Batch>) -> Batches {
-        Batches { receiver, next: None }
+        Batches {
+            receiver,
+            next: None,
+        }
     }
 
     /// Receives the next batch. Calls `on_idle` if none arrives within `idle`.
@@ -39,7 +42,9 @@ impl Batches {
             None => self.receiver.recv().await?,
         };
         while batch.changes.len() < MAX_CHANGES {
-            let Ok(more) = self.receiver.try_recv() else { break };
+            let Ok(more) = self.receiver.try_recv() else {
+                break;
+            };
             if !more.follows(&batch) {
                 self.next = Some(more);
                 break;

@@ -49,8 +49,12 @@ impl OncePerRelease {
 
     /// Removes events whose release is not one of `first_time`, the releases that were never distributed before.
     pub fn keep_first(&self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
-        let repeated: HashSet<Uuid> =
-            self.0.iter().filter(|(_, release)| !first_time.remove(release)).map(|(event, _)| *event).collect();
+        let repeated: HashSet<Uuid> = self
+            .0
+            .iter()
+            .filter(|(_, release)| !first_time.remove(release))
+            .map(|(event, _)| *event)
+            .collect();
         if !repeated.is_empty() {
             events.retain(|event| !repeated.contains(&event.id));
         }
@@ -61,7 +65,9 @@ impl Raised {
     /// Takes out an event that is not stored. Its release counts as never distributed.
     pub fn withdraw(&mut self, index: usize) -> Event {
         let event = self.events.remove(index);
-        let Raised { once, distributed, .. } = self;
+        let Raised {
+            once, distributed, ..
+        } = self;
         once.0.retain(|(id, release)| {
             let is_withdrawn = *id == event.id;
             if is_withdrawn {
@@ -89,21 +95,47 @@ impl Derivation {
     /// Derives the changes that the checkpoint does not include.
     pub fn new(batch: &Batch, from: &Checkpoint, max_data: usize) -> Derivation {
         let stored = from.progress.clone();
-        let next = batch.changes.partition_point(|change| stored.includes(&change.position));
-        let raised = Raised { max_data, ..Raised::default() };
-        Derivation { stored, raised, unprepared: Some(from.clone()), next }
+        let next = batch
+            .changes
+            .partition_point(|change| stored.includes(&change.position));
+        let raised = Raised {
+            max_data,
+            ..Raised::default()
+        };
+        Derivation {
+            stored,
+            raised,
+            unprepared: Some(from.clone()),
+            next,
+        }
     }
 
     /// Derives the rest of the batch.
-    pub async fn finish(&mut self, lookups: &mut Lookups, batch: &Batch) -> Result<(), LookupError> {
+    pub async fn finish(
+        &mut self,
+        lookups: &mut Lookups,
+        batch: &Batch,
+    ) -> Result<(), LookupError> {
         let lineage = batch.checkpoint.lineage;
         if let Some(from) = &self.unprepared {
             lookups.continue_from(from, lineage);
-            lookups.begin(&batch.changes[self.next..], lineage.timeline).await?;
+            lookups
+                .begin(&batch.changes[self.next..], lineage.timeline)
+                .await?;
             self.unprepared = None;
         }
-        let source = Source::Stream { transaction: batch.transaction };
-        derive_from(lookups, &batch.changes, &mut self.next, lineage, source, &mut self.raised).await?;
+        let source = Source::Stream {
+            transaction: batch.transaction,
+        };
+        derive_from(
+            lookups,
+            &batch.changes,
+            &mut self.next,
+            lineage,
+            source,
+            &mut self.raised,
+        )
+        .await?;
         lookups.reached(&batch.checkpoint);
         Ok(())
     }
@@ -117,9 +149,20 @@ pub async fn derive_found(
     lineage: Lineage,
     max_data: usize,
 ) -> Result<Raised, LookupError> {
-    let mut raised = Raised { max_data, ..Raised::default() };
+    let mut raised = Raised {
+        max_data,
+        ..Raised::default()
+    };
     lookups.begin(changes, lineage.timeline).await?;
-    derive_from(lookups, changes, &mut 0, lineage, Source::Repair, &mut raised).await?;
+    derive_from(
+        lookups,
+        changes,
+        &mut 0,
+        lineage,
+        Source::Repair,
+        &mut raised,
+    )
+    .await?;
     Ok(raised)
 }
 
@@ -211,13 +254,28 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                 });
             }
             Err(NoEvent::Unrouted(reason)) => {
-                raised.unrouted.push(Unrouted::new(rule.kind, change, lineage, reason, String::new()));
+                raised.unrouted.push(Unrouted::new(
+                    rule.kind,
+                    change,
+                    lineage,
+                    reason,
+                    String::new(),
+                ));
             }
             Err(NoEvent::LookupFailed(detail)) => {
-                raised.unrouted.push(Unrouted::new(rule.kind, change, lineage, "lookup_failed", detail));
+                raised.unrouted.push(Unrouted::new(
+                    rule.kind,
+                    change,
+                    lineage,
+                    "lookup_failed",
+                    detail,
+                ));
             }
             Err(NoEvent::Malformed(detail)) => {
-                let (table, lsn) = (change.table.name(), change.position.commit().map(tracing::field::display));
+                let (table, lsn) = (
+                    change.table.name(),
+                    change.position.commit().map(tracing::field::display),
+                );
                 recurring!(
                     warn,
                     table,
@@ -225,7 +283,13 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     lsn,
                     "rows do not match the mapping: they are stored as unrouted events"
                 );
-                raised.unrouted.push(Unrouted::new(rule.kind, change, lineage, "malformed_row", detail));
+                raised.unrouted.push(Unrouted::new(
+                    rule.kind,
+                    change,
+                    lineage,
+                    "malformed_row",
+                    detail,
+                ));
             }
         }
     }

@@ -30,11 +30,15 @@ impl EnqueueError {
     pub(super) fn public_reason(&self) -> String {
         match self {
             EnqueueError::Lookup(
-                error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. } | LookupError::Invisible(_)),
+                error @ (LookupError::ColumnGone { .. }
+                | LookupError::TableGone { .. }
+                | LookupError::Invisible(_)),
             ) => error.to_string(),
             EnqueueError::Lookup(LookupError::Query { table, source }) => {
                 let state = source.code().map_or("no answer", |state| state.code());
-                format!("events cannot be stored now: looking up {table} on the primary fails ({state})")
+                format!(
+                    "events cannot be stored now: looking up {table} on the primary fails ({state})"
+                )
             }
             EnqueueError::Store(StoreError::Query(source)) => {
                 let state = source.code().map_or("no answer", |state| state.code());
@@ -50,7 +54,9 @@ impl EnqueueError {
             EnqueueError::Store(StoreError::Corrupt(_)) => false,
             EnqueueError::Store(_) => true,
             EnqueueError::Lookup(error) => error.is_transient(),
-            EnqueueError::Superseded(_) | EnqueueError::StoreBehind(_) | EnqueueError::NoCheckpoint(_) => false,
+            EnqueueError::Superseded(_)
+            | EnqueueError::StoreBehind(_)
+            | EnqueueError::NoCheckpoint(_) => false,
         }
     }
 }

@@ -49,7 +49,13 @@ pub fn fan_out(
                 continue;
             }
             let (id, sequence) = (delivery_id(event.id, webhook), sequences.next(webhook));
-            let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false, sequence };
+            let mut delivery = NewDelivery {
+                id,
+                webhook,
+                event: event.id,
+                leased: false,
+                sequence,
+            };
             let Some(key) = subscription.ordering.key(|| subject.release()) else {
                 delivery.leased = keeps(event, &delivery, None, &subscription.target);
                 fanned_out.deliveries.push(delivery);
@@ -57,7 +63,11 @@ pub fn fan_out(
             };
             let is_first = keys.insert((webhook, key));
             delivery.leased = is_first && keeps(event, &delivery, Some(key), &subscription.target);
-            fanned_out.ordered.push(OrderedDelivery { delivery, key, is_first });
+            fanned_out.ordered.push(OrderedDelivery {
+                delivery,
+                key,
+                is_first,
+            });
         }
     }
     fanned_out

@@ -91,11 +91,18 @@ impl<C: Clock> Enqueue<C> {
         let (mut is_late, mut batches) = (false, Batches::new(batches));
         loop {
             let received = match is_late {
-                true => batches.receive_or(LAG_INTERVAL, || show_lag(Duration::ZERO)).await,
+                true => {
+                    batches
+                        .receive_or(LAG_INTERVAL, || show_lag(Duration::ZERO))
+                        .await
+                }
                 false => batches.receive().await,
             };
             let Some(batch) = received else { return Ok(()) };
-            if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
+            if !self
+                .store_with_retries(&batch, &mut checkpoint, &shutdown)
+                .await?
+            {
                 return Ok(());
             }
             let lag = batch.changes.last().map(|last| self.lag(last.committed_at));
@@ -119,7 +126,11 @@ impl<C: Clock> Enqueue<C> {
     }
 
     fn lag(&self, committed_at: Timestamp) -> Duration {
-        self.clock.now().duration_since(committed_at).try_into().unwrap_or_default()
+        self.clock
+            .now()
+            .duration_since(committed_at)
+            .try_into()
+            .unwrap_or_default()
     }
 
     /// Stores a batch. Retries until it is stored, and returns true, or until shutdown, and returns false.
@@ -133,7 +144,9 @@ impl<C: Clock> Enqueue<C> {
         let mut is_sieved = false;
         let health = self.health.stage(STAGE, "storing events");
         loop {
-            let result = self.store_measuring_lag(batch, checkpoint, &mut derivation, limit).await;
+            let result = self
+                .store_measuring_lag(batch, checkpoint, &mut derivation, limit)
+                .await;
             let Err(error) = result else {
                 health.working();
                 return Ok(true);
@@ -154,7 +167,9 @@ impl<C: Clock> Enqueue<C> {
                         tracing::warn!(%error, refused, "the store refuses rows of a batch: its other rows are stored");
                         continue;
                     }
-                    Err(error) => tracing::warn!(%error, "looking for the rows that the store refuses fails"),
+                    Err(error) => {
+                        tracing::warn!(%error, "looking for the rows that the store refuses fails")
+                    }
                 }
             }
             if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
@@ -178,8 +193,12 @@ impl<C: Clock> Enqueue<C> {
         limit: Duration,
     ) -> Result<(), EnqueueError> {
         let started_at = Instant::now();
-        let lag = batch.changes.first().map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
+        let lag = batch
+            .changes
+            .first()
+            .map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
+        let mut ticks =
+            tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
         let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, derivation, limit));
         loop {
             tokio::select! {
@@ -199,7 +218,11 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let checkpoint = match known {
             Some(checkpoint) => checkpoint.clone(),
-            None => self.store.in_time(limit, stored_checkpoint(&self.store, &self.slot, batch)).await?,
+            None => {
+                self.store
+                    .in_time(limit, stored_checkpoint(&self.store, &self.slot, batch))
+                    .await?
+            }
         };
         if known.is_none() && self.store.has_lost_commits(&checkpoint) {
             return Err(EnqueueError::StoreBehind(self.slot.clone()));
@@ -215,12 +238,17 @@ impl<C: Clock> Enqueue<C> {
         let started_at = self.clock.now();
         // Another process has stored a part of the batch.
         derivation.take_if(|derivation| derivation.stored != checkpoint.progress);
-        self.lookups.set_incomplete(self.health.is_unhealthy(GAP)).await?;
-        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint, self.max_data));
+        self.lookups
+            .set_incomplete(self.health.is_unhealthy(GAP))
+            .await?;
+        let derivation =
+            derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint, self.max_data));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
         let (store, raised) = (self.store.clone(), &mut derivation.raised);
-        store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
+        store
+            .in_time(limit, self.commit(batch, &checkpoint, raised, is_first))
+            .await?;
         self.store.note_committed(&batch.checkpoint);
         self.trace(&derivation.raised.events, started_at);
         *known = Some(batch.checkpoint.clone());
@@ -234,14 +262,30 @@ impl<C: Clock> Enqueue<C> {
         raised: &mut Raised,
         is_first: bool,
     ) -> Result<(), EnqueueError> {
-        let Raised { events, unrouted, ignored, distributed, addons, ledger, lookup_rows, once, .. } = raised;
-        let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
+        let Raised {
+            events,
+            unrouted,
+            ignored,
+            distributed,
+            addons,
+            ledger,
+            lookup_rows,
+            once,
+            ..
+        } = raised;
+        let lease = NewLease {
+            token: Uuid::now_v7(),
+            seconds: self.lease_length.as_secs_f64(),
+        };
         let transaction = self.store.pipelined_transaction().await?;
         // Needs no round trip on a connection that has prepared them. The commit can then be sent right after the inserts.
         prepare_inserts(&*transaction).await?;
         // Read before the database reads its clock: the lease and the webhooks' state must not seem younger than they are.
         let read_at = Instant::now();
-        let held = Lease { token: lease.token, until: read_at + self.lease_length };
+        let held = Lease {
+            token: lease.token,
+            until: read_at + self.lease_length,
+        };
         let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
         let (rest_stored, is_rest_stored) = oneshot::channel();
         // Statements that need no answer are sent at once, the others while the server executes them.
@@ -265,8 +309,21 @@ impl<C: Clock> Enqueue<C> {
                     Err(_) => std::future::pending().await,
                 }
             };
-            let when = if is_first { HandOffWhen::AfterCommit } else { HandOffWhen::BeforeCommit };
-            Ok(store_events(&*transaction, events, subscriptions, lease, handoff, when, commit).await?)
+            let when = if is_first {
+                HandOffWhen::AfterCommit
+            } else {
+                HandOffWhen::BeforeCommit
+            };
+            Ok(store_events(
+                &*transaction,
+                events,
+                subscriptions,
+                lease,
+                handoff,
+                when,
+                commit,
+            )
+            .await?)
         };
         let store_rest = async {
             let ledger = self.ledger.then_some(&*ledger);
@@ -291,7 +348,10 @@ impl<C: Clock> Enqueue<C> {
 
     /// Logs and traces stored events.
     fn trace(&self, events: &[Event], started_at: Timestamp) {
-        for Event { id, kind, position, .. } in events {
+        for Event {
+            id, kind, position, ..
+        } in events
+        {
             let lsn = position.commit().map(tracing::field::display);
             tracing::debug!(event = %id, %kind, lsn, ordinal = position.ordinal(), "stored");
         }
@@ -314,7 +374,11 @@ async fn update_ledger(
 
 /// Reads the checkpoint from which the batch continues. Two processes give the same number to different windows: positions in the
 /// outbox compare only under one claim.
-async fn stored_checkpoint(store: &Store, slot: &str, batch: &Batch) -> Result<Checkpoint, EnqueueError> {
+async fn stored_checkpoint(
+    store: &Store,
+    slot: &str,
+    batch: &Batch,
+) -> Result<Checkpoint, EnqueueError> {
     let stored = store.checkpoint_of_reader(slot, batch.reader).await?;
     stored.ok_or_else(|| match batch.reader {
         Some(_) => EnqueueError::Superseded(slot.to_owned()),

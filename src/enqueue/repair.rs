@@ -38,7 +38,11 @@ pub struct RepairEnqueue {
 
 impl RepairEnqueue {
     /// Stores the events of `changes`, unless this is a dry run.
-    pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
+    pub async fn raise(
+        &mut self,
+        transaction: &Transaction<'_>,
+        changes: &[Change],
+    ) -> Result<Repaired, EnqueueError> {
         let raised = derive_found(&mut self.lookups, changes, self.lineage, self.max_data).await?;
         self.store(transaction, raised, true).await
     }
@@ -53,8 +57,14 @@ impl RepairEnqueue {
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
         // A dry run locks no numbers: others may make deliveries meanwhile.
-        let (subscriptions, mut sequences) = subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
-        let fanned_out = fan_out(&raised.events, &subscriptions, &mut sequences, |_, _, _, _| false);
+        let (subscriptions, mut sequences) =
+            subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
+        let fanned_out = fan_out(
+            &raised.events,
+            &subscriptions,
+            &mut sequences,
+            |_, _, _, _| false,
+        );
         if !self.dry_run {
             insert_parked(transaction, &raised.events, &fanned_out, repaired).await?;
             sequences::store(transaction, &sequences.changed()).await?;

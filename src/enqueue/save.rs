@@ -36,10 +36,15 @@ pub async fn subscriptions_of(
     let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
     users.sort_unstable();
     users.dedup();
-    let mut kinds: Vec<EventKind> = events.iter().filter(|_| numbered).map(|event| event.kind).collect();
+    let mut kinds: Vec<EventKind> = events
+        .iter()
+        .filter(|_| numbered)
+        .map(|event| event.kind)
+        .collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let (mut by_user, mut sequences, mut unnumbered) = (Subscriptions::new(), Sequences::default(), Vec::new());
+    let (mut by_user, mut sequences, mut unnumbered) =
+        (Subscriptions::new(), Sequences::default(), Vec::new());
     if !users.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
         for subscription in transaction.subscriptions(&users, &names).await? {
@@ -49,11 +54,16 @@ pub async fn subscriptions_of(
                 None if subscription.takes_any(&kinds) => unnumbered.push(webhook),
                 None => {}
             }
-            by_user.entry(subscription.user.clone()).or_default().push(subscription);
+            by_user
+                .entry(subscription.user.clone())
+                .or_default()
+                .push(subscription);
         }
     }
     if !unnumbered.is_empty() {
-        transaction.start_sequences(&unnumbered, &mut sequences).await?;
+        transaction
+            .start_sequences(&unnumbered, &mut sequences)
+            .await?;
     }
     Ok((by_user, sequences))
 }
@@ -69,9 +79,21 @@ pub async fn store_events(
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
     let mut fan_out = |part| {
-        fan_out(part, &subscriptions, &mut sequences, |event, delivery, key, target| {
-            handoff.add(event, delivery.id, delivery.webhook, delivery.sequence, key, target.activation)
-        })
+        fan_out(
+            part,
+            &subscriptions,
+            &mut sequences,
+            |event, delivery, key, target| {
+                handoff.add(
+                    event,
+                    delivery.id,
+                    delivery.webhook,
+                    delivery.sequence,
+                    key,
+                    target.activation,
+                )
+            },
+        )
     };
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
@@ -89,9 +111,16 @@ pub async fn store_events(
             commit
         )
     };
-    let targets: Vec<SealedTarget> =
-        subscriptions.into_values().flatten().map(|subscription| subscription.target).collect();
-    let targets_of_heads = if handoff.has_ordered() { targets.clone() } else { Vec::new() };
+    let targets: Vec<SealedTarget> = subscriptions
+        .into_values()
+        .flatten()
+        .map(|subscription| subscription.target)
+        .collect();
+    let targets_of_heads = if handoff.has_ordered() {
+        targets.clone()
+    } else {
+        Vec::new()
+    };
     match when {
         HandOffWhen::BeforeCommit => {
             handoff.send(targets);

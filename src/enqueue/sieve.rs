@@ -77,15 +77,27 @@ pub(super) async fn sieve(
     derivation: Option<&mut Derivation>,
     batch: &Batch,
 ) -> Result<usize, StoreError> {
-    let Some(Derivation { raised, .. }) = derivation else { return Ok(0) };
+    let Some(Derivation { raised, .. }) = derivation else {
+        return Ok(0);
+    };
 
     let events = refused(store, Rows::Events(&raised.events)).await?;
     let mut count = events.len();
     for (index, detail) in events.into_iter().rev() {
         let event = raised.withdraw(index);
-        let change = batch.changes.iter().find(|change| change.position == event.position);
-        let unrouted =
-            change.map(|change| Unrouted::new(event.kind, change, batch.checkpoint.lineage, "store_refused", detail));
+        let change = batch
+            .changes
+            .iter()
+            .find(|change| change.position == event.position);
+        let unrouted = change.map(|change| {
+            Unrouted::new(
+                event.kind,
+                change,
+                batch.checkpoint.lineage,
+                "store_refused",
+                detail,
+            )
+        });
         raised.unrouted.extend(unrouted);
     }
 
@@ -116,7 +128,10 @@ pub(super) async fn sieve(
 }
 
 fn rows_of(changes: &LedgerChanges) -> Vec<Row> {
-    changes.rows().map(|(table, id, state)| (table, id, state.cloned())).collect()
+    changes
+        .rows()
+        .map(|(table, id, state)| (table, id, state.cloned()))
+        .collect()
 }
 
 fn changes_of(rows: &[Row]) -> LedgerChanges {
@@ -152,7 +167,9 @@ async fn refused(store: &Store, rows: Rows<'_>) -> Result<Vec<(usize, String)>, 
         transaction.rollback().await?;
         match result {
             Ok(()) => {}
-            Err(error) if error.refuses_data() && range.len() == 1 => found.push((range.start, error.to_string())),
+            Err(error) if error.refuses_data() && range.len() == 1 => {
+                found.push((range.start, error.to_string()))
+            }
             Err(error) if error.refuses_data() => {
                 let middle = range.start + range.len() / 2;
                 pending.push(middle..range.end);

@@ -21,24 +21,53 @@ pub enum Rerouted {
 
 impl RepairEnqueue {
     /// Derives an event again. If it has an owner now, stores it with its deliveries in one transaction.
-    pub async fn reroute(&mut self, store: &Store, unrouted: &Unrouted) -> Result<Rerouted, EnqueueError> {
-        let record = unrouted.change.as_deref().and_then(|change| serde_json::from_str::<ChangeRecord>(change).ok());
+    pub async fn reroute(
+        &mut self,
+        store: &Store,
+        unrouted: &Unrouted,
+    ) -> Result<Rerouted, EnqueueError> {
+        let record = unrouted
+            .change
+            .as_deref()
+            .and_then(|change| serde_json::from_str::<ChangeRecord>(change).ok());
         let Some((table, operation)) = record.and_then(|record| record.operation()) else {
             return Ok(Rerouted::Unrouted("change_not_stored".to_owned()));
         };
         let ordinal = unrouted.ordinal as u64;
         let position = match unrouted.commit {
-            Some(commit) => Position::Wal { timeline: self.lineage.timeline, commit, ordinal },
-            None => Position::Outbox { window: 0, transaction: 0, ordinal },
+            Some(commit) => Position::Wal {
+                timeline: self.lineage.timeline,
+                commit,
+                ordinal,
+            },
+            None => Position::Outbox {
+                window: 0,
+                transaction: 0,
+                ordinal,
+            },
         };
-        let change = Change { position, committed_at: unrouted.occurred_at, muted: false, table, operation };
+        let change = Change {
+            position,
+            committed_at: unrouted.occurred_at,
+            muted: false,
+            table,
+            operation,
+        };
 
-        let mut raised = derive_found(&mut self.lookups, &[change], self.lineage, self.max_data).await?;
-        raised.events.retain(|event| event.kind.as_str() == unrouted.kind);
+        let mut raised =
+            derive_found(&mut self.lookups, &[change], self.lineage, self.max_data).await?;
+        raised
+            .events
+            .retain(|event| event.kind.as_str() == unrouted.kind);
         let Some(event) = raised.events.first_mut() else {
-            let again = raised.unrouted.into_iter().find(|again| again.kind == unrouted.kind);
+            let again = raised
+                .unrouted
+                .into_iter()
+                .find(|again| again.kind == unrouted.kind);
             // By the present mapping, the change raises no such event.
-            return Ok(Rerouted::Unrouted(again.map_or_else(|| "not_raised".to_owned(), |again| again.reason)));
+            return Ok(Rerouted::Unrouted(
+                again.map_or_else(|| "not_raised".to_owned(), |again| again.reason),
+            ));
         };
         raised.once.rename(event.id, unrouted.id);
         event.id = unrouted.id;

@@ -43,7 +43,10 @@ impl Entry {
             label_id: release.label_id,
             release_cat: release.cat.clone(),
             outlet_id,
-            outlet_name: outlet_id.map(|outlet| facts.outlet_name(outlet)).transpose()?.flatten(),
+            outlet_name: outlet_id
+                .map(|outlet| facts.outlet_name(outlet))
+                .transpose()?
+                .flatten(),
         };
         Ok((owner, entry))
     }
@@ -85,7 +88,13 @@ impl EventData for DeliveryCompleted {
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let (owner, entry) = completed(false, change, facts)?;
-        Ok((owner, DeliveryCompleted { entry, status: COMPLETE }))
+        Ok((
+            owner,
+            DeliveryCompleted {
+                entry,
+                status: COMPLETE,
+            },
+        ))
     }
 }
 
@@ -110,8 +119,7 @@ enum Failure {
 
 impl EventData for DeliveryFailed {
     const KIND: EventKind = EventKind::DeliveryFailed;
-    const DESCRIPTION: &'static str =
-        "A release's delivery to an outlet, or its takedown there, failed permanently. Sent once per outlet.";
+    const DESCRIPTION: &'static str = "A release's delivery to an outlet, or its takedown there, failed permanently. Sent once per outlet.";
     const TABLE: Table = Table::DistroQueue;
     const EXAMPLE: &'static str =
         example!(r#""status":"rejected","message":"Artwork is smaller than 3000 x 3000 pixels""#);
@@ -120,7 +128,14 @@ impl EventData for DeliveryFailed {
         let row = Transition::of(change, distro_queue::status)?;
         let status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
         let (owner, entry) = Entry::read(&row, facts)?;
-        Ok((owner, DeliveryFailed { entry, status, message: row.optional(distro_queue::message)? }))
+        Ok((
+            owner,
+            DeliveryFailed {
+                entry,
+                status,
+                message: row.optional(distro_queue::message)?,
+            },
+        ))
     }
 }
 
@@ -138,13 +153,21 @@ pub(super) struct TakedownCompleted {
 
 impl EventData for TakedownCompleted {
     const KIND: EventKind = EventKind::TakedownCompleted;
-    const DESCRIPTION: &'static str = "An outlet took down a release as requested. Sent once per outlet.";
+    const DESCRIPTION: &'static str =
+        "An outlet took down a release as requested. Sent once per outlet.";
     const TABLE: Table = Table::DistroQueue;
     const EXAMPLE: &'static str = example!(r#""status":"complete","takedown":true"#);
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let (owner, entry) = completed(true, change, facts)?;
-        Ok((owner, TakedownCompleted { entry, status: COMPLETE, takedown: true }))
+        Ok((
+            owner,
+            TakedownCompleted {
+                entry,
+                status: COMPLETE,
+                takedown: true,
+            },
+        ))
     }
 }
 
@@ -166,10 +189,23 @@ impl EventData for OutletStatusChanged {
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, distro_queue::status)?;
-        let status = row.to.ok_or(NoEvent::Ignored("null_distribution_status"))?.to_owned();
+        let status = row
+            .to
+            .ok_or(NoEvent::Ignored("null_distribution_status"))?
+            .to_owned();
         let (owner, entry) = Entry::read(&row, facts)?;
-        let previous_status = row.from.filter(|status| facts.recognises_distribution_status(status)).map(str::to_owned);
-        Ok((owner, OutletStatusChanged { entry, previous_status, status }))
+        let previous_status = row
+            .from
+            .filter(|status| facts.recognises_distribution_status(status))
+            .map(str::to_owned);
+        Ok((
+            owner,
+            OutletStatusChanged {
+                entry,
+                previous_status,
+                status,
+            },
+        ))
     }
 }
 
@@ -188,8 +224,13 @@ mod tests {
     const TABLE: Table = Table::DistroQueue;
 
     fn entry(status: &str, takedown: &str) -> Tuple {
-        let values =
-            [("id", "7"), ("release_id", "10"), ("outlet_id", "5"), ("status", status), ("takedown", takedown)];
+        let values = [
+            ("id", "7"),
+            ("release_id", "10"),
+            ("outlet_id", "5"),
+            ("status", status),
+            ("takedown", takedown),
+        ];
         tuple(TABLE, &values)
     }
 
@@ -208,7 +249,10 @@ mod tests {
     fn a_completed_delivery_is_sent_to_the_labels_owner() {
         let change = moved(TABLE, &entry("complete", "f"), "status", Some("batched"));
         let derived = FakeFacts::default().raised(EventKind::DeliveryCompleted, &change);
-        assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
+        assert_eq!(
+            (derived.owner, derived.once_for_release),
+            (user("alice"), None)
+        );
         let expected = r#"{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","status":"complete"}"#;
         assert_eq!(derived.data, expected);
     }
@@ -216,7 +260,13 @@ mod tests {
     #[test]
     fn a_completed_takedown_is_not_a_delivery() {
         let change = moved(TABLE, &entry("complete", "t"), "status", Some("batched"));
-        assert_eq!(raised(&change), [EventKind::TakedownCompleted, EventKind::DistributionOutletStatusChanged]);
+        assert_eq!(
+            raised(&change),
+            [
+                EventKind::TakedownCompleted,
+                EventKind::DistributionOutletStatusChanged
+            ]
+        );
         let expected = r#"{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","status":"complete","takedown":true}"#;
         assert_eq!(data(EventKind::TakedownCompleted, &change), expected);
     }
@@ -225,9 +275,20 @@ mod tests {
     fn failures_of_deliveries_and_takedowns_carry_the_message() {
         for status in ["error", "fault", "rejected", "batch_exception"] {
             for takedown in ["f", "t"] {
-                let row = with(TABLE, &entry(status, takedown), "message", Some("no \"artwork\""));
+                let row = with(
+                    TABLE,
+                    &entry(status, takedown),
+                    "message",
+                    Some("no \"artwork\""),
+                );
                 let change = moved(TABLE, &row, "status", Some("batched"));
-                assert_eq!(raised(&change), [EventKind::DeliveryFailed, EventKind::DistributionOutletStatusChanged]);
+                assert_eq!(
+                    raised(&change),
+                    [
+                        EventKind::DeliveryFailed,
+                        EventKind::DistributionOutletStatusChanged
+                    ]
+                );
                 let expected = format!(
                     r#"{{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","status":"{status}","message":"no \"artwork\""}}"#
                 );
@@ -235,21 +296,44 @@ mod tests {
             }
         }
         let without_message = moved(TABLE, &entry("error", "f"), "status", Some("batched"));
-        assert!(data(EventKind::DeliveryFailed, &without_message).ends_with(r#""status":"error","message":null}"#));
+        assert!(
+            data(EventKind::DeliveryFailed, &without_message)
+                .ends_with(r#""status":"error","message":null}"#)
+        );
     }
 
     #[test]
     fn every_change_into_a_final_status_raises_one_event() {
         use EventKind::{DeliveryCompleted, DeliveryFailed, DistributionOutletStatusChanged};
         for (from, to, expected) in [
-            ("scheduled", "transcoding", vec![DistributionOutletStatusChanged]),
-            ("error", "fault", vec![DeliveryFailed, DistributionOutletStatusChanged]),
-            ("complete", "error", vec![DeliveryFailed, DistributionOutletStatusChanged]),
-            ("error", "complete", vec![DeliveryCompleted, DistributionOutletStatusChanged]),
+            (
+                "scheduled",
+                "transcoding",
+                vec![DistributionOutletStatusChanged],
+            ),
+            (
+                "error",
+                "fault",
+                vec![DeliveryFailed, DistributionOutletStatusChanged],
+            ),
+            (
+                "complete",
+                "error",
+                vec![DeliveryFailed, DistributionOutletStatusChanged],
+            ),
+            (
+                "error",
+                "complete",
+                vec![DeliveryCompleted, DistributionOutletStatusChanged],
+            ),
             ("complete", "complete", vec![]),
             ("error", "error", vec![]),
         ] {
-            assert_eq!(raised(&moved(TABLE, &entry(to, "f"), "status", Some(from))), expected, "{from} to {to}");
+            assert_eq!(
+                raised(&moved(TABLE, &entry(to, "f"), "status", Some(from))),
+                expected,
+                "{from} to {to}"
+            );
         }
     }
 
@@ -259,7 +343,10 @@ mod tests {
             let change = insert(TABLE, entry(status, "f"));
             assert_eq!(raised(&change).len(), expected, "{status}");
             let data = data(EventKind::DistributionOutletStatusChanged, &change);
-            assert!(data.ends_with(&format!(r#""previous_status":null,"status":"{status}"}}"#)), "{data}");
+            assert!(
+                data.ends_with(&format!(r#""previous_status":null,"status":"{status}"}}"#)),
+                "{data}"
+            );
         }
     }
 
@@ -276,18 +363,38 @@ mod tests {
             let expected = format!(
                 r#"{{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","previous_status":{previous},"status":"somewhere_new"}}"#
             );
-            assert_eq!(data(EventKind::DistributionOutletStatusChanged, &change), expected);
-            assert_eq!(raised(&change), [EventKind::DistributionOutletStatusChanged]);
+            assert_eq!(
+                data(EventKind::DistributionOutletStatusChanged, &change),
+                expected
+            );
+            assert_eq!(
+                raised(&change),
+                [EventKind::DistributionOutletStatusChanged]
+            );
         }
     }
 
     #[test]
     fn nulls_in_rows_become_nulls_in_the_data() {
-        let row = with(TABLE, &with(TABLE, &entry("complete", "f"), "outlet_id", None), "release_id", Some("11"));
+        let row = with(
+            TABLE,
+            &with(TABLE, &entry("complete", "f"), "outlet_id", None),
+            "release_id",
+            Some("11"),
+        );
         let expected = r#"{"distro_queue_id":7,"release_id":11,"label_id":1,"release_cat":null,"outlet_id":null,"outlet_name":null,"status":"complete"}"#;
-        assert_eq!(data(EventKind::DeliveryCompleted, &insert(TABLE, row)), expected);
-        let without_name = insert(TABLE, with(TABLE, &entry("complete", "f"), "outlet_id", Some("6")));
-        assert!(data(EventKind::DeliveryCompleted, &without_name).contains(r#""outlet_id":6,"outlet_name":null"#));
+        assert_eq!(
+            data(EventKind::DeliveryCompleted, &insert(TABLE, row)),
+            expected
+        );
+        let without_name = insert(
+            TABLE,
+            with(TABLE, &entry("complete", "f"), "outlet_id", Some("6")),
+        );
+        assert!(
+            data(EventKind::DeliveryCompleted, &without_name)
+                .contains(r#""outlet_id":6,"outlet_name":null"#)
+        );
         let row = with(TABLE, &entry("complete", "t"), "takedown", None);
         assert!(raised(&insert(TABLE, row)).contains(&EventKind::DeliveryCompleted));
     }
@@ -295,27 +402,52 @@ mod tests {
     #[test]
     fn the_owner_is_the_owner_of_the_releases_label() {
         let of_release = |release: Option<&str>| {
-            let change = insert(TABLE, with(TABLE, &entry("complete", "f"), "release_id", release));
+            let change = insert(
+                TABLE,
+                with(TABLE, &entry("complete", "f"), "release_id", release),
+            );
             FakeFacts::default().derive(EventKind::DeliveryCompleted, &change)
         };
         assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
-        assert_eq!(of_release(Some("30")), Err(NoEvent::Unrouted("label_without_user")));
-        assert_eq!(of_release(Some("99")), Err(NoEvent::Unrouted("release_not_found")));
-        assert_eq!(of_release(None), Err(NoEvent::Unrouted("distro_queue_without_release")));
+        assert_eq!(
+            of_release(Some("30")),
+            Err(NoEvent::Unrouted("label_without_user"))
+        );
+        assert_eq!(
+            of_release(Some("99")),
+            Err(NoEvent::Unrouted("release_not_found"))
+        );
+        assert_eq!(
+            of_release(None),
+            Err(NoEvent::Unrouted("distro_queue_without_release"))
+        );
     }
 
     #[test]
     fn malformed_rows_are_reported() {
         let facts = FakeFacts::default();
-        let bad = |column, value| insert(TABLE, with(TABLE, &entry("complete", "f"), column, value));
-        for (column, value) in
-            [("id", None), ("release_id", Some("ten")), ("outlet_id", Some("5.5")), ("takedown", Some("x"))]
-        {
+        let bad =
+            |column, value| insert(TABLE, with(TABLE, &entry("complete", "f"), column, value));
+        for (column, value) in [
+            ("id", None),
+            ("release_id", Some("ten")),
+            ("outlet_id", Some("5.5")),
+            ("takedown", Some("x")),
+        ] {
             let end = facts.derive(EventKind::DeliveryCompleted, &bad(column, value));
-            assert!(matches!(end, Err(NoEvent::Malformed(_))), "{column}: {end:?}");
+            assert!(
+                matches!(end, Err(NoEvent::Malformed(_))),
+                "{column}: {end:?}"
+            );
         }
-        let without_status = facts.derive(EventKind::DistributionOutletStatusChanged, &bad("status", None));
-        assert_eq!(without_status, Err(NoEvent::Ignored("null_distribution_status")));
+        let without_status = facts.derive(
+            EventKind::DistributionOutletStatusChanged,
+            &bad("status", None),
+        );
+        assert_eq!(
+            without_status,
+            Err(NoEvent::Ignored("null_distribution_status"))
+        );
     }
 
     #[test]
@@ -327,16 +459,32 @@ mod tests {
         for operation in [
             Operation::Delete { old: row() },
             Operation::Truncate,
-            Operation::Update { old: None, new: row() },
-            Operation::Update { old: Some(unknown), new: row() },
-            Operation::Update { old: Some(with(TABLE, &row(), "message", Some("before"))), new: row() },
+            Operation::Update {
+                old: None,
+                new: row(),
+            },
+            Operation::Update {
+                old: Some(unknown),
+                new: row(),
+            },
+            Operation::Update {
+                old: Some(with(TABLE, &row(), "message", Some("before"))),
+                new: row(),
+            },
         ] {
             let change = super::super::tests::fixtures::change(TABLE, operation);
             for kind in ALL {
-                assert_eq!(facts.derive(kind, &change), Err(NoEvent::NotApplicable), "{kind}: {change:?}");
+                assert_eq!(
+                    facts.derive(kind, &change),
+                    Err(NoEvent::NotApplicable),
+                    "{kind}: {change:?}"
+                );
             }
         }
-        for change in [insert(TABLE, row()), update(TABLE, Some(entry("batched", "f")), row())] {
+        for change in [
+            insert(TABLE, row()),
+            update(TABLE, Some(entry("batched", "f")), row()),
+        ] {
             assert!(!raised(&change).is_empty());
         }
         assert_eq!(facts.lookups(), 0);

@@ -45,5 +45,8 @@ pub fn rule(kind: EventKind) -> &'static Rule {
 
 /// Returns the rules that apply to changes of `table`.
 pub fn rules_for(table: Table) -> impl Iterator<Item = &'static Rule> {
-    CATALOGUE.iter().copied().filter(move |rule| rule.table == table)
+    CATALOGUE
+        .iter()
+        .copied()
+        .filter(move |rule| rule.table == table)
 }

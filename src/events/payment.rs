@@ -40,8 +40,13 @@ impl EventData for StatementReady {
 
     fn derive(change: &Change, _: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, payment::status, READY)?;
-        let owner = row.text(payment::user_id)?.ok_or(NoEvent::Unrouted("payment_without_user"))?;
-        let currency = row.text(payment::currency)?.map(str::trim).filter(|code| !code.is_empty());
+        let owner = row
+            .text(payment::user_id)?
+            .ok_or(NoEvent::Unrouted("payment_without_user"))?;
+        let currency = row
+            .text(payment::currency)?
+            .map(str::trim)
+            .filter(|code| !code.is_empty());
         let data = StatementReady {
             payment_request_id: row.required(payment::id)?,
             invoice_number: row.required(payment::invoice_number)?,
@@ -50,7 +55,13 @@ impl EventData for StatementReady {
             total_due_usd: row.required(payment::total_due_usd)?,
             currency: currency.unwrap_or(DEFAULT_CURRENCY).to_owned(),
         };
-        Ok((Owner { user: UserId(owner.into()), label: None }, data))
+        Ok((
+            Owner {
+                user: UserId(owner.into()),
+                label: None,
+            },
+            data,
+        ))
     }
 }
 
@@ -87,7 +98,10 @@ mod tests {
         ] {
             let facts = FakeFacts::default();
             let derived = facts.raised(KIND, &change);
-            assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
+            assert_eq!(
+                (derived.owner, derived.once_for_release),
+                (user("alice"), None)
+            );
             assert_eq!(derived.data, expected);
             assert_eq!(facts.lookups(), 0);
         }
@@ -102,7 +116,11 @@ mod tests {
             moved(TABLE, &paid, "status", Some("ready")),
             moved(TABLE, &payment(), "amount", Some("1.00")),
         ] {
-            assert_eq!(facts.derive(KIND, &change), Err(NoEvent::NotApplicable), "{change:?}");
+            assert_eq!(
+                facts.derive(KIND, &change),
+                Err(NoEvent::NotApplicable),
+                "{change:?}"
+            );
         }
     }
 
@@ -111,21 +129,34 @@ mod tests {
         for (currency, expected) in [(None, "USD"), (Some("GBP "), "GBP"), (Some("   "), "USD")] {
             let change = insert(TABLE, with(TABLE, &payment(), "currency", currency));
             let data = FakeFacts::default().raised(KIND, &change).data;
-            assert!(data.ends_with(&format!(r#","currency":"{expected}"}}"#)), "{data}");
+            assert!(
+                data.ends_with(&format!(r#","currency":"{expected}"}}"#)),
+                "{data}"
+            );
         }
     }
 
     #[test]
     fn the_period_may_be_null() {
         let change = insert(TABLE, with(TABLE, &payment(), "period_end", None));
-        assert!(FakeFacts::default().raised(KIND, &change).data.contains(r#""period":null,"#));
+        assert!(
+            FakeFacts::default()
+                .raised(KIND, &change)
+                .data
+                .contains(r#""period":null,"#)
+        );
     }
 
     #[test]
     fn a_payment_without_user_is_unrouted_and_invalid_values_are_malformed() {
-        let derive =
-            |column, value| FakeFacts::default().derive(KIND, &insert(TABLE, with(TABLE, &payment(), column, value)));
-        assert_eq!(derive("user_id", None), Err(NoEvent::Unrouted("payment_without_user")));
+        let derive = |column, value| {
+            FakeFacts::default()
+                .derive(KIND, &insert(TABLE, with(TABLE, &payment(), column, value)))
+        };
+        assert_eq!(
+            derive("user_id", None),
+            Err(NoEvent::Unrouted("payment_without_user"))
+        );
         for (column, value) in [
             ("id", Some("x")),
             ("invoice_number", None),
@@ -134,7 +165,10 @@ mod tests {
             ("amount", Some("NaN")),
             ("total_due_usd", Some("-Infinity")),
         ] {
-            assert!(matches!(derive(column, value), Err(NoEvent::Malformed(_))), "{column}: {value:?}");
+            assert!(
+                matches!(derive(column, value), Err(NoEvent::Malformed(_))),
+                "{column}: {value:?}"
+            );
         }
     }
 }

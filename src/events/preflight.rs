@@ -46,8 +46,7 @@ struct Counts {
 
 impl EventData for ReportReady {
     const KIND: EventKind = EventKind::ReleasePreflightReportReady;
-    const DESCRIPTION: &'static str =
-        "The Preflight QC report of a release on pre-review hold is ready. Requires the Preflight QC add-on.";
+    const DESCRIPTION: &'static str = "The Preflight QC report of a release on pre-review hold is ready. Requires the Preflight QC add-on.";
     const REQUIRES_ADDON: Option<Addon> = Some(Addon::PreflightQc);
     const TABLE: Table = Table::PreflightReport;
     const EXAMPLE: &'static str = concat!(
@@ -59,7 +58,10 @@ impl EventData for ReportReady {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, preflight_report::generated_at)?;
         require(row.to.is_some())?;
-        let release_id = row.parent(preflight_report::release_id, "preflight_report_without_release")?;
+        let release_id = row.parent(
+            preflight_report::release_id,
+            "preflight_report_without_release",
+        )?;
         let release = facts.release(release_id)?;
         require(release.pre_review_hold)?;
         let owner = owner_of(release.label_id, facts)?;
@@ -113,10 +115,18 @@ mod tests {
         for change in [
             insert(TABLE, report()),
             moved(TABLE, &report(), "generated_at", None),
-            moved(TABLE, &report(), "generated_at", Some("2026-02-28 09:05:00+00")),
+            moved(
+                TABLE,
+                &report(),
+                "generated_at",
+                Some("2026-02-28 09:05:00+00"),
+            ),
         ] {
             let derived = FakeFacts::default().raised(KIND, &change);
-            assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
+            assert_eq!(
+                (derived.owner, derived.once_for_release),
+                (user("alice"), None)
+            );
             assert_eq!(derived.data, expected);
         }
     }
@@ -127,10 +137,19 @@ mod tests {
         let pending = with(TABLE, &report(), "generated_at", None);
         for change in [
             insert(TABLE, pending.clone()),
-            moved(TABLE, &pending, "generated_at", Some("2026-02-28 09:05:00+00")),
+            moved(
+                TABLE,
+                &pending,
+                "generated_at",
+                Some("2026-02-28 09:05:00+00"),
+            ),
             moved(TABLE, &report(), "blocking", Some("9")),
         ] {
-            assert_eq!(facts.derive(KIND, &change), Err(NoEvent::NotApplicable), "{change:?}");
+            assert_eq!(
+                facts.derive(KIND, &change),
+                Err(NoEvent::NotApplicable),
+                "{change:?}"
+            );
         }
         assert_eq!(facts.lookups(), 0);
     }
@@ -138,20 +157,35 @@ mod tests {
     #[test]
     fn the_release_must_be_on_hold_and_its_owner_have_the_addon() {
         let off_hold = insert(TABLE, with(TABLE, &report(), "release_id", Some("11")));
-        assert_eq!(FakeFacts::default().derive(KIND, &off_hold), Err(NoEvent::NotApplicable));
+        assert_eq!(
+            FakeFacts::default().derive(KIND, &off_hold),
+            Err(NoEvent::NotApplicable)
+        );
         let facts = FakeFacts::default();
         facts.without_addons.set(true);
-        assert_eq!(facts.derive(KIND, &insert(TABLE, report())), Err(NoEvent::NotApplicable));
+        assert_eq!(
+            facts.derive(KIND, &insert(TABLE, report())),
+            Err(NoEvent::NotApplicable)
+        );
     }
 
     #[test]
     fn the_owner_is_the_owner_of_the_releases_label() {
         let of_release = |release: Option<&str>| {
-            FakeFacts::default().derive(KIND, &insert(TABLE, with(TABLE, &report(), "release_id", release)))
+            FakeFacts::default().derive(
+                KIND,
+                &insert(TABLE, with(TABLE, &report(), "release_id", release)),
+            )
         };
         assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
-        assert_eq!(of_release(Some("30")), Err(NoEvent::Unrouted("label_without_user")));
-        assert_eq!(of_release(None), Err(NoEvent::Unrouted("preflight_report_without_release")));
+        assert_eq!(
+            of_release(Some("30")),
+            Err(NoEvent::Unrouted("label_without_user"))
+        );
+        assert_eq!(
+            of_release(None),
+            Err(NoEvent::Unrouted("preflight_report_without_release"))
+        );
     }
 
     #[test]
@@ -164,8 +198,12 @@ mod tests {
             ("informational", Some("many")),
             ("requires_feedback", None),
         ] {
-            let end = FakeFacts::default().derive(KIND, &insert(TABLE, with(TABLE, &report(), column, value)));
-            assert!(matches!(end, Err(NoEvent::Malformed(_))), "{column}: {end:?}");
+            let end = FakeFacts::default()
+                .derive(KIND, &insert(TABLE, with(TABLE, &report(), column, value)));
+            assert!(
+                matches!(end, Err(NoEvent::Malformed(_))),
+                "{column}: {end:?}"
+            );
         }
     }
 }

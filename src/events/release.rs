@@ -80,7 +80,8 @@ impl EventData for ReviewStatusChanged {
         // A new release has no previous status.
         require(!row.inserted)?;
         let statuses = row.from.and_then(variant).zip(row.to.and_then(variant));
-        let (previous_status, new_status) = statuses.ok_or(NoEvent::Ignored("unknown_review_status"))?;
+        let (previous_status, new_status) =
+            statuses.ok_or(NoEvent::Ignored("unknown_review_status"))?;
         let (owner, identity) = Identity::read(&row, facts)?;
         let review_issues = match new_status {
             ReviewStatus::RequireChanges | ReviewStatus::Rejected => {
@@ -88,7 +89,15 @@ impl EventData for ReviewStatusChanged {
             }
             _ => None,
         };
-        Ok((owner, ReviewStatusChanged { identity, previous_status, new_status, review_issues }))
+        Ok((
+            owner,
+            ReviewStatusChanged {
+                identity,
+                previous_status,
+                new_status,
+                review_issues,
+            },
+        ))
     }
 }
 
@@ -114,7 +123,13 @@ impl EventData for ReleaseDistributed {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, release::delivery_status, DISTRIBUTED)?;
         let (owner, identity) = Identity::read(&row, facts)?;
-        Ok((owner, ReleaseDistributed { identity, delivery_status: DISTRIBUTED }))
+        Ok((
+            owner,
+            ReleaseDistributed {
+                identity,
+                delivery_status: DISTRIBUTED,
+            },
+        ))
     }
 
     fn once_for_release(&self) -> Option<i64> {
@@ -130,13 +145,32 @@ mod tests {
     use crate::domain::change::{Datum, Tuple};
 
     const TABLE: Table = Table::Release;
-    const STATUSES: [&str; 6] = ["draft", "to_review", "approved", "rejected", "require_changes", "audit"];
+    const STATUSES: [&str; 6] = [
+        "draft",
+        "to_review",
+        "approved",
+        "rejected",
+        "require_changes",
+        "audit",
+    ];
     const REVIEW: EventKind = EventKind::ReleaseReviewStatusChanged;
     const DISTRIBUTED_EVENT: EventKind = EventKind::ReleaseDistributed;
 
     fn release(review: &str, delivery: &str) -> Tuple {
-        let values = [("id", "10"), ("label_id", "1"), ("cat", "CAT-10"), ("title", "Title 10")];
-        tuple(TABLE, &[values.as_slice(), &[("review_status", review), ("delivery_status", delivery)]].concat())
+        let values = [
+            ("id", "10"),
+            ("label_id", "1"),
+            ("cat", "CAT-10"),
+            ("title", "Title 10"),
+        ];
+        tuple(
+            TABLE,
+            &[
+                values.as_slice(),
+                &[("review_status", review), ("delivery_status", delivery)],
+            ]
+            .concat(),
+        )
     }
 
     fn review(from: &str, to: &str) -> Change {
@@ -149,12 +183,22 @@ mod tests {
             for to in STATUSES {
                 let facts = FakeFacts::default();
                 if from == to {
-                    assert_eq!(facts.derive(REVIEW, &review(from, to)), Err(NoEvent::NotApplicable));
+                    assert_eq!(
+                        facts.derive(REVIEW, &review(from, to)),
+                        Err(NoEvent::NotApplicable)
+                    );
                     continue;
                 }
                 let derived = facts.raised(REVIEW, &review(from, to));
-                assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
-                let issues = if ["require_changes", "rejected"].contains(&to) { r#","review_issues":[]"# } else { "" };
+                assert_eq!(
+                    (derived.owner, derived.once_for_release),
+                    (user("alice"), None)
+                );
+                let issues = if ["require_changes", "rejected"].contains(&to) {
+                    r#","review_issues":[]"#
+                } else {
+                    ""
+                };
                 let expected = format!(
                     r#"{{"release_id":10,"label_id":1,"release_cat":"CAT-10","release_title":"Title 10","previous_status":"{from}","new_status":"{to}"{issues}}}"#
                 );
@@ -166,29 +210,54 @@ mod tests {
     #[test]
     fn issues_are_sent_byte_for_byte_with_two_statuses_only() {
         let issues = r#"[{"code": "artwork", "at": 1.50, "note": "caf\u00e9 \"x\""}]"#;
-        for (to, present) in [("require_changes", true), ("rejected", true), ("approved", false), ("audit", false)] {
+        for (to, present) in [
+            ("require_changes", true),
+            ("rejected", true),
+            ("approved", false),
+            ("audit", false),
+        ] {
             let row = with(TABLE, &release(to, "none"), "review_issues", Some(issues));
             let change = moved(TABLE, &row, "review_status", Some("to_review"));
             let data = FakeFacts::default().raised(REVIEW, &change).data;
-            assert_eq!(data.ends_with(&format!(r#","review_issues":{issues}}}"#)), present, "{to}: {data}");
+            assert_eq!(
+                data.ends_with(&format!(r#","review_issues":{issues}}}"#)),
+                present,
+                "{to}: {data}"
+            );
             assert_eq!(data.contains("review_issues"), present, "{to}: {data}");
         }
         for nothing in [Datum::Null, Datum::text("null")] {
             let mut row = release("rejected", "none");
             row.set(release::review_issues, nothing);
             let change = moved(TABLE, &row, "review_status", Some("to_review"));
-            assert!(FakeFacts::default().raised(REVIEW, &change).data.ends_with(r#","review_issues":[]}"#));
+            assert!(
+                FakeFacts::default()
+                    .raised(REVIEW, &change)
+                    .data
+                    .ends_with(r#","review_issues":[]}"#)
+            );
         }
         let mut unsent = release("rejected", "none");
         unsent.set(release::review_issues, Datum::Absent);
-        let end = FakeFacts::default().derive(REVIEW, &moved(TABLE, &unsent, "review_status", Some("to_review")));
+        let end = FakeFacts::default().derive(
+            REVIEW,
+            &moved(TABLE, &unsent, "review_status", Some("to_review")),
+        );
         assert_eq!(
             end,
             Err(NoEvent::Lookup(LookupKey::Row(TABLE, 10))),
             "a long value that was not sent is looked up, not taken as null"
         );
-        let garbled = with(TABLE, &release("rejected", "none"), "review_issues", Some("[{"));
-        let end = FakeFacts::default().derive(REVIEW, &moved(TABLE, &garbled, "review_status", Some("draft")));
+        let garbled = with(
+            TABLE,
+            &release("rejected", "none"),
+            "review_issues",
+            Some("[{"),
+        );
+        let end = FakeFacts::default().derive(
+            REVIEW,
+            &moved(TABLE, &garbled, "review_status", Some("draft")),
+        );
         assert!(matches!(end, Err(NoEvent::Malformed(_))), "{end:?}");
     }
 
@@ -196,8 +265,16 @@ mod tests {
     fn undocumented_review_statuses_are_counted_and_raise_nothing() {
         let facts = FakeFacts::default();
         let null = || moved(TABLE, &release("draft", "none"), "review_status", None);
-        for change in [review("draft", "limbo"), review("limbo", "draft"), review("draft", "Approved"), null()] {
-            assert_eq!(facts.derive(REVIEW, &change), Err(NoEvent::Ignored("unknown_review_status")));
+        for change in [
+            review("draft", "limbo"),
+            review("limbo", "draft"),
+            review("draft", "Approved"),
+            null(),
+        ] {
+            assert_eq!(
+                facts.derive(REVIEW, &change),
+                Err(NoEvent::Ignored("unknown_review_status"))
+            );
         }
         assert_eq!(facts.lookups(), 0);
     }
@@ -206,7 +283,10 @@ mod tests {
     fn an_inserted_release_raises_no_review_event() {
         let facts = FakeFacts::default();
         for status in STATUSES {
-            assert_eq!(facts.derive(REVIEW, &insert(TABLE, release(status, "none"))), Err(NoEvent::NotApplicable));
+            assert_eq!(
+                facts.derive(REVIEW, &insert(TABLE, release(status, "none"))),
+                Err(NoEvent::NotApplicable)
+            );
         }
     }
 
@@ -220,16 +300,28 @@ mod tests {
             moved(TABLE, &row, "delivery_status", None),
         ] {
             let derived = FakeFacts::default().raised(DISTRIBUTED_EVENT, &change);
-            assert_eq!((derived.owner, derived.once_for_release), (user("alice"), Some(10)));
+            assert_eq!(
+                (derived.owner, derived.once_for_release),
+                (user("alice"), Some(10))
+            );
             assert_eq!(derived.data, expected);
         }
         let facts = FakeFacts::default();
         for change in [
             moved(TABLE, &row, "title", Some("Before")),
-            moved(TABLE, &release("approved", "pending"), "delivery_status", Some("distributed")),
+            moved(
+                TABLE,
+                &release("approved", "pending"),
+                "delivery_status",
+                Some("distributed"),
+            ),
             insert(TABLE, release("approved", "pending")),
         ] {
-            assert_eq!(facts.derive(DISTRIBUTED_EVENT, &change), Err(NoEvent::NotApplicable), "{change:?}");
+            assert_eq!(
+                facts.derive(DISTRIBUTED_EVENT, &change),
+                Err(NoEvent::NotApplicable),
+                "{change:?}"
+            );
         }
     }
 
@@ -249,7 +341,12 @@ mod tests {
     fn the_owner_is_the_owner_of_the_releases_new_label() {
         let of_label = |label: Option<&str>| {
             let old = release("draft", "none");
-            let new = with(TABLE, &release("to_review", "distributed"), "label_id", label);
+            let new = with(
+                TABLE,
+                &release("to_review", "distributed"),
+                "label_id",
+                label,
+            );
             let change = update(TABLE, Some(old), new);
             [REVIEW, DISTRIBUTED_EVENT].map(|kind| FakeFacts::default().derive(kind, &change))
         };
@@ -266,11 +363,24 @@ mod tests {
 
     #[test]
     fn catalogue_reference_and_title_may_be_null() {
-        let row = with(TABLE, &with(TABLE, &release("approved", "distributed"), "cat", None), "title", None);
-        let data = FakeFacts::default().raised(DISTRIBUTED_EVENT, &insert(TABLE, row.clone())).data;
-        assert!(data.contains(r#""release_cat":null,"release_title":null"#), "{data}");
+        let row = with(
+            TABLE,
+            &with(TABLE, &release("approved", "distributed"), "cat", None),
+            "title",
+            None,
+        );
+        let data = FakeFacts::default()
+            .raised(DISTRIBUTED_EVENT, &insert(TABLE, row.clone()))
+            .data;
+        assert!(
+            data.contains(r#""release_cat":null,"release_title":null"#),
+            "{data}"
+        );
         let change = moved(TABLE, &row, "review_status", Some("audit"));
         let data = FakeFacts::default().raised(REVIEW, &change).data;
-        assert!(data.contains(r#""release_cat":null,"release_title":null"#), "{data}");
+        assert!(
+            data.contains(r#""release_cat":null,"release_title":null"#),
+            "{data}"
+        );
     }
 }

@@ -24,16 +24,29 @@ impl<'a> Transition<'a> {
     pub fn of(change: &'a Change, column: Column) -> Fact<Self> {
         let (old, row) = match &change.operation {
             Operation::Insert { new } => (None, new),
-            Operation::Update { old: Some(old), new } | Operation::Replace { old, new } => (Some(old), new),
-            Operation::Update { old: None, .. } | Operation::Delete { .. } | Operation::Truncate => {
+            Operation::Update {
+                old: Some(old),
+                new,
+            }
+            | Operation::Replace { old, new } => (Some(old), new),
+            Operation::Update { old: None, .. }
+            | Operation::Delete { .. }
+            | Operation::Truncate => {
                 return Err(NoEvent::NotApplicable);
             }
         };
         let after = row.get(column);
-        let changed = |before: &Datum| before != after && *before != Datum::Absent && *after != Datum::Absent;
+        let changed =
+            |before: &Datum| before != after && *before != Datum::Absent && *after != Datum::Absent;
         require(old.is_none_or(|old| changed(old.get(column))))?;
         let from = old.and_then(|old| old.text(column));
-        Ok(Transition { table: change.table, row, inserted: old.is_none(), from, to: after.as_str() })
+        Ok(Transition {
+            table: change.table,
+            row,
+            inserted: old.is_none(),
+            from,
+            to: after.as_str(),
+        })
     }
 
     /// Returns the transition of `column` to `value`.
@@ -54,13 +67,17 @@ impl<'a> Transition<'a> {
 
     /// Returns the new value of a column that may be null.
     pub fn optional<T: FromText>(&self, column: Column) -> Fact<Option<T>> {
-        let parse = |text| T::from_text(text).ok_or_else(|| self.malformed(column, &format!("not {}", T::EXPECTED)));
+        let parse = |text| {
+            T::from_text(text)
+                .ok_or_else(|| self.malformed(column, &format!("not {}", T::EXPECTED)))
+        };
         self.text(column)?.map(parse).transpose()
     }
 
     /// Returns the new value of a column that must not be null.
     pub fn required<T: FromText>(&self, column: Column) -> Fact<T> {
-        self.optional(column)?.ok_or_else(|| self.malformed(column, "null"))
+        self.optional(column)?
+            .ok_or_else(|| self.malformed(column, "null"))
     }
 
     /// Returns the id of the parent row. Without a parent the event has no owner, and `orphaned` is the reason.
@@ -70,12 +87,18 @@ impl<'a> Transition<'a> {
 
     fn absent(&self, column: Column) -> NoEvent {
         let id = self.row.id();
-        id.map_or_else(|| self.malformed(column, "not sent"), |id| NoEvent::Lookup(LookupKey::Row(self.table, id)))
+        id.map_or_else(
+            || self.malformed(column, "not sent"),
+            |id| NoEvent::Lookup(LookupKey::Row(self.table, id)),
+        )
     }
 
     /// Names table, row and column, but not the value: it may be confidential, and the message is logged.
     fn malformed(&self, column: Column, what: &str) -> NoEvent {
-        let (table, name) = (self.table.name(), self.table.columns()[usize::from(column.0)]);
+        let (table, name) = (
+            self.table.name(),
+            self.table.columns()[usize::from(column.0)],
+        );
         let id = self.id().unwrap_or("unknown");
         NoEvent::Malformed(format!(
             "{table} {id}: {name} is {what}; correct the row, or map it in source.tables.{table}"
@@ -89,7 +112,11 @@ impl<'a> Transition<'a> {
 
 /// Ends the rule without an event unless `condition` holds.
 pub(super) fn require(condition: bool) -> Fact<()> {
-    if condition { Ok(()) } else { Err(NoEvent::NotApplicable) }
+    if condition {
+        Ok(())
+    } else {
+        Err(NoEvent::NotApplicable)
+    }
 }
 
 /// Parses `text` as the serialised name of one of `T`'s variants.
@@ -99,8 +126,13 @@ pub(super) fn variant<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
 
 /// Returns the owner of `label`.
 pub(super) fn owner_of(label: i64, facts: &dyn Facts) -> Fact<Owner> {
-    let user = facts.label_owner(label)?.ok_or(NoEvent::Unrouted("label_without_user"))?;
-    Ok(Owner { user, label: Some(label) })
+    let user = facts
+        .label_owner(label)?
+        .ok_or(NoEvent::Unrouted("label_without_user"))?;
+    Ok(Owner {
+        user,
+        label: Some(label),
+    })
 }
 
 #[cfg(test)]
@@ -109,14 +141,24 @@ mod tests {
     use super::*;
     use crate::domain::table::{distro_queue, stream_radar_flag};
 
-    fn read<T>(column: Column, value: Option<&str>, read: impl FnOnce(Transition<'_>) -> Fact<T>) -> Fact<T> {
+    fn read<T>(
+        column: Column,
+        value: Option<&str>,
+        read: impl FnOnce(Transition<'_>) -> Fact<T>,
+    ) -> Fact<T> {
         let mut tuple = tuple(Table::StreamRadarFlag, &[("id", "7")]);
         tuple.set(column, value.map_or(Datum::Null, Datum::text));
         read(inserted(&tuple))
     }
 
     fn inserted(row: &Tuple) -> Transition<'_> {
-        Transition { table: Table::StreamRadarFlag, row, inserted: true, from: None, to: None }
+        Transition {
+            table: Table::StreamRadarFlag,
+            row,
+            inserted: true,
+            from: None,
+            to: None,
+        }
     }
 
     fn is_malformed<T>(result: Fact<T>) -> bool {
@@ -126,14 +168,35 @@ mod tests {
     #[test]
     fn integers_must_fit_64_bits() {
         let column = stream_radar_flag::track_id;
-        assert_eq!(read(column, Some("9223372036854775807"), |row| row.required::<i64>(column)), Ok(i64::MAX));
-        assert_eq!(read(column, Some("-5"), |row| row.required::<i64>(column)), Ok(-5));
-        assert_eq!(read(column, None, |row| row.optional::<i64>(column)), Ok(None));
-        assert_eq!(read(column, None, |row| row.parent(column, "orphan")), Err(NoEvent::Unrouted("orphan")));
-        assert!(is_malformed(read(column, None, |row| row.required::<i64>(column))));
+        assert_eq!(
+            read(column, Some("9223372036854775807"), |row| row
+                .required::<i64>(column)),
+            Ok(i64::MAX)
+        );
+        assert_eq!(
+            read(column, Some("-5"), |row| row.required::<i64>(column)),
+            Ok(-5)
+        );
+        assert_eq!(
+            read(column, None, |row| row.optional::<i64>(column)),
+            Ok(None)
+        );
+        assert_eq!(
+            read(column, None, |row| row.parent(column, "orphan")),
+            Err(NoEvent::Unrouted("orphan"))
+        );
+        assert!(is_malformed(
+            read(column, None, |row| row.required::<i64>(column))
+        ));
         for bad in ["", "1.0", "9223372036854775808", "seven"] {
-            assert!(is_malformed(read(column, Some(bad), |row| row.optional::<i64>(column))), "{bad}");
-            assert!(is_malformed(read(column, Some(bad), |row| row.parent(column, "orphan"))), "{bad}");
+            assert!(
+                is_malformed(read(column, Some(bad), |row| row.optional::<i64>(column))),
+                "{bad}"
+            );
+            assert!(
+                is_malformed(read(column, Some(bad), |row| row.parent(column, "orphan"))),
+                "{bad}"
+            );
         }
     }
 
@@ -154,10 +217,15 @@ mod tests {
     #[test]
     fn an_error_names_row_and_column_but_not_the_value() {
         let column = stream_radar_flag::track_id;
-        let Err(NoEvent::Malformed(message)) = read(column, Some("hunter2"), |row| row.required::<i64>(column)) else {
+        let Err(NoEvent::Malformed(message)) =
+            read(column, Some("hunter2"), |row| row.required::<i64>(column))
+        else {
             panic!("a malformed integer was accepted")
         };
-        assert!(message.starts_with("stream_radar_flag 7: track_id is not a 64-bit integer"), "{message}");
+        assert!(
+            message.starts_with("stream_radar_flag 7: track_id is not a 64-bit integer"),
+            "{message}"
+        );
         assert!(!message.contains("hunter2"), "{message}");
     }
 
@@ -174,7 +242,10 @@ mod tests {
         assert_eq!(row.optional::<bool>(column), Err(lookup));
         tuple.set(stream_radar_flag::id, Datum::Absent);
         let row = inserted(&tuple);
-        assert!(is_malformed(row.text(column)), "without an id the row cannot be looked up");
+        assert!(
+            is_malformed(row.text(column)),
+            "without an id the row cannot be looked up"
+        );
     }
 
     #[test]

@@ -151,7 +151,12 @@ impl Rule {
             derive: |change, facts| {
                 let (Owner { user, label }, data) = T::derive(change, facts)?;
                 let once_for_release = data.once_for_release();
-                Ok(Derived { owner: user, label, data: to_json(&data), once_for_release })
+                Ok(Derived {
+                    owner: user,
+                    label,
+                    data: to_json(&data),
+                    once_for_release,
+                })
             },
             schema: schema_of::<T>,
             example: || T::EXAMPLE.to_owned(),

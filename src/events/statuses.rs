@@ -17,10 +17,18 @@ pub enum Statuses {
 
 /// Returns the statuses that events of this kind can have after the change that raises them.
 pub fn statuses(kind: EventKind) -> Statuses {
-    let Some(key) = kind.status_key() else { return Statuses::None };
+    let Some(key) = kind.status_key() else {
+        return Statuses::None;
+    };
     let schema = (rule(kind).schema)();
     let property = &schema["properties"][key];
-    let names = |values: &[Value]| values.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let names = |values: &[Value]| {
+        values
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
+    };
     match (&property["const"], &property["enum"]) {
         (only @ Value::String(_), _) => Statuses::OneOf(names(std::slice::from_ref(only))),
         (_, Value::Array(values)) => Statuses::OneOf(names(values)),
@@ -54,7 +62,13 @@ mod tests {
             "complete error incomplete",
             "any",
         ];
-        assert_eq!(EventKind::ALL.iter().map(|kind| listed(*kind)).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            EventKind::ALL
+                .iter()
+                .map(|kind| listed(*kind))
+                .collect::<Vec<_>>(),
+            expected
+        );
     }
 
     #[test]

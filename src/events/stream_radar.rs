@@ -60,7 +60,10 @@ struct Detection {
 
 /// Reads what both events contain and looks up the owner, who must have the add-on.
 fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Recording, Detection)> {
-    let release_id = row.parent(stream_radar_flag::release_id, "stream_radar_flag_without_release")?;
+    let release_id = row.parent(
+        stream_radar_flag::release_id,
+        "stream_radar_flag_without_release",
+    )?;
     let owner = owner_of(facts.release(release_id)?.label_id, facts)?;
     require(facts.has_addon(&owner.user, Addon::StreamRadar)?)?;
     let dsp: String = row.required(stream_radar_flag::dsp)?;
@@ -124,14 +127,30 @@ impl EventData for FlagCreated {
     const DESCRIPTION: &'static str = "Stream Radar raised a flag, or reopened a resolved one after a new detection. Requires the Stream Radar add-on.";
     const REQUIRES_ADDON: Option<Addon> = Some(Addon::StreamRadar);
     const TABLE: Table = Table::StreamRadarFlag;
-    const EXAMPLE: &'static str = example!(r#""status":"active","transition":"published""#, r#""resolved_at":null"#);
+    const EXAMPLE: &'static str = example!(
+        r#""status":"active","transition":"published""#,
+        r#""resolved_at":null"#
+    );
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, stream_radar_flag::status, ACTIVE)?;
         // After any status other than `resolved`, the flag is shown to the user for the first time.
-        let transition = if row.from == Some(RESOLVED) { Opening::Reopened } else { Opening::Published };
+        let transition = if row.from == Some(RESOLVED) {
+            Opening::Reopened
+        } else {
+            Opening::Published
+        };
         let (owner, recording, detection) = read(&row, facts)?;
-        Ok((owner, FlagCreated { recording, status: ACTIVE, transition, detection, resolved_at: None }))
+        Ok((
+            owner,
+            FlagCreated {
+                recording,
+                status: ACTIVE,
+                transition,
+                detection,
+                resolved_at: None,
+            },
+        ))
     }
 }
 
@@ -150,12 +169,13 @@ pub(super) struct FlagResolved {
 
 impl EventData for FlagResolved {
     const KIND: EventKind = EventKind::StreamRadarFlagResolved;
-    const DESCRIPTION: &'static str =
-        "Stream Radar resolved a flag because it detected nothing more. Requires the Stream Radar add-on.";
+    const DESCRIPTION: &'static str = "Stream Radar resolved a flag because it detected nothing more. Requires the Stream Radar add-on.";
     const REQUIRES_ADDON: Option<Addon> = Some(Addon::StreamRadar);
     const TABLE: Table = Table::StreamRadarFlag;
-    const EXAMPLE: &'static str =
-        example!(r#""status":"resolved""#, r#""resolved_at":"2026-03-08T06:00:00.000000+00:00""#);
+    const EXAMPLE: &'static str = example!(
+        r#""status":"resolved""#,
+        r#""resolved_at":"2026-03-08T06:00:00.000000+00:00""#
+    );
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, stream_radar_flag::status, RESOLVED)?;
@@ -165,8 +185,18 @@ impl EventData for FlagResolved {
         }
         let (owner, recording, detection) = read(&row, facts)?;
         // If the platform stores no time, this transaction resolved the flag.
-        let resolved_at = row.optional(stream_radar_flag::resolved_at)?.unwrap_or(change.committed_at.into());
-        Ok((owner, FlagResolved { recording, status: RESOLVED, detection, resolved_at }))
+        let resolved_at = row
+            .optional(stream_radar_flag::resolved_at)?
+            .unwrap_or(change.committed_at.into());
+        Ok((
+            owner,
+            FlagResolved {
+                recording,
+                status: RESOLVED,
+                detection,
+                resolved_at,
+            },
+        ))
     }
 }
 
@@ -198,8 +228,7 @@ mod tests {
         tuple(TABLE, &values)
     }
 
-    const HEAD: &str =
-        r#"{"flag_id":50,"dsp":"examplemusic","isrc":"GBXYZ2600042","release_id":10,"track_id":100,"severity":"high""#;
+    const HEAD: &str = r#"{"flag_id":50,"dsp":"examplemusic","isrc":"GBXYZ2600042","release_id":10,"track_id":100,"severity":"high""#;
     const TAIL: &str = r#""first_detected_at":"2026-02-24T00:00:00.000000+00:00","last_detected_at":"2026-02-28T00:00:00.000000+00:00","estimated_affected_streams":5000000000,"published_at":"2026-03-01T09:05:00.123456+00:00""#;
 
     #[test]
@@ -207,15 +236,28 @@ mod tests {
         for (change, transition) in [
             (insert(TABLE, flag("active")), "published"),
             (moved(TABLE, &flag("active"), "status", None), "published"),
-            (moved(TABLE, &flag("active"), "status", Some("pending")), "published"),
-            (moved(TABLE, &flag("active"), "status", Some("resolved")), "reopened"),
+            (
+                moved(TABLE, &flag("active"), "status", Some("pending")),
+                "published",
+            ),
+            (
+                moved(TABLE, &flag("active"), "status", Some("resolved")),
+                "reopened",
+            ),
         ] {
             let derived = FakeFacts::default().raised(CREATED, &change);
-            assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
-            let expected =
-                format!(r#"{HEAD},"status":"active","transition":"{transition}",{TAIL},"resolved_at":null}}"#);
+            assert_eq!(
+                (derived.owner, derived.once_for_release),
+                (user("alice"), None)
+            );
+            let expected = format!(
+                r#"{HEAD},"status":"active","transition":"{transition}",{TAIL},"resolved_at":null}}"#
+            );
             assert_eq!(derived.data, expected);
-            assert_eq!(FakeFacts::default().derive(RESOLVED_EVENT, &change), Err(NoEvent::NotApplicable));
+            assert_eq!(
+                FakeFacts::default().derive(RESOLVED_EVENT, &change),
+                Err(NoEvent::NotApplicable)
+            );
         }
     }
 
@@ -223,11 +265,18 @@ mod tests {
     fn resolving_an_active_flag_raises_an_event() {
         let change = moved(TABLE, &flag("resolved"), "status", Some("active"));
         let derived = FakeFacts::default().raised(RESOLVED_EVENT, &change);
-        assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
-        let expected =
-            format!(r#"{HEAD},"status":"resolved",{TAIL},"resolved_at":"2026-03-08T06:00:00.500000+00:00"}}"#);
+        assert_eq!(
+            (derived.owner, derived.once_for_release),
+            (user("alice"), None)
+        );
+        let expected = format!(
+            r#"{HEAD},"status":"resolved",{TAIL},"resolved_at":"2026-03-08T06:00:00.500000+00:00"}}"#
+        );
         assert_eq!(derived.data, expected);
-        assert_eq!(FakeFacts::default().derive(CREATED, &change), Err(NoEvent::NotApplicable));
+        assert_eq!(
+            FakeFacts::default().derive(CREATED, &change),
+            Err(NoEvent::NotApplicable)
+        );
 
         let elsewhere = moved(TABLE, &flag("resolved"), "status", Some("pending"));
         let end = FakeFacts::default().derive(RESOLVED_EVENT, &elsewhere);
@@ -237,8 +286,16 @@ mod tests {
     #[test]
     fn without_a_stored_time_a_flag_is_resolved_at_the_commit() {
         let row = with(TABLE, &flag("resolved"), "resolved_at", None);
-        let data = FakeFacts::default().raised(RESOLVED_EVENT, &moved(TABLE, &row, "status", Some("active"))).data;
-        assert!(data.ends_with(r#","resolved_at":"2026-03-01T09:05:00.250000+00:00"}"#), "{data}");
+        let data = FakeFacts::default()
+            .raised(
+                RESOLVED_EVENT,
+                &moved(TABLE, &row, "status", Some("active")),
+            )
+            .data;
+        assert!(
+            data.ends_with(r#","resolved_at":"2026-03-01T09:05:00.250000+00:00"}"#),
+            "{data}"
+        );
     }
 
     #[test]
@@ -251,7 +308,11 @@ mod tests {
             moved(TABLE, &flag("resolved"), "severity", Some("low")),
         ] {
             for kind in [CREATED, RESOLVED_EVENT] {
-                assert_eq!(facts.derive(kind, &change), Err(NoEvent::NotApplicable), "{kind}: {change:?}");
+                assert_eq!(
+                    facts.derive(kind, &change),
+                    Err(NoEvent::NotApplicable),
+                    "{kind}: {change:?}"
+                );
             }
         }
         assert_eq!(facts.lookups(), 0);
@@ -261,32 +322,53 @@ mod tests {
     fn owners_without_the_addon_get_no_events() {
         let facts = FakeFacts::default();
         facts.without_addons.set(true);
-        assert_eq!(facts.derive(CREATED, &insert(TABLE, flag("active"))), Err(NoEvent::NotApplicable));
+        assert_eq!(
+            facts.derive(CREATED, &insert(TABLE, flag("active"))),
+            Err(NoEvent::NotApplicable)
+        );
         let resolved = moved(TABLE, &flag("resolved"), "status", Some("active"));
-        assert_eq!(facts.derive(RESOLVED_EVENT, &resolved), Err(NoEvent::NotApplicable));
+        assert_eq!(
+            facts.derive(RESOLVED_EVENT, &resolved),
+            Err(NoEvent::NotApplicable)
+        );
     }
 
     #[test]
     fn nulls_in_rows_become_nulls_in_the_data() {
         let mut row = flag("active");
-        for column in ["track_id", "first_detected_at", "last_detected_at", "estimated_affected_streams"] {
+        for column in [
+            "track_id",
+            "first_detected_at",
+            "last_detected_at",
+            "estimated_affected_streams",
+        ] {
             row = with(TABLE, &row, column, None);
         }
-        let data = FakeFacts::default().raised(CREATED, &insert(TABLE, row)).data;
+        let data = FakeFacts::default()
+            .raised(CREATED, &insert(TABLE, row))
+            .data;
         assert!(data.contains(r#""track_id":null,"severity""#), "{data}");
-        let times =
-            r#""first_detected_at":null,"last_detected_at":null,"estimated_affected_streams":null,"published_at":""#;
+        let times = r#""first_detected_at":null,"last_detected_at":null,"estimated_affected_streams":null,"published_at":""#;
         assert!(data.contains(times), "{data}");
     }
 
     #[test]
     fn the_owner_is_the_owner_of_the_releases_label() {
         let of_release = |release: Option<&str>| {
-            FakeFacts::default().derive(CREATED, &insert(TABLE, with(TABLE, &flag("active"), "release_id", release)))
+            FakeFacts::default().derive(
+                CREATED,
+                &insert(TABLE, with(TABLE, &flag("active"), "release_id", release)),
+            )
         };
         assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
-        assert_eq!(of_release(Some("30")), Err(NoEvent::Unrouted("label_without_user")));
-        assert_eq!(of_release(None), Err(NoEvent::Unrouted("stream_radar_flag_without_release")));
+        assert_eq!(
+            of_release(Some("30")),
+            Err(NoEvent::Unrouted("label_without_user"))
+        );
+        assert_eq!(
+            of_release(None),
+            Err(NoEvent::Unrouted("stream_radar_flag_without_release"))
+        );
     }
 
     #[test]
@@ -300,8 +382,14 @@ mod tests {
             ("published_at", None),
             ("first_detected_at", Some("-infinity")),
         ] {
-            let end = FakeFacts::default().derive(CREATED, &insert(TABLE, with(TABLE, &flag("active"), column, value)));
-            assert!(matches!(end, Err(NoEvent::Malformed(_))), "{column}: {end:?}");
+            let end = FakeFacts::default().derive(
+                CREATED,
+                &insert(TABLE, with(TABLE, &flag("active"), column, value)),
+            );
+            assert!(
+                matches!(end, Err(NoEvent::Malformed(_))),
+                "{column}: {end:?}"
+            );
         }
     }
 }

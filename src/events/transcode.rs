@@ -73,15 +73,22 @@ macro_rules! example {
 }
 
 impl<const COMPLETED: bool> EventData for TranscodeEnded<COMPLETED> {
-    const KIND: EventKind = if COMPLETED { EventKind::TranscodeCompleted } else { EventKind::TranscodeFailed };
+    const KIND: EventKind = if COMPLETED {
+        EventKind::TranscodeCompleted
+    } else {
+        EventKind::TranscodeFailed
+    };
     const DESCRIPTION: &'static str = if COMPLETED {
         "The audio of a track was transcoded."
     } else {
         "The audio of a track could not be transcoded completely."
     };
     const TABLE: Table = Table::TranscoderQueue;
-    const EXAMPLE: &'static str =
-        if COMPLETED { example!("complete", "complete") } else { example!("incomplete", "error") };
+    const EXAMPLE: &'static str = if COMPLETED {
+        example!("complete", "complete")
+    } else {
+        example!("incomplete", "error")
+    };
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, transcoder_queue::status)?;
@@ -115,7 +122,10 @@ mod tests {
     const BOTH: [EventKind; 2] = [EventKind::TranscodeCompleted, EventKind::TranscodeFailed];
 
     fn entry(status: &str) -> Tuple {
-        tuple(TABLE, &[("id", "7"), ("track_id", "100"), ("status", status)])
+        tuple(
+            TABLE,
+            &[("id", "7"), ("track_id", "100"), ("status", status)],
+        )
     }
 
     fn raised(change: &Change) -> Vec<EventKind> {
@@ -133,9 +143,15 @@ mod tests {
             let expected = format!(
                 r#"{{"release_id":10,"label_id":1,"track_id":100,"transcoder_queue_id":7,"status":"{status}","status_message":"transcode_{status}","files":[{{"asset_type_id":4,"status":"complete"}},{{"asset_type_id":2,"status":"error"}}]}}"#
             );
-            for change in [insert(TABLE, entry(status)), moved(TABLE, &entry(status), "status", Some("running"))] {
+            for change in [
+                insert(TABLE, entry(status)),
+                moved(TABLE, &entry(status), "status", Some("running")),
+            ] {
                 let derived = FakeFacts::default().raised(kind, &change);
-                assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
+                assert_eq!(
+                    (derived.owner, derived.once_for_release),
+                    (user("alice"), None)
+                );
                 assert_eq!(derived.data, expected);
                 assert_eq!(raised(&change), [kind]);
             }
@@ -145,13 +161,21 @@ mod tests {
     #[test]
     fn a_transcode_may_have_no_files() {
         let change = insert(TABLE, with(TABLE, &entry("error"), "id", Some("8")));
-        assert!(FakeFacts::default().raised(EventKind::TranscodeFailed, &change).data.ends_with(r#","files":[]}"#));
+        assert!(
+            FakeFacts::default()
+                .raised(EventKind::TranscodeFailed, &change)
+                .data
+                .ends_with(r#","files":[]}"#)
+        );
     }
 
     #[test]
     fn only_a_change_into_a_final_status_raises_an_event() {
         let facts = FakeFacts::default();
-        assert_eq!(raised(&moved(TABLE, &entry("incomplete"), "status", Some("error"))), [EventKind::TranscodeFailed]);
+        assert_eq!(
+            raised(&moved(TABLE, &entry("incomplete"), "status", Some("error"))),
+            [EventKind::TranscodeFailed]
+        );
         for change in [
             insert(TABLE, entry("running")),
             moved(TABLE, &entry("running"), "status", Some("error")),
@@ -159,7 +183,11 @@ mod tests {
             insert(TABLE, with(TABLE, &entry("complete"), "status", None)),
         ] {
             for kind in BOTH {
-                assert_eq!(facts.derive(kind, &change), Err(NoEvent::NotApplicable), "{kind}: {change:?}");
+                assert_eq!(
+                    facts.derive(kind, &change),
+                    Err(NoEvent::NotApplicable),
+                    "{kind}: {change:?}"
+                );
             }
         }
         assert_eq!(facts.lookups(), 0);
@@ -172,8 +200,17 @@ mod tests {
             FakeFacts::default().derive(EventKind::TranscodeCompleted, &change)
         };
         assert!(matches!(of_track(Some("200")), Ok(derived) if derived.owner == user("bob")));
-        assert_eq!(of_track(Some("300")), Err(NoEvent::Unrouted("label_without_user")));
-        assert_eq!(of_track(Some("999")), Err(NoEvent::Unrouted("track_not_found")));
-        assert_eq!(of_track(None), Err(NoEvent::Unrouted("transcoder_queue_without_track")));
+        assert_eq!(
+            of_track(Some("300")),
+            Err(NoEvent::Unrouted("label_without_user"))
+        );
+        assert_eq!(
+            of_track(Some("999")),
+            Err(NoEvent::Unrouted("track_not_found"))
+        );
+        assert_eq!(
+            of_track(None),
+            Err(NoEvent::Unrouted("transcoder_queue_without_track"))
+        );
     }
 }

@@ -52,13 +52,23 @@ impl FromText for bool {
 
 /// Returns the self-contained JSON Schema of a data struct.
 pub(super) fn schema_of<T: JsonSchema>() -> serde_json::Value {
-    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| settings.inline_subschemas = true);
-    settings.with_transform(RecursiveTransform(drop_width)).into_generator().into_root_schema_for::<T>().to_value()
+    let settings = SchemaSettings::draft2020_12()
+        .for_serialize()
+        .with(|settings| settings.inline_subschemas = true);
+    settings
+        .with_transform(RecursiveTransform(drop_width))
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
 }
 
 /// Removes formats such as `int64`: JSON Schema does not define them, and strict validators reject a schema that has one.
 fn drop_width(schema: &mut Schema) {
-    if schema.get("format").and_then(|format| format.as_str()).is_some_and(|format| format.starts_with("int")) {
+    if schema
+        .get("format")
+        .and_then(|format| format.as_str())
+        .is_some_and(|format| format.starts_with("int"))
+    {
         schema.remove("format");
     }
 }
@@ -102,11 +112,23 @@ impl FromText for Time {
     fn from_text(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<i64>() {
             let in_seconds = number.unsigned_abs() < FIRST_MILLISECONDS;
-            let at = if in_seconds { Timestamp::from_second(number) } else { Timestamp::from_millisecond(number) };
+            let at = if in_seconds {
+                Timestamp::from_second(number)
+            } else {
+                Timestamp::from_millisecond(number)
+            };
             return at.ok().map(Time);
         }
-        let without_zone = || text.parse::<civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
-        let at = text.parse::<Timestamp>().ok().or_else(|| without_zone().map(|zoned| zoned.timestamp()));
+        let without_zone = || {
+            text.parse::<civil::DateTime>()
+                .ok()?
+                .to_zoned(TimeZone::UTC)
+                .ok()
+        };
+        let at = text
+            .parse::<Timestamp>()
+            .ok()
+            .or_else(|| without_zone().map(|zoned| zoned.timestamp()));
         at.map(Time)
     }
 }
@@ -196,28 +218,60 @@ mod tests {
     #[test]
     fn times_are_utc_with_microseconds_in_every_format_the_server_sends() {
         for (text, expected) in [
-            ("2026-03-01 09:05:00.123+00", "2026-03-01T09:05:00.123000+00:00"),
+            (
+                "2026-03-01 09:05:00.123+00",
+                "2026-03-01T09:05:00.123000+00:00",
+            ),
             ("2026-03-01 09:05:00+00", "2026-03-01T09:05:00.000000+00:00"),
-            ("2026-03-01 09:05:00.000001+00", "2026-03-01T09:05:00.000001+00:00"),
-            ("2026-03-01 14:35:00+05:30", "2026-03-01T09:05:00.000000+00:00"),
-            ("2026-02-28 23:35:00.5-09:30", "2026-03-01T09:05:00.500000+00:00"),
-            ("1900-01-01 05:53:28+05:53:28", "1900-01-01T00:00:00.000000+00:00"),
-            ("2026-03-01T09:05:00.123456+00:00", "2026-03-01T09:05:00.123456+00:00"),
+            (
+                "2026-03-01 09:05:00.000001+00",
+                "2026-03-01T09:05:00.000001+00:00",
+            ),
+            (
+                "2026-03-01 14:35:00+05:30",
+                "2026-03-01T09:05:00.000000+00:00",
+            ),
+            (
+                "2026-02-28 23:35:00.5-09:30",
+                "2026-03-01T09:05:00.500000+00:00",
+            ),
+            (
+                "1900-01-01 05:53:28+05:53:28",
+                "1900-01-01T00:00:00.000000+00:00",
+            ),
+            (
+                "2026-03-01T09:05:00.123456+00:00",
+                "2026-03-01T09:05:00.123456+00:00",
+            ),
             ("2026-03-01 09:05:00.7", "2026-03-01T09:05:00.700000+00:00"),
             ("1772355900", "2026-03-01T09:05:00.000000+00:00"),
             ("1772355900123", "2026-03-01T09:05:00.123000+00:00"),
             ("0", "1970-01-01T00:00:00.000000+00:00"),
         ] {
-            assert_eq!(json(Time::from_text(text)), Some(format!("\"{expected}\"")), "{text}");
+            assert_eq!(
+                json(Time::from_text(text)),
+                Some(format!("\"{expected}\"")),
+                "{text}"
+            );
         }
-        for text in ["infinity", "-infinity", "", "0044-03-15 00:00:00+00 BC", "12000-01-01 00:00:00+00", "yesterday"] {
+        for text in [
+            "infinity",
+            "-infinity",
+            "",
+            "0044-03-15 00:00:00+00 BC",
+            "12000-01-01 00:00:00+00",
+            "yesterday",
+        ] {
             assert_eq!(Time::from_text(text), None, "{text}");
         }
     }
 
     #[test]
     fn dates_have_no_time() {
-        assert_eq!(json(Date::from_text("2026-03-31")), Some("\"2026-03-31\"".into()));
+        assert_eq!(
+            json(Date::from_text("2026-03-31")),
+            Some("\"2026-03-31\"".into())
+        );
         for text in ["infinity", "", "0044-03-15 BC", "31.03.2026"] {
             assert_eq!(Date::from_text(text), None, "{text}");
         }
@@ -225,11 +279,31 @@ mod tests {
 
     #[test]
     fn amounts_keep_their_digits() {
-        for text in ["120.50", "0.00", "-3.10", "12345678901234567890.123456789012345678901", "7", "1e+20"] {
+        for text in [
+            "120.50",
+            "0.00",
+            "-3.10",
+            "12345678901234567890.123456789012345678901",
+            "7",
+            "1e+20",
+        ] {
             assert_eq!(json(Amount::from_text(text)).as_deref(), Some(text));
         }
-        for text in ["NaN", "Infinity", "-Infinity", "", "-", "$120.50", " 1", "1 ", "1,5", "01", "null", "\"1\"", "[1"]
-        {
+        for text in [
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "",
+            "-",
+            "$120.50",
+            " 1",
+            "1 ",
+            "1,5",
+            "01",
+            "null",
+            "\"1\"",
+            "[1",
+        ] {
             assert!(Amount::from_text(text).is_none(), "{text}");
         }
     }
@@ -237,13 +311,20 @@ mod tests {
     #[test]
     fn issues_are_a_json_array_byte_for_byte() {
         for (text, expected) in [
-            (r#"[{"code": "artwork",  "n": 1.50}]"#, r#"[{"code": "artwork",  "n": 1.50}]"#),
+            (
+                r#"[{"code": "artwork",  "n": 1.50}]"#,
+                r#"[{"code": "artwork",  "n": 1.50}]"#,
+            ),
             ("[]", "[]"),
             (" null ", "[]"),
             (r#"{"code": "artwork"}"#, r#"[{"code": "artwork"}]"#),
             (r#""blurred""#, r#"["blurred"]"#),
         ] {
-            assert_eq!(json(Issues::from_text(text)).as_deref(), Some(expected), "{text}");
+            assert_eq!(
+                json(Issues::from_text(text)).as_deref(),
+                Some(expected),
+                "{text}"
+            );
         }
         for text in ["", "[", "blurred", "[] []"] {
             assert!(Issues::from_text(text).is_none(), "{text}");

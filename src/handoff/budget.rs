@@ -115,17 +115,31 @@ impl Counters {
             return false;
         }
         self.webhooks.entry(id).or_insert(webhook);
-        self.change(id, |load| load.add(Load { deliveries: 1, bytes, ..Load::default() }));
+        self.change(id, |load| {
+            load.add(Load {
+                deliveries: 1,
+                bytes,
+                ..Load::default()
+            })
+        });
         true
     }
 
     fn release(&mut self, webhook: Uuid, bytes: usize) {
-        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, ..Load::default() }));
+        self.change(webhook, |load| {
+            load.remove(Load {
+                deliveries: 1,
+                bytes,
+                ..Load::default()
+            })
+        });
     }
 
     /// Changes the load of a webhook and the totals.
     fn change(&mut self, id: Uuid, change: impl Fn(&mut Load)) {
-        let Some(webhook) = self.webhooks.get_mut(&id) else { return };
+        let Some(webhook) = self.webhooks.get_mut(&id) else {
+            return;
+        };
         change(&mut webhook.load);
         change(&mut self.held[webhook.speed as usize]);
         if webhook.load == Load::default() {
@@ -156,20 +170,44 @@ impl Counters {
 
     /// Counts a held delivery as in flight.
     pub fn start(&mut self, webhook: Uuid, permit: Permit) {
-        self.change(webhook, |load| load.add(Load { in_flight: 1, ..permit.load() }));
+        self.change(webhook, |load| {
+            load.add(Load {
+                in_flight: 1,
+                ..permit.load()
+            })
+        });
     }
 
     /// Counts a delivery that was in flight as held again.
     pub fn put_back(&mut self, webhook: Uuid, permit: Permit) {
-        self.change(webhook, |load| load.remove(Load { in_flight: 1, ..permit.load() }));
+        self.change(webhook, |load| {
+            load.remove(Load {
+                in_flight: 1,
+                ..permit.load()
+            })
+        });
     }
 
     /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `permit` what it had at the end.
     pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>, permit: Permit) {
         if let Some(took) = took {
-            self.set_speed(webhook, if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow });
+            self.set_speed(
+                webhook,
+                if took <= RESPONSIVE {
+                    Speed::Responsive
+                } else {
+                    Speed::Slow
+                },
+            );
         }
-        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1, ..permit.load() }));
+        self.change(webhook, |load| {
+            load.remove(Load {
+                deliveries: 1,
+                bytes,
+                in_flight: 1,
+                ..permit.load()
+            })
+        });
     }
 
     /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise receivers that stop answering at the same
@@ -178,7 +216,8 @@ impl Counters {
     pub fn detach(&mut self, webhook: Uuid, permit: Permit, permits: usize) -> bool {
         let Webhook { load, speed } = self.webhook(webhook);
         let limit = speed.share(permits * DETACHED);
-        let detaches = speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
+        let detaches =
+            speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
         if detaches {
             self.change(webhook, |load| {
                 load.remove(permit.load());
@@ -201,7 +240,9 @@ impl Counters {
         };
         let forgotten = remembering.push(id, ()).filter(|(other, ())| *other != id);
         forgetting.pop(&id);
-        if let Some((forgotten, ())) = forgotten.filter(|(other, ())| self.webhook(*other).load == Load::default()) {
+        if let Some((forgotten, ())) =
+            forgotten.filter(|(other, ())| self.webhook(*other).load == Load::default())
+        {
             self.forget_unless_remembered(forgotten);
         }
         if let Some(webhook) = self.webhooks.get_mut(&id) {
@@ -235,23 +276,52 @@ impl Counters {
 
     /// Returns how many deliveries of each webhook a claim may take that visits webhooks after `start_after`, if none is to hold more than
     /// `ahead`, or than its number in `lower`.
-    pub fn claim_limits(&self, ahead: usize, lower: &HashMap<Uuid, usize>, start_after: Uuid) -> ClaimLimits {
+    pub fn claim_limits(
+        &self,
+        ahead: usize,
+        lower: &HashMap<Uuid, usize>,
+        start_after: Uuid,
+    ) -> ClaimLimits {
         let limit = |id: Uuid, webhook: Webhook| {
             let ahead = lower.get(&id).map_or(ahead, |lower| ahead.min(*lower));
-            (id, ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook)))
+            (
+                id,
+                ahead
+                    .saturating_sub(webhook.load.deliveries)
+                    .min(self.free_for(webhook)),
+            )
         };
         let of_others = ahead.min(self.free_for(Webhook::default()));
-        let is_listed = |(_, limit): &(Uuid, usize)| if of_others == 0 { *limit > 0 } else { *limit < of_others };
-        let known = self.webhooks.range((Bound::Excluded(start_after), Bound::Unbounded));
-        let known = known.map(|(id, webhook)| limit(*id, *webhook)).filter(is_listed).take(MAX_CLAIM_LIMITS + 1);
-        let others = lower.keys().filter(|id| **id > start_after && !self.webhooks.contains_key(id));
-        let others = others.map(|id| limit(*id, Webhook::default())).filter(is_listed);
+        let is_listed = |(_, limit): &(Uuid, usize)| {
+            if of_others == 0 {
+                *limit > 0
+            } else {
+                *limit < of_others
+            }
+        };
+        let known = self
+            .webhooks
+            .range((Bound::Excluded(start_after), Bound::Unbounded));
+        let known = known
+            .map(|(id, webhook)| limit(*id, *webhook))
+            .filter(is_listed)
+            .take(MAX_CLAIM_LIMITS + 1);
+        let others = lower
+            .keys()
+            .filter(|id| **id > start_after && !self.webhooks.contains_key(id));
+        let others = others
+            .map(|id| limit(*id, Webhook::default()))
+            .filter(is_listed);
         let mut listed: Vec<(Uuid, usize)> = known.chain(others).collect();
         listed.sort_unstable();
         let is_complete = listed.len() <= MAX_CLAIM_LIMITS;
         listed.truncate(MAX_CLAIM_LIMITS);
         let end_with = listed.last().filter(|_| !is_complete).map(|(id, _)| *id);
-        ClaimLimits { of_others, listed, end_with }
+        ClaimLimits {
+            of_others,
+            listed,
+            end_with,
+        }
     }
 }
 
@@ -311,7 +381,10 @@ mod tests {
         let mut reserved = 0;
         loop {
             let before = reserved;
-            reserved += webhooks.clone().filter(|webhook| budget.reserve(id(*webhook), bytes)).count();
+            reserved += webhooks
+                .clone()
+                .filter(|webhook| budget.reserve(id(*webhook), bytes))
+                .count();
             if reserved == before {
                 return reserved;
             }
@@ -356,14 +429,21 @@ mod tests {
         assert!(!budget.reserve(id(2), 1));
         budget.release(id(1), 2 * CAPACITY_BYTES);
         let counters = budget.counters();
-        assert_eq!((counters.free_bytes(), counters.free()), (CAPACITY_BYTES, CAPACITY));
+        assert_eq!(
+            (counters.free_bytes(), counters.free()),
+            (CAPACITY_BYTES, CAPACITY)
+        );
     }
 
     #[test]
     fn a_hundred_webhooks_leave_budget_for_another() {
         let budget = DeliveryBudget::default();
         fill(&budget, 0..100, 1);
-        assert!(free_for(&budget, id(1_000)) >= 10, "{}", budget.counters().free());
+        assert!(
+            free_for(&budget, id(1_000)) >= 10,
+            "{}",
+            budget.counters().free()
+        );
     }
 
     #[test]
@@ -373,7 +453,10 @@ mod tests {
         deliver(&budget, 30_000..39_000, HANGING);
         let slow = fill(&budget, 30_000..39_000, 1);
         let new = fill(&budget, 10_000..30_000, 1);
-        assert_eq!([slow, slow + new], [Speed::Slow, Speed::Unknown].map(|speed| speed.share(CAPACITY)));
+        assert_eq!(
+            [slow, slow + new],
+            [Speed::Slow, Speed::Unknown].map(|speed| speed.share(CAPACITY))
+        );
         assert_eq!(fill(&budget, 0..5_000, 1), CAPACITY - slow - new);
         assert_eq!(budget.counters().free(), 0);
     }
@@ -398,7 +481,11 @@ mod tests {
         let mut counters = budget.counters();
         counters.start(id(1), Permit::Fresh);
         counters.finish(id(1), 7, HANGING, Permit::Fresh);
-        let one = Load { deliveries: 1, bytes: 8, ..Load::default() };
+        let one = Load {
+            deliveries: 1,
+            bytes: 8,
+            ..Load::default()
+        };
         assert_eq!(counters.held, [Load::default(), Load::default(), one]);
         counters.start(id(1), Permit::Fresh);
         counters.finish(id(1), 8, QUICK, Permit::Fresh);
@@ -413,26 +500,40 @@ mod tests {
         let note_slow = |webhook: usize| {
             assert!(budget.reserve(id(webhook), 1));
             budget.counters().start(id(webhook), Permit::Fresh);
-            let is_detached = budget.counters().detach(id(webhook), Permit::Fresh, PERMITS);
+            let is_detached = budget
+                .counters()
+                .detach(id(webhook), Permit::Fresh, PERMITS);
             budget.counters().note_slow(id(webhook));
             is_detached
         };
         // Unknown webhooks leave a quarter to responsive ones.
         let unknown: Vec<_> = (200..220).map(note_slow).collect();
         let limit = Speed::Unknown.share(PERMITS * DETACHED);
-        assert_eq!(unknown, [vec![true; limit], vec![false; 20 - limit]].concat());
+        assert_eq!(
+            unknown,
+            [vec![true; limit], vec![false; 20 - limit]].concat()
+        );
         assert_eq!([1, 1, 2, 3].map(note_slow), [true, false, true, false]);
         let mut counters = budget.counters();
         let permits = |counters: &Counters| counters.total(Load::permits);
-        assert_eq!((counters.in_flight(), permits(&counters)), (24, 24 - PERMITS * DETACHED));
+        assert_eq!(
+            (counters.in_flight(), permits(&counters)),
+            (24, 24 - PERMITS * DETACHED)
+        );
         // A quick answer to another request makes the webhook responsive. Its slow request still has no permit.
         counters.finish(id(1), 1, QUICK, Permit::Fresh);
         assert_eq!(counters.speed(id(1)), Speed::Responsive);
-        assert_eq!((permits(&counters), counters.webhook(id(1)).load.detached), (23 - PERMITS * DETACHED, 1));
+        assert_eq!(
+            (permits(&counters), counters.webhook(id(1)).load.detached),
+            (23 - PERMITS * DETACHED, 1)
+        );
         counters.finish(id(1), 1, HANGING, Permit::None);
         assert_eq!(counters.speed(id(1)), Speed::Slow);
         let detached = counters.total(|load| load.detached);
-        assert_eq!((permits(&counters), detached), (23 - PERMITS * DETACHED, PERMITS * DETACHED - 1));
+        assert_eq!(
+            (permits(&counters), detached),
+            (23 - PERMITS * DETACHED, PERMITS * DETACHED - 1)
+        );
         drop(counters);
         assert!(!note_slow(1), "it is known to be slow");
         assert!(note_slow(5));
@@ -449,7 +550,11 @@ mod tests {
             counters.start(id(webhook), Permit::Fresh);
             counters.suspect(id(webhook), owner, LIMIT)
         };
-        let finish = |webhook: usize, took| budget.counters().finish(id(webhook), 1, took, Permit::Fresh);
+        let finish = |webhook: usize, took| {
+            budget
+                .counters()
+                .finish(id(webhook), 1, took, Permit::Fresh)
+        };
 
         // As many as the owner may have, each with several slow requests.
         for webhook in (0..LIMIT).chain(0..LIMIT) {
@@ -463,7 +568,10 @@ mod tests {
         budget.counters().put_back(id(LIMIT), Permit::Fresh);
         assert_eq!(budget.counters().in_flight_of(id(LIMIT)), 0);
         budget.counters().start(id(LIMIT), Permit::Fresh);
-        assert!(!budget.counters().suspect(id(LIMIT), &owner, LIMIT), "it is slow already");
+        assert!(
+            !budget.counters().suspect(id(LIMIT), &owner, LIMIT),
+            "it is slow already"
+        );
         finish(LIMIT, QUICK);
         assert_eq!(budget.counters().speed(id(LIMIT)), Speed::Responsive);
     }
@@ -475,18 +583,30 @@ mod tests {
         deliver(&budget, 3..5, HANGING);
         assert!(budget.reserve(id(2), 1) && budget.reserve(id(10), 1));
         let limits = || {
-            let mut limits = budget.counters().claim_limits(16, &HashMap::from([(id(1), 5)]), Uuid::nil());
+            let mut limits =
+                budget
+                    .counters()
+                    .claim_limits(16, &HashMap::from([(id(1), 5)]), Uuid::nil());
             limits.listed.sort_unstable();
             (limits.of_others, limits.listed, limits.end_with)
         };
-        assert_eq!(limits(), (16, vec![(id(1), 5), (id(2), 15), (id(10), 15)], None));
+        assert_eq!(
+            limits(),
+            (16, vec![(id(1), 5), (id(2), 15), (id(10), 15)], None)
+        );
         // Slow webhooks are listed once their share is used up.
         deliver(&budget, 100_000..109_000, HANGING);
         fill(&budget, 100_000..109_000, 1);
         let counters = budget.counters();
-        let ClaimLimits { of_others, listed, end_with } = counters.claim_limits(16, &HashMap::new(), id(2));
+        let ClaimLimits {
+            of_others,
+            listed,
+            end_with,
+        } = counters.claim_limits(16, &HashMap::new(), id(2));
         assert_eq!((of_others, listed.len()), (16, MAX_CLAIM_LIMITS));
-        assert!(listed[..2] == [(id(3), 0), (id(4), 0)] && end_with == listed.last().map(|(id, _)| *id));
+        assert!(
+            listed[..2] == [(id(3), 0), (id(4), 0)] && end_with == listed.last().map(|(id, _)| *id)
+        );
         drop(counters);
         fill(&budget, 10..20_000, 1);
         assert_eq!(limits(), (0, vec![(id(1), 5), (id(2), 15)], None));

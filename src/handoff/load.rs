@@ -69,7 +69,14 @@ pub enum Permit {
 
 impl Permit {
     pub fn load(self) -> Load {
-        let (detached, retries) = (usize::from(self == Permit::None), usize::from(self == Permit::Retry));
-        Load { detached, retries, ..Load::default() }
+        let (detached, retries) = (
+            usize::from(self == Permit::None),
+            usize::from(self == Permit::Retry),
+        );
+        Load {
+            detached,
+            retries,
+            ..Load::default()
+        }
     }
 }

@@ -21,7 +21,10 @@ pub struct Owners {
 
 impl Default for Owners {
     fn default() -> Self {
-        Owners { of_new: HashMap::new(), slow: LruCache::new(REMEMBERED) }
+        Owners {
+            of_new: HashMap::new(),
+            slow: LruCache::new(REMEMBERED),
+        }
     }
 }
 

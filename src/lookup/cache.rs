@@ -10,7 +10,9 @@ use std::sync::Arc;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
 use crate::domain::ledger::{LedgerChanges, State};
-use crate::domain::table::{Table, label, outlet, release, track, transcoder_queue_file as file, user_addon};
+use crate::domain::table::{
+    Table, label, outlet, release, track, transcoder_queue_file as file, user_addon,
+};
 use crate::events::{Release, TranscodedFile};
 use crate::store::addons::UserAddon;
 use crate::weighted_lru::WeightedLru;
@@ -49,7 +51,12 @@ impl Cache {
             let text = |column| row.text(column).map(str::to_owned);
             let (cat, title) = (text(release::cat), text(release::title));
             let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
-            Some(Arc::new(Release { label_id, cat, title, pre_review_hold }))
+            Some(Arc::new(Release {
+                label_id,
+                cat,
+                title,
+                pre_review_hold,
+            }))
         });
         Some(release)
     }
@@ -77,14 +84,19 @@ impl Cache {
             let row = self.row(Table::TranscoderQueueFile, id)??;
             let asset_type_id = row.int(file::asset_type_id).unwrap_or_default();
             let status = row.text(file::status).unwrap_or_default().to_owned();
-            files.push(TranscodedFile { asset_type_id, status });
+            files.push(TranscodedFile {
+                asset_type_id,
+                status,
+            });
         }
         Some(files.into())
     }
 
     pub fn has_addon(&self, user: &UserId, addon: Addon) -> Option<bool> {
         let mut addons = self.addons.borrow_mut();
-        let known = addons.get(user).map(|addons| addons.contains_key(addon.as_str()));
+        let known = addons
+            .get(user)
+            .map(|addons| addons.contains_key(addon.as_str()));
         known.or_else(|| self.emptied.contains(&Table::UserAddon).then_some(false))
     }
 
@@ -124,15 +136,28 @@ impl Cache {
     /// Adds the add-ons that `users` have. Cached ones are newer and stay.
     pub fn addons_fetched(&mut self, users: &[String], found: &[UserAddon]) {
         let mut by_user: HashMap<&str, Addons> = HashMap::new();
-        for UserAddon { user, addon, copies } in found {
-            *by_user.entry(user).or_default().entry(addon.as_str().into()).or_default() += copies;
+        for UserAddon {
+            user,
+            addon,
+            copies,
+        } in found
+        {
+            *by_user
+                .entry(user)
+                .or_default()
+                .entry(addon.as_str().into())
+                .or_default() += copies;
         }
         for user in users {
             let id = UserId(user.as_str().into());
             if self.has_addons_of(&id) {
                 continue;
             }
-            let addons = if self.emptied.contains(&Table::UserAddon) { None } else { by_user.remove(user.as_str()) };
+            let addons = if self.emptied.contains(&Table::UserAddon) {
+                None
+            } else {
+                by_user.remove(user.as_str())
+            };
             self.put_addons(id, addons.unwrap_or_default());
         }
     }
@@ -157,7 +182,10 @@ impl Cache {
             self.add_fetched(TABLE, row);
             let Some(id) = row.id() else { continue };
             // The row as of the current change may belong to another entry, or be gone.
-            let parent = self.row(TABLE, id).flatten().and_then(|row| row.int(file::transcoder_queue_id));
+            let parent = self
+                .row(TABLE, id)
+                .flatten()
+                .and_then(|row| row.int(file::transcoder_queue_id));
             if let Some(parent) = parent {
                 of_entries.entry(parent).or_default().insert(id);
             }
@@ -180,7 +208,9 @@ impl Cache {
             return;
         }
         match &change.operation {
-            Operation::Insert { new } | Operation::Replace { new, .. } => self.learn(table, new, changes),
+            Operation::Insert { new } | Operation::Replace { new, .. } => {
+                self.learn(table, new, changes)
+            }
             Operation::Update { old, new } => {
                 if let Some(old) = old.as_ref().filter(|old| old.id() != new.id()) {
                     self.remove(table, old, changes);
@@ -227,7 +257,10 @@ impl Cache {
         if let Some(Some(known)) = &known {
             row.fill_from(known);
         }
-        if known.as_ref().is_some_and(|known| known.as_deref() == Some(&row)) {
+        if known
+            .as_ref()
+            .is_some_and(|known| known.as_deref() == Some(&row))
+        {
             return;
         }
         let Some(state) = State::of_looked_up(table, &row) else {
@@ -250,8 +283,12 @@ impl Cache {
     /// Replaces a row, also in the lists of files.
     fn put(&mut self, table: Table, id: i64, row: Option<Tuple>) {
         if table == Table::TranscoderQueueFile {
-            let parent = |row: Option<&Tuple>| row.and_then(|row| row.int(file::transcoder_queue_id));
-            let (before, after) = (parent(self.row(table, id).flatten().as_deref()), parent(row.as_ref()));
+            let parent =
+                |row: Option<&Tuple>| row.and_then(|row| row.int(file::transcoder_queue_id));
+            let (before, after) = (
+                parent(self.row(table, id).flatten().as_deref()),
+                parent(row.as_ref()),
+            );
             if let Some(entry) = before.filter(|_| before != after) {
                 self.change_files(entry, |files| {
                     files.remove(&id);
@@ -275,7 +312,9 @@ impl Cache {
 
     fn put_row(&mut self, table: Table, id: i64, row: Option<Tuple>) {
         let weight = ENTRY_OVERHEAD + row.as_ref().map_or(0, weight);
-        self.rows.get_mut().put((table, id), row.map(Arc::new), weight);
+        self.rows
+            .get_mut()
+            .put((table, id), row.map(Arc::new), weight);
     }
 
     fn put_files(&mut self, entry: i64, files: BTreeSet<i64>) {
@@ -317,19 +356,27 @@ pub enum AddonChange<'a> {
 impl<'a> AddonChange<'a> {
     /// Returns what an operation takes, and which add-on it then gives to which user. An update without an old row leaves both alone.
     pub fn of(operation: &'a Operation) -> (AddonChange<'a>, Option<(&'a str, &'a str)>) {
-        let given = |row: &'a Tuple| row.text(user_addon::user_id).zip(row.text(user_addon::addon));
+        let given = |row: &'a Tuple| {
+            row.text(user_addon::user_id)
+                .zip(row.text(user_addon::addon))
+        };
         match operation {
             Operation::Insert { new } => (AddonChange::None, given(new)),
             // A replaced row follows its deletion.
             Operation::Replace { new, .. } => (AddonChange::None, given(new)),
-            Operation::Update { old: Some(old), new } => (AddonChange::taken(old), given(new)),
+            Operation::Update {
+                old: Some(old),
+                new,
+            } => (AddonChange::taken(old), given(new)),
             Operation::Delete { old } => (AddonChange::taken(old), None),
             Operation::Update { old: None, .. } | Operation::Truncate => (AddonChange::None, None),
         }
     }
 
     fn taken(old: &'a Tuple) -> AddonChange<'a> {
-        let Some(user) = old.text(user_addon::user_id) else { return AddonChange::None };
+        let Some(user) = old.text(user_addon::user_id) else {
+            return AddonChange::None;
+        };
         match old.get(user_addon::addon) {
             Datum::Text(addon) => AddonChange::One(user, addon),
             Datum::Absent => AddonChange::All(user),
@@ -344,7 +391,9 @@ fn reduced(table: Table, row: &Tuple) -> Tuple {
     for column in std::iter::once(crate::domain::table::ID).chain(table.looked_up_columns()) {
         let most = table.most_characters(table.columns()[usize::from(column.0)]);
         let value = match row.text(column).zip(most) {
-            Some((text, most)) if text.len() > most => Datum::text(text.chars().take(most).collect::<String>()),
+            Some((text, most)) if text.len() > most => {
+                Datum::text(text.chars().take(most).collect::<String>())
+            }
             _ => row.get(column).clone(),
         };
         reduced.set(column, value);
@@ -354,7 +403,9 @@ fn reduced(table: Table, row: &Tuple) -> Tuple {
 
 /// How much memory a row takes, in bytes. An estimate.
 fn weight(row: &Tuple) -> usize {
-    let values = row.iter().map(|(_, value)| size_of::<Datum>() + value.as_str().map_or(0, str::len));
+    let values = row
+        .iter()
+        .map(|(_, value)| size_of::<Datum>() + value.as_str().map_or(0, str::len));
     size_of::<Tuple>() + values.sum::<usize>()
 }
 
@@ -364,7 +415,10 @@ fn weight_of_files(files: &BTreeSet<i64>) -> usize {
 }
 
 fn weight_of_addons(user: &UserId, addons: &Addons) -> usize {
-    let texts: usize = addons.keys().map(|addon| size_of::<(Box<str>, i32)>() + addon.len()).sum();
+    let texts: usize = addons
+        .keys()
+        .map(|addon| size_of::<(Box<str>, i32)>() + addon.len())
+        .sum();
     ENTRY_OVERHEAD + user.0.len() + texts
 }
 

@@ -13,7 +13,8 @@ use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 use crate::postgres::{
-    self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, logged, quote_identifier, quote_qualified,
+    self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, logged, quote_identifier,
+    quote_qualified,
 };
 use crate::retry::Backoff;
 use crate::store::StoreError;
@@ -35,17 +36,32 @@ pub enum LookupError {
     #[error("the primary: looking up {0}: no answer within {1:?}")]
     Silent(&'static str, Duration),
     #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
-    Query { table: &'static str, source: tokio_postgres::Error },
+    Query {
+        table: &'static str,
+        source: tokio_postgres::Error,
+    },
     #[error(
         "column {column} of {table} is gone: restore it, or name another column in source.tables.{key}.columns.{reference} and \
          restart"
     )]
-    ColumnGone { table: String, column: String, key: &'static str, reference: &'static str },
-    #[error("table {table} is gone: restore it, or name another table in source.tables.{key}.table and restart")]
+    ColumnGone {
+        table: String,
+        column: String,
+        key: &'static str,
+        reference: &'static str,
+    },
+    #[error(
+        "table {table} is gone: restore it, or name another table in source.tables.{key}.table and restart"
+    )]
     TableGone { table: String, key: &'static str },
     #[error("source.lookups.{table}: its rows must have the column {column}")]
-    LookupLacksColumn { table: &'static str, column: &'static str },
-    #[error("the primary does not show a committed transaction within {0:?}: does a synchronous standby keep up?")]
+    LookupLacksColumn {
+        table: &'static str,
+        column: &'static str,
+    },
+    #[error(
+        "the primary does not show a committed transaction within {0:?}: does a synchronous standby keep up?"
+    )]
     Invisible(Duration),
     #[error(
         "source.url leads to a server on timeline {found}, but changes are read on the later timeline {known}: remove the server that was \
@@ -69,7 +85,9 @@ impl LookupError {
             | LookupError::Replaced { .. }
             | LookupError::Unanswered(_) => true,
             // What is missing must be restored, but no restart is needed afterwards.
-            LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
+            LookupError::Query { .. }
+            | LookupError::ColumnGone { .. }
+            | LookupError::TableGone { .. } => true,
             LookupError::LookupLacksColumn { .. } => false,
         }
     }
@@ -163,9 +181,9 @@ impl Session {
         loop {
             let (began, rows) = self.read_in(&begin, table, query, parameters).await?;
             let shows = |message: &SimpleQueryMessage| match message {
-                SimpleQueryMessage::Row(row) => {
-                    row.get("snapshot").is_some_and(|snapshot| Snapshot::from(snapshot).has_ended(transaction))
-                }
+                SimpleQueryMessage::Row(row) => row
+                    .get("snapshot")
+                    .is_some_and(|snapshot| Snapshot::from(snapshot).has_ended(transaction)),
                 _ => false,
             };
             if began.iter().any(shows) {
@@ -204,7 +222,8 @@ impl Session {
         // Also if the caller stops waiting: its limit may be shorter.
         self.is_silent = true;
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
-        let (began, rows, committed) = answers.map_err(|_| LookupError::Silent(table, ANSWER_TIMEOUT))?;
+        let (began, rows, committed) =
+            answers.map_err(|_| LookupError::Silent(table, ANSWER_TIMEOUT))?;
         self.is_silent = false;
         let began = began.map_err(failed)?;
         let rows = rows.map_err(failed)?;
@@ -216,7 +235,14 @@ impl Session {
 impl Primary {
     pub fn new(url: &str, source: &config::Source) -> Primary {
         let (mappings, custom) = (source.tables.clone(), source.lookups.clone());
-        Primary { url: url.to_owned(), mappings, custom, timeline: 0, chunk: MAX_CHUNK, session: None }
+        Primary {
+            url: url.to_owned(),
+            mappings,
+            custom,
+            timeline: 0,
+            chunk: MAX_CHUNK,
+            session: None,
+        }
     }
 
     /// Refuses servers on timelines before this one: a failover has replaced them.
@@ -228,7 +254,12 @@ impl Primary {
     ///
     /// Keys are asked for in chunks. A chunk that the server refuses because of its data, or does not answer in time, is halved, so that
     /// one row or one slow expression holds up nothing else.
-    pub async fn rows(&mut self, table: Table, keys: &[String], after: Option<u32>) -> Result<Fetched, LookupError> {
+    pub async fn rows(
+        &mut self,
+        table: Table,
+        keys: &[String],
+        after: Option<u32>,
+    ) -> Result<Fetched, LookupError> {
         let mut fetched = Fetched::default();
         let mut pending: Vec<&[String]> = vec![keys];
         while let Some(keys) = pending.pop() {
@@ -278,7 +309,11 @@ impl Primary {
         let session = self.session().await?;
         let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&keys, Type::TEXT_ARRAY)];
         let rows = match after {
-            Some(transaction) => session.read_after(transaction, table.name(), &query, &parameters).await,
+            Some(transaction) => {
+                session
+                    .read_after(transaction, table.name(), &query, &parameters)
+                    .await
+            }
             None => session.read(table.name(), &query, &parameters).await,
         };
         // The table may have changed: the query is built again, which finds out.
@@ -287,11 +322,16 @@ impl Primary {
         for row in rows {
             let mut tuple = Tuple::absent(table);
             for (index, name) in table.columns().iter().enumerate() {
-                let value: Option<&str> = row
-                    .try_get(*name)
-                    .map_err(|_| LookupError::LookupLacksColumn { table: table.name(), column: name })?;
+                let value: Option<&str> =
+                    row.try_get(*name)
+                        .map_err(|_| LookupError::LookupLacksColumn {
+                            table: table.name(),
+                            column: name,
+                        })?;
                 let value = match value {
-                    Some(text) => Datum::text(self.mappings.value(table, name, text).unwrap_or(text)),
+                    Some(text) => {
+                        Datum::text(self.mappings.value(table, name, text).unwrap_or(text))
+                    }
                     None => Datum::Null,
                 };
                 tuple.set(Column(index as u8), value);
@@ -302,11 +342,22 @@ impl Primary {
     }
 
     async fn session(&mut self) -> Result<&mut Session, LookupError> {
-        if self.session.as_ref().is_none_or(|session| session.is_silent || session.client.is_closed()) {
+        if self
+            .session
+            .as_ref()
+            .is_none_or(|session| session.is_silent || session.client.is_closed())
+        {
             let client = postgres::connect(&self.url).await?;
-            let mut session = Session { client, timeline: None, queries: HashMap::new(), is_silent: false };
+            let mut session = Session {
+                client,
+                timeline: None,
+                queries: HashMap::new(),
+                is_silent: false,
+            };
             let rows = session.read("the timeline", TIMELINE, &[]).await?;
-            let timeline = rows.first().and_then(|row| row.get::<_, Option<&str>>("timeline"));
+            let timeline = rows
+                .first()
+                .and_then(|row| row.get::<_, Option<&str>>("timeline"));
             session.timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok());
             self.session = Some(session);
         }
@@ -314,9 +365,15 @@ impl Primary {
         if let Some(found) = found.filter(|found| *found < self.timeline) {
             // The next connection may lead to another host.
             self.session = None;
-            return Err(LookupError::Replaced { found, known: self.timeline });
+            return Err(LookupError::Replaced {
+                found,
+                known: self.timeline,
+            });
         }
-        Ok(self.session.as_mut().expect("created above if it was missing"))
+        Ok(self
+            .session
+            .as_mut()
+            .expect("created above if it was missing"))
     }
 
     async fn query(&mut self, table: Table) -> Result<String, LookupError> {
@@ -332,11 +389,16 @@ impl Primary {
                     .iter()
                     .map(|name| {
                         let quoted = quote_identifier(name);
-                        let text = limited(format!("found.{quoted}::text"), table.most_characters(name));
+                        let text =
+                            limited(format!("found.{quoted}::text"), table.most_characters(name));
                         format!("{text} as {quoted}")
                     })
                     .collect();
-                format!("select {} from ({}) as found", columns.join(", "), sql.trim().trim_end_matches(';'))
+                format!(
+                    "select {} from ({}) as found",
+                    columns.join(", "),
+                    sql.trim().trim_end_matches(';')
+                )
             }
             None => self.mapped_query(table).await?,
         };
@@ -347,17 +409,31 @@ impl Primary {
     async fn mapped_query(&mut self, table: Table) -> Result<String, LookupError> {
         let (schema, name) = self.mappings.qualified_name(table);
         let session = self.session().await?;
-        let rows = session.read(table.name(), COLUMN_TYPES, &[(&schema, Type::TEXT), (&name, Type::TEXT)]).await?;
+        let rows = session
+            .read(
+                table.name(),
+                COLUMN_TYPES,
+                &[(&schema, Type::TEXT), (&name, Type::TEXT)],
+            )
+            .await?;
         let types: HashMap<&str, &str> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let full_name = || format!("{schema}.{name}");
         if types.is_empty() {
-            return Err(LookupError::TableGone { table: full_name(), key: table.name() });
+            return Err(LookupError::TableGone {
+                table: full_name(),
+                key: table.name(),
+            });
         }
         for reference in self.mappings.stored(table) {
             let column = self.mappings.column(table, reference);
             if !types.contains_key(column) {
                 let (column, key) = (column.to_owned(), table.name());
-                return Err(LookupError::ColumnGone { table: full_name(), column, key, reference });
+                return Err(LookupError::ColumnGone {
+                    table: full_name(),
+                    column,
+                    key,
+                    reference,
+                });
             }
         }
         let key = self.mappings.column(table, key_column(table));
@@ -372,22 +448,45 @@ impl Primary {
             .map(|column| {
                 let value = match self.mappings.computed(table, column) {
                     Some(expression) => format!("({expression})::text"),
-                    None => logged(&format!("this.{}", quote_identifier(self.mappings.column(table, column)))),
+                    None => logged(&format!(
+                        "this.{}",
+                        quote_identifier(self.mappings.column(table, column))
+                    )),
                 };
-                format!("{} as {}", limited(value, table.most_characters(column)), quote_identifier(column))
+                format!(
+                    "{} as {}",
+                    limited(value, table.most_characters(column)),
+                    quote_identifier(column)
+                )
             })
             .collect();
-        let (columns, full_name, key) = (columns.join(", "), quote_qualified(&schema, &name), quote_identifier(key));
-        let names = [("columns", &*columns), ("table", &*full_name), ("key", &*key), ("key_type", key_type)];
+        let (columns, full_name, key) = (
+            columns.join(", "),
+            quote_qualified(&schema, &name),
+            quote_identifier(key),
+        );
+        let names = [
+            ("columns", &*columns),
+            ("table", &*full_name),
+            ("key", &*key),
+            ("key_type", key_type),
+        ];
         Ok(fill(LOOKUP, &names))
     }
 }
 
 /// Runs each query that uses the platform's own SQL, without keys, to find errors before anything depends on it.
-pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Result<(), LookupError>)> {
+pub async fn try_queries(
+    url: &str,
+    source: &config::Source,
+) -> Vec<(Table, Result<(), LookupError>)> {
     let mut primary = Primary::new(url, source);
     let mut tried = Vec::new();
-    for table in Table::ALL.iter().copied().filter(|table| uses_own_sql(source, *table)) {
+    for table in Table::ALL
+        .iter()
+        .copied()
+        .filter(|table| uses_own_sql(source, *table))
+    {
         tried.push((table, primary.rows(table, &[], None).await.map(drop)));
     }
     tried

@@ -34,11 +34,25 @@ use fetch::{Fetched, Primary};
 const ROWS_AT_ONCE: usize = 200;
 
 /// The documented distribution statuses. The configuration can add others.
-const DISTRIBUTION_STATUSES: [&str; 8] =
-    ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
+const DISTRIBUTION_STATUSES: [&str; 8] = [
+    "scheduled",
+    "transcoding",
+    "batched",
+    "complete",
+    "error",
+    "fault",
+    "rejected",
+    "batch_exception",
+];
 
 /// The tables that rules look up by id.
-const LOOKED_UP: [Table; 5] = [Table::Release, Table::Label, Table::Outlet, Table::Track, Table::TranscoderQueueFile];
+const LOOKED_UP: [Table; 5] = [
+    Table::Release,
+    Table::Label,
+    Table::Outlet,
+    Table::Track,
+    Table::TranscoderQueueFile,
+];
 
 pub struct Lookups {
     primary: Primary,
@@ -61,8 +75,14 @@ pub struct Lookups {
 impl Lookups {
     pub fn new(url: &str, source: &config::Source, store: Store) -> Lookups {
         let configured = source.distribution_statuses.iter().map(String::as_str);
-        let mapped = source.tables.meanings(Table::DistroQueue, column_name(Table::DistroQueue, distro_queue::status));
-        let known = DISTRIBUTION_STATUSES.into_iter().chain(configured).chain(mapped);
+        let mapped = source.tables.meanings(
+            Table::DistroQueue,
+            column_name(Table::DistroQueue, distro_queue::status),
+        );
+        let known = DISTRIBUTION_STATUSES
+            .into_iter()
+            .chain(configured)
+            .chain(mapped);
         Lookups {
             primary: Primary::new(url, source),
             store,
@@ -82,14 +102,20 @@ impl Lookups {
 
     /// Creates lookups for a repair, which compares current rows: the store has those of the checkpoint.
     pub fn for_repair(url: &str, source: &config::Source, store: Store) -> Lookups {
-        Lookups { mappings: Vec::new(), ..Lookups::new(url, source, store) }
+        Lookups {
+            mappings: Vec::new(),
+            ..Lookups::new(url, source, store)
+        }
     }
 
     /// Connects to the primary and runs each of its queries without keys, so that the first event does not wait for the connection and the
     /// columns' types.
     pub async fn warm_up(&mut self) -> Result<(), LookupError> {
         let stored = self.stored_tables().await?;
-        for table in LOOKED_UP.into_iter().filter(|table| !stored.contains(table)) {
+        for table in LOOKED_UP
+            .into_iter()
+            .filter(|table| !stored.contains(table))
+        {
             self.primary.rows(table, &[], None).await?;
         }
         Ok(())
@@ -99,7 +125,8 @@ impl Lookups {
     /// again.
     pub async fn set_incomplete(&mut self, incomplete: bool) -> Result<(), LookupError> {
         if incomplete && !self.stored_tables().await?.is_empty() {
-            self.forget_stored(Table::ALL.iter().copied().collect()).await?;
+            self.forget_stored(Table::ALL.iter().copied().collect())
+                .await?;
         }
         Ok(())
     }
@@ -116,7 +143,10 @@ impl Lookups {
         let copied = self.store.lookup_tables().await?;
         let mut stored = HashSet::new();
         let mut outdated = HashSet::new();
-        for (table, mapping) in Table::ALL.iter().filter_map(|table| Some((*table, copied.get(&table.number()?)?))) {
+        for (table, mapping) in Table::ALL
+            .iter()
+            .filter_map(|table| Some((*table, copied.get(&table.number()?)?)))
+        {
             let is_current = self.mappings.contains(&(table, mapping.clone()));
             if is_current {
                 stored.insert(table)
@@ -146,7 +176,9 @@ impl Lookups {
     }
 
     fn is_stored(&self, table: Table) -> bool {
-        self.stored.as_ref().is_some_and(|stored| stored.contains(&table))
+        self.stored
+            .as_ref()
+            .is_some_and(|stored| stored.contains(&table))
     }
 
     /// Prepares for changes that continue from a checkpoint. Drops everything unless the last changes that were applied end there: what is
@@ -192,7 +224,8 @@ impl Lookups {
         }
         let entries = changed.entries(&self.cache);
         if !entries.is_empty() {
-            self.fetch_files(&entries.into_iter().collect::<Vec<_>>()).await?;
+            self.fetch_files(&entries.into_iter().collect::<Vec<_>>())
+                .await?;
         }
         if !changed.users.is_empty() {
             self.fetch_addons(&changed.users).await?;
@@ -202,20 +235,30 @@ impl Lookups {
 
     async fn fetch_stored(&mut self, table: Table, ids: &[i64]) -> Result<(), LookupError> {
         for ids in ids.chunks(ROWS_AT_ONCE) {
-            let found = self.store.in_time(ANSWER_TIMEOUT, self.store.lookup_rows(table, ids)).await?;
+            let found = self
+                .store
+                .in_time(ANSWER_TIMEOUT, self.store.lookup_rows(table, ids))
+                .await?;
             self.cache.fetched(table, ids, &rows_of(table, &found));
         }
         Ok(())
     }
 
     async fn fetch_files(&mut self, entries: &[i64]) -> Result<(), LookupError> {
-        let found = self.store.in_time(ANSWER_TIMEOUT, self.store.files_of(entries)).await?;
-        self.cache.files_fetched(entries, &rows_of(Table::TranscoderQueueFile, &found));
+        let found = self
+            .store
+            .in_time(ANSWER_TIMEOUT, self.store.files_of(entries))
+            .await?;
+        self.cache
+            .files_fetched(entries, &rows_of(Table::TranscoderQueueFile, &found));
         Ok(())
     }
 
     async fn fetch_addons(&mut self, users: &[String]) -> Result<(), LookupError> {
-        let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(users)).await?;
+        let found = self
+            .store
+            .in_time(ANSWER_TIMEOUT, self.store.addons(users))
+            .await?;
         self.cache.addons_fetched(users, &found);
         Ok(())
     }
@@ -225,12 +268,19 @@ impl Lookups {
         if self.rows.is_empty() {
             return Cow::Borrowed(change);
         }
-        let (_, Some(new)) = rows(&change.operation) else { return Cow::Borrowed(change) };
-        let found = new.id().and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
-        let Some(found) = found else { return Cow::Borrowed(change) };
+        let (_, Some(new)) = rows(&change.operation) else {
+            return Cow::Borrowed(change);
+        };
+        let found = new
+            .id()
+            .and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
+        let Some(found) = found else {
+            return Cow::Borrowed(change);
+        };
         let mut completed = change.clone();
-        if let Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } =
-            &mut completed.operation
+        if let Operation::Insert { new }
+        | Operation::Update { new, .. }
+        | Operation::Replace { new, .. } = &mut completed.operation
         {
             new.fill_from(found);
         }
@@ -256,7 +306,11 @@ impl Lookups {
 
     /// Fetches and caches all of `keys`. Rows that do not exist are cached as absent. Rows of the primary are not older than the commit of
     /// `transaction`.
-    pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
+    pub async fn fetch(
+        &mut self,
+        keys: &HashSet<LookupKey>,
+        transaction: Option<u32>,
+    ) -> Result<(), LookupError> {
         for ((table, is_changed_row), wanted) in by_table(keys) {
             if self.is_stored(table) && !is_changed_row {
                 let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
@@ -271,11 +325,15 @@ impl Lookups {
             let known = |key: &String| !failed.iter().any(|(failed, _)| failed == key);
             let wanted: Vec<String> = wanted.into_iter().filter(known).collect();
             let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
-            self.failed.extend(failed.into_iter().map(|(key, error)| ((table, key), error)));
+            self.failed
+                .extend(failed.into_iter().map(|(key, error)| ((table, key), error)));
             match table {
                 _ if is_changed_row => {
                     self.rows.extend(ids.iter().map(|id| ((table, *id), None)));
-                    self.rows.extend(rows.into_iter().filter_map(|row| Some(((table, row.id()?), Some(row)))));
+                    self.rows.extend(
+                        rows.into_iter()
+                            .filter_map(|row| Some(((table, row.id()?), Some(row)))),
+                    );
                 }
                 Table::UserAddon => {
                     let found: Vec<UserAddon> = rows.iter().filter_map(addon_of).collect();
@@ -306,14 +364,20 @@ impl Changed {
         let table = change.table;
         let (old, new) = rows(&change.operation);
         if table == Table::UserAddon {
-            let named = old.into_iter().chain(new).filter_map(|row| row.text(user_addon::user_id));
+            let named = old
+                .into_iter()
+                .chain(new)
+                .filter_map(|row| row.text(user_addon::user_id));
             let unknown = named.filter(|user| !cache.has_addons_of(&UserId((*user).into())));
             self.users.extend(unknown.map(str::to_owned));
             return;
         }
         let is_file = table == Table::TranscoderQueueFile;
-        let is_partial =
-            new.is_some_and(|new| table.looked_up_columns().any(|column| *new.get(column) == Datum::Absent));
+        let is_partial = new.is_some_and(|new| {
+            table
+                .looked_up_columns()
+                .any(|column| *new.get(column) == Datum::Absent)
+        });
         for id in old.into_iter().chain(new).filter_map(Tuple::id) {
             if is_file {
                 self.files.insert(id);
@@ -322,7 +386,9 @@ impl Changed {
                 self.rows.entry(table).or_default().push(id);
             }
         }
-        let parent = new.filter(|_| is_file).and_then(|new| new.int(transcoder_queue_file::transcoder_queue_id));
+        let parent = new
+            .filter(|_| is_file)
+            .and_then(|new| new.int(transcoder_queue_file::transcoder_queue_id));
         self.entries.extend(parent);
     }
 
@@ -339,12 +405,21 @@ impl Changed {
 }
 
 fn rows_of(table: Table, found: &[LedgerRow]) -> Vec<Tuple> {
-    found.iter().filter_map(|row| row.state.looked_up_row(table, row.id)).collect()
+    found
+        .iter()
+        .filter_map(|row| row.state.looked_up_row(table, row.id))
+        .collect()
 }
 
 fn addon_of(row: &Tuple) -> Option<UserAddon> {
-    let (user, addon) = row.text(user_addon::user_id).zip(row.text(user_addon::addon))?;
-    Some(UserAddon { user: user.to_owned(), addon: addon.to_owned(), copies: 1 })
+    let (user, addon) = row
+        .text(user_addon::user_id)
+        .zip(row.text(user_addon::addon))?;
+    Some(UserAddon {
+        user: user.to_owned(),
+        addon: addon.to_owned(),
+        copies: 1,
+    })
 }
 
 /// Returns the row before and after an operation, if there is one.
@@ -379,30 +454,45 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
 
 impl Facts for Lookups {
     fn release(&self, id: i64) -> Fact<std::sync::Arc<Release>> {
-        let release = self.cache.release(id).ok_or(NoEvent::Lookup(LookupKey::Release(id)))?;
+        let release = self
+            .cache
+            .release(id)
+            .ok_or(NoEvent::Lookup(LookupKey::Release(id)))?;
         release.ok_or(NoEvent::Unrouted("release_not_found"))
     }
 
     fn label_owner(&self, label: i64) -> Fact<Option<UserId>> {
-        let owner = self.cache.label_owner(label).ok_or(NoEvent::Lookup(LookupKey::Label(label)))?;
+        let owner = self
+            .cache
+            .label_owner(label)
+            .ok_or(NoEvent::Lookup(LookupKey::Label(label)))?;
         owner.ok_or(NoEvent::Unrouted("label_not_found"))
     }
 
     fn outlet_name(&self, outlet: i64) -> Fact<Option<std::sync::Arc<str>>> {
-        self.cache.outlet_name(outlet).ok_or(NoEvent::Lookup(LookupKey::Outlet(outlet)))
+        self.cache
+            .outlet_name(outlet)
+            .ok_or(NoEvent::Lookup(LookupKey::Outlet(outlet)))
     }
 
     fn track_release(&self, track: i64) -> Fact<i64> {
-        let release = self.cache.track_release(track).ok_or(NoEvent::Lookup(LookupKey::Track(track)))?;
+        let release = self
+            .cache
+            .track_release(track)
+            .ok_or(NoEvent::Lookup(LookupKey::Track(track)))?;
         release.ok_or(NoEvent::Unrouted("track_not_found"))
     }
 
     fn transcoded_files(&self, entry: i64) -> Fact<std::sync::Arc<[TranscodedFile]>> {
-        self.cache.files(entry).ok_or(NoEvent::Lookup(LookupKey::Files(entry)))
+        self.cache
+            .files(entry)
+            .ok_or(NoEvent::Lookup(LookupKey::Files(entry)))
     }
 
     fn has_addon(&self, user: &UserId, addon: Addon) -> Fact<bool> {
-        self.cache.has_addon(user, addon).ok_or_else(|| NoEvent::Lookup(LookupKey::Addons(user.clone())))
+        self.cache
+            .has_addon(user, addon)
+            .ok_or_else(|| NoEvent::Lookup(LookupKey::Addons(user.clone())))
     }
 
     fn recognises_distribution_status(&self, status: &str) -> bool {
@@ -432,7 +522,10 @@ fn parts(key: &LookupKey) -> (Table, bool, String) {
 fn by_table(keys: &HashSet<LookupKey>) -> BTreeMap<(Table, bool), Vec<String>> {
     let mut grouped: BTreeMap<(Table, bool), Vec<String>> = BTreeMap::new();
     for (table, is_changed_row, key) in keys.iter().map(parts) {
-        grouped.entry((table, is_changed_row)).or_default().push(key);
+        grouped
+            .entry((table, is_changed_row))
+            .or_default()
+            .push(key);
     }
     grouped
 }

@@ -50,7 +50,10 @@ impl Erased {
 /// Keeps add-ons, which mirror the platform's own table, events whose owner was never found, and ids of the platform's rows without which
 /// events would be raised twice.
 pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
-    let mut erased = Erased { id: Uuid::now_v7(), counts: Vec::new() };
+    let mut erased = Erased {
+        id: Uuid::now_v7(),
+        counts: Vec::new(),
+    };
     let mut webhooks = BTreeSet::new();
     for _ in 0..MAX_PASSES {
         let before = erased.total();
@@ -64,17 +67,31 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
 }
 
 /// Removes everything once. Adds the user's deleted webhooks to `webhooks`, which contains those that earlier passes found.
-async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erased: &mut Erased) -> Result<()> {
+async fn pass(
+    store: &Store,
+    user: &UserId,
+    webhooks: &mut BTreeSet<Uuid>,
+    erased: &mut Erased,
+) -> Result<()> {
     for removal in ACCESS {
-        while erased.add(removal.what, erase::remove(store, removal, user, erased.unrecorded()).await?) {}
+        while erased.add(
+            removal.what,
+            erase::remove(store, removal, user, erased.unrecorded()).await?,
+        ) {}
     }
     failpoint!("access_removed_webhooks_not_removed").map_err(StoreError::from)?;
-    erased.add("webhooks with their secrets", erase::remove_webhooks(store, user, erased.unrecorded()).await?);
+    erased.add(
+        "webhooks with their secrets",
+        erase::remove_webhooks(store, user, erased.unrecorded()).await?,
+    );
     failpoint!("webhooks_removed_traces_not_removed").map_err(StoreError::from)?;
     webhooks.extend(erase::find_deleted_webhooks(store, user).await?);
     for webhook in &*webhooks {
         for removal in OF_WEBHOOK {
-            while erased.add(removal.what, erase::remove(store, removal, webhook, erased.unrecorded()).await?) {}
+            while erased.add(
+                removal.what,
+                erase::remove(store, removal, webhook, erased.unrecorded()).await?,
+            ) {}
         }
     }
     failpoint!("traces_removed_events_not_removed").map_err(StoreError::from)?;
@@ -86,7 +103,10 @@ async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erase
     }
     failpoint!("events_removed_records_not_removed").map_err(StoreError::from)?;
     for removal in RECORDS {
-        while erased.add(removal.what, erase::remove(store, removal, user, erased.unrecorded()).await?) {}
+        while erased.add(
+            removal.what,
+            erase::remove(store, removal, user, erased.unrecorded()).await?,
+        ) {}
     }
     Ok(())
 }

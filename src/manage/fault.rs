@@ -43,19 +43,25 @@ pub enum Fault {
     NotRedeliverable(#[from] NotRedeliverable),
     #[error("the delivery's event is older than the retention period")]
     EventExpired,
-    #[error("the webhook has too many unfinished recoveries and replays: wait until one has finished, or cancel one")]
+    #[error(
+        "the webhook has too many unfinished recoveries and replays: wait until one has finished, or cancel one"
+    )]
     TooManyRecoveries,
     /// Too many tests of the webhook are in flight.
     #[error("several tests of this webhook are in flight: wait for their responses")]
     TooManyTests,
     /// The user has sent many tests.
-    #[error("many tests were sent in the last hours: wait {retry_after_seconds} s before the next one")]
+    #[error(
+        "many tests were sent in the last hours: wait {retry_after_seconds} s before the next one"
+    )]
     TestQuota { retry_after_seconds: u64 },
     /// The user searches delivery logs or the feed too often, or with too many requests at once.
     #[error("too many filtered requests: wait {retry_after_seconds} s before the next one")]
     SearchLimit { retry_after_seconds: u64 },
     /// Counting the user's recoveries and replays takes too much time, or several are counted at once.
-    #[error("too many recoveries and replays are counted: wait {retry_after_seconds} s before the next one")]
+    #[error(
+        "too many recoveries and replays are counted: wait {retry_after_seconds} s before the next one"
+    )]
     JobCountLimit { retry_after_seconds: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -65,8 +71,10 @@ pub enum Fault {
 }
 
 fn describe(faults: &[OptionFault]) -> String {
-    let described: Vec<String> =
-        faults.iter().map(|fault| format!("{}: {}", fault.path.join(" "), fault.detail)).collect();
+    let described: Vec<String> = faults
+        .iter()
+        .map(|fault| format!("{}: {}", fault.path.join(" "), fault.detail))
+        .collect();
     described.join("; ")
 }
 

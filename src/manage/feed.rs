@@ -69,10 +69,17 @@ impl DeliveryState {
 
     /// Returns the state of a delivery.
     pub fn of(delivery: &Delivery) -> DeliveryState {
-        let by_name = |outcome: &str| DeliveryState::ALL.into_iter().find(|state| state.as_str() == outcome);
+        let by_name = |outcome: &str| {
+            DeliveryState::ALL
+                .into_iter()
+                .find(|state| state.as_str() == outcome)
+        };
         match (delivery.is_pending, &delivery.outcome) {
             (true, _) => DeliveryState::Pending,
-            (false, outcome) => outcome.as_deref().and_then(by_name).unwrap_or(DeliveryState::Ended),
+            (false, outcome) => outcome
+                .as_deref()
+                .and_then(by_name)
+                .unwrap_or(DeliveryState::Ended),
         }
     }
 }
@@ -82,7 +89,10 @@ impl Manage {
     async fn require_indexes(&self) -> Result<()> {
         if !self.feed.is_indexed.load(Ordering::Relaxed) {
             let missing = self.store.missing_indexes().await?;
-            if missing.iter().any(|index| INDEXES.contains(&&*index.parent)) {
+            if missing
+                .iter()
+                .any(|index| INDEXES.contains(&&*index.parent))
+            {
                 return Err(Fault::FeedInPreparation);
             }
             self.feed.is_indexed.store(true, Ordering::Relaxed);
@@ -117,13 +127,21 @@ impl Manage {
         }
         let _permit = self.feed.reads.acquire().await.expect("it is never closed");
         counter!(telemetry::FEED_READS).increment(1);
-        let feed::Page { events, next, more } = feed::page(&self.store, user, filter, after, size).await?;
-        Ok(FeedPage { events, next: Position(next), more })
+        let feed::Page { events, next, more } =
+            feed::page(&self.store, user, filter, after, size).await?;
+        Ok(FeedPage {
+            events,
+            next: Position(next),
+            more,
+        })
     }
 
     /// Registers a client that waits for the user's events. The caller reads the feed after this call, and whenever the client is woken.
     pub fn follow_feed(&self, user: &UserId, access: Access) -> Result<Follower> {
-        self.feed.followers.follow(user, access).map_err(|_| Fault::TooManyStreams)
+        self.feed
+            .followers
+            .follow(user, access)
+            .map_err(|_| Fault::TooManyStreams)
     }
 
     /// Lists the user's events before a place, or the newest ones, without their data. The newest is first.
@@ -141,7 +159,11 @@ impl Manage {
         let (mut found, horizon) = feed::newest(&self.store, user, kind, before, limit + 1).await?;
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().filter(|_| more).map(|event| event.sequence).or(horizon);
+        let next = found
+            .last()
+            .filter(|_| more)
+            .map(|event| event.sequence)
+            .or(horizon);
         Ok((found, next.map(Position)))
     }
 
@@ -149,10 +171,15 @@ impl Manage {
     pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
         self.searches.count(user)?;
         self.require_indexes().await?;
-        let event = feed::get(&self.store, user, id).await?.ok_or(Fault::NoSuchEvent)?;
+        let event = feed::get(&self.store, user, id)
+            .await?
+            .ok_or(Fault::NoSuchEvent)?;
         let webhooks = self.webhooks(user, None, MOST_WEBHOOKS).await?.items;
         let webhooks: Vec<Uuid> = webhooks.iter().map(|webhook| webhook.id).collect();
-        let ids: Vec<Uuid> = webhooks.iter().map(|webhook| delivery_id(id, *webhook)).collect();
+        let ids: Vec<Uuid> = webhooks
+            .iter()
+            .map(|webhook| delivery_id(id, *webhook))
+            .collect();
         let deliveries = feed::deliveries(&self.store, &webhooks, &ids, &event).await?;
         Ok((event, deliveries))
     }

@@ -41,17 +41,26 @@ impl Manage {
         let Some(found) = idempotency::find(&self.store, user, key_hash).await? else {
             // Below the limit, another request released the key between the two statements. The client may repeat this one.
             let is_full = idempotency::is_full(&self.store, user).await?;
-            return Ok(if is_full { IdempotencyClaim::TooManyKeys } else { IdempotencyClaim::InProgress });
+            return Ok(if is_full {
+                IdempotencyClaim::TooManyKeys
+            } else {
+                IdempotencyClaim::InProgress
+            });
         };
         if found.fingerprint != fingerprint {
             return Ok(IdempotencyClaim::Reused);
         }
         let owner = found.id;
-        let Some(sealed) = found.response() else { return Ok(IdempotencyClaim::InProgress) };
-        let opened = self.vault.open(owner, &sealed.key_id, &sealed.bytes).map_err(|error| {
-            recurring!(error, %user, %error, "stored responses cannot be decrypted");
-            Fault::Internal
-        })?;
+        let Some(sealed) = found.response() else {
+            return Ok(IdempotencyClaim::InProgress);
+        };
+        let opened = self
+            .vault
+            .open(owner, &sealed.key_id, &sealed.bytes)
+            .map_err(|error| {
+                recurring!(error, %user, %error, "stored responses cannot be decrypted");
+                Fault::Internal
+            })?;
         Ok(IdempotencyClaim::Answered(opened))
     }
 

@@ -42,7 +42,11 @@ pub enum ReplayEventFault {
 pub fn replayable(settings: &Settings, name: &str) -> Result<EventKind, ReplayEventFault> {
     let event = name.parse().map_err(|_| ReplayEventFault::Unknown)?;
     let is_subscribed = settings.events.iter().any(|subscribed| subscribed == name);
-    if is_subscribed { Ok(event) } else { Err(ReplayEventFault::NotSubscribed) }
+    if is_subscribed {
+        Ok(event)
+    } else {
+        Err(ReplayEventFault::NotSubscribed)
+    }
 }
 
 impl ReplayDraft {
@@ -56,24 +60,44 @@ impl ReplayDraft {
         labels: Option<Vec<i64>>,
     ) -> Result<ReplayDraft, PeriodFault> {
         let distinct = |labels: Vec<i64>| BTreeSet::from_iter(labels).into_iter().collect();
-        let events = events.map_or_else(|| settings.events.clone(), |events| event_names(&events.0));
-        Ok(ReplayDraft { period: Period::new(since, until)?, events, labels: labels.map(distinct) })
+        let events =
+            events.map_or_else(|| settings.events.clone(), |events| event_names(&events.0));
+        Ok(ReplayDraft {
+            period: Period::new(since, until)?,
+            events,
+            labels: labels.map(distinct),
+        })
     }
 
     fn selection(&self, since: Timestamp, until: Timestamp) -> Selection {
-        Selection { since, until, events: self.events.clone(), labels: self.labels.clone() }
+        Selection {
+            since,
+            until,
+            events: self.events.clone(),
+            labels: self.labels.clone(),
+        }
     }
 }
 
 impl Manage {
     /// Counts what [`Manage::replay`] would deliver.
-    pub async fn preview_replay(&self, user: &UserId, webhook: Uuid, draft: &ReplayDraft) -> Result<JobScope> {
+    pub async fn preview_replay(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        draft: &ReplayDraft,
+    ) -> Result<JobScope> {
         let webhook = self.webhook(user, webhook).await?;
         Ok(self.count_replay(user, &webhook, draft).await?.1)
     }
 
     /// Starts a replay of stored events to the webhook.
-    pub async fn replay(&self, actor: &Actor, webhook: Uuid, draft: &ReplayDraft) -> Result<StartedJob> {
+    pub async fn replay(
+        &self,
+        actor: &Actor,
+        webhook: Uuid,
+        draft: &ReplayDraft,
+    ) -> Result<StartedJob> {
         let target = self.webhook(&actor.user, webhook).await?;
         if !target.settings.active {
             return Err(Fault::WebhookInactive);
@@ -96,18 +120,34 @@ impl Manage {
         let selection = draft.selection(since, until);
         let filter = webhook.settings.options.filter.as_ref();
         let counted = replay::count(&self.store, user, webhook.id, filter, &selection).await?;
-        Ok((selection, JobScope { count: counted.count, is_exact: counted.is_exact, since, until }))
+        Ok((
+            selection,
+            JobScope {
+                count: counted.count,
+                is_exact: counted.is_exact,
+                since,
+                until,
+            },
+        ))
     }
 
     /// Lists the webhook's jobs, newest first.
-    pub async fn jobs(&self, user: &UserId, webhook: Uuid, before: Option<Cursor>, limit: usize) -> Result<Page<Job>> {
+    pub async fn jobs(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page<Job>> {
         let before = before.map(|cursor| cursor.id);
         let found = jobs::list(&self.store, user, webhook, before, limit + 1).await?;
         Ok(Page::new(List::Jobs(webhook), found, limit, |job| job.id))
     }
 
     pub async fn job(&self, user: &UserId, webhook: Uuid, job: Uuid) -> Result<Job> {
-        jobs::get(&self.store, user, webhook, job).await?.ok_or(Fault::NoSuchJob)
+        jobs::get(&self.store, user, webhook, job)
+            .await?
+            .ok_or(Fault::NoSuchJob)
     }
 
     /// Cancels a job, unless it has ended. The deliveries that it has created remain.

@@ -49,9 +49,16 @@ impl FromStr for Overlap {
     type Err = OverlapFault;
 
     fn from_str(text: &str) -> Result<Overlap, OverlapFault> {
-        let parsed = text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
+        let parsed = text
+            .parse::<SignedDuration>()
+            .ok()
+            .and_then(|parsed| Duration::try_from(parsed).ok());
         let overlap = parsed.ok_or(OverlapFault::NotADuration)?;
-        if overlap > MAX_OVERLAP { Err(OverlapFault::TooLong) } else { Ok(Overlap(overlap)) }
+        if overlap > MAX_OVERLAP {
+            Err(OverlapFault::TooLong)
+        } else {
+            Ok(Overlap(overlap))
+        }
     }
 }
 
@@ -71,7 +78,10 @@ pub struct PublicKeyCursor(Vec<u8>);
 
 impl PublicKeyCursor {
     pub fn parse(text: &str) -> Option<PublicKeyCursor> {
-        hex::decode(text).ok().filter(|key| key.len() == 32).map(PublicKeyCursor)
+        hex::decode(text)
+            .ok()
+            .filter(|key| key.len() == 32)
+            .map(PublicKeyCursor)
     }
 }
 
@@ -104,13 +114,26 @@ pub fn public_key_text(key: &[u8]) -> String {
 
 impl Manage {
     /// Replaces the secret, and the key pair if the webhook has one. The old ones stop working after `overlap`.
-    pub async fn regenerate_secret(&self, actor: &Actor, webhook: Uuid, overlap: Overlap) -> Result<NewKeys> {
+    pub async fn regenerate_secret(
+        &self,
+        actor: &Actor,
+        webhook: Uuid,
+        overlap: Overlap,
+    ) -> Result<NewKeys> {
         let (secret, sealed) = self.new_secret(webhook);
         let pair = self.new_key_pair(webhook);
-        let replaced = keys::replace(&self.store, actor, webhook, &sealed, &pair, overlap.0).await?;
-        let Replaced { public_key, previous_expires_at } = replaced.ok_or(Fault::NoSuchWebhook)?;
+        let replaced =
+            keys::replace(&self.store, actor, webhook, &sealed, &pair, overlap.0).await?;
+        let Replaced {
+            public_key,
+            previous_expires_at,
+        } = replaced.ok_or(Fault::NoSuchWebhook)?;
         tracing::info!(%webhook, user = %actor.user, overlap = ?overlap.0, "webhook secret replaced");
-        Ok(NewKeys { secret, public_key: public_key.as_deref().map(public_key_text), previous_expires_at })
+        Ok(NewKeys {
+            secret,
+            public_key: public_key.as_deref().map(public_key_text),
+            previous_expires_at,
+        })
     }
 
     /// Returns the public keys of all webhooks, in the order of the keys.
@@ -136,7 +159,10 @@ impl Manage {
 
     fn new_key_pair(&self, webhook: Uuid) -> SealedKeyPair {
         let KeyPair { private, public } = vault::new_key_pair();
-        SealedKeyPair { private: self.vault.seal(webhook, &*private), public }
+        SealedKeyPair {
+            private: self.vault.seal(webhook, &*private),
+            public,
+        }
     }
 }
 
@@ -151,7 +177,11 @@ mod tests {
         assert_eq!("0s".parse(), Ok(Overlap::NONE));
         assert_eq!("168h 1ms".parse::<Overlap>(), Err(OverlapFault::TooLong));
         for wrong in ["", "24", "-1h", "a day", "7d"] {
-            assert_eq!(wrong.parse::<Overlap>(), Err(OverlapFault::NotADuration), "{wrong}");
+            assert_eq!(
+                wrong.parse::<Overlap>(),
+                Err(OverlapFault::NotADuration),
+                "{wrong}"
+            );
         }
     }
 }

@@ -27,19 +27,29 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
             let quota = Quota::per_second(rate);
             NonZeroU32::new(burst).map_or(quota, |burst| quota.allow_burst(burst))
         });
-        RateLimit { limiter: quota.map(RateLimiter::keyed), checks: AtomicU64::new(0) }
+        RateLimit {
+            limiter: quota.map(RateLimiter::keyed),
+            checks: AtomicU64::new(0),
+        }
     }
 
     /// Allows `burst` checks at once, and one more each minute.
     pub fn one_per_minute(burst: NonZeroU32) -> RateLimit<K> {
         let quota = Quota::per_minute(NonZeroU32::MIN).allow_burst(burst);
-        RateLimit { limiter: Some(RateLimiter::keyed(quota)), checks: AtomicU64::new(0) }
+        RateLimit {
+            limiter: Some(RateLimiter::keyed(quota)),
+            checks: AtomicU64::new(0),
+        }
     }
 
     /// Counts one use of the key. The error is the number of seconds to wait.
     pub fn check(&self, key: &K) -> Result<(), u64> {
-        let Some(limiter) = &self.limiter else { return Ok(()) };
-        if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
+        let Some(limiter) = &self.limiter else {
+            return Ok(());
+        };
+        if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS
+            == CHECKS_BETWEEN_SWEEPS - 1
+        {
             limiter.retain_recent();
         }
         limiter.check_key(key).map_err(|refusal| {
@@ -63,7 +73,10 @@ pub struct Permit<K: Eq + Hash> {
 
 impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
     pub fn new(limit: usize) -> ConcurrencyLimit<K> {
-        ConcurrencyLimit { counts: Arc::default(), limit }
+        ConcurrencyLimit {
+            counts: Arc::default(),
+            limit,
+        }
     }
 
     /// Returns a permit, or None if as many operations with this key are in progress as allowed.
@@ -74,7 +87,10 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
             return None;
         }
         *count += 1;
-        Some(Permit { counts: self.counts.clone(), key: key.clone() })
+        Some(Permit {
+            counts: self.counts.clone(),
+            key: key.clone(),
+        })
     }
 }
 
@@ -103,15 +119,27 @@ pub struct Timed<K: Eq + Hash + Clone> {
 impl<K: Eq + Hash + Clone> TimeLimit<K> {
     /// Allows operations to take one part in `parts` of the time, after `at_once` without a limit.
     pub fn new(parts: u32, at_once: Duration) -> TimeLimit<K> {
-        TimeLimit(Arc::new(Mutex::new(Times { even_at: HashMap::new(), parts, ahead: at_once * parts })))
+        TimeLimit(Arc::new(Mutex::new(Times {
+            even_at: HashMap::new(),
+            parts,
+            ahead: at_once * parts,
+        })))
     }
 
     /// Begins an operation. The error is the number of seconds to wait.
     pub fn begin(&self, key: &K) -> Result<Timed<K>, u64> {
         let began_at = Instant::now();
-        let wait = self.0.lock().expect("no holder of this lock panics").wait(key, began_at);
+        let wait = self
+            .0
+            .lock()
+            .expect("no holder of this lock panics")
+            .wait(key, began_at);
         match wait.as_millis().div_ceil(1_000) {
-            0 => Ok(Timed { times: self.0.clone(), key: key.clone(), began_at }),
+            0 => Ok(Timed {
+                times: self.0.clone(),
+                key: key.clone(),
+                began_at,
+            }),
             seconds => Err(seconds as u64),
         }
     }
@@ -138,7 +166,9 @@ impl<K: Eq + Hash> Times<K> {
     /// Returns how long the next operation of the key has to wait.
     fn wait(&mut self, key: &K, now: Instant) -> Duration {
         self.even_at.retain(|_, even_at| *even_at > now);
-        self.even_at.get(key).map_or(Duration::ZERO, |at| at.duration_since(now).saturating_sub(self.ahead))
+        self.even_at.get(key).map_or(Duration::ZERO, |at| {
+            at.duration_since(now).saturating_sub(self.ahead)
+        })
     }
 
     fn count(&mut self, key: K, began_at: Instant, now: Instant) {
@@ -157,7 +187,8 @@ mod tests {
     fn each_key_has_its_own_limit_and_unused_keys_are_forgotten() {
         let limit = ConcurrencyLimit::new(4);
         let (busy, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let mut permits: Vec<Permit<Uuid>> = (0..4).map(|_| limit.acquire(&busy).unwrap()).collect();
+        let mut permits: Vec<Permit<Uuid>> =
+            (0..4).map(|_| limit.acquire(&busy).unwrap()).collect();
         assert!(limit.acquire(&busy).is_none());
         assert!(limit.acquire(&other).is_some());
         permits.pop();
@@ -170,7 +201,11 @@ mod tests {
     fn operations_take_a_share_of_the_time_of_each_key() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut times = Times { even_at: HashMap::new(), parts: 10, ahead: Duration::from_secs(20) };
+        let mut times = Times {
+            even_at: HashMap::new(),
+            parts: 10,
+            ahead: Duration::from_secs(20),
+        };
         for second in 0..3 {
             assert_eq!(times.wait(&"busy", at(second)), Duration::ZERO);
             times.count("busy", at(second), at(second + 1));

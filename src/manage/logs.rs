@@ -14,12 +14,18 @@ use crate::store::logs::{self, Detail, Entry, Filter, Pending};
 use crate::store::recovery;
 
 /// Every outcome of a log entry.
-pub const OUTCOMES: [Outcome; 4] =
-    [Outcome::Delivered, Outcome::Failed, Outcome::PermanentlyFailed, Outcome::Cancelled];
+pub const OUTCOMES: [Outcome; 4] = [
+    Outcome::Delivered,
+    Outcome::Failed,
+    Outcome::PermanentlyFailed,
+    Outcome::Cancelled,
+];
 
 /// Parses an outcome by its name in the API, such as `permanently_failed`.
 pub fn outcome(name: &str) -> Option<Outcome> {
-    OUTCOMES.into_iter().find(|outcome| outcome.as_str() == name)
+    OUTCOMES
+        .into_iter()
+        .find(|outcome| outcome.as_str() == name)
 }
 
 /// A log entry with its request.
@@ -49,7 +55,11 @@ impl Manage {
         before: Option<Cursor>,
         limit: usize,
     ) -> Result<Page<Entry>> {
-        let _search = if filter.is_empty() { None } else { Some(self.searches.begin(user)?) };
+        let _search = if filter.is_empty() {
+            None
+        } else {
+            Some(self.searches.begin(user)?)
+        };
         let before = before.map(|cursor| cursor.id);
         let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
         let page = Page::new(List::Log(webhook), found.entries, limit, |entry| entry.id);
@@ -65,7 +75,12 @@ impl Manage {
     }
 
     /// Returns the next attempt of a delivery, or None if the delivery has ended.
-    pub async fn pending_attempt(&self, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
+    pub async fn pending_attempt(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        delivery: Uuid,
+    ) -> Result<Option<Pending>> {
         Ok(logs::pending(&self.store, user, webhook, delivery).await?)
     }
 

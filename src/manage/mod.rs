@@ -35,8 +35,9 @@ pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor,
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::option_fault::{Checked, OptionFault};
 pub use self::options::{
-    Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS, MAX_METADATA,
-    MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionsDraft,
+    Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
+    MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata,
+    OptionsDraft,
 };
 pub use self::page::{Cursor, List, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
@@ -50,10 +51,13 @@ pub use crate::domain::ordering::Ordering;
 pub use crate::domain::signing::Signing;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::feed::{
-    Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline, PageSize as FeedPageSize,
+    Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline,
+    PageSize as FeedPageSize,
 };
 pub use crate::store::jobs::{Job, JobState};
-pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
+pub use crate::store::logs::{
+    Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass,
+};
 pub use crate::store::options::Options;
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::webhooks::{Condition, Settings, Webhook};

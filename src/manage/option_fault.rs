@@ -11,12 +11,18 @@ pub struct OptionFault {
 
 impl OptionFault {
     pub fn new(path: &[&str], detail: impl Into<String>) -> OptionFault {
-        OptionFault { path: path.iter().map(|part| (*part).to_owned()).collect(), detail: detail.into() }
+        OptionFault {
+            path: path.iter().map(|part| (*part).to_owned()).collect(),
+            detail: detail.into(),
+        }
     }
 
     /// Returns the path as a JSON pointer (RFC 6901).
     pub fn pointer(&self) -> String {
-        self.path.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1"))).collect()
+        self.path
+            .iter()
+            .map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")))
+            .collect()
     }
 }
 

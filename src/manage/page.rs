@@ -25,8 +25,14 @@ impl List {
             List::Log(webhook) => ("log", webhook),
             List::Jobs(webhook) => ("jobs", webhook),
         };
-        let digest = Sha256::new().chain_update(name).chain_update(webhook).finalize();
-        digest.first_chunk().copied().expect("a digest has 32 bytes")
+        let digest = Sha256::new()
+            .chain_update(name)
+            .chain_update(webhook)
+            .finalize();
+        digest
+            .first_chunk()
+            .copied()
+            .expect("a digest has 32 bytes")
     }
 }
 
@@ -53,7 +59,14 @@ impl Cursor {
     pub fn parse(list: List, text: &str) -> Result<Cursor, MalformedCursor> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| MalformedCursor)?;
         let (id, mark) = bytes.split_first_chunk().ok_or(MalformedCursor)?;
-        if mark == list.mark() { Ok(Cursor { list, id: Uuid::from_bytes(*id) }) } else { Err(MalformedCursor) }
+        if mark == list.mark() {
+            Ok(Cursor {
+                list,
+                id: Uuid::from_bytes(*id),
+            })
+        } else {
+            Err(MalformedCursor)
+        }
     }
 }
 
@@ -68,17 +81,32 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Makes a page of the first `limit` rows. The query fetches one row more, which shows whether there is a next page.
-    pub(super) fn new(list: List, mut rows: Vec<T>, limit: usize, id: impl Fn(&T) -> Uuid) -> Page<T> {
+    pub(super) fn new(
+        list: List,
+        mut rows: Vec<T>,
+        limit: usize,
+        id: impl Fn(&T) -> Uuid,
+    ) -> Page<T> {
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let next = rows.last().filter(|_| more).map(|row| Cursor { list, id: id(row) });
-        Page { list, items: rows, next }
+        let next = rows
+            .last()
+            .filter(|_| more)
+            .map(|row| Cursor { list, id: id(row) });
+        Page {
+            list,
+            items: rows,
+            next,
+        }
     }
 
     /// Lets the next page start after `horizon`, the last row that was examined, if the search stopped early and found no more rows.
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> Page<T> {
         let list = self.list;
-        Page { next: self.next.or(horizon.map(|id| Cursor { list, id })), ..self }
+        Page {
+            next: self.next.or(horizon.map(|id| Cursor { list, id })),
+            ..self
+        }
     }
 }
 
@@ -93,13 +121,28 @@ mod tests {
         let page = Page::new(list, ids.clone(), 2, |id| *id);
         assert_eq!(page.items, ids[..2]);
         let text = page.next.unwrap().to_string();
-        assert_eq!(Cursor::parse(list, &text).map(|cursor| cursor.id), Ok(ids[1]));
-        for other in [List::Webhooks, List::Log(Uuid::from_u128(8)), List::Jobs(Uuid::from_u128(7))] {
-            assert_eq!(Cursor::parse(other, &text), Err(MalformedCursor), "{other:?}");
+        assert_eq!(
+            Cursor::parse(list, &text).map(|cursor| cursor.id),
+            Ok(ids[1])
+        );
+        for other in [
+            List::Webhooks,
+            List::Log(Uuid::from_u128(8)),
+            List::Jobs(Uuid::from_u128(7)),
+        ] {
+            assert_eq!(
+                Cursor::parse(other, &text),
+                Err(MalformedCursor),
+                "{other:?}"
+            );
         }
         assert_eq!(Page::new(list, ids, 3, |id| *id).next, None);
         for malformed in ["", "x", &text[..27], &text[..22]] {
-            assert_eq!(Cursor::parse(list, malformed), Err(MalformedCursor), "{malformed}");
+            assert_eq!(
+                Cursor::parse(list, malformed),
+                Err(MalformedCursor),
+                "{malformed}"
+            );
         }
     }
 }

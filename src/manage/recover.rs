@@ -61,13 +61,23 @@ impl RecoveryDraft {
         until: Option<Timestamp>,
         outcome: Option<Outcome>,
     ) -> Result<RecoveryDraft, PeriodFault> {
-        Ok(RecoveryDraft { period: Period::new(since, until)?, outcome })
+        Ok(RecoveryDraft {
+            period: Period::new(since, until)?,
+            outcome,
+        })
     }
 
     fn scope(self, since: Timestamp, until: Timestamp) -> Scope {
-        let outcomes =
-            self.outcome.map_or_else(|| vec![Outcome::PermanentlyFailed, Outcome::Cancelled], |one| vec![one]);
-        Scope { since, until, outcomes, missed: self.outcome.is_none() }
+        let outcomes = self.outcome.map_or_else(
+            || vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
+            |one| vec![one],
+        );
+        Scope {
+            since,
+            until,
+            outcomes,
+            missed: self.outcome.is_none(),
+        }
     }
 }
 
@@ -98,13 +108,23 @@ impl Manage {
     }
 
     /// Counts what [`Manage::recover`] would redeliver.
-    pub async fn preview_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<JobScope> {
+    pub async fn preview_recovery(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        draft: RecoveryDraft,
+    ) -> Result<JobScope> {
         self.webhook(user, webhook).await?;
         Ok(self.count_recovery(user, webhook, draft).await?.1)
     }
 
     /// Starts a recovery of the webhook's deliveries.
-    pub async fn recover(&self, actor: &Actor, webhook: Uuid, draft: RecoveryDraft) -> Result<StartedJob> {
+    pub async fn recover(
+        &self,
+        actor: &Actor,
+        webhook: Uuid,
+        draft: RecoveryDraft,
+    ) -> Result<StartedJob> {
         if !self.webhook(&actor.user, webhook).await?.settings.active {
             return Err(Fault::WebhookInactive);
         }
@@ -115,19 +135,35 @@ impl Manage {
         Ok(StartedJob { id, scope: counted })
     }
 
-    async fn count_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<(Scope, JobScope)> {
+    async fn count_recovery(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        draft: RecoveryDraft,
+    ) -> Result<(Scope, JobScope)> {
         let _counting = self.searches.begin_count(user)?;
         let (since, until) = self.stored_period(draft.period);
         let scope = draft.scope(since, until);
         let counted = recovery::count(&self.store, webhook, &scope).await?;
-        Ok((scope, JobScope { count: counted.count, is_exact: counted.is_exact, since, until }))
+        Ok((
+            scope,
+            JobScope {
+                count: counted.count,
+                is_exact: counted.is_exact,
+                since,
+                until,
+            },
+        ))
     }
 
     /// Limits a period to what is stored now.
     pub(super) fn stored_period(&self, period: Period) -> (Timestamp, Timestamp) {
         let now = Timestamp::now();
         let retention = SignedDuration::from_hours(i64::from(self.retention_days) * 24);
-        period.limited(now, now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH))
+        period.limited(
+            now,
+            now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH),
+        )
     }
 }
 
@@ -140,14 +176,20 @@ mod tests {
     }
 
     fn limited(since: &str, until: Option<&str>) -> (Timestamp, Timestamp) {
-        let period = Period { since: at(since), until: until.map(at) };
+        let period = Period {
+            since: at(since),
+            until: until.map(at),
+        };
         period.limited(at("2026-03-31T00:00:00Z"), at("2026-03-01T00:00:00Z"))
     }
 
     #[test]
     fn the_period_is_limited_to_the_retention_period() {
         let wide = limited("2020-01-01T00:00:00+02:00", None);
-        assert_eq!(wide, (at("2026-03-01T00:00:00Z"), at("2026-03-31T00:00:00Z")));
+        assert_eq!(
+            wide,
+            (at("2026-03-01T00:00:00Z"), at("2026-03-31T00:00:00Z"))
+        );
         let until_later = limited("2026-03-02T00:00:00Z", Some("2027-01-01T00:00:00Z"));
         assert_eq!(until_later, (at("2026-03-02T00:00:00Z"), wide.1));
         let expired = limited("2020-01-01T00:00:00Z", Some("2020-01-02T00:00:00Z"));
@@ -157,8 +199,15 @@ mod tests {
     #[test]
     fn an_outcome_excludes_missed_events() {
         let (since, until) = (at("2026-03-02T00:00:00Z"), at("2026-03-03T00:00:00Z"));
-        let scope = |outcome| RecoveryDraft::new(since, None, outcome).unwrap().scope(since, until);
-        assert!(scope(None).missed && scope(None).outcomes == [Outcome::PermanentlyFailed, Outcome::Cancelled]);
+        let scope = |outcome| {
+            RecoveryDraft::new(since, None, outcome)
+                .unwrap()
+                .scope(since, until)
+        };
+        assert!(
+            scope(None).missed
+                && scope(None).outcomes == [Outcome::PermanentlyFailed, Outcome::Cancelled]
+        );
         let failed = scope(Some(Outcome::Failed));
         assert!(!failed.missed && failed.outcomes == [Outcome::Failed]);
     }
@@ -166,8 +215,14 @@ mod tests {
     #[test]
     fn the_range_must_not_be_empty_or_in_the_future() {
         let since = at("2026-03-02T00:00:00Z");
-        assert_eq!(RecoveryDraft::new(since, Some(since), None).unwrap_err(), PeriodFault::UntilNotAfterSince);
+        assert_eq!(
+            RecoveryDraft::new(since, Some(since), None).unwrap_err(),
+            PeriodFault::UntilNotAfterSince
+        );
         let tomorrow = Timestamp::now() + SignedDuration::from_hours(24);
-        assert_eq!(RecoveryDraft::new(tomorrow, None, None).unwrap_err(), PeriodFault::SinceInFuture);
+        assert_eq!(
+            RecoveryDraft::new(tomorrow, None, None).unwrap_err(),
+            PeriodFault::SinceInFuture
+        );
     }
 }

@@ -22,7 +22,14 @@ const NAMES: [&str; 18] = [
     "date",
 ];
 /// `accept-`: Walhook does not decode responses. `x-forwarded-`: receivers may read the client's address there.
-const PREFIXES: [&str; 6] = ["accept-", "content-", "proxy-", "webhook-", "x-forwarded-", "x-webhook-"];
+const PREFIXES: [&str; 6] = [
+    "accept-",
+    "content-",
+    "proxy-",
+    "webhook-",
+    "x-forwarded-",
+    "x-webhook-",
+];
 
 /// Returns whether a header has a reserved name, in any case.
 pub fn is_reserved(name: &str) -> bool {
@@ -36,11 +43,26 @@ mod tests {
 
     #[test]
     fn names_are_reserved_in_any_case() {
-        for name in ["Host", "TE", "Content-Type", "content-length", "X-Webhook-Signature", "Webhook-Id", "TraceParent"]
-        {
+        for name in [
+            "Host",
+            "TE",
+            "Content-Type",
+            "content-length",
+            "X-Webhook-Signature",
+            "Webhook-Id",
+            "TraceParent",
+        ] {
             assert!(is_reserved(name), "{name}");
         }
-        for name in ["Authorization", "Cookie", "X-Api-Key", "Webhook", "X-Host", "Contents", "Idempotency-Key"] {
+        for name in [
+            "Authorization",
+            "Cookie",
+            "X-Api-Key",
+            "Webhook",
+            "X-Host",
+            "Contents",
+            "Idempotency-Key",
+        ] {
             assert!(!is_reserved(name), "{name}");
         }
     }

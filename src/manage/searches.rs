@@ -38,20 +38,36 @@ impl Searches {
 
     /// Counts a search. Fails if the user has made too many in the last seconds.
     pub fn count(&self, user: &UserId) -> Result<()> {
-        self.rate.check(user).map_err(|retry_after_seconds| Fault::SearchLimit { retry_after_seconds })
+        self.rate
+            .check(user)
+            .map_err(|retry_after_seconds| Fault::SearchLimit {
+                retry_after_seconds,
+            })
     }
 
     /// Counts a search of a delivery log, which lasts until the permit is dropped.
     pub fn begin(&self, user: &UserId) -> Result<Permit<UserId>> {
-        let permit = self.in_progress.acquire(user).ok_or(Fault::SearchLimit { retry_after_seconds: 1 })?;
+        let permit = self.in_progress.acquire(user).ok_or(Fault::SearchLimit {
+            retry_after_seconds: 1,
+        })?;
         self.count(user)?;
         Ok(permit)
     }
 
     /// Begins a count of what a job would cover, which lasts until the result is dropped.
     pub fn begin_count(&self, user: &UserId) -> Result<(Permit<UserId>, Timed<UserId>)> {
-        let permit = self.counts_in_progress.acquire(user).ok_or(Fault::JobCountLimit { retry_after_seconds: 1 })?;
+        let permit = self
+            .counts_in_progress
+            .acquire(user)
+            .ok_or(Fault::JobCountLimit {
+                retry_after_seconds: 1,
+            })?;
         let timed = self.count_time.begin(user);
-        Ok((permit, timed.map_err(|retry_after_seconds| Fault::JobCountLimit { retry_after_seconds })?))
+        Ok((
+            permit,
+            timed.map_err(|retry_after_seconds| Fault::JobCountLimit {
+                retry_after_seconds,
+            })?,
+        ))
     }
 }

@@ -47,7 +47,12 @@ impl std::ops::Deref for Manage {
 }
 
 impl Manage {
-    pub fn new(config: &Config, store: Store, vault: Arc<Vault>, receivers: Arc<dyn Receivers>) -> Manage {
+    pub fn new(
+        config: &Config,
+        store: Store,
+        vault: Arc<Vault>,
+        receivers: Arc<dyn Receivers>,
+    ) -> Manage {
         Manage(Arc::new(Shared {
             feed: Feed::new(config, store.clone()),
             store,

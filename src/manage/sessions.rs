@@ -21,12 +21,20 @@ impl Manage {
     /// Returns the signed-in user of a session. None if the session has ended or its API token was revoked.
     pub async fn session_actor(&self, session: &str) -> Result<Option<Actor>> {
         let found = sessions::find(&self.store, &hash(session)).await?;
-        Ok(found.map(|Session { user, token, .. }| Actor { user, via: Via::Session(token) }))
+        Ok(found.map(|Session { user, token, .. }| Actor {
+            user,
+            via: Via::Session(token),
+        }))
     }
 
     /// Starts a session, which was opened with an API token or a sign-in link, and ends the session that it `replaces`. Returns
     /// the session's id, which is shown to the browser only.
-    pub async fn sign_in(&self, user: &UserId, token: Option<Uuid>, replaces: Option<&str>) -> Result<SecretString> {
+    pub async fn sign_in(
+        &self,
+        user: &UserId,
+        token: Option<Uuid>,
+        replaces: Option<&str>,
+    ) -> Result<SecretString> {
         if let Some(old) = replaces {
             self.sign_out(old).await?;
         }
@@ -57,12 +65,21 @@ impl Manage {
     }
 
     /// Returns the webhook's secret if the session may show it and the webhook is its user's.
-    pub async fn revealed_secret(&self, session: &str, webhook: Uuid) -> Result<Option<SecretString>> {
-        let Some(sealed) = sessions::revealed(&self.store, &hash(session), webhook).await? else { return Ok(None) };
-        let secret = self.vault.open_text(webhook, &sealed.key_id, &sealed.bytes).map_err(|error| {
-            recurring!(error, %webhook, %error, "a webhook's secret cannot be decrypted");
-            Fault::Internal
-        })?;
+    pub async fn revealed_secret(
+        &self,
+        session: &str,
+        webhook: Uuid,
+    ) -> Result<Option<SecretString>> {
+        let Some(sealed) = sessions::revealed(&self.store, &hash(session), webhook).await? else {
+            return Ok(None);
+        };
+        let secret = self
+            .vault
+            .open_text(webhook, &sealed.key_id, &sealed.bytes)
+            .map_err(|error| {
+                recurring!(error, %webhook, %error, "a webhook's secret cannot be decrypted");
+                Fault::Internal
+            })?;
         Ok(Some(secret))
     }
 }

@@ -49,7 +49,11 @@ pub struct EventSet(pub(super) Vec<EventKind>);
 impl EventSet {
     pub fn new(events: impl IntoIterator<Item = EventKind>) -> Result<EventSet, SettingFault> {
         let events: BTreeSet<EventKind> = events.into_iter().collect();
-        if events.is_empty() { Err(SettingFault::NoEvents) } else { Ok(EventSet(events.into_iter().collect())) }
+        if events.is_empty() {
+            Err(SettingFault::NoEvents)
+        } else {
+            Ok(EventSet(events.into_iter().collect()))
+        }
     }
 }
 
@@ -73,8 +77,14 @@ impl Manage {
 
     /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a minute later, and the delivery
     /// log shows receivers that cannot be reached. A name that resolves to a blocked address is rejected.
-    pub(super) async fn check_host(&self, user: &UserId, url: &ReceiverUrl) -> Result<Option<UrlWarning>> {
-        let Some(_permit) = self.lookups.acquire(user) else { return Ok(Some(UrlWarning::TooManyLookups)) };
+    pub(super) async fn check_host(
+        &self,
+        user: &UserId,
+        url: &ReceiverUrl,
+    ) -> Result<Option<UrlWarning>> {
+        let Some(_permit) = self.lookups.acquire(user) else {
+            return Ok(Some(UrlWarning::TooManyLookups));
+        };
         match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(&url.0)).await {
             Ok(Ok(())) => Ok(None),
             Ok(Err(Unreachable::Blocked(reason))) => Err(Fault::BlockedHost(reason)),
@@ -85,7 +95,10 @@ impl Manage {
 }
 
 /// Keeps the URL that was parsed, not the text: parsing drops and replaces characters, and what is shown must be what is called.
-fn receiver_url(text: String, parse: impl Fn(&str) -> Result<Url, String>) -> Result<ReceiverUrl, SettingFault> {
+fn receiver_url(
+    text: String,
+    parse: impl Fn(&str) -> Result<Url, String>,
+) -> Result<ReceiverUrl, SettingFault> {
     let text = text.trim();
     // Two URLs that were pasted at once would be parsed as one.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
@@ -101,15 +114,32 @@ mod tests {
 
     #[test]
     fn events_are_a_set_in_the_catalogue_s_order() {
-        let given = ["transcode.failed", "delivery.failed", "transcode.failed", "delivery.completed"];
-        let expected = [EventKind::DeliveryCompleted, EventKind::DeliveryFailed, EventKind::TranscodeFailed];
-        assert_eq!(EventSet::new(given.map(|name| name.parse().unwrap())).unwrap().0, expected);
+        let given = [
+            "transcode.failed",
+            "delivery.failed",
+            "transcode.failed",
+            "delivery.completed",
+        ];
+        let expected = [
+            EventKind::DeliveryCompleted,
+            EventKind::DeliveryFailed,
+            EventKind::TranscodeFailed,
+        ];
+        assert_eq!(
+            EventSet::new(given.map(|name| name.parse().unwrap()))
+                .unwrap()
+                .0,
+            expected
+        );
         assert_eq!(EventSet::new([]), Err(SettingFault::NoEvents));
     }
 
     #[test]
     fn urls_are_kept_as_parsed() {
-        let parse = |text: &str| text.parse().map_err(|error: url::ParseError| error.to_string());
+        let parse = |text: &str| {
+            text.parse()
+                .map_err(|error: url::ParseError| error.to_string())
+        };
         for (typed, kept) in [
             ("https://a.example/in?x=1", "https://a.example/in?x=1"),
             (" https://A.example\n", "https://a.example/"),
@@ -117,10 +147,20 @@ mod tests {
         ] {
             assert_eq!(receiver_url(typed.to_owned(), parse).unwrap().0, kept);
         }
-        for wrong in ["https://a.example/\tx", "https://a.example https://b.example", "https://a.example/\u{85}x"] {
-            assert_eq!(receiver_url(wrong.to_owned(), parse), Err(SettingFault::SpacesInUrl), "{wrong}");
+        for wrong in [
+            "https://a.example/\tx",
+            "https://a.example https://b.example",
+            "https://a.example/\u{85}x",
+        ] {
+            assert_eq!(
+                receiver_url(wrong.to_owned(), parse),
+                Err(SettingFault::SpacesInUrl),
+                "{wrong}"
+            );
         }
-        let refused = receiver_url("http://a".to_owned(), |_| Err("must begin with https://".to_owned()));
+        let refused = receiver_url("http://a".to_owned(), |_| {
+            Err("must begin with https://".to_owned())
+        });
         assert_eq!(refused.unwrap_err().to_string(), "must begin with https://");
     }
 }

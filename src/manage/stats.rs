@@ -15,7 +15,9 @@ impl Manage {
     /// Returns the hours of the 30 days before `now` in which the webhook had attempts or cancellations, oldest first.
     pub async fn hours(&self, user: &UserId, webhook: Uuid, now: Timestamp) -> Result<Vec<Hour>> {
         let since = now - MONTH;
-        let mut found = hours::list(&self.store, user, webhook, since).await?.ok_or(Fault::NoSuchWebhook)?;
+        let mut found = hours::list(&self.store, user, webhook, since)
+            .await?
+            .ok_or(Fault::NoSuchWebhook)?;
         // The store includes an hour that started exactly 30 days ago.
         found.retain(|hour| hour.begins_at > since);
         Ok(found)

@@ -29,11 +29,18 @@ pub struct TestReport {
 
 impl Manage {
     /// Sends `event`, or the first subscribed event, and waits for the response.
-    pub async fn send_test(&self, actor: &Actor, webhook: Uuid, event: Option<EventKind>) -> Result<TestReport> {
+    pub async fn send_test(
+        &self,
+        actor: &Actor,
+        webhook: Uuid,
+        event: Option<EventKind>,
+    ) -> Result<TestReport> {
         let settings = self.webhook(&actor.user, webhook).await?.settings;
         let first = || settings.events.iter().find_map(|event| event.parse().ok());
         let kind = event.or_else(first).ok_or(Fault::Internal)?;
-        let refused = |retry_after_seconds| Fault::TestQuota { retry_after_seconds };
+        let refused = |retry_after_seconds| Fault::TestQuota {
+            retry_after_seconds,
+        };
         self.test_quota.check(&actor.user).map_err(refused)?;
         let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;
         // A task of its own: the attempt is logged even if the client disconnects.
@@ -45,10 +52,19 @@ impl Manage {
         task.await.map_err(|_| Fault::Internal)?
     }
 
-    async fn attempt_test(&self, actor: &Actor, webhook: Uuid, kind: EventKind) -> Result<TestReport> {
-        let rule = CATALOGUE.iter().find(|rule| rule.kind == kind).ok_or(Fault::Internal)?;
+    async fn attempt_test(
+        &self,
+        actor: &Actor,
+        webhook: Uuid,
+        kind: EventKind,
+    ) -> Result<TestReport> {
+        let rule = CATALOGUE
+            .iter()
+            .find(|rule| rule.kind == kind)
+            .ok_or(Fault::Internal)?;
         let (event, occurred_at, data) = (Uuid::now_v7(), Timestamp::now(), (rule.example)());
-        logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data).await?;
+        logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data)
+            .await?;
         let delivery = Delivery {
             id: delivery_id(event, webhook),
             webhook,
@@ -62,7 +78,10 @@ impl Manage {
             order_key: None,
             activation: 0,
             // The delivery is not in the store, so no replica can claim it and the lease has no meaning.
-            lease: Lease { token: Uuid::nil(), until: Instant::now() },
+            lease: Lease {
+                token: Uuid::nil(),
+                until: Instant::now(),
+            },
         };
         let sent = self.receivers.send_test(delivery).await;
         let (log_id, attempt) = sent.map_err(|error| match error.downcast::<StoreError>() {
@@ -76,7 +95,9 @@ impl Manage {
         Ok(TestReport {
             response_status: answer.status(),
             duration: attempt.sent.as_ref().map(|sent| sent.duration),
-            error: answer.error().map(|kind| (kind, answer.message().unwrap_or_default().to_owned())),
+            error: answer
+                .error()
+                .map(|kind| (kind, answer.message().unwrap_or_default().to_owned())),
             log_id,
         })
     }

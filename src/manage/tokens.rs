@@ -19,7 +19,14 @@ const ENCODED_LENGTH: usize = 43;
 /// Creates a token, which is shown only this once.
 pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretString> {
     let token: SecretString = format!("{PREFIX}{}", random_text().expose_secret()).into();
-    tokens::insert(store, Uuid::now_v7(), user, name, &hash(token.expose_secret())).await?;
+    tokens::insert(
+        store,
+        Uuid::now_v7(),
+        user,
+        name,
+        &hash(token.expose_secret()),
+    )
+    .await?;
     Ok(token)
 }
 

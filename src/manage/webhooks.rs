@@ -15,7 +15,9 @@ use crate::domain::ordering::Ordering;
 use crate::domain::signing::Signing;
 use crate::store::audit::Actor;
 use crate::store::options::Options;
-use crate::store::webhooks::{self, Changes, Condition, Conditional, NewWebhook, Settings, Webhook, event_names};
+use crate::store::webhooks::{
+    self, Changes, Condition, Conditional, NewWebhook, Settings, Webhook, event_names,
+};
 use crate::vault::{Sealed, new_webhook_secret};
 
 /// A webhook to create.
@@ -65,7 +67,12 @@ impl Manage {
     }
 
     /// Lists the user's webhooks in the order of their creation.
-    pub async fn webhooks(&self, user: &UserId, after: Option<Cursor>, limit: usize) -> Result<Page<Webhook>> {
+    pub async fn webhooks(
+        &self,
+        user: &UserId,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page<Webhook>> {
         let after = after.map_or(Uuid::nil(), |cursor| cursor.id);
         let rows = webhooks::list(&self.store, user, after, limit + 1).await?;
         Ok(Page::new(List::Webhooks, rows, limit, |webhook| webhook.id))
@@ -73,34 +80,71 @@ impl Manage {
 
     /// Returns the user's webhook with this id.
     pub async fn webhook(&self, user: &UserId, id: Uuid) -> Result<Webhook> {
-        webhooks::get(&self.store, user, id).await?.ok_or(Fault::NoSuchWebhook)
+        webhooks::get(&self.store, user, id)
+            .await?
+            .ok_or(Fault::NoSuchWebhook)
     }
 
     /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
-    pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
-        let WebhookDraft { name, url, events, active, ordering, signing, options } = draft;
+    pub async fn create_webhook(
+        &self,
+        actor: &Actor,
+        draft: WebhookDraft,
+    ) -> Result<CreatedWebhook> {
+        let WebhookDraft {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            options,
+        } = draft;
         let id = Uuid::now_v7();
-        let PreparedOptions { changes, .. } = self.prepare_options(id, &Options::default(), options).await?;
+        let PreparedOptions { changes, .. } = self
+            .prepare_options(id, &Options::default(), options)
+            .await?;
         let options = changes.applied_to(&Options::default());
         check_options(&options, &events.0)?;
         let warning = self.check_host(&actor.user, &url).await?;
-        let settings =
-            Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, signing, options };
+        let settings = Settings {
+            name: name.0,
+            url: url.0,
+            events: event_names(&events.0),
+            active,
+            ordering,
+            signing,
+            options,
+        };
         let (secret, sealed) = self.new_secret(id);
         let headers = changes.headers.and_then(|new| new.sealed);
-        let new = NewWebhook { id, settings, secret: sealed, headers, pair: self.key_pair_for(signing, id) };
+        let new = NewWebhook {
+            id,
+            settings,
+            secret: sealed,
+            headers,
+            pair: self.key_pair_for(signing, id),
+        };
         let limit = self.webhooks_per_user;
         let created = webhooks::create(&self.store, actor, &new, limit).await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
-        Ok(CreatedWebhook { webhook, secret, warning })
+        Ok(CreatedWebhook {
+            webhook,
+            secret,
+            warning,
+        })
     }
 
     /// Changes settings if `condition` holds for those that were found, and for those at the time of the change.
     pub async fn update_webhook(
         &self,
         actor: &Actor,
-        Webhook { id, settings: found, .. }: &Webhook,
+        Webhook {
+            id,
+            settings: found,
+            ..
+        }: &Webhook,
         patch: WebhookPatch,
         condition: Condition<'_>,
     ) -> Result<UpdatedWebhook> {
@@ -109,12 +153,26 @@ impl Manage {
         if !condition(found) {
             return Err(Fault::VersionMismatch);
         }
-        let WebhookPatch { name, url, events, active, ordering, signing, options } = patch;
-        let moves = |present: &Settings| url.as_ref().is_some_and(|url| !has_same_origin(&url.0, &present.url));
+        let WebhookPatch {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            options,
+        } = patch;
+        let moves = |present: &Settings| {
+            url.as_ref()
+                .is_some_and(|url| !has_same_origin(&url.0, &present.url))
+        };
         if moves(found) {
             check_given_again(options.headers.as_ref(), &found.options.headers)?;
         }
-        let PreparedOptions { changes: options, kept } = self.prepare_options(id, &found.options, options).await?;
+        let PreparedOptions {
+            changes: options,
+            kept,
+        } = self.prepare_options(id, &found.options, options).await?;
         let changes = Changes {
             name: name.map(|name| name.0),
             url: url.as_ref().map(|url| url.0.clone()),
@@ -131,18 +189,27 @@ impl Manage {
             None => None,
         };
         let is_allowed = |present: &Settings| {
-            let is_kept = kept.as_ref().is_none_or(|kept| present.options.headers == *kept);
+            let is_kept = kept
+                .as_ref()
+                .is_none_or(|kept| present.options.headers == *kept);
             // Another edit may have moved the webhook in the meantime, and given it headers for its new host.
-            let has_own_headers = changes.options.headers.is_some() || present.options.headers.names.is_empty();
+            let has_own_headers =
+                changes.options.headers.is_some() || present.options.headers.names.is_empty();
             let may_move = has_own_headers || !moves(present);
             condition(present) && is_kept && may_move && check_changes(&changes, present).is_ok()
         };
-        let webhook = applied(webhooks::update(&self.store, actor, id, &changes, &is_allowed).await?)?;
+        let webhook =
+            applied(webhooks::update(&self.store, actor, id, &changes, &is_allowed).await?)?;
         Ok(UpdatedWebhook { webhook, warning })
     }
 
     /// Deletes the webhook and cancels its pending deliveries, if `condition` holds for its settings.
-    pub async fn delete_webhook(&self, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<()> {
+    pub async fn delete_webhook(
+        &self,
+        actor: &Actor,
+        id: Uuid,
+        condition: Condition<'_>,
+    ) -> Result<()> {
         applied(webhooks::delete(&self.store, actor, id, condition).await?)?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook deleted");
         Ok(())
@@ -157,11 +224,38 @@ impl Manage {
 
 /// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
 pub fn version(settings: &Settings) -> String {
-    let Settings { name, url, events, active, ordering, signing, options } = settings;
-    let Options { description, metadata, filter, headers } = options;
+    let Settings {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        options,
+    } = settings;
+    let Options {
+        description,
+        metadata,
+        filter,
+        headers,
+    } = options;
     // The headers' values are not here, but each change of one changes the time.
-    let options = (description, metadata, filter, &headers.names, headers.changed_at);
-    let canonical = serde_json::to_vec(&(name, url, events, active, ordering.as_str(), signing.as_str(), options));
+    let options = (
+        description,
+        metadata,
+        filter,
+        &headers.names,
+        headers.changed_at,
+    );
+    let canonical = serde_json::to_vec(&(
+        name,
+        url,
+        events,
+        active,
+        ordering.as_str(),
+        signing.as_str(),
+        options,
+    ));
     let canonical = canonical.expect("strings, numbers and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
 }
@@ -177,13 +271,30 @@ fn check_changes(changes: &Changes, present: &Settings) -> Result<()> {
     if changes.events.is_none() && changes.options.filter.is_none() {
         return Ok(());
     }
-    let stored = || present.events.iter().filter_map(|event| event.parse().ok()).collect();
-    check_options(&changes.options.applied_to(&present.options), &changes.events.clone().unwrap_or_else(stored))
+    let stored = || {
+        present
+            .events
+            .iter()
+            .filter_map(|event| event.parse().ok())
+            .collect()
+    };
+    check_options(
+        &changes.options.applied_to(&present.options),
+        &changes.events.clone().unwrap_or_else(stored),
+    )
 }
 
 fn check_options(options: &Options, events: &[EventKind]) -> Result<()> {
-    let faults = options.filter.as_ref().map(|filter| check_filter(filter, events)).unwrap_or_default();
-    if faults.is_empty() { Ok(()) } else { Err(Fault::InvalidOptions(faults)) }
+    let faults = options
+        .filter
+        .as_ref()
+        .map(|filter| check_filter(filter, events))
+        .unwrap_or_default();
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Fault::InvalidOptions(faults))
+    }
 }
 
 /// Converts the result of a conditional statement.

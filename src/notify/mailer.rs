@@ -58,7 +58,9 @@ pub struct Mailer {
 impl Mailer {
     /// Returns None if mail is not configured.
     pub fn new(config: &Config) -> anyhow::Result<Option<Mailer>> {
-        let Some(outgoing) = config.mail.outgoing()? else { return Ok(None) };
+        let Some(outgoing) = config.mail.outgoing()? else {
+            return Ok(None);
+        };
         let from = message::mailbox(&outgoing.from)
             .with_context(|| format!("mail.from: `{}` is not an e-mail address", outgoing.from))?;
         let server = outgoing.server;
@@ -66,7 +68,10 @@ impl Mailer {
             SmtpTls::Plain => None,
             _ => Some(tls(&server.host, config.mail.extra_ca_file.as_deref())?),
         };
-        let hello = server.hello.clone().map_or_else(ClientId::default, ClientId::Domain);
+        let hello = server
+            .hello
+            .clone()
+            .map_or_else(ClientId::default, ClientId::Domain);
         let context = MailContext {
             from,
             service: config.service.name.clone(),
@@ -74,7 +79,12 @@ impl Mailer {
             public_url: config.http.public_url.clone(),
             retention_days: config.retention.days,
         };
-        Ok(Some(Mailer { server, tls, hello, context }))
+        Ok(Some(Mailer {
+            server,
+            tls,
+            hello,
+            context,
+        }))
     }
 
     /// Sends a notice to `to`. Returns when the mail server has accepted it.
@@ -83,7 +93,9 @@ impl Mailer {
         let mut connection = self.connect_within_timeout().await?;
         let bytes = message.formatted();
         let sending = connection.send(message.envelope(), &bytes);
-        timeout(SEND_TIMEOUT, sending).await.map_err(|_| SendError::Timeout(SEND_TIMEOUT))??;
+        timeout(SEND_TIMEOUT, sending)
+            .await
+            .map_err(|_| SendError::Timeout(SEND_TIMEOUT))??;
         // The mail is accepted, whether or not the server answers QUIT.
         tokio::spawn(async move { timeout(QUIT_TIMEOUT, connection.abort()).await });
         Ok(())
@@ -107,10 +119,17 @@ impl Mailer {
     }
 
     async fn connect(&self) -> Result<AsyncSmtpConnection, Error> {
-        let SmtpServer { host, port, tls, login, .. } = &self.server;
+        let SmtpServer {
+            host,
+            port,
+            tls,
+            login,
+            ..
+        } = &self.server;
         let wrapped = self.tls.clone().filter(|_| *tls == SmtpTls::Wrapped);
         let address = (host.as_str(), *port);
-        let mut connection = AsyncSmtpConnection::connect_tokio1(address, None, &self.hello, wrapped, None).await?;
+        let mut connection =
+            AsyncSmtpConnection::connect_tokio1(address, None, &self.hello, wrapped, None).await?;
         let starttls = match tls {
             SmtpTls::Plain | SmtpTls::Wrapped => false,
             SmtpTls::Opportunistic => connection.can_starttls(),
@@ -131,7 +150,12 @@ impl Mailer {
 fn tls(host: &str, extra: Option<&Path>) -> anyhow::Result<TlsParameters> {
     let mut builder = TlsParameters::builder(host.to_owned());
     if let Some(path) = extra {
-        let describe = || format!("mail.extra_ca_file: {} must contain PEM certificates", path.display());
+        let describe = || {
+            format!(
+                "mail.extra_ca_file: {} must contain PEM certificates",
+                path.display()
+            )
+        };
         let pem = std::fs::read(path).with_context(describe)?;
         builder = builder.add_root_certificate(Certificate::from_pem(&pem).with_context(describe)?);
     }

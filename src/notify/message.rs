@@ -68,14 +68,29 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         NoticeKind::Warning => format!("Warning: webhook {name} is failing"),
     };
     let since = format(notice.recovery_since(), "%Y-%m-%dT%H:%M:00Z");
-    let mail = Mail { notice, is_disabled, name, at: format(notice.at, "%Y-%m-%d %H:%M UTC"), since, context };
-    let text = Text(&mail).render().expect("writing to a String cannot fail");
-    let html = Html(&mail).render().expect("writing to a String cannot fail");
+    let mail = Mail {
+        notice,
+        is_disabled,
+        name,
+        at: format(notice.at, "%Y-%m-%d %H:%M UTC"),
+        since,
+        context,
+    };
+    let text = Text(&mail)
+        .render()
+        .expect("writing to a String cannot fail");
+    let html = Html(&mail)
+        .render()
+        .expect("writing to a String cannot fail");
     Message::builder()
         .from(context.from.clone())
         .to(to)
         .subject(subject)
-        .message_id(Some(format!("<{}@{}>", notice.id, context.from.email.domain())))
+        .message_id(Some(format!(
+            "<{}@{}>",
+            notice.id,
+            context.from.email.domain()
+        )))
         .header(AutoSubmitted)
         .multipart(MultiPart::alternative_plain_html(text, html))
 }
@@ -83,7 +98,9 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
 /// Replaces control and invisible characters, so that a name can neither start another header nor change how the subject reads. Names
 /// are validated, so this is a second defence.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect()
+    text.chars()
+        .map(|c| if is_hidden(c) { ' ' } else { c })
+        .collect()
 }
 
 fn format(at: Timestamp, pattern: &str) -> String {
@@ -148,7 +165,9 @@ mod tests {
 
     fn headers(mail: &str) -> Vec<&str> {
         let head = mail.split_once("\r\n\r\n").unwrap().0;
-        head.split("\r\n").filter(|line| !line.starts_with([' ', '\t'])).collect()
+        head.split("\r\n")
+            .filter(|line| !line.starts_with([' ', '\t']))
+            .collect()
     }
 
     #[test]
@@ -163,24 +182,56 @@ mod tests {
             since: "2026-03-01T09:05:00Z".to_owned(),
             context: &context,
         };
-        let (text, html) = (Text(&values).render().unwrap(), Html(&values).render().unwrap());
-        for part in ["Hooks & <co>", &notice.url, "HTTP 500 answers", "2026-03-01 09:05 UTC", "{\"active\": true}"] {
+        let (text, html) = (
+            Text(&values).render().unwrap(),
+            Html(&values).render().unwrap(),
+        );
+        for part in [
+            "Hooks & <co>",
+            &notice.url,
+            "HTTP 500 answers",
+            "2026-03-01 09:05 UTC",
+            "{\"active\": true}",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(html.contains("Hooks &#38; &#60;co&#62;") && !html.contains("<co>") && !html.contains("<2>"), "{html}");
+        assert!(
+            html.contains("Hooks &#38; &#60;co&#62;")
+                && !html.contains("<co>")
+                && !html.contains("<2>"),
+            "{html}"
+        );
         let mail = composed(&notice);
-        assert!(mail.contains("2026-03-01T04:28:00Z"), "the first failure: {mail}");
-        assert!(headers(&mail).contains(&"Subject: Webhook disabled: Hooks & <co>"), "{mail}");
-        assert!(mail.contains(&format!("Message-ID: <{}@example.com>", notice.id)), "{mail}");
-        assert!(mail.contains("Auto-Submitted: auto-generated\r\n"), "{mail}");
-        assert!(mail.contains("text/plain") && mail.contains("text/html"), "{mail}");
+        assert!(
+            mail.contains("2026-03-01T04:28:00Z"),
+            "the first failure: {mail}"
+        );
+        assert!(
+            headers(&mail).contains(&"Subject: Webhook disabled: Hooks & <co>"),
+            "{mail}"
+        );
+        assert!(
+            mail.contains(&format!("Message-ID: <{}@example.com>", notice.id)),
+            "{mail}"
+        );
+        assert!(
+            mail.contains("Auto-Submitted: auto-generated\r\n"),
+            "{mail}"
+        );
+        assert!(
+            mail.contains("text/plain") && mail.contains("text/html"),
+            "{mail}"
+        );
     }
 
     #[test]
     fn a_mail_links_to_the_webhook_page_if_the_public_url_is_known() {
         let notice = notice(NoticeKind::Warning, "n");
         let parts = |public_url: Option<&str>| {
-            let context = MailContext { public_url: public_url.map(str::to_owned), ..context() };
+            let context = MailContext {
+                public_url: public_url.map(str::to_owned),
+                ..context()
+            };
             let values = Mail {
                 notice: &notice,
                 is_disabled: false,
@@ -189,11 +240,17 @@ mod tests {
                 since: String::new(),
                 context: &context,
             };
-            [Text(&values).render().unwrap(), Html(&values).render().unwrap()]
+            [
+                Text(&values).render().unwrap(),
+                Html(&values).render().unwrap(),
+            ]
         };
         let page = format!("https://hooks.example/ui/webhooks/{}", notice.webhook);
         let [text, html] = parts(Some("https://hooks.example"));
-        assert!(text.contains(&page) && html.contains(&format!("<a href=\"{page}\">")), "{text}\n{html}");
+        assert!(
+            text.contains(&page) && html.contains(&format!("<a href=\"{page}\">")),
+            "{text}\n{html}"
+        );
         for part in parts(None) {
             assert!(!part.contains("/ui/"), "{part}");
         }
@@ -202,13 +259,26 @@ mod tests {
     #[test]
     fn a_name_cannot_inject_a_header() {
         let plain = headers(&composed(&notice(NoticeKind::Warning, "n"))).len();
-        for name in ["a\r\nBcc: x@y.example", "a\n\nbody", "a\rBcc: b", "\u{85}Bcc: c", "ü\r\nBcc: d", "\0"] {
+        for name in [
+            "a\r\nBcc: x@y.example",
+            "a\n\nbody",
+            "a\rBcc: b",
+            "\u{85}Bcc: c",
+            "ü\r\nBcc: d",
+            "\0",
+        ] {
             let mail = composed(&notice(NoticeKind::Warning, name));
             let headers = headers(&mail);
             assert_eq!(headers.len(), plain, "{name:?}: {mail}");
-            assert!(!headers.iter().any(|header| header.starts_with("Bcc")), "{name:?}: {mail}");
+            assert!(
+                !headers.iter().any(|header| header.starts_with("Bcc")),
+                "{name:?}: {mail}"
+            );
         }
         assert!(mailbox("a@b.example\r\nBcc: c@d.example").is_none());
-        assert!(mailbox("a@b.example, c@d.example").is_none(), "only one recipient is allowed");
+        assert!(
+            mailbox("a@b.example, c@d.example").is_none(),
+            "only one recipient is allowed"
+        );
     }
 }

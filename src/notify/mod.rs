@@ -26,7 +26,8 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, Recurring};
 
 /// Finds the e-mail address of a user on the primary; None if the user has none.
-pub type FindAddress = Arc<dyn Fn(UserId) -> BoxFuture<'static, anyhow::Result<Option<String>>> + Send + Sync>;
+pub type FindAddress =
+    Arc<dyn Fn(UserId) -> BoxFuture<'static, anyhow::Result<Option<String>>> + Send + Sync>;
 
 /// The longest time after which another replica takes over the notice of a replica that died.
 const LEASE: Duration = Duration::from_secs(15);
@@ -79,7 +80,11 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
             Ok(worked) => {
                 store_retries.reset();
                 reading.succeeded();
-                if worked { Duration::ZERO } else { POLL_INTERVAL }
+                if worked {
+                    Duration::ZERO
+                } else {
+                    POLL_INTERVAL
+                }
             }
             Err(error) => {
                 reading.failed(&error);
@@ -100,14 +105,30 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
 impl Notifier {
     /// Counts the notices that wait for the mail server. Without one, notices are kept but wait for nothing.
     async fn count_pending(&self) -> Result<u64, StoreError> {
-        if self.mailer.is_none() { Ok(0) } else { notices::count_pending(&self.store).await }
+        if self.mailer.is_none() {
+            Ok(0)
+        } else {
+            notices::count_pending(&self.store).await
+        }
     }
 
     /// Sends the notice that has been due longest. Returns false if no notice is due.
-    async fn send_next(&self, mailer: &Mailer, failures: &mut Failures) -> Result<bool, StoreError> {
-        let Some(claimed) = notices::claim(&self.store, LEASE).await? else { return Ok(false) };
+    async fn send_next(
+        &self,
+        mailer: &Mailer,
+        failures: &mut Failures,
+    ) -> Result<bool, StoreError> {
+        let Some(claimed) = notices::claim(&self.store, LEASE).await? else {
+            return Ok(false);
+        };
         let notice = &claimed.notice;
-        let Notice { id, kind, webhook, user, .. } = notice;
+        let Notice {
+            id,
+            kind,
+            webhook,
+            user,
+            ..
+        } = notice;
         let kind = kind.as_str();
         failpoint!("notice_claimed_mail_not_sent")?;
         let sent = tokio::select! {
@@ -123,7 +144,8 @@ impl Notifier {
                     metrics::counter!(telemetry::NOTICES_SENT, "kind" => kind).increment(1);
                     tracing::info!(notice = %id, %webhook, kind, "webhook owner notified");
                 } else {
-                    metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => "no_address").increment(1);
+                    metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => "no_address")
+                        .increment(1);
                     tracing::info!(notice = %id, %webhook, %user, kind, "webhook owner has no valid e-mail address");
                 }
             }
@@ -133,7 +155,13 @@ impl Notifier {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
                 failpoint!("mail_rejected_retry_not_stored")?;
-                notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;
+                notices::retry(
+                    &self.store,
+                    &claimed,
+                    RETRIES.wait_after(claimed.tries),
+                    &error,
+                )
+                .await?;
             }
         }
         Ok(true)
@@ -145,14 +173,19 @@ impl Notifier {
         let found = timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await;
         let found = found.map_err(|_| Failed::new("lookup", "the primary does not respond"))?;
         let address = found.map_err(|error| Failed::new("lookup", &format!("{error:#}")))?;
-        let Some(to) = address.as_deref().and_then(message::mailbox) else { return Ok(Some(End::NoAddress)) };
+        let Some(to) = address.as_deref().and_then(message::mailbox) else {
+            return Ok(Some(End::NoAddress));
+        };
         // The lease may have ended meanwhile: the process may have been suspended.
         match notices::extend(&self.store, claimed, LEASE).await {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(error) => return Err(Failed::new("store", &error.to_string())),
         }
-        mailer.send(notice, to).await.map_err(|error| Failed::new(error.cause(), &error.to_string()))?;
+        mailer
+            .send(notice, to)
+            .await
+            .map_err(|error| Failed::new(error.cause(), &error.to_string()))?;
         Ok(Some(End::Sent))
     }
 
@@ -197,9 +230,22 @@ impl Notifier {
 
     /// Logs notices that cannot be sent because mail is not configured, each once, and keeps them.
     async fn log_next(&self) -> Result<bool, StoreError> {
-        let unsent =
-            notices::mark_unsendable(&self.store, "mail.smtp_url and mail.from are not set", LOG_BATCH).await?;
-        for Notice { id, kind, webhook, user, name, reason, .. } in &unsent {
+        let unsent = notices::mark_unsendable(
+            &self.store,
+            "mail.smtp_url and mail.from are not set",
+            LOG_BATCH,
+        )
+        .await?;
+        for Notice {
+            id,
+            kind,
+            webhook,
+            user,
+            name,
+            reason,
+            ..
+        } in &unsent
+        {
             let kind = kind.as_str();
             tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
                 "webhook owner not notified: mail.smtp_url and mail.from are not set");
@@ -211,7 +257,11 @@ impl Notifier {
 impl Failed {
     fn new(cause: &'static str, error: &str) -> Failed {
         // Postgres text cannot hold NUL, and line breaks would split a log line.
-        let error = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR_CHARS).collect();
+        let error = error
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(MAX_ERROR_CHARS)
+            .collect();
         Failed { cause, error }
     }
 }
@@ -222,7 +272,9 @@ mod tests {
 
     #[test]
     fn retry_waits_double_from_a_second_to_five_minutes() {
-        let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|tries| RETRIES.wait_after(tries).as_secs()).into();
+        let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX]
+            .map(|tries| RETRIES.wait_after(tries).as_secs())
+            .into();
         assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
     }
 }

@@ -23,7 +23,9 @@ impl DiskFault {
         match *code {
             SqlState::DISK_FULL => Some(DiskFault::Full),
             SqlState::IO_ERROR => Some(DiskFault::Io),
-            SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED | SqlState::UNDEFINED_FILE => Some(DiskFault::Damaged),
+            SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED | SqlState::UNDEFINED_FILE => {
+                Some(DiskFault::Damaged)
+            }
             _ => None,
         }
     }

@@ -16,7 +16,11 @@ use uuid::Uuid;
 const HEAD_START: Duration = Duration::from_secs(1);
 
 /// A connection, and the index of its host in the URL.
-pub(super) type Connected<T> = (Client, Connection<Socket, <T as MakeTlsConnect<Socket>>::Stream>, usize);
+pub(super) type Connected<T> = (
+    Client,
+    Connection<Socket, <T as MakeTlsConnect<Socket>>::Stream>,
+    usize,
+);
 
 /// Connects to the first host that accepts, in the order of the URL. The caller limits the time.
 pub(super) async fn connect<T>(config: &Config, tls: T) -> Result<Connected<T>, Error>
@@ -49,7 +53,11 @@ where
 
 /// Returns the number of hosts. One if there is none: the driver reports that.
 pub(super) fn count(config: &Config) -> usize {
-    config.get_hosts().len().max(config.get_hostaddrs().len()).max(1)
+    config
+        .get_hosts()
+        .len()
+        .max(config.get_hostaddrs().len())
+        .max(1)
 }
 
 /// Returns the hosts in the order in which they are tried. `load_balance_hosts=random` starts at any of them.
@@ -83,18 +91,36 @@ pub(super) fn only(config: &Config, host: usize) -> Config {
         Host::Tcp(name) => only.host(name),
         Host::Unix(path) => only.host_path(path),
     });
-    config.get_hostaddrs().get(host).map(|address| only.hostaddr(*address));
+    config
+        .get_hostaddrs()
+        .get(host)
+        .map(|address| only.hostaddr(*address));
     let ports = config.get_ports();
-    ports.get(host).or(ports.first()).map(|port| only.port(*port));
+    ports
+        .get(host)
+        .or(ports.first())
+        .map(|port| only.port(*port));
     config.get_user().map(|user| only.user(user));
-    config.get_password().map(|password| only.password(password));
+    config
+        .get_password()
+        .map(|password| only.password(password));
     config.get_dbname().map(|name| only.dbname(name));
     config.get_options().map(|options| only.options(options));
-    config.get_application_name().map(|name| only.application_name(name));
-    config.get_connect_timeout().map(|limit| only.connect_timeout(*limit));
-    config.get_tcp_user_timeout().map(|limit| only.tcp_user_timeout(*limit));
-    config.get_keepalives_interval().map(|interval| only.keepalives_interval(interval));
-    config.get_keepalives_retries().map(|retries| only.keepalives_retries(retries));
+    config
+        .get_application_name()
+        .map(|name| only.application_name(name));
+    config
+        .get_connect_timeout()
+        .map(|limit| only.connect_timeout(*limit));
+    config
+        .get_tcp_user_timeout()
+        .map(|limit| only.tcp_user_timeout(*limit));
+    config
+        .get_keepalives_interval()
+        .map(|interval| only.keepalives_interval(interval));
+    config
+        .get_keepalives_retries()
+        .map(|retries| only.keepalives_retries(retries));
     only.keepalives(config.get_keepalives())
         .keepalives_idle(config.get_keepalives_idle())
         .ssl_mode(config.get_ssl_mode())
@@ -117,7 +143,10 @@ mod tests {
     fn one_of_several_hosts_keeps_every_other_parameter() {
         let parse = |hosts: &str| format!("{hosts} {EVERYTHING}").parse::<Config>().unwrap();
         let several = parse("host=a,/run,c port=1,2,3");
-        for (index, host) in ["host=a port=1", "host=/run port=2", "host=c port=3"].into_iter().enumerate() {
+        for (index, host) in ["host=a port=1", "host=/run port=2", "host=c port=3"]
+            .into_iter()
+            .enumerate()
+        {
             assert_eq!(only(&several, index), parse(host));
         }
         let addresses = parse("hostaddr=127.0.0.1,127.0.0.2 port=5");

@@ -43,7 +43,11 @@ impl Parameters {
 
     /// Returns the value that takes effect.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .rev()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Sets how soon a dead peer is detected: from the parameters, in libpq's units, or this module's defaults. Zero selects the
@@ -57,7 +61,10 @@ impl Parameters {
         let interval = number(["keepalives_interval"; 2])?;
         let count = number(["keepalives_count", "keepalives_retries"])?;
         let unacknowledged = number(["tcp_user_timeout"; 2])?;
-        let (seconds, millis) = (|s: u32| Duration::from_secs(s.into()), |ms: u32| Duration::from_millis(ms.into()));
+        let (seconds, millis) = (
+            |s: u32| Duration::from_secs(s.into()),
+            |ms: u32| Duration::from_millis(ms.into()),
+        );
         // The system's default applies to options that are not set here.
         if idle != Some(0) {
             config.keepalives_idle(idle.map_or(KEEPALIVES_IDLE, seconds));
@@ -78,9 +85,14 @@ impl Parameters {
 fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String> {
     // A password may contain a question mark: parameters follow the host.
     let host = text.find('@').unwrap_or(0);
-    let Some(question) = text[host..].find('?').map(|offset| host + offset) else { return Some(text.to_owned()) };
+    let Some(question) = text[host..].find('?').map(|offset| host + offset) else {
+        return Some(text.to_owned());
+    };
     let mut kept = Vec::new();
-    for parameter in text[question + 1..].split('&').filter(|parameter| !parameter.is_empty()) {
+    for parameter in text[question + 1..]
+        .split('&')
+        .filter(|parameter| !parameter.is_empty())
+    {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         if EXTRACTED.contains(&name) {
             let value: Cow<'_, str> = percent_decode_str(value).decode_utf8().ok()?;
@@ -90,7 +102,11 @@ fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String
         }
     }
     let separator = if kept.is_empty() { "" } else { "?" };
-    Some(format!("{}{separator}{}", &text[..question], kept.join("&")))
+    Some(format!(
+        "{}{separator}{}",
+        &text[..question],
+        kept.join("&")
+    ))
 }
 
 /// Parses `key=value` pairs: values with spaces are quoted, quotes and backslashes are escaped.

@@ -23,7 +23,11 @@ pub enum TlsError {
     )]
     Mode(String),
     #[error("{parameter}: {} cannot be read as PEM: {detail}", .path.display())]
-    File { parameter: &'static str, path: PathBuf, detail: String },
+    File {
+        parameter: &'static str,
+        path: PathBuf,
+        detail: String,
+    },
     #[error("sslcert and sslkey must be set together")]
     HalfIdentity,
     #[error("sslcert and sslkey do not belong together: {0}")]
@@ -77,7 +81,12 @@ pub struct Tls {
 impl Tls {
     /// Reads `sslmode`, `sslrootcert`, `sslcert` and `sslkey`.
     pub(super) fn from_parameters(given: &Parameters) -> Result<Tls, TlsError> {
-        let path = |name: &str| given.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let path = |name: &str| {
+            given
+                .get(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         let authorities = path("sslrootcert").filter(|path| path.as_os_str() != "system");
         let verification = match given.get("sslmode") {
             // With an authority to verify against, the connection must be verified.
@@ -94,7 +103,11 @@ impl Tls {
             (None, None) => None,
             _ => return Err(TlsError::HalfIdentity),
         };
-        Ok(Tls { verification, authorities, identity })
+        Ok(Tls {
+            verification,
+            authorities,
+            identity,
+        })
     }
 
     /// Returns the TLS connector, or `None` if TLS is disabled.
@@ -108,7 +121,9 @@ impl Tls {
             Verification::Full => tls::builder().with_root_certificates(self.roots()?),
             other => {
                 let chain = match other {
-                    Verification::Authority => Some(authority_verifier(self.roots()?, provider.clone())?),
+                    Verification::Authority => {
+                        Some(authority_verifier(self.roots()?, provider.clone())?)
+                    }
                     _ => None,
                 };
                 tls::builder()
@@ -121,26 +136,40 @@ impl Tls {
             Some((certificate, key)) => {
                 let chain = certificates("sslcert", certificate)?;
                 let key = PrivateKeyDer::from_pem_file(key).map_err(unreadable("sslkey", key))?;
-                builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity)?
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(TlsError::Identity)?
             }
         };
         Ok(Some(MakeRustlsConnect::new(config)))
     }
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let Some(path) = &self.authorities else { return Ok(tls::system_roots()) };
+        let Some(path) = &self.authorities else {
+            return Ok(tls::system_roots());
+        };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates("sslrootcert", path)?);
         Ok(roots)
     }
 }
 
-fn unreadable<E: std::fmt::Display>(parameter: &'static str, path: &Path) -> impl Fn(E) -> TlsError {
+fn unreadable<E: std::fmt::Display>(
+    parameter: &'static str,
+    path: &Path,
+) -> impl Fn(E) -> TlsError {
     let path = path.to_owned();
-    move |error| TlsError::File { parameter, path: path.clone(), detail: error.to_string() }
+    move |error| TlsError::File {
+        parameter,
+        path: path.clone(),
+        detail: error.to_string(),
+    }
 }
 
-fn certificates(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(
+    parameter: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     tls::certificates(path).map_err(unreadable(parameter, path))
 }
 
@@ -169,11 +198,13 @@ impl ServerCertVerifier for PartialVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        let Some(chain) = &self.chain else {
+            return Ok(ServerCertVerified::assertion());
+        };
         match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
-                Ok(ServerCertVerified::assertion())
-            }
+            Err(rustls::Error::InvalidCertificate(
+                NotValidForName | NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
             other => other,
         }
     }
@@ -199,7 +230,9 @@ impl ServerCertVerifier for PartialVerifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -212,16 +245,34 @@ pub fn system_certificates() -> Option<PathBuf> {
         "/etc/ssl/cert.pem",
     ];
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    named.into_iter().chain(USUAL.map(PathBuf::from)).find(|path| path.is_file())
+    named
+        .into_iter()
+        .chain(USUAL.map(PathBuf::from))
+        .find(|path| path.is_file())
 }
 
 /// Returns how to fix a failed handshake, if the text of its error is a known one.
 pub(super) fn remedy(text: &str) -> Option<&'static str> {
     let remedies = [
-        ("UnknownIssuer", "name the file of the authority's certificate in sslrootcert"),
-        ("NotValidForName", "connect by a name in the server's certificate, or use sslmode=verify-ca"),
-        ("not valid for name", "connect by a name in the server's certificate, or use sslmode=verify-ca"),
-        ("CertificateRequired", "name the client's certificate and key in sslcert and sslkey"),
+        (
+            "UnknownIssuer",
+            "name the file of the authority's certificate in sslrootcert",
+        ),
+        (
+            "NotValidForName",
+            "connect by a name in the server's certificate, or use sslmode=verify-ca",
+        ),
+        (
+            "not valid for name",
+            "connect by a name in the server's certificate, or use sslmode=verify-ca",
+        ),
+        (
+            "CertificateRequired",
+            "name the client's certificate and key in sslcert and sslkey",
+        ),
     ];
-    remedies.iter().find(|(word, _)| text.contains(word)).map(|(_, remedy)| *remedy)
+    remedies
+        .iter()
+        .find(|(word, _)| text.contains(word))
+        .map(|(_, remedy)| *remedy)
 }

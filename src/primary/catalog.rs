@@ -74,7 +74,10 @@ impl Server {
     /// Returns the cluster and the timeline. None on a standby.
     pub fn lineage(&self) -> Option<Lineage> {
         let timeline = u32::from_str_radix(self.timeline.as_deref()?, 16).ok()?;
-        Some(Lineage { system_identifier: self.system_identifier as u64, timeline })
+        Some(Lineage {
+            system_identifier: self.system_identifier as u64,
+            timeline,
+        })
     }
 
     /// Returns the end of the WAL that is flushed to disk.
@@ -122,7 +125,9 @@ pub(crate) enum SlotState<'a> {
 
 impl SlotState<'_> {
     pub fn of<'a>(slot: Option<&'a Slot>, name: &str) -> SlotState<'a> {
-        let Some(slot) = slot else { return SlotState::Missing };
+        let Some(slot) = slot else {
+            return SlotState::Missing;
+        };
         match slot.foreign(name) {
             Some(foreign) => SlotState::Foreign(foreign),
             None if slot.wal_status.as_deref() == Some("lost") => SlotState::Invalidated,
@@ -210,7 +215,10 @@ impl Relation {
     /// the table's publications does not have.
     pub fn full_obstacle(&self) -> Option<String> {
         if !self.virtual_columns.is_empty() {
-            return Some(format!("has virtual generated columns ({})", self.virtual_columns.join(", ")));
+            return Some(format!(
+                "has virtual generated columns ({})",
+                self.virtual_columns.join(", ")
+            ));
         }
         if let Some(other) = self.published_without_generated.first() {
             return Some(format!(
@@ -218,16 +226,23 @@ impl Relation {
                 self.generated.join(", ")
             ));
         }
-        self.unpublished_columns.first().map(|column| self.partly_published(column))
+        self.unpublished_columns
+            .first()
+            .map(|column| self.partly_published(column))
     }
 
     fn partly_published(&self, column: &str) -> String {
-        format!("is in publication {} without {column}", self.partly_published_by.join(", "))
+        format!(
+            "is in publication {} without {column}",
+            self.partly_published_by.join(", ")
+        )
     }
 
     /// Returns why every UPDATE and DELETE of the platform would fail with an index over `columns` as replica identity.
     pub fn index_obstacle(&self, columns: &[&str]) -> Option<String> {
-        let lacking = columns.iter().find(|column| contains(&self.unpublished_columns, column))?;
+        let lacking = columns
+            .iter()
+            .find(|column| contains(&self.unpublished_columns, column))?;
         Some(self.partly_published(lacking))
     }
 
@@ -253,7 +268,10 @@ impl Relation {
 
     /// Returns whether the WAL has all of `columns` of old rows.
     pub fn identifies(&self, columns: &[&str]) -> bool {
-        self.identity == "f" || columns.iter().all(|column| contains(&self.identity_columns, column))
+        self.identity == "f"
+            || columns
+                .iter()
+                .all(|column| contains(&self.identity_columns, column))
     }
 }
 
@@ -302,7 +320,8 @@ impl Publication {
 
     pub fn covers(&self, relation: &Relation) -> bool {
         let mut tables = self.schemas.iter().zip(&self.names);
-        self.all_tables || tables.any(|(schema, name)| *schema == relation.schema && *name == relation.name)
+        self.all_tables
+            || tables.any(|(schema, name)| *schema == relation.schema && *name == relation.name)
     }
 }
 
@@ -327,19 +346,31 @@ pub(crate) struct Commits {
 /// synchronous standby.
 pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, PrimaryError> {
     let row = client.query_typed_one(SYNCHRONOUS, &[]).await?;
-    let timeline = row.get::<_, Option<&str>>("timeline").and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    let timeline = row
+        .get::<_, Option<&str>>("timeline")
+        .and_then(|digits| u32::from_str_radix(digits, 16).ok());
     let system_identifier = row.get::<_, i64>("system_identifier") as u64;
-    let lineage = Lineage { system_identifier, timeline: timeline.ok_or(PrimaryError::Standby)? };
+    let lineage = Lineage {
+        system_identifier,
+        timeline: timeline.ok_or(PrimaryError::Standby)?,
+    };
     // First: the settings of a replaced primary mean nothing.
     lineage::verify(lineage, known)?;
     match row.get::<_, Option<String>>("own_standby") {
         Some(name) => Err(PrimaryError::OwnStandby(name)),
-        None => Ok(Commits { lineage, synchronous: row.get("synchronous") }),
+        None => Ok(Commits {
+            lineage,
+            synchronous: row.get("synchronous"),
+        }),
     }
 }
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
-    Ok(client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(Slot::from))
+    Ok(client
+        .query_typed_opt(SLOT, &[(&name, Type::TEXT)])
+        .await?
+        .as_ref()
+        .map(Slot::from))
 }
 
 /// Returns a slot that no connection reads, if it exists. The server notices a moment later that its reader has ended, so an error if it
@@ -351,7 +382,10 @@ pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Sl
         match slot.as_ref().and_then(|slot| slot.active_pid) {
             None => return Ok(slot),
             Some(pid) if Instant::now() > deadline => {
-                return Err(PrimaryError::SlotInUse { slot: name.to_owned(), pid });
+                return Err(PrimaryError::SlotInUse {
+                    slot: name.to_owned(),
+                    pid,
+                });
             }
             Some(_) => tokio::time::sleep(RELEASE_POLL).await,
         }
@@ -359,18 +393,41 @@ pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Sl
 }
 
 /// Reads a slot on a standby. None if the server is a primary.
-pub(crate) async fn standby_slot(client: &Client, name: &str) -> Result<Option<StandbySlot>, PrimaryError> {
-    Ok(client.query_typed_opt(STANDBY_SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(StandbySlot::from))
+pub(crate) async fn standby_slot(
+    client: &Client,
+    name: &str,
+) -> Result<Option<StandbySlot>, PrimaryError> {
+    Ok(client
+        .query_typed_opt(STANDBY_SLOT, &[(&name, Type::TEXT)])
+        .await?
+        .as_ref()
+        .map(StandbySlot::from))
 }
 
 /// Ends the connection of the server process `reader` if it reads the slot. A role may do that to its own connections.
-pub(crate) async fn end_reader(client: &Client, slot: &str, reader: i32) -> Result<(), PrimaryError> {
-    client.query_typed_opt(SLOT_END_READER, &[(&slot, Type::TEXT), (&reader, Type::INT4)]).await?;
+pub(crate) async fn end_reader(
+    client: &Client,
+    slot: &str,
+    reader: i32,
+) -> Result<(), PrimaryError> {
+    client
+        .query_typed_opt(
+            SLOT_END_READER,
+            &[(&slot, Type::TEXT), (&reader, Type::INT4)],
+        )
+        .await?;
     Ok(())
 }
 
-pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, PrimaryError> {
-    Ok(client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await?.as_ref().map(Publication::from))
+pub(crate) async fn publication(
+    client: &Client,
+    name: &str,
+) -> Result<Option<Publication>, PrimaryError> {
+    Ok(client
+        .query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)])
+        .await?
+        .as_ref()
+        .map(Publication::from))
 }
 
 row! {
@@ -390,31 +447,55 @@ pub(crate) struct PublicationVersionQuery {
 }
 
 impl PublicationVersionQuery {
-    pub async fn prepare(client: &Client, source: &Source) -> Result<PublicationVersionQuery, PrimaryError> {
-        let statement = client.prepare_typed(PUBLICATION_VERSION, &[Type::TEXT, Type::TEXT_ARRAY]).await?;
-        let tables = required_names(source).map(|(schema, name)| quote_qualified(&schema, &name)).collect();
-        Ok(PublicationVersionQuery { statement, publication: source.publication.clone(), tables })
+    pub async fn prepare(
+        client: &Client,
+        source: &Source,
+    ) -> Result<PublicationVersionQuery, PrimaryError> {
+        let statement = client
+            .prepare_typed(PUBLICATION_VERSION, &[Type::TEXT, Type::TEXT_ARRAY])
+            .await?;
+        let tables = required_names(source)
+            .map(|(schema, name)| quote_qualified(&schema, &name))
+            .collect();
+        Ok(PublicationVersionQuery {
+            statement,
+            publication: source.publication.clone(),
+            tables,
+        })
     }
 
     /// Returns none if the publication does not exist. `client` must be the one for which the query was prepared.
     pub async fn run(&self, client: &Client) -> Result<Option<PublicationVersion>, PrimaryError> {
-        let row = client.query_opt(&self.statement, &[&self.publication, &self.tables]).await?;
+        let row = client
+            .query_opt(&self.statement, &[&self.publication, &self.tables])
+            .await?;
         Ok(row.as_ref().map(PublicationVersion::from))
     }
 }
 
 /// Reads what the publication streams of the tables that events need.
-pub(crate) async fn publication_members(client: &Client, source: &Source) -> Result<PublicationMembers, PrimaryError> {
+pub(crate) async fn publication_members(
+    client: &Client,
+    source: &Source,
+) -> Result<PublicationMembers, PrimaryError> {
     let (schemas, names): (Vec<String>, Vec<String>) = required_names(source).unzip();
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&source.publication, Type::TEXT), (&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)];
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+        (&source.publication, Type::TEXT),
+        (&schemas, Type::TEXT_ARRAY),
+        (&names, Type::TEXT_ARRAY),
+    ];
     let rows = client.query_typed(PUBLICATION_MEMBERS, &parameters).await?;
-    Ok(rows.iter().map(|row| (row.get("name"), row.get("number"))).collect())
+    Ok(rows
+        .iter()
+        .map(|row| (row.get("name"), row.get("number")))
+        .collect())
 }
 
 /// Returns schema and name of each table that events need.
 fn required_names(source: &Source) -> impl Iterator<Item = (String, String)> {
-    followed(source).filter(|table| is_required(*table)).map(|table| source.tables.qualified_name(table))
+    followed(source)
+        .filter(|table| is_required(*table))
+        .map(|table| source.tables.qualified_name(table))
 }
 
 /// Reads the platform's tables to which `tables` are mapped, in the same order.
@@ -423,10 +504,20 @@ pub(crate) async fn tables(
     source: &Source,
     tables: impl Iterator<Item = Table>,
 ) -> Result<Vec<MappedTable>, PrimaryError> {
-    let mut mapped: Vec<MappedTable> = tables.map(|table| MappedTable { table, relations: Vec::new() }).collect();
-    let (schemas, names): (Vec<String>, Vec<String>) =
-        mapped.iter().map(|mapped| source.tables.qualified_name(mapped.table)).unzip();
-    let indexes: Vec<String> = mapped.iter().map(|mapped| index_name(mapped.table)).collect();
+    let mut mapped: Vec<MappedTable> = tables
+        .map(|table| MappedTable {
+            table,
+            relations: Vec::new(),
+        })
+        .collect();
+    let (schemas, names): (Vec<String>, Vec<String>) = mapped
+        .iter()
+        .map(|mapped| source.tables.qualified_name(mapped.table))
+        .unzip();
+    let indexes: Vec<String> = mapped
+        .iter()
+        .map(|mapped| index_name(mapped.table))
+        .collect();
     let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
         (&schemas, Type::TEXT_ARRAY),
         (&names, Type::TEXT_ARRAY),
@@ -445,7 +536,10 @@ pub(crate) async fn tables(
 
 /// Returns the tables whose changes capture reads.
 pub(crate) fn followed(source: &Source) -> impl Iterator<Item = Table> {
-    Table::ALL.iter().copied().filter(|table| source.follows(*table))
+    Table::ALL
+        .iter()
+        .copied()
+        .filter(|table| source.follows(*table))
 }
 
 /// Returns whether events or their routing need the table. The only one that is not required has the addresses for e-mail.
@@ -460,11 +554,20 @@ pub(crate) fn index_name(table: Table) -> String {
 
 /// Describes the session that has held a lock on one of `tables` for longest, to append to an error. `tables` are quoted.
 pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
-    let found = client.query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)]).await.ok().flatten();
-    found.map(|row| format!(" by {}", row.get::<_, &str>(0))).unwrap_or_default()
+    let found = client
+        .query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)])
+        .await
+        .ok()
+        .flatten();
+    found
+        .map(|row| format!(" by {}", row.get::<_, &str>(0)))
+        .unwrap_or_default()
 }
 
 /// Describes the oldest open transaction: a new slot may be waiting for it to end.
 pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>, PrimaryError> {
-    Ok(client.query_typed_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
+    Ok(client
+        .query_typed_opt(OLDEST_TRANSACTION, &[])
+        .await?
+        .map(|row| row.get(0)))
 }

@@ -29,7 +29,9 @@ pub enum PrimaryError {
     /// The platform's schema has changed under a running stream.
     #[error("{}{}", .0.message(), if .0.loses_changes() { "" } else { "; changes committed meanwhile are kept in the WAL" })]
     Drift(Box<Finding>),
-    #[error("the primary is a standby now: capture continues when it is promoted, or set source.url to the primary")]
+    #[error(
+        "the primary is a standby now: capture continues when it is promoted, or set source.url to the primary"
+    )]
     Standby,
     /// The server is on an earlier timeline than the checkpoint.
     #[error("{}", .0.message())]
@@ -47,7 +49,9 @@ pub enum PrimaryError {
          Walhook, and Walhook for them. Name the standbys instead of `*`, then `select pg_reload_conf()`; capture continues then"
     )]
     OwnStandby(String),
-    #[error("the checkpoint of slot {0} keeps moving while the primary's new timeline is compared with it; retrying")]
+    #[error(
+        "the checkpoint of slot {0} keeps moving while the primary's new timeline is compared with it; retrying"
+    )]
     CheckpointMoves(String),
     #[error("another process captures now: stop `walhook run` first, then run this again")]
     Captured,
@@ -56,7 +60,9 @@ pub enum PrimaryError {
          switch to the WAL"
     )]
     OutboxIsRead,
-    #[error("a switch to the WAL is prepared: start `walhook run` with source.capture = \"wal\" to complete it")]
+    #[error(
+        "a switch to the WAL is prepared: start `walhook run` with source.capture = \"wal\" to complete it"
+    )]
     SwitchToWal,
     #[error(
         "a switch to triggers is prepared: start `walhook run` with source.capture = \"trigger\" to complete it, or run \
@@ -73,20 +79,34 @@ pub enum PrimaryError {
         "slot {slot} could not be created within {limit:?}: it waits for every older transaction to end{holder}; end it and \
          run `walhook setup` again"
     )]
-    SlotCreation { slot: String, limit: Duration, holder: String },
-    #[error("{0}; it is unknown whether the slot's checkpoint was stored: run `walhook setup` again")]
+    SlotCreation {
+        slot: String,
+        limit: Duration,
+        holder: String,
+    },
+    #[error(
+        "{0}; it is unknown whether the slot's checkpoint was stored: run `walhook setup` again"
+    )]
     SetupUnknown(StoreError),
     #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
     SlotInUse { slot: String, pid: i32 },
-    #[error("{source}; slot {slot} could not be dropped: {cleanup}; run `walhook teardown`, then `walhook setup`")]
-    LeftBehind { slot: String, source: Box<PrimaryError>, cleanup: Box<PrimaryError> },
+    #[error(
+        "{source}; slot {slot} could not be dropped: {cleanup}; run `walhook teardown`, then `walhook setup`"
+    )]
+    LeftBehind {
+        slot: String,
+        source: Box<PrimaryError>,
+        cleanup: Box<PrimaryError>,
+    },
     #[error(
         "the tables could not be locked in {attempts} attempts{holder}: run this again when no transaction holds them"
     )]
     TablesBusy { attempts: u32, holder: String },
     #[error("another process has changed the triggers in the meantime: run this again")]
     TriggersChanged,
-    #[error("{table} is locked{holder} and was not released in time: run this again when that transaction has ended")]
+    #[error(
+        "{table} is locked{holder} and was not released in time: run this again when that transaction has ended"
+    )]
     TableBusy { table: String, holder: String },
     #[error(
         "{table} has several rows with the same {columns}, so a unique index is impossible: set source.replica_identity = \"full\""
@@ -103,10 +123,14 @@ impl PrimaryError {
     pub fn is_transient(&self) -> bool {
         match self {
             PrimaryError::Connect(ConnectError::Url | ConnectError::Tls(_)) => false,
-            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => is_transient(error),
+            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => {
+                is_transient(error)
+            }
             PrimaryError::Connect(ConnectError::Timeout(_)) => true,
             PrimaryError::Replication(error) => !error.is_permanent(),
-            PrimaryError::Store(error) => !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_)),
+            PrimaryError::Store(error) => {
+                !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_))
+            }
             PrimaryError::Standby
             | PrimaryError::Replaced(_)
             | PrimaryError::CheckpointMoves(_)
@@ -118,8 +142,12 @@ impl PrimaryError {
     /// Returns the failure of the primary's disk that caused this error, if one did.
     pub fn disk_fault(&self) -> Option<DiskFault> {
         match self {
-            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => DiskFault::of(error),
-            PrimaryError::Replication(error) => sql_state(error).as_ref().and_then(DiskFault::of_code),
+            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => {
+                DiskFault::of(error)
+            }
+            PrimaryError::Replication(error) => {
+                sql_state(error).as_ref().and_then(DiskFault::of_code)
+            }
             _ => None,
         }
     }
@@ -128,7 +156,8 @@ impl PrimaryError {
     pub fn is_missing_publication(&self) -> bool {
         match self {
             PrimaryError::Replication(error) => {
-                sql_state(error) == Some(SqlState::UNDEFINED_OBJECT) && error.to_string().contains("publication \"")
+                sql_state(error) == Some(SqlState::UNDEFINED_OBJECT)
+                    && error.to_string().contains("publication \"")
             }
             _ => false,
         }
@@ -144,7 +173,11 @@ impl PrimaryError {
 fn sql_state(error: &ReplicationError) -> Option<SqlState> {
     const LENGTH: usize = 5;
     let text = error.to_string();
-    let mut codes = text.split('[').skip(1).filter_map(|rest| rest.split_once(']')).map(|(code, _)| code);
+    let mut codes = text
+        .split('[')
+        .skip(1)
+        .filter_map(|rest| rest.split_once(']'))
+        .map(|(code, _)| code);
     codes
         .find(|code| code.len() == LENGTH && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
         .map(SqlState::from_code)
@@ -152,7 +185,9 @@ fn sql_state(error: &ReplicationError) -> Option<SqlState> {
 
 /// Errors of credentials, names and privileges are permanent. All others of the server may be transient.
 fn is_transient(error: &tokio_postgres::Error) -> bool {
-    let Some(code) = error.code() else { return true };
+    let Some(code) = error.code() else {
+        return true;
+    };
     let permanent = [
         SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         SqlState::INVALID_PASSWORD,

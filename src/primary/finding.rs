@@ -81,12 +81,27 @@ impl Finding {
         }
     }
 
-    pub fn warn(subject: impl Into<String>, state: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Finding { severity: Severity::Warn, remedy: Some(remedy.into()), ..Finding::ok(subject, state) }
+    pub fn warn(
+        subject: impl Into<String>,
+        state: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            severity: Severity::Warn,
+            remedy: Some(remedy.into()),
+            ..Finding::ok(subject, state)
+        }
     }
 
-    pub fn fail(subject: impl Into<String>, state: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Finding { severity: Severity::Fail, ..Finding::warn(subject, state, remedy) }
+    pub fn fail(
+        subject: impl Into<String>,
+        state: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            severity: Severity::Fail,
+            ..Finding::warn(subject, state, remedy)
+        }
     }
 
     /// Compares a server's clock, read after `before`, with this machine's: receivers reject deliveries that look old.
@@ -97,7 +112,11 @@ impl Finding {
         let skew = behind.max(ahead).max(0.0);
         if skew > TOLERATED_SECONDS {
             let remedy = "synchronize both clocks with a time server: receivers reject deliveries that look old";
-            return Finding::warn(subject, format!("differs by {skew:.1} s from this machine's"), remedy);
+            return Finding::warn(
+                subject,
+                format!("differs by {skew:.1} s from this machine's"),
+                remedy,
+            );
         }
         Finding::ok(subject, "agrees with this machine's")
     }
@@ -109,12 +128,22 @@ impl Finding {
 
     /// Marks a failure that `walhook setup` cannot fix.
     pub fn blocking(self) -> Finding {
-        Finding { blocks_setup: self.severity == Severity::Fail, ..self }
+        Finding {
+            blocks_setup: self.severity == Severity::Fail,
+            ..self
+        }
     }
 
     /// Downgrades a failure to a warning if it is harmless.
     pub fn unless(self, harmless: bool) -> Finding {
-        Finding { severity: if harmless { Severity::Warn } else { self.severity }, ..self }
+        Finding {
+            severity: if harmless {
+                Severity::Warn
+            } else {
+                self.severity
+            },
+            ..self
+        }
     }
 
     /// Formats the finding without its severity, for errors and logs.
@@ -130,8 +159,12 @@ impl Finding {
         self.severity == Severity::Fail
             && match self.condition {
                 Condition::Table(table) => table.is_captured(),
-                Condition::ReplicaIdentity(table) => table.is_captured() || table == Table::UserAddon,
-                Condition::Publication | Condition::PublishedTables | Condition::RejectedUpdates(_) => true,
+                Condition::ReplicaIdentity(table) => {
+                    table.is_captured() || table == Table::UserAddon
+                }
+                Condition::Publication
+                | Condition::PublishedTables
+                | Condition::RejectedUpdates(_) => true,
                 _ => false,
             }
     }
@@ -141,13 +174,18 @@ impl Finding {
     pub const fn is_confined(&self) -> bool {
         matches!(
             self.condition,
-            Condition::ReplicaIdentity(_) | Condition::PublishedTables | Condition::RejectedUpdates(_)
+            Condition::ReplicaIdentity(_)
+                | Condition::PublishedTables
+                | Condition::RejectedUpdates(_)
         )
     }
 
     /// Returns whether changes are lost. Not for a missing or renamed table: its changes stay in the WAL.
     pub fn loses_changes(&self) -> bool {
-        matches!(self.condition, Condition::ReplicaIdentity(_) | Condition::Publication | Condition::PublishedTables)
+        matches!(
+            self.condition,
+            Condition::ReplicaIdentity(_) | Condition::Publication | Condition::PublishedTables
+        )
     }
 
     /// Returns the gap that the finding causes in a running stream.
@@ -157,7 +195,10 @@ impl Finding {
             Condition::ReplicaIdentity(_) => Some(Gap::IdentityLost { tables }),
             Condition::Publication | Condition::PublishedTables => {
                 let publication = self.subject.trim_start_matches("publication ").to_owned();
-                Some(Gap::PublicationChanged { publication, tables })
+                Some(Gap::PublicationChanged {
+                    publication,
+                    tables,
+                })
             }
             _ => None,
         }

@@ -31,7 +31,10 @@ pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
         // A deletion must name the user and the add-on.
         Table::UserAddon => vec![name("user_id"), name("addon")],
         // For a table that is only looked up, the key identifies the cached row to discard.
-        _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),
+        _ => std::iter::once("id")
+            .chain(table.watched().iter().copied())
+            .map(name)
+            .collect(),
     }
 }
 
@@ -62,10 +65,17 @@ fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<
         return Some("an index cannot be built concurrently on a partitioned table".into());
     }
     let wanted = wanted(source, table);
-    if let Some(nullable) = wanted.iter().find(|column| !contains(&relation.not_null, column)) {
-        return Some(format!("{nullable} may be null, and the columns of an identity index may not"));
+    if let Some(nullable) = wanted
+        .iter()
+        .find(|column| !contains(&relation.not_null, column))
+    {
+        return Some(format!(
+            "{nullable} may be null, and the columns of an identity index may not"
+        ));
     }
-    relation.index_obstacle(&wanted).map(|obstacle| format!("the table {obstacle}"))
+    relation
+        .index_obstacle(&wanted)
+        .map(|obstacle| format!("the table {obstacle}"))
 }
 
 /// Returns why setup cannot give a table a replica identity with which the platform's updates succeed.
@@ -91,12 +101,16 @@ pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool
 
 /// Returns the statement that sets a replica identity. `table` is quoted.
 pub(crate) fn statement(table: &str, identity: &str) -> String {
-    SET.replace("{table}", table).replace("{identity}", identity)
+    SET.replace("{table}", table)
+        .replace("{identity}", identity)
 }
 
 /// Returns the statement that creates the index. All names are quoted.
 pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
-    INDEX_CREATE.replace("{index}", index).replace("{table}", table).replace("{columns}", &columns.join(", "))
+    INDEX_CREATE
+        .replace("{index}", index)
+        .replace("{table}", table)
+        .replace("{columns}", &columns.join(", "))
 }
 
 pub(crate) async fn set(
@@ -114,29 +128,44 @@ pub(crate) async fn set(
         }
         Goal::Index => {
             build_index(client, relation, &wanted(source, table)).await?;
-            statement(&table_name, &format!("using index {}", quote_identifier(&relation.own_index)))
+            statement(
+                &table_name,
+                &format!("using index {}", quote_identifier(&relation.own_index)),
+            )
         }
     };
     change_table(client, &table_name, Attempts::Many, &statements).await
 }
 
 /// Builds the identity index without blocking writes. Drops an invalid one that an interrupted build has left.
-async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> Result<(), PrimaryError> {
+async fn build_index(
+    client: &Client,
+    relation: &Relation,
+    columns: &[&str],
+) -> Result<(), PrimaryError> {
     match relation.own_index_valid {
         Some(true) => return Ok(()),
         Some(false) => drop_index(client, relation, Attempts::Many).await?,
         None => {}
     }
-    let quoted: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
-    let create = index_statement(&quote_identifier(&relation.own_index), &relation.quoted(), &quoted);
+    let quoted: Vec<String> = columns
+        .iter()
+        .map(|column| quote_identifier(column))
+        .collect();
+    let create = index_statement(
+        &quote_identifier(&relation.own_index),
+        &relation.quoted(),
+        &quoted,
+    );
     client.batch_execute(INDEX_BOUNDS).await?;
     let built = client.batch_execute(&create).await;
     client.batch_execute(NO_INDEX_BOUNDS).await?;
     let Err(error) = built else { return Ok(()) };
     let error = match error.code() {
-        Some(&SqlState::UNIQUE_VIOLATION) => {
-            PrimaryError::NotUnique { table: relation.qualified(), columns: columns.join(", ") }
-        }
+        Some(&SqlState::UNIQUE_VIOLATION) => PrimaryError::NotUnique {
+            table: relation.qualified(),
+            columns: columns.join(", "),
+        },
         Some(&SqlState::LOCK_NOT_AVAILABLE) => busy(client, &[relation.quoted()]).await,
         _ => error.into(),
     };
@@ -146,12 +175,25 @@ async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> 
 
 /// Drops the index under the lock that changing the identity needs anyway: `concurrently` would wait for every transaction that has
 /// used the table, and leave an invalid index when that wait is cancelled.
-async fn drop_index(client: &Client, relation: &Relation, attempts: Attempts) -> Result<(), PrimaryError> {
-    change_table(client, &relation.quoted(), attempts, &drop_statement(relation)).await
+async fn drop_index(
+    client: &Client,
+    relation: &Relation,
+    attempts: Attempts,
+) -> Result<(), PrimaryError> {
+    change_table(
+        client,
+        &relation.quoted(),
+        attempts,
+        &drop_statement(relation),
+    )
+    .await
 }
 
 fn drop_statement(relation: &Relation) -> String {
-    INDEX_DROP.replace("{index}", &quote_qualified(&relation.schema, &relation.own_index))
+    INDEX_DROP.replace(
+        "{index}",
+        &quote_qualified(&relation.schema, &relation.own_index),
+    )
 }
 
 row! {
@@ -200,10 +242,14 @@ pub(crate) async fn remainders(
             remainders.push(remainder);
         }
     }
-    let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
+    let captured = Table::ALL
+        .iter()
+        .copied()
+        .filter(|table| table.is_captured());
     for mapped in catalog::tables(client, source, captured).await? {
-        let is_ours =
-            |relation: &&Relation| found.is_none_or(|found| found.iter().any(|found| found.table_oid == relation.oid));
+        let is_ours = |relation: &&Relation| {
+            found.is_none_or(|found| found.iter().any(|found| found.table_oid == relation.oid))
+        };
         for relation in mapped.relations.iter().filter(is_ours) {
             // The store has no record of the earlier identity.
             let is_unknown = relation.uses_own_index() && !restored.contains(&relation.oid);
@@ -215,9 +261,19 @@ pub(crate) async fn remainders(
 }
 
 /// Compares a replica identity with the one that setup found. None if it was restored, or changed by somebody else.
-async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Option<Remainder>, PrimaryError> {
-    let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
-    let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
+async fn changed_identity(
+    client: &Client,
+    found: &FoundIdentity,
+) -> Result<Option<Remainder>, PrimaryError> {
+    let row = client
+        .query_typed_opt(
+            CURRENT,
+            &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)],
+        )
+        .await?;
+    let Some(current) = row.as_ref().map(Current::from) else {
+        return Ok(None);
+    };
     let set_by_setup = current.identity == "f" || current.own_index;
     if !set_by_setup || found.identity == current.identity {
         return Ok(None);
@@ -225,10 +281,17 @@ async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Opti
     let earlier = match (found.identity.as_str(), &found.index) {
         ("n", _) => "nothing".to_owned(),
         ("f", _) => "full".to_owned(),
-        ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
+        ("i", Some(index)) if current.has_index => {
+            format!("using index {}", quote_identifier(index))
+        }
         _ => "default".to_owned(),
     };
-    let Current { schema, name, owned, .. } = current;
+    let Current {
+        schema,
+        name,
+        owned,
+        ..
+    } = current;
     let table = quote_qualified(&schema, &name);
     let subject = format!("replica identity of {schema}.{name}");
     Ok(Some(Remainder {
@@ -242,7 +305,10 @@ async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Opti
 }
 
 fn identity_by_index(relation: &Relation) -> Remainder {
-    let (table, subject) = (relation.quoted(), format!("replica identity of {}", relation.qualified()));
+    let (table, subject) = (
+        relation.quoted(),
+        format!("replica identity of {}", relation.qualified()),
+    );
     Remainder {
         state: format!("still the index {}", relation.own_index),
         statement: statement(&table, "default"),

@@ -6,7 +6,9 @@ use tokio_postgres::Client;
 use super::catalog::{Relation, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
-use super::inspect::{Conditions, Inspection, Streamed, inspect, tables_for_streaming, unpublished};
+use super::inspect::{
+    Conditions, Inspection, Streamed, inspect, tables_for_streaming, unpublished,
+};
 use super::table_locks::change_publication;
 use super::{slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
@@ -19,7 +21,8 @@ use crate::postgres::quote_identifier;
 use crate::store::capture::{FoundIdentity, StoredCheckpoint};
 use crate::store::{Store, migrate};
 
-pub(super) const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
+pub(super) const PUBLICATION_CREATE: &str =
+    include_str!("../../sql/primary/publication_create.sql");
 const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
 const RELATION_SIZE: &str = include_str!("../../sql/primary/relation_size.sql");
 /// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if the publication lacks a generated column.
@@ -28,7 +31,11 @@ const STORED_GENERATED: &str = ", publish_generated_columns = stored";
 const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
 
 /// Prepares the store and the primary. Returns what it did: nothing if all was prepared before.
-pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
+pub async fn setup(
+    source: &Source,
+    url: &str,
+    store_url: &str,
+) -> Result<Vec<String>, PrimaryError> {
     match source.capture {
         CaptureMode::Wal => wal(source, url, store_url).await,
         CaptureMode::Trigger => triggers::setup(source, url, store_url).await,
@@ -41,7 +48,11 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     found.accept()?;
     let failover = found.can_fail_over(source);
     // Connects as a walsender before anything is changed, in case the server refuses that.
-    let mut walsender = if found.slot.is_some() { None } else { Some(slot::connect(source, url, failover).await?) };
+    let mut walsender = if found.slot.is_some() {
+        None
+    } else {
+        Some(slot::connect(source, url, failover).await?)
+    };
     let migrated = migrate::migrate(store_url).await?;
     failpoint!("store_migrated_primary_not_prepared")?;
     let store = Store::open(store_url, 2)?;
@@ -50,20 +61,30 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     let mut done = Vec::new();
     if !stored.as_ref().is_some_and(StoredCheckpoint::is_outbox) {
         done.extend(uninstall::drop_triggers_after_switch(&client, source, &store).await?);
-        if triggers::catalog::trigger_state(&client).await?.is_installed() {
+        if triggers::catalog::trigger_state(&client)
+            .await?
+            .is_installed()
+        {
             return Err(PrimaryError::SwitchToTriggers);
         }
-        let is_readable = matches!(SlotState::of(found.slot.as_ref(), &source.slot), SlotState::Readable(_));
+        let is_readable = matches!(
+            SlotState::of(found.slot.as_ref(), &source.slot),
+            SlotState::Readable(_)
+        );
         if let (false, Some(stored)) = (is_readable, &stored) {
             return Err(lost_slot(source, &store, &stored.checkpoint, found.slot.is_some()).await);
         }
     }
     if !migrated.is_empty() {
-        done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
+        done.push(format!(
+            "store: schema brought up to date ({})",
+            migrated.join(", ")
+        ));
     }
     // Without a prepared switch, the slot is of an earlier setup that did not finish, or is left over from capture from the WAL.
-    let switches =
-        stored.as_ref().is_some_and(|stored| stored.is_outbox() && (found.slot.is_none() || stored.switch.is_none()));
+    let switches = stored.as_ref().is_some_and(|stored| {
+        stored.is_outbox() && (found.slot.is_none() || stored.switch.is_none())
+    });
     let mut lease = None;
     if switches {
         // Taken before anything is changed: a process that starts to read the outbox removes slot, publication and identities.
@@ -80,7 +101,11 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     done.extend(prepare(&client, source, &store, &found).await?);
     if let Some(walsender) = walsender {
         failpoint!("tables_published_slot_not_noted")?;
-        done.push(slot::create(walsender, &client, source, url, &store).await?.to_string());
+        done.push(
+            slot::create(walsender, &client, source, url, &store)
+                .await?
+                .to_string(),
+        );
     }
     if let Some(lease) = lease {
         lease.release().await;
@@ -109,11 +134,25 @@ pub(crate) async fn prepare(
 }
 
 /// Records the gap of a slot that is missing, or that the server has invalidated.
-async fn lost_slot(source: &Source, store: &Store, checkpoint: &Checkpoint, exists: bool) -> PrimaryError {
-    let Some(at) = checkpoint.progress.resume() else { return PrimaryError::OutboxIsRead };
+async fn lost_slot(
+    source: &Source,
+    store: &Store,
+    checkpoint: &Checkpoint,
+    exists: bool,
+) -> PrimaryError {
+    let Some(at) = checkpoint.progress.resume() else {
+        return PrimaryError::OutboxIsRead;
+    };
     let slot = source.slot.clone();
-    let gap = if exists { Gap::SlotInvalidated { slot, at } } else { Gap::SlotMissing { slot, at } };
-    match store.record_gap(&source.slot, gap.reason(), &gap.to_string(), Some(at)).await {
+    let gap = if exists {
+        Gap::SlotInvalidated { slot, at }
+    } else {
+        Gap::SlotMissing { slot, at }
+    };
+    match store
+        .record_gap(&source.slot, gap.reason(), &gap.to_string(), Some(at))
+        .await
+    {
         Ok(_) => PrimaryError::Gap(gap),
         Err(error) => error.into(),
     }
@@ -121,8 +160,14 @@ async fn lost_slot(source: &Source, store: &Store, checkpoint: &Checkpoint, exis
 
 /// Returns the tables and partitions that need another replica identity.
 fn unmet<'a>(source: &Source, found: &'a Inspection) -> Vec<(Table, &'a Relation)> {
-    let all = found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (mapped.table, relation)));
-    all.filter(|(table, relation)| !identity::is_met(source, *table, relation)).collect()
+    let all = found.tables.iter().flat_map(|mapped| {
+        mapped
+            .relations
+            .iter()
+            .map(|relation| (mapped.table, relation))
+    });
+    all.filter(|(table, relation)| !identity::is_met(source, *table, relation))
+        .collect()
 }
 
 /// Verifies that the WAL has what events need.
@@ -142,7 +187,8 @@ pub(crate) async fn prepared_for_streaming(
     let lacking: Vec<(Table, &Relation)> = unmet(source, &found)
         .into_iter()
         .filter(|(table, relation)| {
-            relation.rejection().is_some() || !relation.identifies(&identity::wanted(source, *table))
+            relation.rejection().is_some()
+                || !relation.identifies(&identity::wanted(source, *table))
         })
         .collect();
     let mut prepared = Vec::new();
@@ -170,7 +216,9 @@ fn urgent_goal(source: &Source, table: Table, relation: &Relation) -> Goal {
 
 /// Returns whether a table has never had a row.
 async fn is_unwritten(client: &Client, relation: &Relation) -> Result<bool, PrimaryError> {
-    let size = client.query_typed_one(RELATION_SIZE, &[(&relation.oid, Type::OID)]).await?;
+    let size = client
+        .query_typed_one(RELATION_SIZE, &[(&relation.oid, Type::OID)])
+        .await?;
     Ok(relation.has_partitions || size.get::<_, Option<i64>>("size") == Some(0))
 }
 
@@ -186,7 +234,10 @@ async fn set_identities(
             table_oid: relation.oid,
             table_name: relation.qualified(),
             identity: relation.identity.clone(),
-            index: relation.identity_index.clone().filter(|_| relation.identity == "i"),
+            index: relation
+                .identity_index
+                .clone()
+                .filter(|_| relation.identity == "i"),
         };
         store.remember_identity(&earlier).await?;
         failpoint!("identity_remembered_not_set")?;
@@ -196,26 +247,48 @@ async fn set_identities(
             Goal::Full => "full".to_owned(),
             Goal::Index => format!("index over {}", identity::wanted(source, table).join(", ")),
         };
-        let reason = reason.map(|reason| format!(", since {reason}")).unwrap_or_default();
-        done.push(format!("table {}: replica identity {what}{reason}", relation.qualified()));
+        let reason = reason
+            .map(|reason| format!(", since {reason}"))
+            .unwrap_or_default();
+        done.push(format!(
+            "table {}: replica identity {what}{reason}",
+            relation.qualified()
+        ));
     }
     Ok(done)
 }
 
-async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result<Vec<String>, PrimaryError> {
+async fn publish(
+    client: &Client,
+    source: &Source,
+    found: &Inspection,
+) -> Result<Vec<String>, PrimaryError> {
     let (name, mut done) = (&source.publication, Vec::new());
     let missing = unpublished(&found.tables, found.publication.as_ref());
     let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
     let run = async |template: &str, tables: &[String]| {
-        let is_since_18 = found.server.as_ref().is_some_and(|server| server.version >= GENERATED_VERSION);
+        let is_since_18 = found
+            .server
+            .as_ref()
+            .is_some_and(|server| server.version >= GENERATED_VERSION);
         let generated = if is_since_18 { STORED_GENERATED } else { "" };
-        let statement = template.replace("{publication}", &quote_identifier(name)).replace("{generated}", generated);
-        change_publication(client, &statement.replace("{tables}", &tables.join(", ")), tables).await
+        let statement = template
+            .replace("{publication}", &quote_identifier(name))
+            .replace("{generated}", generated);
+        change_publication(
+            client,
+            &statement.replace("{tables}", &tables.join(", ")),
+            tables,
+        )
+        .await
     };
     match &found.publication {
         None => {
             run(PUBLICATION_CREATE, &tables).await?;
-            done.push(format!("publication {name}: created for {} tables", tables.len()));
+            done.push(format!(
+                "publication {name}: created for {} tables",
+                tables.len()
+            ));
         }
         Some(found) => {
             if !found.has_options() {

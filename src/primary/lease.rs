@@ -23,14 +23,24 @@ pub(crate) struct CaptureLease {
 
 impl CaptureLease {
     /// Takes the lease. None if another process has it.
-    pub async fn take(store: &Store, slot: &str, holder: Uuid) -> Result<Option<CaptureLease>, StoreError> {
+    pub async fn take(
+        store: &Store,
+        slot: &str,
+        holder: Uuid,
+    ) -> Result<Option<CaptureLease>, StoreError> {
         if !store.take_capture_lease(slot, holder, LENGTH).await? {
             return Ok(None);
         }
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(store.clone(), slot.to_owned(), holder, lost.clone()));
         let (store, slot) = (store.clone(), slot.to_owned());
-        Ok(Some(CaptureLease { store, slot, holder, lost, _renewal: AbortOnDropHandle::new(renewal) }))
+        Ok(Some(CaptureLease {
+            store,
+            slot,
+            holder,
+            lost,
+            _renewal: AbortOnDropHandle::new(renewal),
+        }))
     }
 
     pub fn is_lost(&self) -> bool {
@@ -44,7 +54,13 @@ impl CaptureLease {
 
     /// Releases the lease, so that another process can take over at once.
     pub async fn release(self) {
-        let CaptureLease { store, slot, holder, _renewal, .. } = self;
+        let CaptureLease {
+            store,
+            slot,
+            holder,
+            _renewal,
+            ..
+        } = self;
         drop(_renewal);
         if let Err(error) = store.release_capture_lease(&slot, holder).await {
             tracing::debug!(%error, "the capture lease could not be released; it expires");
@@ -63,7 +79,9 @@ async fn renew(store: Store, slot: String, holder: Uuid, lost: CancellationToken
             Ok(Err(_)) | Err(_) => {}
         }
         if renewed.elapsed() > LENGTH {
-            tracing::debug!("the capture lease was not renewed in time; it stays valid until another process takes it");
+            tracing::debug!(
+                "the capture lease was not renewed in time; it stays valid until another process takes it"
+            );
         }
     }
 }

@@ -27,7 +27,8 @@ pub(crate) fn verify_not_replaced(found: Lineage, known: Lineage) -> Result<(), 
 /// This is no gap: the WAL after the checkpoint is on the server that was promoted. A server that was reset to a copy of its disk from
 /// before the failover looks the same. Only the operator knows which of the two it is.
 pub(crate) fn replaced(found: Lineage, known: Lineage) -> Option<Finding> {
-    let is_replaced = found.system_identifier == known.system_identifier && found.timeline < known.timeline;
+    let is_replaced =
+        found.system_identifier == known.system_identifier && found.timeline < known.timeline;
     is_replaced.then(|| {
         Finding::fail(
             "primary timeline",
@@ -47,16 +48,28 @@ pub(crate) fn replaced(found: Lineage, known: Lineage) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    const KNOWN: Lineage = Lineage { system_identifier: 7, timeline: 2 };
+    const KNOWN: Lineage = Lineage {
+        system_identifier: 7,
+        timeline: 2,
+    };
 
     fn verified(system_identifier: u64, timeline: u32) -> Result<(), PrimaryError> {
-        verify(Lineage { system_identifier, timeline }, KNOWN)
+        verify(
+            Lineage {
+                system_identifier,
+                timeline,
+            },
+            KNOWN,
+        )
     }
 
     #[test]
     fn an_earlier_timeline_is_that_of_a_replaced_server_and_no_gap() {
         let error = verified(7, 1).unwrap_err();
-        assert!(matches!(error, PrimaryError::Replaced(_)) && error.is_transient(), "{error}");
+        assert!(
+            matches!(error, PrimaryError::Replaced(_)) && error.is_transient(),
+            "{error}"
+        );
         assert!(verified(7, 2).is_ok());
         assert!(verified(7, 3).is_ok(), "compared by its history");
     }
@@ -65,8 +78,20 @@ mod tests {
     fn a_server_of_another_cluster_is_foreign_on_any_timeline() {
         for timeline in 1..4 {
             let error = verified(8, timeline).unwrap_err();
-            assert!(matches!(error, PrimaryError::ForeignCluster { known: 7, found: 8 }), "{error}");
-            assert!(verify_not_replaced(Lineage { system_identifier: 8, timeline }, KNOWN).is_ok());
+            assert!(
+                matches!(error, PrimaryError::ForeignCluster { known: 7, found: 8 }),
+                "{error}"
+            );
+            assert!(
+                verify_not_replaced(
+                    Lineage {
+                        system_identifier: 8,
+                        timeline
+                    },
+                    KNOWN
+                )
+                .is_ok()
+            );
         }
     }
 }

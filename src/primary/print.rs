@@ -27,7 +27,11 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
 
     let mut text = String::from("-- The server must run with wal_level = logical.\n\n");
     text.push_str(&format!("alter role {role} replication;\n"));
-    text.push_str(&format!("{}grant select on {} to {role};\n\n", usage_of_schemas(source, &role), tables.join(", ")));
+    text.push_str(&format!(
+        "{}grant select on {} to {role};\n\n",
+        usage_of_schemas(source, &role),
+        tables.join(", ")
+    ));
     text.push_str(
         "-- Old values of the tables whose changes raise events. Instead of full, a unique index over the columns named suffices,\n\
          -- if none of them may be null.\n",
@@ -35,7 +39,9 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
     for table in followed(source).filter(|table| table.is_captured()) {
         text.push_str(&identity_of(source, table, &quoted(table)));
     }
-    text.push_str("\n-- After the replica identities: a published table without one rejects updates.\n");
+    text.push_str(
+        "\n-- After the replica identities: a published table without one rejects updates.\n",
+    );
     let publication = PUBLICATION_CREATE
         .replace("{publication}", &quote_identifier(&source.publication))
         .replace("{tables}", &tables.join(", "))
@@ -61,10 +67,17 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
     accept_columns(source, &mapped)?;
     let Server { role, database, .. } = catalog::server(&client).await?;
     let role = quote_identifier(&role);
-    let tables: Vec<String> = mapped.iter().flat_map(|table| &table.relations).map(Relation::quoted).collect();
+    let tables: Vec<String> = mapped
+        .iter()
+        .flat_map(|table| &table.relations)
+        .map(Relation::quoted)
+        .collect();
     let (schema, name) = source.tables.qualified_name(Table::AppUser);
     let mail = match source.follows(Table::AppUser) {
-        true => format!("grant select on {} to {role}; -- for e-mail\n", quote_qualified(&schema, &name)),
+        true => format!(
+            "grant select on {} to {role}; -- for e-mail\n",
+            quote_qualified(&schema, &name)
+        ),
         false => String::new(),
     };
     let script = Script::new(&Comparison::with_nothing(source, &mapped), None, &[], false);
@@ -88,8 +101,9 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
 /// Returns the grant on the schemas of the mapped tables. `role` is quoted. The tables that the platform's own SQL for lookups and
 /// computed columns reads are not included.
 fn usage_of_schemas(source: &Source, role: &str) -> String {
-    let schemas: BTreeSet<String> =
-        followed(source).map(|table| quote_identifier(&source.tables.qualified_name(table).0)).collect();
+    let schemas: BTreeSet<String> = followed(source)
+        .map(|table| quote_identifier(&source.tables.qualified_name(table).0))
+        .collect();
     let schemas: Vec<String> = schemas.into_iter().collect();
     format!("grant usage on schema {} to {role};\n", schemas.join(", "))
 }
@@ -102,7 +116,13 @@ fn identity_of(source: &Source, table: Table, quoted: &str) -> String {
         return format!("-- {}\n{full}", columns.join(", "));
     }
     let index = quote_identifier(&index_name(table));
-    let columns: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
+    let columns: Vec<String> = columns
+        .iter()
+        .map(|column| quote_identifier(column))
+        .collect();
     let create = identity::index_statement(&index, quoted, &columns);
-    format!("{create}{}", identity::statement(quoted, &format!("using index {index}")))
+    format!(
+        "{create}{}",
+        identity::statement(quoted, &format!("using index {index}"))
+    )
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig};
+use pg_walstream::{
+    LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig,
+};
 use postgres_types::Type;
 use tokio_postgres::Client;
 
@@ -23,7 +25,9 @@ use crate::failpoint::failpoint;
 use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
 use crate::store::acknowledgement::set_acknowledgement_limit;
 use crate::store::addons::change_addons;
-use crate::store::capture::{SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch};
+use crate::store::capture::{
+    SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch,
+};
 use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
 use crate::store::lookup_rows::{change_lookup_rows, forget_lookup_rows, mark_lookup_table};
@@ -46,7 +50,11 @@ pub(crate) const ACKNOWLEDGEMENT_MARGIN: u64 = 16 << 20;
 
 pub(crate) enum Created {
     /// The first slot: capture starts with it.
-    First { slot: String, begins: Lsn, seeded: Seeded },
+    First {
+        slot: String,
+        begins: Lsn,
+        seeded: Seeded,
+    },
     /// The slot of a switch from triggers: it is read after the outbox.
     Switch { slot: String, begins: Lsn },
 }
@@ -60,7 +68,11 @@ pub(crate) struct Seeded {
 
 impl fmt::Display for Seeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} releases were distributed before, {} rows are in the ledger", self.distributed, self.rows)
+        write!(
+            f,
+            "{} releases were distributed before, {} rows are in the ledger",
+            self.distributed, self.rows
+        )
     }
 }
 
@@ -84,7 +96,11 @@ impl Opened {
 impl fmt::Display for Created {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Created::First { slot, begins, seeded } => write!(f, "slot {slot}: created at {begins}; {seeded}"),
+            Created::First {
+                slot,
+                begins,
+                seeded,
+            } => write!(f, "slot {slot}: created at {begins}; {seeded}"),
             Created::Switch { slot, begins } => write!(
                 f,
                 "slot {slot}: created at {begins}; the outbox is read up to there: set source.capture = \"wal\" and start `walhook run`"
@@ -99,10 +115,17 @@ pub(crate) async fn connect(
     url: &str,
     failover: bool,
 ) -> Result<LogicalReplicationStream, PrimaryError> {
-    let options = ReplicationSlotOptions { snapshot: Some("export".into()), failover, ..Default::default() };
+    let options = ReplicationSlotOptions {
+        snapshot: Some("export".into()),
+        failover,
+        ..Default::default()
+    };
     let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
         .with_slot_options(options)
-        .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
+        .with_retry_config(RetryConfig {
+            max_attempts: 1,
+            ..RetryConfig::default()
+        });
     let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
     let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)])?;
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
@@ -110,13 +133,20 @@ pub(crate) async fn connect(
 
 /// Drops the slot of an interrupted setup. The store has recorded that setup was creating it and has no checkpoint for it, so nothing
 /// can have been acknowledged. Any other slot without a checkpoint may be in use.
-pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, PrimaryError> {
+pub(crate) async fn drop_unfinished(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+) -> Result<String, PrimaryError> {
     if !store.is_creating_slot(&source.slot).await? {
         return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     }
     catalog::unused_slot(client, &source.slot).await?;
     client.execute(SLOT_DROP, &[&source.slot]).await?;
-    Ok(format!("slot {}: dropped, because an earlier setup did not finish", source.slot))
+    Ok(format!(
+        "slot {}: dropped, because an earlier setup did not finish",
+        source.slot
+    ))
 }
 
 /// Creates the slot and stores the first checkpoint. Drops the slot again if that fails.
@@ -158,17 +188,32 @@ pub(crate) async fn open(
     };
     if let Some(limit) = limit {
         let holder = catalog::oldest_transaction(client).await?;
-        let holder = holder.map(|holder| format!(", the oldest is of {holder}")).unwrap_or_default();
-        return Err(PrimaryError::SlotCreation { slot: source.slot.clone(), limit, holder });
+        let holder = holder
+            .map(|holder| format!(", the oldest is of {holder}"))
+            .unwrap_or_default();
+        return Err(PrimaryError::SlotCreation {
+            slot: source.slot.clone(),
+            limit,
+            holder,
+        });
     }
     // No snapshot means that another process has created the slot in the meantime.
     let Some(snapshot) = walsender.exported_snapshot_name().map(str::to_owned) else {
         return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     };
     let identity = walsender.server_identity();
-    let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
+    let lineage = Lineage {
+        system_identifier: identity.system_id(),
+        timeline: identity.timeline(),
+    };
     match start_lsn(client, source).await {
-        Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot, members }),
+        Ok(begins) => Ok(Opened {
+            walsender,
+            lineage,
+            begins,
+            snapshot,
+            members,
+        }),
         Err(error) => Err(undo(client, source, error).await),
     }
 }
@@ -176,7 +221,10 @@ pub(crate) async fn open(
 async fn start_lsn(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
     let slot = catalog::slot(client, &source.slot).await?;
     slot.and_then(|slot| slot.confirmed()).ok_or_else(|| {
-        PrimaryError::Protocol(format!("slot {} has no confirmed_flush_lsn right after its creation", source.slot))
+        PrimaryError::Protocol(format!(
+            "slot {} has no confirmed_flush_lsn right after its creation",
+            source.slot
+        ))
     })
 }
 
@@ -211,9 +259,17 @@ async fn begin(
     // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a transaction id again that the snapshot
     // counts as ended.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
-    let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
+    let switch = SwitchToWal {
+        snapshot: row.get::<_, &str>("snapshot").into(),
+        begins,
+    };
     if prepare_switch(&transaction, &slot, &switch).await? {
-        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN))).await?;
+        set_acknowledgement_limit(
+            &transaction,
+            &slot,
+            Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN)),
+        )
+        .await?;
         failpoint!("slot_created_switch_not_committed")?;
         let commit = async {
             transaction.commit().await?;
@@ -230,7 +286,14 @@ async fn begin(
         Ok(failpoint!("checkpoint_committed_answer_not_received")?)
     };
     let committed = commit.await;
-    Ok((Created::First { slot, begins, seeded }, committed))
+    Ok((
+        Created::First {
+            slot,
+            begins,
+            seeded,
+        },
+        committed,
+    ))
 }
 
 /// Stores the distributed releases, the looked-up rows and the states of all watched rows at the snapshot.
@@ -251,10 +314,25 @@ pub(crate) async fn store_beginning(
     source: &Source,
     opened: &Opened,
 ) -> Result<(), PrimaryError> {
-    let Opened { lineage, begins, ref members, .. } = *opened;
+    let Opened {
+        lineage,
+        begins,
+        ref members,
+        ..
+    } = *opened;
     // The next commit record may start at the slot's LSN, and the slot streams it. It does not count as stored: ordinals start at one.
-    let progress = Progress::Wal { commit: begins, through: Through::Ordinal(0), resume: begins };
-    insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }, Some(members)).await?;
+    let progress = Progress::Wal {
+        commit: begins,
+        through: Through::Ordinal(0),
+        resume: begins,
+    };
+    insert_first_checkpoint(
+        transaction,
+        &source.slot,
+        &Checkpoint { lineage, progress },
+        Some(members),
+    )
+    .await?;
     let limit = Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }
@@ -264,14 +342,31 @@ async fn seed_distributed_releases(
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<usize, PrimaryError> {
-    let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
-    let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
-    let rows = snapshot.client().query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)]).await?;
+    let meanings = source
+        .tables
+        .values_meaning(Table::Release, "delivery_status", "distributed");
+    let query = rendered(
+        DISTRIBUTED_RELEASES,
+        source,
+        Table::Release,
+        &["id", "delivery_status"],
+    );
+    let rows = snapshot
+        .client()
+        .query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)])
+        .await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
-        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<Option<&str>>, _>>()?;
-        let ids: Vec<i64> = ids.into_iter().flatten().filter_map(canonical_int).collect();
+        let ids = rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<Vec<Option<&str>>, _>>()?;
+        let ids: Vec<i64> = ids
+            .into_iter()
+            .flatten()
+            .filter_map(canonical_int)
+            .collect();
         seed_distributed(transaction, &ids).await?;
         distributed += ids.len();
     }
@@ -298,7 +393,8 @@ async fn seed_ledger(
             }
             seeded += part.len();
             let mut changes = LedgerChanges::default();
-            part.into_iter().for_each(|entry| changes.put(table, entry.id, entry.state));
+            part.into_iter()
+                .for_each(|entry| changes.put(table, entry.id, entry.state));
             change_ledger(transaction, &changes).await?;
         }
         rows.close().await?;
@@ -315,7 +411,10 @@ pub(crate) async fn seed_lookups(
     transaction: &Transaction<'_>,
 ) -> Result<(), PrimaryError> {
     forget_lookup_rows(transaction).await?;
-    let seeded = Table::ALL.iter().copied().filter(|table| source.copies_lookups_of(*table));
+    let seeded = Table::ALL
+        .iter()
+        .copied()
+        .filter(|table| source.copies_lookups_of(*table));
     for table in seeded {
         match table {
             Table::UserAddon => seed_addons(snapshot, source, transaction).await?,
@@ -358,14 +457,23 @@ async fn seed_addons(
     change_addons(transaction, &none).await?;
 
     let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
-    let rows = snapshot.client().query_typed_raw(&query, std::iter::empty::<(&str, Type)>()).await?;
+    let rows = snapshot
+        .client()
+        .query_typed_raw(&query, std::iter::empty::<(&str, Type)>())
+        .await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let mut found = AddonChanges::default();
         for row in rows {
             let (user, addon): (Option<&str>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
             if let Some((user, addon)) = user.zip(addon) {
-                found.grant(user, source.tables.value(Table::UserAddon, ADDON, addon).unwrap_or(addon));
+                found.grant(
+                    user,
+                    source
+                        .tables
+                        .value(Table::UserAddon, ADDON, addon)
+                        .unwrap_or(addon),
+                );
             }
         }
         change_addons(transaction, &found).await?;
@@ -379,6 +487,11 @@ fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> 
     let table_name = quote_qualified(&schema, &name);
     let column = |column: &str| logged(&quote_identifier(source.tables.column(table, column)));
     let columns: Vec<(&str, String)> = columns.iter().map(|name| (*name, column(name))).collect();
-    let names = columns.iter().map(|(name, expression)| (*name, expression.as_str()));
-    fill(template, &names.chain([("table", &*table_name)]).collect::<Vec<_>>())
+    let names = columns
+        .iter()
+        .map(|(name, expression)| (*name, expression.as_str()));
+    fill(
+        template,
+        &names.chain([("table", &*table_name)]).collect::<Vec<_>>(),
+    )
 }

@@ -48,9 +48,17 @@ impl SnapshotSession {
         client.batch_execute(BEGIN).await?;
         if let Some(name) = imported {
             // Names that the server gives consist of hexadecimal digits and dashes.
-            client.batch_execute(&format!("set transaction snapshot '{}'", name.replace('\'', "''"))).await?;
+            client
+                .batch_execute(&format!(
+                    "set transaction snapshot '{}'",
+                    name.replace('\'', "''")
+                ))
+                .await?;
         }
-        let at = client.query_typed_one("select clock_timestamp()", &[]).await?.get(0);
+        let at = client
+            .query_typed_one("select clock_timestamp()", &[])
+            .await?
+            .get(0);
         Ok(SnapshotSession { client, at })
     }
 
@@ -59,13 +67,22 @@ impl SnapshotSession {
     }
 
     /// Opens a cursor over a table's watched columns, ordered by id.
-    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<Rows<'a>, PrimaryError> {
+    pub async fn watched_rows<'a>(
+        &'a self,
+        source: &'a Source,
+        table: Table,
+    ) -> Result<Rows<'a>, PrimaryError> {
         self.open(source, table, table.watched(), State::of).await
     }
 
     /// Opens a cursor over the columns of a table that events of other rows need, ordered by id.
-    pub async fn looked_up_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<Rows<'a>, PrimaryError> {
-        self.open(source, table, table.looked_up(), State::of_looked_up).await
+    pub async fn looked_up_rows<'a>(
+        &'a self,
+        source: &'a Source,
+        table: Table,
+    ) -> Result<Rows<'a>, PrimaryError> {
+        self.open(source, table, table.looked_up(), State::of_looked_up)
+            .await
     }
 
     async fn open<'a>(
@@ -76,37 +93,78 @@ impl SnapshotSession {
         state: fn(Table, &Tuple) -> Option<State>,
     ) -> Result<Rows<'a>, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
-        let columns: Vec<String> = names.iter().map(|name| as_text(source, table, name)).collect();
+        let columns: Vec<String> = names
+            .iter()
+            .map(|name| as_text(source, table, name))
+            .collect();
         let id_type = self.id_type(source, table).await?;
         // Qualified, since a plain name would be that of the query's first column, which is a text.
         let order = match id_type.as_str() {
             "int2" | "int4" | "int8" => format!("this.{id}"),
             // Ids of another type are sorted as numbers, for which there is no index, and what is no integer comes last.
-            _ => format!("case when this.{id}::text ~ '{INTEGER}' then this.{id}::text::numeric end"),
+            _ => {
+                format!("case when this.{id}::text ~ '{INTEGER}' then this.{id}::text::numeric end")
+            }
         };
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
-        let placeholders = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];
+        let placeholders = [
+            ("id", &*id),
+            ("columns", &*columns),
+            ("table", &*table_name),
+            ("order", &*order),
+        ];
         let statement = fill(WATCHED_ROWS, &placeholders);
         self.client.batch_execute(&statement).await?;
-        Ok(Rows { snapshot: self, source, table, names, state, skipped: 0, example: None })
+        Ok(Rows {
+            snapshot: self,
+            source,
+            table,
+            names,
+            state,
+            skipped: 0,
+            example: None,
+        })
     }
 
     /// Reads the rows of these ids with all their columns, in no particular order.
-    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, PrimaryError> {
-        let columns: Vec<String> = table.columns().iter().map(|name| as_text(source, table, name)).collect();
+    pub async fn rows(
+        &self,
+        source: &Source,
+        table: Table,
+        ids: &[i64],
+    ) -> Result<Vec<Tuple>, PrimaryError> {
+        let columns: Vec<String> = table
+            .columns()
+            .iter()
+            .map(|name| as_text(source, table, name))
+            .collect();
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
         let id = quote_identifier(source.tables.column(table, "id"));
         let id_type = quote_identifier(&self.id_type(source, table).await?);
-        let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("id_type", &*id_type)];
+        let names = [
+            ("id", &*id),
+            ("columns", &*columns),
+            ("table", &*table_name),
+            ("id_type", &*id_type),
+        ];
         let statement = fill(ROWS_BY_ID, &names);
         let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
-        let rows = self.client.query_typed(&statement, &[(&ids, Type::TEXT_ARRAY)]).await?;
-        Ok(rows.iter().map(|row| tuple(source, table, table.columns(), |index| row.get(index))).collect())
+        let rows = self
+            .client
+            .query_typed(&statement, &[(&ids, Type::TEXT_ARRAY)])
+            .await?;
+        Ok(rows
+            .iter()
+            .map(|row| tuple(source, table, table.columns(), |index| row.get(index)))
+            .collect())
     }
 
     async fn id_type(&self, source: &Source, table: Table) -> Result<String, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
-        let statement = self.client.prepare(&format!("select {id} from {}", quoted(source, table))).await?;
+        let statement = self
+            .client
+            .prepare(&format!("select {id} from {}", quoted(source, table)))
+            .await?;
         Ok(statement.columns()[0].type_().name().to_owned())
     }
 }
@@ -130,16 +188,28 @@ impl Rows<'_> {
         let mut has_more = true;
         while entries.is_empty() && has_more {
             has_more = false;
-            for message in &self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await? {
-                let SimpleQueryMessage::Row(row) = message else { continue };
+            for message in &self
+                .snapshot
+                .client
+                .simple_query(WATCHED_ROWS_FETCH)
+                .await?
+            {
+                let SimpleQueryMessage::Row(row) = message else {
+                    continue;
+                };
                 has_more = true;
                 let Some(id) = row.get(0).and_then(canonical_int) else {
                     self.skipped += 1;
-                    self.example.get_or_insert_with(|| row.get(0).unwrap_or("null").chars().take(40).collect());
+                    self.example.get_or_insert_with(|| {
+                        row.get(0).unwrap_or("null").chars().take(40).collect()
+                    });
                     continue;
                 };
-                let values = tuple(self.source, self.table, self.names, |index| row.get(index + 1));
-                entries.extend((self.state)(self.table, &values).map(|state| LedgerRow { id, state }));
+                let values = tuple(self.source, self.table, self.names, |index| {
+                    row.get(index + 1)
+                });
+                entries
+                    .extend((self.state)(self.table, &values).map(|state| LedgerRow { id, state }));
             }
         }
         Ok(entries)
@@ -152,7 +222,11 @@ impl Rows<'_> {
             let (skipped, column) = (self.skipped, self.source.tables.column(self.table, "id"));
             tracing::warn!(%schema, %table, column, skipped, example, "rows are skipped: their ids are no integers");
         }
-        Ok(self.snapshot.client.batch_execute(WATCHED_ROWS_CLOSE).await?)
+        Ok(self
+            .snapshot
+            .client
+            .batch_execute(WATCHED_ROWS_CLOSE)
+            .await?)
     }
 }
 
@@ -164,17 +238,26 @@ fn quoted(source: &Source, table: Table) -> String {
 fn as_text(source: &Source, table: Table, name: &str) -> String {
     let text = match source.tables.computed(table, name) {
         Some(expression) => format!("({expression})::text"),
-        None => logged(&format!("this.{}", quote_identifier(source.tables.column(table, name)))),
+        None => logged(&format!(
+            "this.{}",
+            quote_identifier(source.tables.column(table, name))
+        )),
     };
     limited(text, table.most_characters(name))
 }
 
 /// Builds a row from the named columns, with the configured value maps applied. Other columns are absent.
-fn tuple<'a>(source: &Source, table: Table, names: &[&'static str], value: impl Fn(usize) -> Option<&'a str>) -> Tuple {
+fn tuple<'a>(
+    source: &Source,
+    table: Table,
+    names: &[&'static str],
+    value: impl Fn(usize) -> Option<&'a str>,
+) -> Tuple {
     let mut tuple = Tuple::absent(table);
     for (index, name) in names.iter().enumerate() {
-        let datum = value(index)
-            .map_or(Datum::Null, |text| Datum::text(source.tables.value(table, name, text).unwrap_or(text)));
+        let datum = value(index).map_or(Datum::Null, |text| {
+            Datum::text(source.tables.value(table, name, text).unwrap_or(text))
+        });
         if let Some(column) = table.column(name) {
             tuple.set(column, datum);
         }

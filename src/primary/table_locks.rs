@@ -61,7 +61,9 @@ async fn attempt<'a>(
     work: &impl Fn() -> BoxFuture<'a, Result<(), PrimaryError>>,
 ) -> Result<(), PrimaryError> {
     for table in tables {
-        client.batch_execute(&QUIESCE.replace("{table}", table)).await?;
+        client
+            .batch_execute(&QUIESCE.replace("{table}", table))
+            .await?;
     }
     client.batch_execute("begin").await?;
     let ended = async {
@@ -85,7 +87,9 @@ pub(crate) async fn limit_wait(client: &Client) -> Result<(), PrimaryError> {
 
 /// Limits the duration of the transaction's statements that wait for no lock.
 pub(crate) async fn limit_work(client: &Client) -> Result<(), PrimaryError> {
-    Ok(client.batch_execute("set local statement_timeout = '60s'").await?)
+    Ok(client
+        .batch_execute("set local statement_timeout = '60s'")
+        .await?)
 }
 
 /// How to lock a table.
@@ -141,10 +145,13 @@ pub(crate) async fn change_publication(
     tables: &[String],
 ) -> Result<(), PrimaryError> {
     // Several statements in one message are one transaction, to which these settings are local.
-    let bounded = format!("set local lock_timeout = '5s'; set local statement_timeout = '60s'; {statement}");
+    let bounded =
+        format!("set local lock_timeout = '5s'; set local statement_timeout = '60s'; {statement}");
     match client.batch_execute(&bounded).await {
         Ok(()) => Ok(()),
-        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Err(busy(client, tables).await),
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            Err(busy(client, tables).await)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -152,12 +159,22 @@ pub(crate) async fn change_publication(
 /// Describes the session that keeps one of `tables`, which are quoted, from being locked.
 pub(crate) async fn busy(client: &Client, tables: &[String]) -> PrimaryError {
     let holder = lock_holder(client, tables).await;
-    let table = if tables.len() == 1 { format!("table {}", tables[0]) } else { "one of the tables".to_owned() };
+    let table = if tables.len() == 1 {
+        format!("table {}", tables[0])
+    } else {
+        "one of the tables".to_owned()
+    };
     PrimaryError::TableBusy { table, holder }
 }
 
 fn is_lock_timeout(error: &PrimaryError) -> bool {
-    let PrimaryError::Query(error) = error else { return false };
-    let timeouts = [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
+    let PrimaryError::Query(error) = error else {
+        return false;
+    };
+    let timeouts = [
+        SqlState::QUERY_CANCELED,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+    ];
     error.code().is_some_and(|code| timeouts.contains(code))
 }

@@ -34,14 +34,21 @@ const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
 
 /// Creates the triggers and stores the position from which the outbox is read. Returns what it did: nothing if all was prepared
 /// before.
-pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
+pub(super) async fn setup(
+    source: &Source,
+    url: &str,
+    store_url: &str,
+) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
     let mut found = inspect(&client, source, Conditions::All).await?;
     found.accept()?;
     let mut done = Vec::new();
     let migrated = migrate::migrate(store_url).await?;
     if !migrated.is_empty() {
-        done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
+        done.push(format!(
+            "store: schema brought up to date ({})",
+            migrated.join(", ")
+        ));
     }
     let store = Store::open(store_url, 2)?;
     // Completes an earlier switch to the WAL: its old triggers would be taken for those of this switch, and then dropped.
@@ -50,7 +57,9 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         found = inspect(&client, source, Conditions::All).await?;
     }
     done.extend(found.notes());
-    let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
+    let Some(triggers) = &found.triggers else {
+        return Err(PrimaryError::SwitchToTriggers);
+    };
     let stored = store.stored_checkpoint(&source.slot).await?;
     found.verify_not_replaced(stored.as_ref())?;
     let reads_outbox = stored.as_ref().is_some_and(StoredCheckpoint::is_outbox);
@@ -58,17 +67,25 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         None if found.slot.is_some() => {
             return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
         }
-        Some(stored) if reads_outbox && stored.switch.is_some() => return Err(PrimaryError::SwitchToWal),
+        Some(stored) if reads_outbox && stored.switch.is_some() => {
+            return Err(PrimaryError::SwitchToWal);
+        }
         Some(_) if reads_outbox && !triggers.is_whole() => {
             // The rows of the old outbox are lost.
             let gap = Gap::OutboxLost(format!("{} is missing", triggers.state.missing.join(", ")));
-            store.record_gap(&source.slot, gap.reason(), &gap.to_string(), None).await?;
+            store
+                .record_gap(&source.slot, gap.reason(), &gap.to_string(), None)
+                .await?;
             done.push(PrimaryError::Gap(gap).to_string());
         }
-        Some(_) if reads_outbox && !(triggers.altered.is_empty() && triggers.unguarded.is_empty()) => {
+        Some(_)
+            if reads_outbox && !(triggers.altered.is_empty() && triggers.unguarded.is_empty()) =>
+        {
             // They are created and noted again below: a running process may not see it.
             let gap = Gap::TriggersLacking(found.trigger_losses().join("; "));
-            store.record_gap(&source.slot, gap.reason(), &gap.to_string(), None).await?;
+            store
+                .record_gap(&source.slot, gap.reason(), &gap.to_string(), None)
+                .await?;
             done.push(PrimaryError::Gap(gap).to_string());
         }
         _ => {}
@@ -93,7 +110,9 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
 async fn complete_switch(client: &Client, source: &Source, store: &Store) -> Vec<String> {
     match uninstall::drop_wal_capture(client, source, store, Attempts::Few).await {
         Ok(done) => done,
-        Err(error) => vec![format!("note: not all that capture from the WAL has left could be removed: {error}")],
+        Err(error) => vec![format!(
+            "note: not all that capture from the WAL has left could be removed: {error}"
+        )],
     }
 }
 
@@ -103,24 +122,48 @@ impl Triggers {
     }
 
     /// Creates what is missing or outdated. Returns what it did.
-    async fn install(&self, client: &Client, source: &Source, switches: bool) -> Result<Option<String>, PrimaryError> {
-        let script = Script::new(&self.comparison, self.is_whole().then_some(&self.state), &self.altered, switches);
+    async fn install(
+        &self,
+        client: &Client,
+        source: &Source,
+        switches: bool,
+    ) -> Result<Option<String>, PrimaryError> {
+        let script = Script::new(
+            &self.comparison,
+            self.is_whole().then_some(&self.state),
+            &self.altered,
+            switches,
+        );
         if script.is_empty() {
             return Ok(None);
         }
         script.run(client, source, self.state.schema).await?;
         failpoint!("triggers_committed_answer_not_received")?;
-        let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.to_create().count());
-        let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
-        Ok(Some(format!("schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}")))
+        let (functions, triggers) = (
+            self.comparison.outdated.len(),
+            self.comparison.to_create().count(),
+        );
+        let paired = if self.state.paired {
+            ""
+        } else {
+            ", rows that move between partitions are paired"
+        };
+        Ok(Some(format!(
+            "schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}"
+        )))
     }
 }
 
 /// Creates triggers and functions that are missing or belong to another mapping. Returns what it did.
-pub(crate) async fn reinstall(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
+pub(crate) async fn reinstall(
+    client: &Client,
+    source: &Source,
+) -> Result<Vec<String>, PrimaryError> {
     let found = inspect(client, source, Conditions::All).await?;
     found.accept()?;
-    let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
+    let Some(triggers) = &found.triggers else {
+        return Err(PrimaryError::SwitchToTriggers);
+    };
     let installed = triggers.install(client, source, false).await?;
     Ok(found.notes().into_iter().chain(installed).collect())
 }
@@ -143,10 +186,22 @@ impl Beginning {
         let inserted = Lsn(row.get::<_, postgres_types::PgLsn>("inserted").into());
         let timeline = u32::from_str_radix(row.get("timeline"), 16)
             .map_err(|_| PrimaryError::Protocol("the timeline is not a number".into()))?;
-        let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };
+        let lineage = Lineage {
+            system_identifier: row.get::<_, i64>("system_identifier") as u64,
+            timeline,
+        };
         let highest: i64 = session.client().query_typed_one(HIGHEST, &[]).await?.get(0);
-        let window = Window { number: inserted.0, from: snapshot.clone(), to: snapshot };
-        Ok(Beginning { lineage, window, last_row: highest as u64, inserted })
+        let window = Window {
+            number: inserted.0,
+            from: snapshot.clone(),
+            to: snapshot,
+        };
+        Ok(Beginning {
+            lineage,
+            window,
+            last_row: highest as u64,
+            inserted,
+        })
     }
 
     /// Records the position on the primary, as the reader does when it deletes rows. After a failover this shows that the new primary has
@@ -155,12 +210,19 @@ impl Beginning {
     /// Only after the checkpoint is stored: until then, the rows up to this position may have to be read.
     pub async fn record(&self, client: &Client) -> Result<(), PrimaryError> {
         let (number, row) = (self.window.number as i64, self.last_row as i64);
-        client.execute_typed(BEGIN, &[(&number, Type::INT8), (&row, Type::INT8)]).await?;
+        client
+            .execute_typed(BEGIN, &[(&number, Type::INT8), (&row, Type::INT8)])
+            .await?;
         Ok(())
     }
 
     pub fn checkpoint(&self) -> Checkpoint {
-        let Beginning { lineage, ref window, last_row, .. } = *self;
+        let Beginning {
+            lineage,
+            ref window,
+            last_row,
+            ..
+        } = *self;
         let progress = Progress::in_window(window.clone(), Through::End, last_row);
         Checkpoint { lineage, progress }
     }
@@ -174,7 +236,12 @@ pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
 }
 
 /// Stores the position from which the outbox is read, and the rows at that snapshot.
-async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, PrimaryError> {
+async fn begin(
+    url: &str,
+    source: &Source,
+    store: &Store,
+    client: &Client,
+) -> Result<Seeded, PrimaryError> {
     let session = SnapshotSession::now(url).await?;
     let beginning = Beginning::at(&session, client).await?;
     let mut connection = store.connection().await?;
@@ -188,7 +255,10 @@ async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Re
 }
 
 /// Takes the lease on reading the outbox, so that no other process reads it meanwhile.
-pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<CaptureLease, PrimaryError> {
+pub(crate) async fn stop_reading(
+    source: &Source,
+    store: &Store,
+) -> Result<CaptureLease, PrimaryError> {
     const ATTEMPTS: u32 = 14;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
     let holder = Uuid::now_v7();

@@ -7,7 +7,9 @@ use super::error::PrimaryError;
 use super::finding::Finding;
 use super::identity::Remainder;
 use super::table_locks::{Attempts, LockMode, busy, change_publication, lock_table, together};
-use super::triggers::catalog::{TableWithTriggers, TriggerState, tables_with_triggers, trigger_state};
+use super::triggers::catalog::{
+    TableWithTriggers, TriggerState, tables_with_triggers, trigger_state,
+};
 use super::triggers::function::function_name;
 use super::triggers::script::{Part, run_with_retries};
 use super::{catalog, identity, lineage};
@@ -54,11 +56,19 @@ pub async fn teardown(
 }
 
 /// Returns the SQL with which the owners of the tables and of the publication remove what is theirs. Changes nothing.
-pub async fn owner_statements(source: &Source, url: &str, store_url: &str) -> Result<String, PrimaryError> {
+pub async fn owner_statements(
+    source: &Source,
+    url: &str,
+    store_url: &str,
+) -> Result<String, PrimaryError> {
     let client = postgres::connect(url).await?;
     let store = Store::open(store_url, 1)?;
-    let mut text = String::from("-- As the owner of the publication and of the tables, or as a superuser:\n");
-    if catalog::publication(&client, &source.publication).await?.is_some() {
+    let mut text =
+        String::from("-- As the owner of the publication and of the tables, or as a superuser:\n");
+    if catalog::publication(&client, &source.publication)
+        .await?
+        .is_some()
+    {
         text.push_str(&drop_publication(source));
     }
     for remainder in remainders(&client, source, &store).await? {
@@ -72,8 +82,16 @@ fn drop_publication(source: &Source) -> String {
     PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication))
 }
 
-async fn remainders(client: &Client, source: &Source, store: &Store) -> Result<Vec<Remainder>, PrimaryError> {
-    let found = if store.has_schema().await? { Some(store.found_identities().await?) } else { None };
+async fn remainders(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+) -> Result<Vec<Remainder>, PrimaryError> {
+    let found = if store.has_schema().await? {
+        Some(store.found_identities().await?)
+    } else {
+        None
+    };
     identity::remainders(client, source, found.as_deref()).await
 }
 
@@ -85,19 +103,33 @@ async fn verify_owner(
     triggers: &TriggerState,
 ) -> Result<(), PrimaryError> {
     const REMEDY: &str = "its owner must run what `walhook teardown --print` prints";
-    let foreign = |subject: &str| Finding::fail(subject, "belongs to another role", REMEDY).blocking();
+    let foreign =
+        |subject: &str| Finding::fail(subject, "belongs to another role", REMEDY).blocking();
     let mut findings = Vec::new();
-    if catalog::publication(client, &source.publication).await?.is_some_and(|publication| !publication.owned) {
+    if catalog::publication(client, &source.publication)
+        .await?
+        .is_some_and(|publication| !publication.owned)
+    {
         findings.push(foreign(&format!("publication {}", source.publication)));
     }
     let remainders = remainders(client, source, store).await?;
-    findings
-        .extend(remainders.iter().filter(|remainder| !remainder.owned).map(|remainder| foreign(&remainder.subject)));
+    findings.extend(
+        remainders
+            .iter()
+            .filter(|remainder| !remainder.owned)
+            .map(|remainder| foreign(&remainder.subject)),
+    );
     if triggers.schema.is_some() && !triggers.owned {
         let remedy = "run `walhook teardown` as its owner";
-        findings.push(Finding::fail("schema walhook_capture", "belongs to another role", remedy).blocking());
+        findings.push(
+            Finding::fail("schema walhook_capture", "belongs to another role", remedy).blocking(),
+        );
     }
-    if findings.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(findings)) }
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        Err(PrimaryError::Preconditions(findings))
+    }
 }
 
 /// Drops the slot and the publication and restores the replica identities. Returns what it did.
@@ -109,7 +141,10 @@ pub(crate) async fn drop_wal_capture(
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
     failpoint!("slot_dropped_publication_not_dropped")?;
-    if catalog::publication(client, &source.publication).await?.is_some() {
+    if catalog::publication(client, &source.publication)
+        .await?
+        .is_some()
+    {
         change_publication(client, &drop_publication(source), &[]).await?;
         done.push(format!("publication {}: dropped", source.publication));
     }
@@ -126,7 +161,11 @@ pub(crate) async fn drop_wal_capture(
 }
 
 /// Judges what capture from the WAL has left on the primary after a switch to triggers, except the slot.
-pub async fn inspect_remains(source: &Source, url: &str, store: &Store) -> Result<Vec<Finding>, PrimaryError> {
+pub async fn inspect_remains(
+    source: &Source,
+    url: &str,
+    store: &Store,
+) -> Result<Vec<Finding>, PrimaryError> {
     let client = postgres::connect(url).await?;
     let mut findings = Vec::new();
     if let Some(publication) = catalog::publication(&client, &source.publication).await? {
@@ -138,20 +177,32 @@ pub async fn inspect_remains(source: &Source, url: &str, store: &Store) -> Resul
         ));
     }
     let left = remainders(&client, source, store).await?.into_iter();
-    findings.extend(left.map(|Remainder { subject, state, owned, .. }| {
-        Finding::warn(subject, state, identity::remedy_of_remaining(owned))
-    }));
+    findings.extend(left.map(
+        |Remainder {
+             subject,
+             state,
+             owned,
+             ..
+         }| { Finding::warn(subject, state, identity::remedy_of_remaining(owned)) },
+    ));
     Ok(findings)
 }
 
 /// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
-pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
-    let Some(slot) = catalog::slot(client, &source.slot).await? else { return Ok(None) };
+pub(super) async fn drop_slot(
+    client: &Client,
+    source: &Source,
+) -> Result<Option<String>, PrimaryError> {
+    let Some(slot) = catalog::slot(client, &source.slot).await? else {
+        return Ok(None);
+    };
     if let Some(foreign) = slot.foreign(&source.slot) {
         return Err(PrimaryError::Preconditions(vec![foreign]));
     }
     catalog::unused_slot(client, &source.slot).await?;
-    client.query_typed(SLOT_DROP, &[(&source.slot, Type::TEXT)]).await?;
+    client
+        .query_typed(SLOT_DROP, &[(&source.slot, Type::TEXT)])
+        .await?;
     Ok(Some(format!("slot {}: dropped", source.slot)))
 }
 
@@ -179,16 +230,29 @@ async fn drop_with_triggers(
     statement: &str,
 ) -> Result<(), PrimaryError> {
     let tables = tables_with_triggers(client, function).await?;
-    let owned = tables.iter().filter(|table| table.owned).map(TableWithTriggers::quoted);
+    let owned = tables
+        .iter()
+        .filter(|table| table.owned)
+        .map(TableWithTriggers::quoted);
     let owned: Vec<String> = owned.collect();
-    let lock: String = owned.iter().map(|table| lock_table(table, LockMode::AccessExclusive)).collect();
+    let lock: String = owned
+        .iter()
+        .map(|table| lock_table(table, LockMode::AccessExclusive))
+        .collect();
     // Waits for locks only of the outbox and of tables that belong to other roles.
     let drop = if tables.len() == owned.len() && function.is_some() {
         Part::Free(statement)
     } else {
         Part::Locking(statement)
     };
-    if run_with_retries(client, Some(schema), &owned, &[Part::Locking(&together(&lock)), drop]).await? {
+    if run_with_retries(
+        client,
+        Some(schema),
+        &owned,
+        &[Part::Locking(&together(&lock)), drop],
+    )
+    .await?
+    {
         return Ok(());
     }
     let names: Vec<String> = tables.iter().map(TableWithTriggers::quoted).collect();
@@ -204,7 +268,10 @@ pub(crate) async fn drop_triggers_after_switch(
     // Before the checkpoint: a switch is forgotten before setup creates triggers again.
     let schema = trigger_state(client).await?.schema;
     let stored = store.stored_checkpoint(&source.slot).await?;
-    let Some(stored) = stored.filter(|stored| !stored.is_outbox() && stored.switch.is_some()) else { return Ok(None) };
+    let Some(stored) = stored.filter(|stored| !stored.is_outbox() && stored.switch.is_some())
+    else {
+        return Ok(None);
+    };
     // The triggers of a replaced primary are not those that the switch has left.
     let found = catalog::lineage(client).await?;
     lineage::verify_not_replaced(found, stored.checkpoint.lineage)?;

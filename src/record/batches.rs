@@ -17,7 +17,8 @@ const MAX_RETRIED: usize = 128;
 const COLLECTION_TIME: Duration = Duration::from_millis(25);
 
 fn may_end_wait(attempted: &Attempted) -> bool {
-    attempted.delivery.order_key.is_some() && matches!(attempted.attempt.answer, Answer::Accepted { .. })
+    attempted.delivery.order_key.is_some()
+        && matches!(attempted.attempt.answer, Answer::Accepted { .. })
 }
 
 /// What a batch contains, and when it is complete. No I/O.
@@ -30,7 +31,10 @@ pub struct Batching {
 
 impl Default for Batching {
     fn default() -> Batching {
-        Batching { unmatched: Unmatched::new(), is_last_try: false }
+        Batching {
+            unmatched: Unmatched::new(),
+            is_last_try: false,
+        }
     }
 }
 
@@ -69,9 +73,15 @@ impl Batching {
 
     /// Keeps the attempts of a batch that matched no delivery, if the transaction that stores the delivery may still commit.
     pub fn keep_unmatched(&mut self, batch: Vec<Decided>, settled: Vec<bool>, now: Instant) {
-        let unsettled = batch.into_iter().zip(settled).filter(|(_, settled)| !settled).map(|(decided, _)| decided);
-        for decided in unsettled.filter(|decided| !self.is_last_try && decided.may_be_uncommitted()) {
-            let (since, lease_ends_at) = (decided.arrived_at, decided.attempted.delivery.lease.until);
+        let unsettled = batch
+            .into_iter()
+            .zip(settled)
+            .filter(|(_, settled)| !settled)
+            .map(|(decided, _)| decided);
+        for decided in unsettled.filter(|decided| !self.is_last_try && decided.may_be_uncommitted())
+        {
+            let (since, lease_ends_at) =
+                (decided.arrived_at, decided.attempted.delivery.lease.until);
             self.unmatched.keep(decided, since, lease_ends_at, now);
         }
     }
@@ -85,7 +95,10 @@ pub struct Batches {
 
 impl Batches {
     pub fn new(attempted: mpsc::Receiver<Attempted>) -> Batches {
-        Batches { attempted, batching: Batching::default() }
+        Batches {
+            attempted,
+            batching: Batching::default(),
+        }
     }
 
     /// Waits for the next batch and returns its new and its unmatched attempts. Returns `None` after the last batch.

@@ -30,10 +30,22 @@ pub struct Cancelled {
 
 /// Cancels until `shutdown`.
 pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
-    let (mut after, activity) = (Uuid::nil(), Activity::new("cancelling the deliveries of inactive webhooks"));
+    let (mut after, activity) = (
+        Uuid::nil(),
+        Activity::new("cancelling the deliveries of inactive webhooks"),
+    );
     let (mut pause, mut total) = (INTERVAL, 0);
-    while shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
-        let Some(cancelled) = shutdown.run_until_cancelled(cancel_next(&store, after)).await else { return };
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(pause))
+        .await
+        .is_some()
+    {
+        let Some(cancelled) = shutdown
+            .run_until_cancelled(cancel_next(&store, after))
+            .await
+        else {
+            return;
+        };
         pause = INTERVAL;
         match cancelled {
             Ok(Cancelled { deliveries, next }) => {
@@ -45,7 +57,10 @@ pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
                     continue;
                 }
                 if total > 0 {
-                    tracing::info!(deliveries = total, "cancelled deliveries of inactive or deleted webhooks");
+                    tracing::info!(
+                        deliveries = total,
+                        "cancelled deliveries of inactive or deleted webhooks"
+                    );
                     total = 0;
                 }
                 (after, pause) = next.map_or((Uuid::nil(), INTERVAL), |next| (next, PAUSE));
@@ -63,5 +78,8 @@ pub async fn cancel_next(store: &Store, after: Uuid) -> Result<Cancelled> {
     for webhook in found.webhooks {
         deliveries += store.cancel_pending(webhook).await?;
     }
-    Ok(Cancelled { deliveries, next: found.last.filter(|_| found.visited >= i64::from(WEBHOOKS)) })
+    Ok(Cancelled {
+        deliveries,
+        next: found.last.filter(|_| found.visited >= i64::from(WEBHOOKS)),
+    })
 }

@@ -34,23 +34,47 @@ impl Decided {
         random: impl FnOnce() -> f64,
         now: Instant,
     ) -> Decided {
-        let mut next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
-        if let Some(asked) = attempted.attempt.sent.as_ref().and_then(|sent| sent.retry_after) {
+        let mut next = next(
+            attempted.delivery.attempt,
+            &attempted.attempt.answer,
+            schedule,
+            random,
+        );
+        if let Some(asked) = attempted
+            .attempt
+            .sent
+            .as_ref()
+            .and_then(|sent| sent.retry_after)
+        {
             next = next.not_before(asked);
         }
         // Frees the event's data: it is not recorded, and too large to keep with an unmatched attempt.
         attempted.delivery.data = Arc::default();
-        Decided { id, attempted, next, arrived_at: now }
+        Decided {
+            id,
+            attempted,
+            next,
+            arrived_at: now,
+        }
     }
 
     /// Whether the delivery may not be stored yet: the first attempt may start before the transaction that stores its delivery commits.
     pub fn may_be_uncommitted(&self) -> bool {
-        (self.attempted.delivery.round, self.attempted.delivery.attempt) == (1, 1)
+        (
+            self.attempted.delivery.round,
+            self.attempted.delivery.attempt,
+        ) == (1, 1)
     }
 
     pub fn completed(&self, with_response: bool) -> CompletedAttempt<'_> {
-        let row = AttemptRow { with_response, ..AttemptRow::new(self.id, &self.attempted, self.next.outcome()) };
-        CompletedAttempt { row, next: self.next }
+        let row = AttemptRow {
+            with_response,
+            ..AttemptRow::new(self.id, &self.attempted, self.next.outcome())
+        };
+        CompletedAttempt {
+            row,
+            next: self.next,
+        }
     }
 
     /// Returns the seconds from the primary's commit to the receiver's answer, if the first attempt succeeded. Later attempts would
@@ -72,7 +96,8 @@ impl Decided {
         }
         let error = attempt.answer.error().map_or("none", |kind| kind.as_str());
         let outcome = self.next.outcome().as_str();
-        metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error).increment(1);
+        metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error)
+            .increment(1);
         if let Some(sent) = &attempt.sent {
             metrics::histogram!(telemetry::ATTEMPT_DURATION).record(sent.duration);
             if let Some(latency) = self.commit_to_receipt(sent.duration) {

@@ -53,7 +53,14 @@ pub async fn run(
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let (recorder, mut batches) = (Recorder { store, policy, promotion }, Batches::new(attempted));
+    let (recorder, mut batches) = (
+        Recorder {
+            store,
+            policy,
+            promotion,
+        },
+        Batches::new(attempted),
+    );
     while let Some((fresh, mut batch)) = batches.next().await {
         for attempted in fresh {
             let decided = Decided::new(attempted, &schedule);
@@ -111,11 +118,20 @@ impl Recorder {
 
     /// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error if the store rejects the data; after
     /// any other error it tries again.
-    async fn try_save(&self, batch: &[Decided], with_response: bool) -> Result<Vec<bool>, StoreError> {
-        let attempts: Vec<CompletedAttempt<'_>> =
-            batch.iter().map(|decided| decided.completed(with_response)).collect();
+    async fn try_save(
+        &self,
+        batch: &[Decided],
+        with_response: bool,
+    ) -> Result<Vec<bool>, StoreError> {
+        let attempts: Vec<CompletedAttempt<'_>> = batch
+            .iter()
+            .map(|decided| decided.completed(with_response))
+            .collect();
         let (mut retries, recording) = (RETRIES, Activity::new("recording attempts"));
-        let Promotion { handoff, lease_length } = &self.promotion;
+        let Promotion {
+            handoff,
+            lease_length,
+        } = &self.promotion;
         loop {
             // After the dispatcher's end, any replica may claim them.
             let limits = (!handoff.is_closed()).then(|| PromotionLimits {
@@ -156,8 +172,18 @@ impl Recorder {
 
 /// Updates the metrics and the server log.
 fn report(batch: &[Decided], recorded: &Recorded) {
-    batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
-    for Disabled { webhook, user, error_kind, reason } in &recorded.disabled {
+    batch
+        .iter()
+        .zip(&recorded.counted)
+        .filter(|(_, counted)| **counted)
+        .for_each(|(decided, _)| decided.report());
+    for Disabled {
+        webhook,
+        user,
+        error_kind,
+        reason,
+    } in &recorded.disabled
+    {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
         tracing::info!(%webhook, %user, reason, "a webhook was disabled");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => *error_kind).increment(1);
@@ -165,13 +191,22 @@ fn report(batch: &[Decided], recorded: &Recorded) {
 }
 
 /// Inserts the attempt of a test into the attempt log. It changes no counter. Returns the row's id.
-pub async fn record_test(store: &Store, tracer: &Tracer, attempted: &Attempted) -> Result<Uuid, StoreError> {
+pub async fn record_test(
+    store: &Store,
+    tracer: &Tracer,
+    attempted: &Attempted,
+) -> Result<Uuid, StoreError> {
     let id = log_id(attempted.attempt.started_at);
     let outcome = match attempted.attempt.answer {
         Answer::Accepted { .. } => Outcome::Delivered,
         _ => Outcome::Failed,
     };
     tracer.tested(attempted, outcome);
-    store.log_attempt(AttemptRow { test: true, ..AttemptRow::new(id, attempted, outcome) }).await?;
+    store
+        .log_attempt(AttemptRow {
+            test: true,
+            ..AttemptRow::new(id, attempted, outcome)
+        })
+        .await?;
     Ok(id)
 }

@@ -24,10 +24,20 @@ const START: Key = (Uuid::nil(), i64::MIN);
 
 /// Searches until `shutdown`. A delivery that is found is a fault, or was left by a replica of an earlier build, and is reported.
 pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
-    let (mut after, activity) = (START, Activity::new("looking for deliveries that wait for nothing"));
+    let (mut after, activity) = (
+        START,
+        Activity::new("looking for deliveries that wait for nothing"),
+    );
     let mut pause = INTERVAL;
-    while shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
-        match store.in_time(ANSWER_TIMEOUT, store.promote_stranded(after, KEYS)).await {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(pause))
+        .await
+        .is_some()
+    {
+        match store
+            .in_time(ANSWER_TIMEOUT, store.promote_stranded(after, KEYS))
+            .await
+        {
             Ok(visited) => {
                 activity.succeeded();
                 if visited.promoted > 0 {

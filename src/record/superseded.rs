@@ -30,18 +30,32 @@ pub(super) async fn superseded<'a>(
         let delivery = &attempt.row.attempted.delivery;
         (delivery.id, delivery.lease.token)
     };
-    let uncounted = attempts.iter().zip(counted).filter(|(_, counted)| !**counted);
-    let (deliveries, leases): (Vec<Uuid>, Vec<Uuid>) = uncounted.map(|(attempt, _)| id(attempt)).unzip();
+    let uncounted = attempts
+        .iter()
+        .zip(counted)
+        .filter(|(_, counted)| !**counted);
+    let (deliveries, leases): (Vec<Uuid>, Vec<Uuid>) =
+        uncounted.map(|(attempt, _)| id(attempt)).unzip();
     if deliveries.is_empty() {
-        return Ok(Superseded { settled, logged: Vec::new() });
+        return Ok(Superseded {
+            settled,
+            logged: Vec::new(),
+        });
     }
     let taken = transaction.take_superseded(&deliveries, &leases).await?;
     let mut noted: HashSet<(Uuid, Uuid)> = taken.into_iter().collect();
     if noted.is_empty() {
-        return Ok(Superseded { settled, logged: Vec::new() });
+        return Ok(Superseded {
+            settled,
+            logged: Vec::new(),
+        });
     }
     let mut late = Vec::new();
-    for (attempt, settled) in attempts.iter().zip(&mut settled).filter(|(_, settled)| !**settled) {
+    for (attempt, settled) in attempts
+        .iter()
+        .zip(&mut settled)
+        .filter(|(_, settled)| !**settled)
+    {
         *settled = noted.remove(&id(attempt));
         // For an inactive webhook nothing was sent, and the cancellation is logged already.
         if *settled && attempt.row.attempted.attempt.answer != Answer::Inactive {
@@ -53,5 +67,8 @@ pub(super) async fn superseded<'a>(
     let webhooks: Vec<Uuid> = late.iter().map(webhook).collect();
     let existing = transaction.hold_webhooks(&webhooks).await?;
     late.retain(|attempt| existing.contains(&webhook(attempt)));
-    Ok(Superseded { settled, logged: late })
+    Ok(Superseded {
+        settled,
+        logged: late,
+    })
 }

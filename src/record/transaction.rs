@@ -64,12 +64,22 @@ pub async fn record(
     promotion: Option<PromotionLimits>,
 ) -> Result<Recorded> {
     // The lease ends here first: the database reads its clock later.
-    let lease = promotion.map(|PromotionLimits { lease_length: length, max_bytes }| PromotionLease {
-        lease: Lease { token: Uuid::now_v7(), until: Instant::now() + length },
-        length,
-        max_bytes,
-    });
-    store.in_time(ANSWER_TIMEOUT, record_once(store, attempts, policy, lease)).await
+    let lease = promotion.map(
+        |PromotionLimits {
+             lease_length: length,
+             max_bytes,
+         }| PromotionLease {
+            lease: Lease {
+                token: Uuid::now_v7(),
+                until: Instant::now() + length,
+            },
+            length,
+            max_bytes,
+        },
+    );
+    store
+        .in_time(ANSWER_TIMEOUT, record_once(store, attempts, policy, lease))
+        .await
 }
 
 async fn record_once(
@@ -95,7 +105,9 @@ pub async fn record_in(
     lease: Option<PromotionLease>,
 ) -> Result<Recorded> {
     // The common case: all attempts succeed.
-    let all_end = attempts.iter().all(|attempt| matches!(attempt.next, Next::End(_)));
+    let all_end = attempts
+        .iter()
+        .all(|attempt| matches!(attempt.next, Next::End(_)));
     let fence = async {
         match all_end {
             true => transaction.end_leased(attempts).await,
@@ -103,9 +115,15 @@ pub async fn record_in(
         }
     };
     let ((), counted) = tokio::try_join!(biased; transaction.plan_by_index(), fence)?;
-    let Superseded { settled, logged: late } = superseded(transaction, attempts, &counted).await?;
-    let attempts: Vec<CompletedAttempt<'_>> =
-        attempts.iter().zip(&counted).filter_map(|(attempt, counted)| counted.then_some(*attempt)).collect();
+    let Superseded {
+        settled,
+        logged: late,
+    } = superseded(transaction, attempts, &counted).await?;
+    let attempts: Vec<CompletedAttempt<'_>> = attempts
+        .iter()
+        .zip(&counted)
+        .filter_map(|(attempt, counted)| counted.then_some(*attempt))
+        .collect();
     let logged = [attempts.as_slice(), &late].concat();
     let (mut disabled, mut promoted) = (Vec::new(), Vec::new());
     if !logged.is_empty() {
@@ -117,12 +135,22 @@ pub async fn record_in(
             promote(transaction, &attempts, lease).await
         };
         let counters;
-        (promoted, counters) = tokio::try_join!(biased; end, write(transaction, held, &logged, &tallies))?;
+        (promoted, counters) =
+            tokio::try_join!(biased; end, write(transaction, held, &logged, &tallies))?;
         disabled = apply(transaction, &judge(&counters, &tallies, policy)).await?;
         // Their deliveries are cancelled.
-        promoted.retain(|delivery| disabled.iter().all(|disabled| disabled.webhook != delivery.webhook));
+        promoted.retain(|delivery| {
+            disabled
+                .iter()
+                .all(|disabled| disabled.webhook != delivery.webhook)
+        });
     }
-    Ok(Recorded { counted, settled, disabled, promoted })
+    Ok(Recorded {
+        counted,
+        settled,
+        disabled,
+        promoted,
+    })
 }
 
 /// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the new counters.
@@ -155,52 +183,97 @@ async fn promote(
     attempts: &[CompletedAttempt<'_>],
     lease: Option<PromotionLease>,
 ) -> Result<Vec<Delivery>> {
-    let ended = attempts.iter().filter(|attempt| matches!(attempt.next, Next::End(_)));
-    let key = |attempt: &CompletedAttempt<'_>| Some((attempt.delivery().webhook, attempt.delivery().order_key?));
-    transaction.promote(&ended.filter_map(key).collect(), lease).await
+    let ended = attempts
+        .iter()
+        .filter(|attempt| matches!(attempt.next, Next::End(_)));
+    let key = |attempt: &CompletedAttempt<'_>| {
+        Some((attempt.delivery().webhook, attempt.delivery().order_key?))
+    };
+    transaction
+        .promote(&ended.filter_map(key).collect(), lease)
+        .await
 }
 
 /// Returns the changes that the batch makes to each webhook. Attempts in `late` are superseded and do not count.
-fn tallies(attempts: &[CompletedAttempt<'_>], late: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
+fn tallies(
+    attempts: &[CompletedAttempt<'_>],
+    late: &[CompletedAttempt<'_>],
+) -> BTreeMap<Uuid, Tally> {
     let mut tallies: BTreeMap<Uuid, Tally> = BTreeMap::new();
     for attempt in attempts {
-        tallies.entry(attempt.delivery().webhook).or_default().add(&attempt.row.attempted.attempt);
+        tallies
+            .entry(attempt.delivery().webhook)
+            .or_default()
+            .add(&attempt.row.attempted.attempt);
     }
     for attempt in late {
-        tallies.entry(attempt.delivery().webhook).or_default().add_uncounted(&attempt.row.attempted.attempt);
+        tallies
+            .entry(attempt.delivery().webhook)
+            .or_default()
+            .add_uncounted(&attempt.row.attempted.attempt);
     }
     tallies.retain(|_, tally| !tally.is_empty());
     tallies
 }
 
 /// Returns the webhooks to disable, and those whose owners to warn. Usually none.
-fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy) -> Vec<(Verdict, Failing)> {
-    let judged = counters.iter().filter_map(|Counters { webhook, standing }| {
-        let tally = tallies.get(webhook)?;
-        let last_failure = tally.last_failure?;
-        let is_gone = policy.disables_gone(standing, tally.is_gone);
-        let (verdict, failure) = match is_gone {
-            true => (Verdict::Disable, Failure::GONE),
-            false => (policy.judge(standing), last_failure),
-        };
-        let (failures, threshold) = (policy.count(standing), policy.threshold);
-        Some((verdict, Failing { webhook: *webhook, failure, is_gone, failures, threshold }))
-    });
-    judged.filter(|(verdict, _)| *verdict != Verdict::Nothing).collect()
+fn judge(
+    counters: &[Counters],
+    tallies: &BTreeMap<Uuid, Tally>,
+    policy: &Policy,
+) -> Vec<(Verdict, Failing)> {
+    let judged = counters
+        .iter()
+        .filter_map(|Counters { webhook, standing }| {
+            let tally = tallies.get(webhook)?;
+            let last_failure = tally.last_failure?;
+            let is_gone = policy.disables_gone(standing, tally.is_gone);
+            let (verdict, failure) = match is_gone {
+                true => (Verdict::Disable, Failure::GONE),
+                false => (policy.judge(standing), last_failure),
+            };
+            let (failures, threshold) = (policy.count(standing), policy.threshold);
+            Some((
+                verdict,
+                Failing {
+                    webhook: *webhook,
+                    failure,
+                    is_gone,
+                    failures,
+                    threshold,
+                },
+            ))
+        });
+    judged
+        .filter(|(verdict, _)| *verdict != Verdict::Nothing)
+        .collect()
 }
 
 /// Warns owners and disables webhooks. Returns the webhooks that were disabled.
-async fn apply(transaction: &impl RecordStatements, judged: &[(Verdict, Failing)]) -> Result<Vec<Disabled>> {
+async fn apply(
+    transaction: &impl RecordStatements,
+    judged: &[(Verdict, Failing)],
+) -> Result<Vec<Disabled>> {
     let mut disabled = Vec::new();
     for (verdict, failing) in judged {
         if *verdict == Verdict::Warn {
             transaction.warn(failing).await?;
         } else if let Some(user) = transaction.disable(failing).await? {
             let webhook = failing.webhook;
-            let actor = Actor { user, via: Via::Automatic };
-            transaction.audit(&actor, Action::WebhookDisabled, webhook, &["active"]).await?;
+            let actor = Actor {
+                user,
+                via: Via::Automatic,
+            };
+            transaction
+                .audit(&actor, Action::WebhookDisabled, webhook, &["active"])
+                .await?;
             let (error_kind, reason) = (failing.error_kind(), failing.describe());
-            disabled.push(Disabled { webhook, user: actor.user, error_kind, reason });
+            disabled.push(Disabled {
+                webhook,
+                user: actor.user,
+                error_kind,
+                reason,
+            });
         }
     }
     Ok(disabled)

@@ -40,8 +40,13 @@ impl<T> Unmatched<T> {
         if self.0.len() == CAPACITY {
             self.0.pop_front();
         }
-        let wait = now.saturating_duration_since(since).clamp(FIRST_RETRY, LONGEST_RETRY);
-        self.0.push_back(Kept { attempt, retry_at: (now + wait).min(lease_ends_at) });
+        let wait = now
+            .saturating_duration_since(since)
+            .clamp(FIRST_RETRY, LONGEST_RETRY);
+        self.0.push_back(Kept {
+            attempt,
+            retry_at: (now + wait).min(lease_ends_at),
+        });
     }
 
     /// Returns when the next attempt is due for another try.
@@ -53,7 +58,9 @@ impl<T> Unmatched<T> {
     pub fn take_due(&mut self, now: Instant, most: usize) -> Vec<T> {
         let mut due = Vec::new();
         for _ in 0..self.0.len() {
-            let Some(kept) = self.0.pop_front() else { break };
+            let Some(kept) = self.0.pop_front() else {
+                break;
+            };
             if kept.retry_at <= now && due.len() < most {
                 due.push(kept.attempt);
             } else {
@@ -65,7 +72,10 @@ impl<T> Unmatched<T> {
 
     /// Removes and returns at most `most` attempts, due or not.
     pub fn take(&mut self, most: usize) -> Vec<T> {
-        self.0.drain(..most.min(self.0.len())).map(|kept| kept.attempt).collect()
+        self.0
+            .drain(..most.min(self.0.len()))
+            .map(|kept| kept.attempt)
+            .collect()
     }
 }
 
@@ -81,7 +91,11 @@ mod tests {
         let (mut unmatched, mut now, mut tries) = (Unmatched::new(), since, Vec::new());
         unmatched.keep(1, since, since + LEASE, now);
         while let Some(retry_at) = unmatched.next_retry_at() {
-            assert!(unmatched.take_due(retry_at - Duration::from_millis(1), 10).is_empty());
+            assert!(
+                unmatched
+                    .take_due(retry_at - Duration::from_millis(1), 10)
+                    .is_empty()
+            );
             assert_eq!(unmatched.take_due(retry_at, 10), [1]);
             now = retry_at;
             tries.push(now - since);

@@ -45,15 +45,23 @@ pub async fn step(store: &Store, turns: &mut Turns) -> Result<Step> {
 
 /// Runs one step in a transaction, which the caller then commits.
 pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Result<Step> {
-    let Some(job) = transaction.take_job(turns.served()).await? else { return Ok(Step::Idle) };
+    let Some(job) = transaction.take_job(turns.served()).await? else {
+        return Ok(Step::Idle);
+    };
     // Before the work: a step that fails is a turn too.
     turns.count(&job.user);
     let ended = match &job.work {
         _ if !job.active => transaction.end_job(job.id).await?,
-        Work::Recovery(criteria, progress) => recover(transaction, job.id, criteria, *progress).await?,
+        Work::Recovery(criteria, progress) => {
+            recover(transaction, job.id, criteria, *progress).await?
+        }
         Work::Replay(replay) => replay::work(transaction, replay).await?,
     };
-    let finished = |recovered| Step::Finished { recovery: job.id, webhook: job.webhook, recovered };
+    let finished = |recovered| Step::Finished {
+        recovery: job.id,
+        webhook: job.webhook,
+        recovered,
+    };
     Ok(ended.map_or(Step::Worked, finished))
 }
 
@@ -64,12 +72,18 @@ async fn recover(
     criteria: &Criteria,
     progress: Progress,
 ) -> Result<Option<i64>> {
-    let Done { started, next, wait } = work(transaction, criteria, progress).await?;
+    let Done {
+        started,
+        next,
+        wait,
+    } = work(transaction, criteria, progress).await?;
     if started > 0 {
         failpoint!("recovery_rounds_started_progress_not_stored")?;
     }
     let is_finished = next.is_none();
-    let recovered = transaction.move_recovery(id, next.unwrap_or(progress), started, is_finished, wait).await?;
+    let recovered = transaction
+        .move_recovery(id, next.unwrap_or(progress), started, is_finished, wait)
+        .await?;
     Ok(Some(recovered).filter(|_| is_finished))
 }
 
@@ -81,31 +95,62 @@ struct Done {
     wait: Duration,
 }
 
-async fn work(transaction: &impl JobStatements, criteria: &Criteria, progress: Progress) -> Result<Done> {
+async fn work(
+    transaction: &impl JobStatements,
+    criteria: &Criteria,
+    progress: Progress,
+) -> Result<Done> {
     let webhook = criteria.webhook;
     // Redeliveries are sent at once, outside the order. Missed events queue behind the deliveries that wait for each other.
     let with_parked = progress.phase == Phase::MissedEvents;
-    if transaction.count_first_attempts(webhook, MAX_PENDING, with_parked).await? >= MAX_PENDING {
-        return Ok(Done { started: 0, next: Some(progress), wait: PAUSE });
+    if transaction
+        .count_first_attempts(webhook, MAX_PENDING, with_parked)
+        .await?
+        >= MAX_PENDING
+    {
+        return Ok(Done {
+            started: 0,
+            next: Some(progress),
+            wait: PAUSE,
+        });
     }
     let (mut started, mut next) = (0, None);
     if criteria.includes(progress.phase) {
-        let Scan { read, last, logged, .. } = transaction.scan_recovery(criteria, progress, CHUNK).await?;
+        let Scan {
+            read, last, logged, ..
+        } = transaction.scan_recovery(criteria, progress, CHUNK).await?;
         started = match progress.phase {
             Phase::AttemptLog => transaction.start_next_rounds(webhook, &logged).await?.len(),
             Phase::MissedEvents => deliver_missed(transaction, webhook, &logged.events).await?,
         };
-        next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..progress });
+        next = last.filter(|_| read == CHUNK).map(|position| Progress {
+            position,
+            ..progress
+        });
     }
-    if next.is_none() && progress.phase == Phase::AttemptLog && criteria.includes(Phase::MissedEvents) {
-        next = Some(Progress { phase: Phase::MissedEvents, position: Uuid::nil() });
+    if next.is_none()
+        && progress.phase == Phase::AttemptLog
+        && criteria.includes(Phase::MissedEvents)
+    {
+        next = Some(Progress {
+            phase: Phase::MissedEvents,
+            position: Uuid::nil(),
+        });
     }
-    Ok(Done { started, next, wait: Duration::ZERO })
+    Ok(Done {
+        started,
+        next,
+        wait: Duration::ZERO,
+    })
 }
 
 /// Creates deliveries of missed events, except those that another job has delivered in the meantime. They are numbered behind the
 /// deliveries that exist, in the order of the events' commits. Returns how many there are.
-async fn deliver_missed(transaction: &impl JobStatements, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
+async fn deliver_missed(
+    transaction: &impl JobStatements,
+    webhook: Uuid,
+    events: &[Uuid],
+) -> Result<usize> {
     let events = transaction.remove_missed(webhook, events).await?;
     if events.is_empty() {
         return Ok(0);

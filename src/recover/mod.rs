@@ -26,15 +26,27 @@ pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
     let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let activity = Activity::new("processing recoveries");
     let mut turns = Turns::default();
-    while let Some(result) = stop.run_until_cancelled(store.in_time(STEP_LIMIT, step(&store, &mut turns))).await {
+    while let Some(result) = stop
+        .run_until_cancelled(store.in_time(STEP_LIMIT, step(&store, &mut turns)))
+        .await
+    {
         let pause = match result {
             Ok(step) => {
                 activity.succeeded();
                 retries.reset();
-                if let Step::Finished { recovery, webhook, recovered } = step {
+                if let Step::Finished {
+                    recovery,
+                    webhook,
+                    recovered,
+                } = step
+                {
                     tracing::info!(job = %recovery, %webhook, deliveries = recovered, "recovery or replay ended");
                 }
-                if step == Step::Idle { IDLE } else { Duration::ZERO }
+                if step == Step::Idle {
+                    IDLE
+                } else {
+                    Duration::ZERO
+                }
             }
             Err(error) => {
                 activity.failed(&error);

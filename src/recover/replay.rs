@@ -47,11 +47,18 @@ struct Done {
 impl Done {
     /// Nothing was created. Continue at once.
     fn at(next: Progress) -> Done {
-        Done { created: Vec::new(), next: Some(next), wait: Duration::ZERO }
+        Done {
+            created: Vec::new(),
+            next: Some(next),
+            wait: Duration::ZERO,
+        }
     }
 
     fn pause(replay: &Replay) -> Done {
-        Done { wait: PAUSE, ..Done::at(replay.progress) }
+        Done {
+            wait: PAUSE,
+            ..Done::at(replay.progress)
+        }
     }
 }
 
@@ -59,7 +66,11 @@ impl Done {
 pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<Option<i64>> {
     transaction.plan_by_index().await?;
     let size = next_chunk_size(replay);
-    let Done { created, next, wait } = match replay.progress.phase {
+    let Done {
+        created,
+        next,
+        wait,
+    } = match replay.progress.phase {
         Phase::PendingDeliveries => exclude_pending(transaction, replay).await?,
         Phase::AttemptLog => exclude_logged(transaction, replay).await?,
         Phase::UnnumberedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
@@ -67,44 +78,85 @@ pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<O
     if !created.is_empty() {
         failpoint!("replay_deliveries_created_progress_not_stored")?;
     }
-    let size = if created.is_empty() { replay.chunk_size } else { size };
+    let size = if created.is_empty() {
+        replay.chunk_size
+    } else {
+        size
+    };
     let progress = next.unwrap_or(replay.progress);
-    let total = transaction.move_replay(replay, progress, &created, size, next.is_none(), wait).await?;
+    let total = transaction
+        .move_replay(replay, progress, &created, size, next.is_none(), wait)
+        .await?;
     Ok(Some(total).filter(|_| next.is_none()))
 }
 
 /// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one statement.
 async fn exclude_pending(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
-    let pending = transaction.replay_pending(replay, (MAX_PENDING, MAX_RETRIES)).await?;
+    let pending = transaction
+        .replay_pending(replay, (MAX_PENDING, MAX_RETRIES))
+        .await?;
     if has_backlog(pending) {
         return Ok(Done::pause(replay));
     }
     transaction.exclude_pending(replay).await?;
-    Ok(Done::at(Progress { phase: Phase::AttemptLog, ..replay.progress }))
+    Ok(Done::at(Progress {
+        phase: Phase::AttemptLog,
+        ..replay.progress
+    }))
 }
 
 async fn exclude_logged(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
     let Read { rows, last } = transaction.exclude_logged(replay, LOG_ROWS).await?;
     let next = match last.filter(|_| rows == LOG_ROWS) {
-        Some(position) => Progress { position, ..replay.progress },
-        None => Progress { phase: Phase::UnnumberedEvents, position: Uuid::nil(), ..replay.progress },
+        Some(position) => Progress {
+            position,
+            ..replay.progress
+        },
+        None => Progress {
+            phase: Phase::UnnumberedEvents,
+            position: Uuid::nil(),
+            ..replay.progress
+        },
     };
     Ok(Done::at(next))
 }
 
-async fn deliver_chunk(transaction: &impl JobStatements, replay: &Replay, size: i32) -> Result<Done> {
-    let pending = transaction.replay_pending(replay, (MAX_PENDING, MAX_RETRIES)).await?;
+async fn deliver_chunk(
+    transaction: &impl JobStatements,
+    replay: &Replay,
+    size: i32,
+) -> Result<Done> {
+    let pending = transaction
+        .replay_pending(replay, (MAX_PENDING, MAX_RETRIES))
+        .await?;
     if has_backlog(pending) || !is_mostly_attempted(pending, replay.chunk.len()) {
         return Ok(Done::pause(replay));
     }
-    let scan = transaction.scan_replay(replay, i64::from(size * EVENTS_PER_DELIVERY), i64::from(size)).await?;
+    let scan = transaction
+        .scan_replay(
+            replay,
+            i64::from(size * EVENTS_PER_DELIVERY),
+            i64::from(size),
+        )
+        .await?;
     let next = match replay.progress.phase {
         Phase::Events => scan.next,
-        _ => Some(scan.next.unwrap_or(Progress { phase: Phase::Events, ..replay.progress })),
+        _ => Some(scan.next.unwrap_or(Progress {
+            phase: Phase::Events,
+            ..replay.progress
+        })),
     };
     let created = deliver(transaction, replay, &scan.found).await?;
-    let wait = if created.is_empty() { Duration::ZERO } else { PAUSE };
-    Ok(Done { created, next, wait })
+    let wait = if created.is_empty() {
+        Duration::ZERO
+    } else {
+        PAUSE
+    };
+    Ok(Done {
+        created,
+        next,
+        wait,
+    })
 }
 
 fn has_backlog(pending: Pending) -> bool {
@@ -127,22 +179,48 @@ fn next_chunk_size(replay: &Replay) -> i32 {
 }
 
 /// Creates the deliveries of those events that go to the webhook and that it has not had. Returns their ids, in the order of the events.
-async fn deliver(transaction: &impl JobStatements, replay: &Replay, found: &[StoredEvent]) -> Result<Vec<Uuid>> {
+async fn deliver(
+    transaction: &impl JobStatements,
+    replay: &Replay,
+    found: &[StoredEvent],
+) -> Result<Vec<Uuid>> {
     let webhook = replay.webhook;
     let owned = transaction.subscriptions(&[&*replay.user.0], &[]).await?;
-    let Some(subscription) = owned.iter().find(|subscription| subscription.target.webhook == webhook) else {
+    let Some(subscription) = owned
+        .iter()
+        .find(|subscription| subscription.target.webhook == webhook)
+    else {
         return Ok(Vec::new());
     };
-    let events: Vec<Uuid> = found.iter().filter(|event| goes_to(subscription, event)).map(|event| event.id).collect();
+    let events: Vec<Uuid> = found
+        .iter()
+        .filter(|event| goes_to(subscription, event))
+        .map(|event| event.id)
+        .collect();
     if events.is_empty() {
         return Ok(Vec::new());
     }
     // Before the exclusions are read: it waits for a recovery that is delivering the same missed events.
     transaction.remove_missed(webhook, &events).await?;
-    let ids: Vec<Uuid> = events.iter().map(|event| delivery_id(*event, webhook)).collect();
-    let excluded: HashSet<Uuid> = transaction.excluded(replay, &events, &ids).await?.into_iter().collect();
-    let events: Vec<Uuid> = events.into_iter().filter(|event| !excluded.contains(event)).collect();
-    deliver_stored(transaction, webhook, &transaction.in_commit_order(&events).await?).await
+    let ids: Vec<Uuid> = events
+        .iter()
+        .map(|event| delivery_id(*event, webhook))
+        .collect();
+    let excluded: HashSet<Uuid> = transaction
+        .excluded(replay, &events, &ids)
+        .await?
+        .into_iter()
+        .collect();
+    let events: Vec<Uuid> = events
+        .into_iter()
+        .filter(|event| !excluded.contains(event))
+        .collect();
+    deliver_stored(
+        transaction,
+        webhook,
+        &transaction.in_commit_order(&events).await?,
+    )
+    .await
 }
 
 /// Whether an event goes to the webhook as it is now.

@@ -26,19 +26,36 @@ pub async fn deliver_stored(
     events: &[(Uuid, Option<i64>)],
 ) -> Result<Vec<Uuid>> {
     let mut sequences = Sequences::default();
-    transaction.start_sequences(&[webhook], &mut sequences).await?;
+    transaction
+        .start_sequences(&[webhook], &mut sequences)
+        .await?;
     let ordering = transaction.ordering(webhook).await?;
-    let ids = events.iter().map(|(event, _)| delivery_id(*event, webhook)).collect();
+    let ids = events
+        .iter()
+        .map(|(event, _)| delivery_id(*event, webhook))
+        .collect();
     let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
     for (event, release) in events {
         let (id, sequence) = (delivery_id(*event, webhook), sequences.next(webhook));
-        let delivery = NewDelivery { id, webhook, event: *event, leased: false, sequence };
+        let delivery = NewDelivery {
+            id,
+            webhook,
+            event: *event,
+            leased: false,
+            sequence,
+        };
         match ordering.key(|| *release) {
             None => deliveries.push(delivery),
-            Some(key) => ordered.push(OrderedDelivery { delivery, key, is_first: keys.insert(key) }),
+            Some(key) => ordered.push(OrderedDelivery {
+                delivery,
+                key,
+                is_first: keys.insert(key),
+            }),
         }
     }
-    transaction.insert_deliveries(&deliveries, NewLease::NONE).await?;
+    transaction
+        .insert_deliveries(&deliveries, NewLease::NONE)
+        .await?;
     transaction.insert_ordered(&ordered, NewLease::NONE).await?;
     transaction.store_sequences(&sequences.changed()).await?;
     Ok(ids)

@@ -34,9 +34,13 @@ pub(crate) async fn verify(
     health: &Health,
 ) -> Result<Verified, PrimaryError> {
     let checkpoint = store.checkpoint(&source.slot).await?;
-    let at = checkpoint.as_ref().and_then(|checkpoint| checkpoint.progress.resume());
+    let at = checkpoint
+        .as_ref()
+        .and_then(|checkpoint| checkpoint.progress.resume());
     match examine(client, source, store, checkpoint).await {
-        Err(PrimaryError::Gap(gap)) => Err(gaps::record_and_end(source, store, health, gap, at).await),
+        Err(PrimaryError::Gap(gap)) => {
+            Err(gaps::record_and_end(source, store, health, gap, at).await)
+        }
         other => {
             gaps::report_open(source, store, health).await?;
             other
@@ -50,12 +54,17 @@ async fn examine(
     store: &Store,
     checkpoint: Option<Checkpoint>,
 ) -> Result<Verified, PrimaryError> {
-    if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.progress.is_outbox()) {
+    if checkpoint
+        .as_ref()
+        .is_some_and(|checkpoint| checkpoint.progress.is_outbox())
+    {
         return Err(PrimaryError::OutboxIsRead);
     }
     let server = catalog::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
-    let Some(found) = server.lineage() else { return Err(PrimaryError::Standby) };
+    let Some(found) = server.lineage() else {
+        return Err(PrimaryError::Standby);
+    };
     if let Some(checkpoint) = &checkpoint {
         // Before anything else is compared: on a replaced primary, slot and WAL differ from the checkpoint without a gap.
         lineage::verify(found, checkpoint.lineage)?;
@@ -67,15 +76,25 @@ async fn examine(
     let Some(at) = checkpoint.and_then(|checkpoint| checkpoint.progress.resume()) else {
         return Err(match catalog::slot(client, &source.slot).await? {
             Some(_) => PrimaryError::SlotWithoutCheckpoint(source.slot.clone()),
-            None => PrimaryError::NotSetUp { slot: source.slot.clone() },
+            None => PrimaryError::NotSetUp {
+                slot: source.slot.clone(),
+            },
         });
     };
     let slot = catalog::slot(client, &source.slot).await?;
     let slot = match SlotState::of(slot.as_ref(), &source.slot) {
-        SlotState::Missing => return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at })),
+        SlotState::Missing => {
+            return Err(PrimaryError::Gap(Gap::SlotMissing {
+                slot: source.slot.clone(),
+                at,
+            }));
+        }
         SlotState::Foreign(foreign) => return Err(PrimaryError::Preconditions(vec![foreign])),
         SlotState::Invalidated => {
-            return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
+            return Err(PrimaryError::Gap(Gap::SlotInvalidated {
+                slot: source.slot.clone(),
+                at,
+            }));
         }
         SlotState::Readable(slot) => slot,
     };
@@ -83,23 +102,41 @@ async fn examine(
         return Err(PrimaryError::Gap(Gap::WalBehind { end, at }));
     }
     let open = store.open_gaps(&source.slot).await?;
-    let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
+    let unfinished = Gap::RepairUnfinished {
+        slot: source.slot.clone(),
+    };
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
     }
     // These are found while streaming, by what only one process knows or at the cost of a stream that fails.
     let slot_name = || source.slot.clone();
-    for gap in [Gap::WalMissing { slot: slot_name(), at }, Gap::StoreBehind { slot: slot_name(), at }] {
+    for gap in [
+        Gap::WalMissing {
+            slot: slot_name(),
+            at,
+        },
+        Gap::StoreBehind {
+            slot: slot_name(),
+            at,
+        },
+    ] {
         if open.iter().any(|open| open.reason == gap.reason()) {
             return Err(PrimaryError::Gap(gap));
         }
     }
     // Read after the slot: a process of Walhook stores both before it advances the slot.
     let limit = store.acknowledgement_limit(&source.slot).await?;
-    let resume = store.checkpoint(&source.slot).await?.and_then(|checkpoint| checkpoint.progress.resume());
+    let resume = store
+        .checkpoint(&source.slot)
+        .await?
+        .and_then(|checkpoint| checkpoint.progress.resume());
     let at = limit.max(resume.unwrap_or(Lsn::ZERO));
     if let Some(found) = slot.confirmed().filter(|confirmed| *confirmed > at) {
-        return Err(PrimaryError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
+        return Err(PrimaryError::Gap(Gap::SlotAhead {
+            slot: source.slot.clone(),
+            found,
+            at,
+        }));
     }
     Ok(Verified { clock_ahead })
 }
@@ -112,13 +149,24 @@ pub(crate) async fn has_commits(
     store: &Store,
     health: &Health,
 ) -> Result<bool, PrimaryError> {
-    let Some(found) = store.checkpoint(&source.slot).await?.filter(|found| store.has_lost_commits(found)) else {
+    let Some(found) = store
+        .checkpoint(&source.slot)
+        .await?
+        .filter(|found| store.has_lost_commits(found))
+    else {
         return Ok(true);
     };
-    let Some(at) = found.progress.resume() else { return Ok(true) };
-    let confirmed = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.confirmed());
+    let Some(at) = found.progress.resume() else {
+        return Ok(true);
+    };
+    let confirmed = catalog::slot(client, &source.slot)
+        .await?
+        .and_then(|slot| slot.confirmed());
     if confirmed.is_some_and(|confirmed| confirmed > at) {
-        let gap = Gap::StoreBehind { slot: source.slot.clone(), at };
+        let gap = Gap::StoreBehind {
+            slot: source.slot.clone(),
+            at,
+        };
         return Err(gaps::record_and_end(source, store, health, gap, Some(at)).await);
     }
     Ok(false)
@@ -139,16 +187,21 @@ pub(crate) async fn enter_timeline(
     health: &Health,
 ) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
     // Before the checkpoint: if a replica has moved the slot on the new timeline, the checkpoint that is read is on it too.
-    let confirmed = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.confirmed());
+    let confirmed = catalog::slot(client, &source.slot)
+        .await?
+        .and_then(|slot| slot.confirmed());
     for _ in 0..MOVES {
         let Some(known) = store.checkpoint(&source.slot).await? else {
-            return Err(PrimaryError::NotSetUp { slot: source.slot.clone() });
+            return Err(PrimaryError::NotSetUp {
+                slot: source.slot.clone(),
+            });
         };
         // Another replica may have entered a later timeline since the server was verified.
         lineage::verify(found, known.lineage)?;
         if found == known.lineage {
             // Without the history file, earlier timelines are unknown.
-            let history = history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
+            let history =
+                history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
             return Ok((known, history));
         }
         let Some(history) = &history else {
@@ -157,14 +210,26 @@ pub(crate) async fn enter_timeline(
                 found.timeline
             )));
         };
-        let descends = descends(&known, history).and_then(|()| continues(&known, confirmed, &source.slot, history));
+        let descends = descends(&known, history)
+            .and_then(|()| continues(&known, confirmed, &source.slot, history));
         if let Err(gap) = descends {
-            return Err(gaps::record_and_end(source, store, health, gap, known.progress.resume()).await);
+            return Err(
+                gaps::record_and_end(source, store, health, gap, known.progress.resume()).await,
+            );
         }
-        if store.enter_timeline(&source.slot, &known, found.timeline).await? {
+        if store
+            .enter_timeline(&source.slot, &known, found.timeline)
+            .await?
+        {
             let (from, to) = (known.lineage.timeline, found.timeline);
             recurring!(warn, from, to, "the primary is on a new timeline");
-            return Ok((Checkpoint { lineage: found, ..known }, history.clone()));
+            return Ok((
+                Checkpoint {
+                    lineage: found,
+                    ..known
+                },
+                history.clone(),
+            ));
         }
     }
     Err(PrimaryError::CheckpointMoves(source.slot.clone()))
@@ -174,12 +239,21 @@ pub(crate) async fn enter_timeline(
 fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Gap> {
     let (known, timeline) = (checkpoint.lineage.timeline, history.current());
     let Some(switch) = history.end_of(known) else {
-        return Err(Gap::TimelineUnknown { known, found: timeline });
+        return Err(Gap::TimelineUnknown {
+            known,
+            found: timeline,
+        });
     };
-    let Progress::Wal { commit, resume, .. } = checkpoint.progress else { return Ok(()) };
+    let Progress::Wal { commit, resume, .. } = checkpoint.progress else {
+        return Ok(());
+    };
     // A partly stored transaction must also have committed before the switch.
     if resume > switch || (commit > resume && commit >= switch) {
-        return Err(Gap::TimelineForked { timeline, switch, at: resume.max(commit) });
+        return Err(Gap::TimelineForked {
+            timeline,
+            switch,
+            at: resume.max(commit),
+        });
     }
     Ok(())
 }
@@ -193,7 +267,11 @@ fn continues(
     history: &TimelineHistory,
 ) -> Result<(), Gap> {
     match (confirmed, history.end_of(checkpoint.lineage.timeline)) {
-        (Some(found), Some(at)) if found > at => Err(Gap::SlotAhead { slot: slot.to_owned(), found, at }),
+        (Some(found), Some(at)) if found > at => Err(Gap::SlotAhead {
+            slot: slot.to_owned(),
+            found,
+            at,
+        }),
         _ => Ok(()),
     }
 }
@@ -206,8 +284,15 @@ mod tests {
 
     fn checkpoint(commit: u64, resume: u64) -> Checkpoint {
         Checkpoint {
-            lineage: Lineage { system_identifier: 7, timeline: 2 },
-            progress: Progress::Wal { commit: Lsn(commit), through: Through::Ordinal(3), resume: Lsn(resume) },
+            lineage: Lineage {
+                system_identifier: 7,
+                timeline: 2,
+            },
+            progress: Progress::Wal {
+                commit: Lsn(commit),
+                through: Through::Ordinal(3),
+                resume: Lsn(resume),
+            },
         }
     }
 
@@ -216,10 +301,21 @@ mod tests {
         let history = TimelineHistory::new(3, vec![(1, Lsn(50)), (2, Lsn(100))]);
         assert_eq!(descends(&checkpoint(90, 95), &history), Ok(()));
         assert_eq!(descends(&checkpoint(99, 100), &history), Ok(()));
-        assert_eq!(descends(&checkpoint(100, 100), &history), Ok(()), "a first checkpoint exactly at the switch");
-        assert_eq!(descends(&checkpoint(101, 102), &history).unwrap_err().reason(), "timeline_forked");
         assert_eq!(
-            descends(&checkpoint(100, 95), &history).unwrap_err().reason(),
+            descends(&checkpoint(100, 100), &history),
+            Ok(()),
+            "a first checkpoint exactly at the switch"
+        );
+        assert_eq!(
+            descends(&checkpoint(101, 102), &history)
+                .unwrap_err()
+                .reason(),
+            "timeline_forked"
+        );
+        assert_eq!(
+            descends(&checkpoint(100, 95), &history)
+                .unwrap_err()
+                .reason(),
             "timeline_forked",
             "part of a transaction that is not on the new timeline"
         );
@@ -229,17 +325,29 @@ mod tests {
     fn a_slot_beyond_the_end_of_the_checkpoint_s_timeline_is_a_gap() {
         let history = TimelineHistory::new(4, vec![(1, Lsn(50)), (2, Lsn(100)), (3, Lsn(200))]);
         let reason = |confirmed: Option<u64>| {
-            continues(&checkpoint(90, 95), confirmed.map(Lsn), "walhook", &history).map_err(|gap| gap.reason())
+            continues(&checkpoint(90, 95), confirmed.map(Lsn), "walhook", &history)
+                .map_err(|gap| gap.reason())
         };
         assert_eq!(reason(None), Ok(()));
-        assert_eq!(reason(Some(100)), Ok(()), "idle WAL was acknowledged up to the switch");
+        assert_eq!(
+            reason(Some(100)),
+            Ok(()),
+            "idle WAL was acknowledged up to the switch"
+        );
         assert_eq!(reason(Some(101)), Err("slot_ahead"));
-        assert_eq!(reason(Some(201)), Err("slot_ahead"), "created after a second failover");
+        assert_eq!(
+            reason(Some(201)),
+            Err("slot_ahead"),
+            "created after a second failover"
+        );
     }
 
     #[test]
     fn an_unrelated_timeline_is_a_gap() {
         let history = TimelineHistory::new(3, vec![(1, Lsn(50))]);
-        assert_eq!(descends(&checkpoint(9, 9), &history).unwrap_err().reason(), "timeline_unknown");
+        assert_eq!(
+            descends(&checkpoint(9, 9), &history).unwrap_err().reason(),
+            "timeline_unknown"
+        );
     }
 }

@@ -68,27 +68,53 @@ impl<'a> Differences<'a> {
         commit: Lsn,
         timeline: u32,
     ) -> Differences<'a> {
-        let mut tables: Vec<Table> = ledger::tables().filter(|table| source.follows(*table)).collect();
+        let mut tables: Vec<Table> = ledger::tables()
+            .filter(|table| source.follows(*table))
+            .collect();
         tables.reverse();
-        Differences { source, snapshot, complete, commit, timeline, ordinal: 0, tables, current: None }
+        Differences {
+            source,
+            snapshot,
+            complete,
+            commit,
+            timeline,
+            ordinal: 0,
+            tables,
+            current: None,
+        }
     }
 
     /// Returns the next differences; none at the end of the last table.
-    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, PrimaryError> {
+    pub async fn next(
+        &mut self,
+        transaction: &Transaction<'_>,
+    ) -> Result<Option<Found>, PrimaryError> {
         let mut open = match self.current.take() {
             Some(open) => open,
             None => {
-                let Some(table) = self.tables.pop() else { return Ok(None) };
+                let Some(table) = self.tables.pop() else {
+                    return Ok(None);
+                };
                 let rows = self.snapshot.watched_rows(self.source, table).await?;
                 let comparison = Comparison::default();
-                OpenTable { table, rows, comparison, after_id: None, compared: 0, pending: Vec::new() }
+                OpenTable {
+                    table,
+                    rows,
+                    comparison,
+                    after_id: None,
+                    compared: 0,
+                    pending: Vec::new(),
+                }
             }
         };
         while open.pending.len() < CHANGES && !open.comparison.is_complete() {
             open.advance(transaction).await?;
         }
         let (table, compared) = (open.table, std::mem::take(&mut open.compared));
-        let part: Vec<Difference> = open.pending.drain(..open.pending.len().min(CHANGES)).collect();
+        let part: Vec<Difference> = open
+            .pending
+            .drain(..open.pending.len().min(CHANGES))
+            .collect();
         if open.pending.is_empty() && open.comparison.is_complete() {
             open.rows.close().await?;
         } else {
@@ -97,7 +123,12 @@ impl<'a> Differences<'a> {
         self.found(table, compared, part).await.map(Some)
     }
 
-    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found, PrimaryError> {
+    async fn found(
+        &mut self,
+        table: Table,
+        compared: u64,
+        part: Vec<Difference>,
+    ) -> Result<Found, PrimaryError> {
         let unknown = !self.complete.contains(&table);
         let mut found = Found {
             table,
@@ -112,11 +143,22 @@ impl<'a> Differences<'a> {
         let mut rows = self.rows(table, &part).await?;
         for difference in part {
             let row = id(&difference).and_then(|id| rows.remove(&id));
-            if let Some(operation) = row.and_then(|row| ledger::missed(table, &difference, row, !unknown)) {
+            if let Some(operation) =
+                row.and_then(|row| ledger::missed(table, &difference, row, !unknown))
+            {
                 self.ordinal += 1;
-                let Differences { timeline, commit, ordinal, .. } = *self;
+                let Differences {
+                    timeline,
+                    commit,
+                    ordinal,
+                    ..
+                } = *self;
                 found.changes.push(Change {
-                    position: Position::Wal { timeline, commit, ordinal },
+                    position: Position::Wal {
+                        timeline,
+                        commit,
+                        ordinal,
+                    },
                     committed_at: self.snapshot.at,
                     muted: false,
                     table,
@@ -142,7 +184,11 @@ impl<'a> Differences<'a> {
     }
 
     /// Reads the complete rows that may raise events, by id.
-    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, PrimaryError> {
+    async fn rows(
+        &self,
+        table: Table,
+        part: &[Difference],
+    ) -> Result<HashMap<i64, Tuple>, PrimaryError> {
         let complete = self.complete.contains(&table);
         let raises = |difference: &&Difference| match difference {
             Difference::New(_) => complete || table == Table::Release,

@@ -23,7 +23,9 @@ pub(crate) async fn record(
     gap: &Gap,
     at: Option<Lsn>,
 ) -> Result<(), StoreError> {
-    let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
+    let new = store
+        .record_gap(&source.slot, gap.reason(), &gap.to_string(), at)
+        .await?;
     report_open(source, store, health).await?;
     if new {
         tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
@@ -47,14 +49,24 @@ pub(crate) async fn record_and_end(
 }
 
 /// Reports the open gaps in readiness and in the metric, and returns them.
-pub(crate) async fn report_open(source: &Source, store: &Store, health: &Health) -> Result<Vec<OpenGap>, StoreError> {
+pub(crate) async fn report_open(
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<Vec<OpenGap>, StoreError> {
     let open = store.open_gaps(&source.slot).await?;
     gauge!(telemetry::GAPS).set(open.len() as f64);
     if open.is_empty() {
         health.report_healthy(GAP);
     } else {
         let reasons: Vec<&str> = open.iter().map(|gap| gap.reason.as_str()).collect();
-        health.report_unhealthy(GAP, format!("changes were lost ({}): run `walhook repair`", reasons.join(", ")));
+        health.report_unhealthy(
+            GAP,
+            format!(
+                "changes were lost ({}): run `walhook repair`",
+                reasons.join(", ")
+            ),
+        );
     }
     Ok(open)
 }
@@ -77,7 +89,10 @@ impl Reports {
                 try_record(&source, &store, &health, gap).await;
             }
         });
-        Reports { gaps, _task: AbortOnDropHandle::new(task) }
+        Reports {
+            gaps,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     /// Records a gap in the background.

@@ -28,7 +28,9 @@ use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
 use crate::primary::{catalog, error::PrimaryError};
-use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
+use crate::store::capture::{
+    OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair,
+};
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, Transaction};
 
@@ -77,7 +79,12 @@ impl<'a> Repair<'a> {
     /// Takes a snapshot and, except in a dry run, creates a slot that starts there. Fails while another process captures and,
     /// without `force`, if no gap is open.
     pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, PrimaryError> {
-        let Request { source, url, transaction, .. } = request;
+        let Request {
+            source,
+            url,
+            transaction,
+            ..
+        } = request;
         if !lock_repair(transaction, &source.slot).await? {
             return Err(PrimaryError::RepairRunning(source.slot.clone()));
         }
@@ -89,7 +96,14 @@ impl<'a> Repair<'a> {
     }
 
     async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
-        let Request { source, url, store, transaction, dry_run, force } = request;
+        let Request {
+            source,
+            url,
+            store,
+            transaction,
+            dry_run,
+            force,
+        } = request;
         let old = catalog::unused_slot(&client, &source.slot).await?;
         let gaps = diagnose(&client, source, store, force).await?;
         if dry_run {
@@ -108,24 +122,47 @@ impl<'a> Repair<'a> {
         found.accept()?;
         let mut done = prepare(&client, source, store, &found).await?;
         // Recorded first: until the repair is finished, no process may read from the new slot.
-        let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
-        store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
+        let unfinished = Gap::RepairUnfinished {
+            slot: source.slot.clone(),
+        };
+        store
+            .record_gap(
+                &source.slot,
+                unfinished.reason(),
+                &unfinished.to_string(),
+                None,
+            )
+            .await?;
         failpoint!("repair_noted_old_slot_not_dropped")?;
         if old.is_some() {
             client.execute(SLOT_DROP, &[&source.slot]).await?;
             done.push(format!("slot {}: dropped", source.slot));
         }
-        let opened = open(connect(source, url, found.can_fail_over(source)).await?, &client, source).await?;
-        done.push(format!("slot {}: created at {}", source.slot, opened.begins));
+        let opened = open(
+            connect(source, url, found.can_fail_over(source)).await?,
+            &client,
+            source,
+        )
+        .await?;
+        done.push(format!(
+            "slot {}: created at {}",
+            source.slot, opened.begins
+        ));
         let imported = async {
             failpoint!("new_slot_created_snapshot_not_imported")?;
             hold_checkpoint(transaction, &source.slot).await?;
             opened.snapshot(url).await
         };
         match imported.await {
-            Ok(snapshot) => {
-                Ok(Repair { source, client, snapshot, begins: Begins::Slot(Box::new(opened)), lease: None, gaps, done })
-            }
+            Ok(snapshot) => Ok(Repair {
+                source,
+                client,
+                snapshot,
+                begins: Begins::Slot(Box::new(opened)),
+                lease: None,
+                gaps,
+                done,
+            }),
             Err(error) => {
                 drop(opened);
                 Err(undo(&client, source, error).await)
@@ -133,13 +170,31 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn by_triggers(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
-        let Request { source, url, store, transaction, dry_run, force } = request;
+    async fn by_triggers(
+        request: Request<'a, '_>,
+        client: Client,
+    ) -> Result<Repair<'a>, PrimaryError> {
+        let Request {
+            source,
+            url,
+            store,
+            transaction,
+            dry_run,
+            force,
+        } = request;
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
         if dry_run {
             let (snapshot, done) = (SnapshotSession::now(url).await?, Vec::new());
-            return Ok(Repair { source, client, snapshot, begins: Begins::Nowhere, lease: Some(lease), gaps, done });
+            return Ok(Repair {
+                source,
+                client,
+                snapshot,
+                begins: Begins::Nowhere,
+                lease: Some(lease),
+                gaps,
+                done,
+            });
         }
         let done = reinstall(&client, source).await?;
         // Later failures either happen after the snapshot, or the comparison covers them and they are reported needlessly.
@@ -155,7 +210,15 @@ impl<'a> Repair<'a> {
         // Window numbers continue from the checkpoint.
         let number = known.map_or(0, |known| known.progress.number() + 1);
         beginning.window.number = number.max(beginning.inserted.0);
-        Ok(Repair { source, client, snapshot, begins: Begins::Outbox(beginning), lease: Some(lease), gaps, done })
+        Ok(Repair {
+            source,
+            client,
+            snapshot,
+            begins: Begins::Outbox(beginning),
+            lease: Some(lease),
+            gaps,
+            done,
+        })
     }
 
     /// Returns the time of the snapshot, which is the time of the raised events.
@@ -175,19 +238,31 @@ impl<'a> Repair<'a> {
     /// Returns the cluster and timeline of the changes' positions.
     pub fn lineage(&self) -> Lineage {
         match &self.begins {
-            Begins::Nowhere => Lineage { system_identifier: 0, timeline: 0 },
+            Begins::Nowhere => Lineage {
+                system_identifier: 0,
+                timeline: 0,
+            },
             Begins::Slot(opened) => opened.lineage,
             Begins::Outbox(beginning) => beginning.lineage,
         }
     }
 
     /// Compares the tables with the ledger.
-    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, PrimaryError> {
+    pub async fn differences(
+        &self,
+        transaction: &Transaction<'_>,
+    ) -> Result<Differences<'_>, PrimaryError> {
         // Before the slot's LSN and after every earlier change: WAL records start at even addresses.
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
         let timeline = self.lineage().timeline;
-        Ok(Differences::new(self.source, &self.snapshot, complete, commit, timeline))
+        Ok(Differences::new(
+            self.source,
+            &self.snapshot,
+            complete,
+            commit,
+            timeline,
+        ))
     }
 
     /// Stores the new checkpoint and closes the gaps. The caller commits.
@@ -205,9 +280,13 @@ impl<'a> Repair<'a> {
         match &self.begins {
             Begins::Nowhere => Ok(()),
             Begins::Slot(opened) => store_beginning(transaction, self.source, opened).await,
-            Begins::Outbox(beginning) => {
-                Ok(insert_first_checkpoint(transaction, &self.source.slot, &beginning.checkpoint(), None).await?)
-            }
+            Begins::Outbox(beginning) => Ok(insert_first_checkpoint(
+                transaction,
+                &self.source.slot,
+                &beginning.checkpoint(),
+                None,
+            )
+            .await?),
         }
     }
 
@@ -225,7 +304,9 @@ impl<'a> Repair<'a> {
 
     /// Drops the new slot after the transaction has failed. Returns the error to report.
     pub async fn abandon(self, error: anyhow::Error) -> anyhow::Error {
-        let Begins::Slot(opened) = self.begins else { return error };
+        let Begins::Slot(opened) = self.begins else {
+            return error;
+        };
         drop(opened);
         match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
             Ok(_) => error,
@@ -239,7 +320,12 @@ impl<'a> Repair<'a> {
 }
 
 /// Determines the open gaps, including one that is not recorded yet.
-async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+async fn diagnose(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    force: bool,
+) -> Result<Vec<OpenGap>, PrimaryError> {
     let health = Health::default();
     match continuity::verify(client, source, store, &health).await {
         Ok(_) | Err(PrimaryError::Gap(_)) => {}
@@ -266,7 +352,12 @@ async fn diagnose_triggers(
     match watch.examine(client, 0).await {
         Ok(_) => {
             if let Some((count, last)) = failures(client).await? {
-                watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;
+                watch
+                    .record(Gap::TriggersFailed {
+                        count,
+                        last: explained(last),
+                    })
+                    .await?;
             }
         }
         Err(PrimaryError::Gap(gap)) => watch.record(gap).await?,
@@ -275,7 +366,12 @@ async fn diagnose_triggers(
     open_gaps(source, store, &health, force).await
 }
 
-async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+async fn open_gaps(
+    source: &Source,
+    store: &Store,
+    health: &Health,
+    force: bool,
+) -> Result<Vec<OpenGap>, PrimaryError> {
     let open = gaps::report_open(source, store, health).await?;
     match open.is_empty() && !force {
         true => Err(PrimaryError::NothingToRepair),

@@ -37,7 +37,14 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     pub fn new(source: &'a Source, store: &'a Store, health: &'a Health) -> Watch<'a> {
-        Watch { source, store, health, recorded: HashSet::new(), noted: false, unexplained: None }
+        Watch {
+            source,
+            store,
+            health,
+            recorded: HashSet::new(),
+            noted: false,
+            unexplained: None,
+        }
     }
 
     /// Records a gap, unless this process has recorded one of the same kind.
@@ -57,36 +64,58 @@ impl<'a> Watch<'a> {
         if self.recorded.contains(Gap::TRIGGER_FAILED) {
             return Ok(());
         }
-        let Some((count, last)) = failures(client).await? else { return Ok(()) };
+        let Some((count, last)) = failures(client).await? else {
+            return Ok(());
+        };
         // The count is visible at once, the reason only when its transaction commits.
-        if last.is_none() && self.unexplained.get_or_insert_with(Instant::now).elapsed() < EXPLANATION {
+        if last.is_none()
+            && self.unexplained.get_or_insert_with(Instant::now).elapsed() < EXPLANATION
+        {
             return Ok(());
         }
         self.unexplained = None;
-        self.record(Gap::TriggersFailed { count, last: explained(last) }).await
+        self.record(Gap::TriggersFailed {
+            count,
+            last: explained(last),
+        })
+        .await
     }
 
     /// Inspects every trigger, records gaps, and updates metrics. Rows of the outbox are counted after `row`. Returns the obstacles that have
     /// lost no change yet.
-    pub async fn examine(&mut self, client: &Client, row: u64) -> Result<Vec<String>, PrimaryError> {
+    pub async fn examine(
+        &mut self,
+        client: &Client,
+        row: u64,
+    ) -> Result<Vec<String>, PrimaryError> {
         let found = inspect(client, self.source, Conditions::Triggers).await?;
-        let Some(triggers) = &found.triggers else { return Err(PrimaryError::OutboxIsRead) };
+        let Some(triggers) = &found.triggers else {
+            return Err(PrimaryError::OutboxIsRead);
+        };
         if !triggers.state.missing.is_empty() {
             let missing = triggers.state.missing.join(", ");
-            return Err(PrimaryError::Gap(Gap::OutboxLost(format!("{missing} is missing"))));
+            return Err(PrimaryError::Gap(Gap::OutboxLost(format!(
+                "{missing} is missing"
+            ))));
         }
         self.noted = triggers.state.noted;
         let losses = found.trigger_losses();
         if !losses.is_empty() {
             self.record(Gap::TriggersLacking(losses.join("; "))).await?;
         }
-        if gaps::report_open(self.source, self.store, self.health).await?.is_empty() {
+        if gaps::report_open(self.source, self.store, self.health)
+            .await?
+            .is_empty()
+        {
             self.recorded.clear();
         }
-        let row = client.query_typed_one(BACKLOG, &[(&(row as i64), Type::INT8)]).await?;
+        let row = client
+            .query_typed_one(BACKLOG, &[(&(row as i64), Type::INT8)])
+            .await?;
         gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
         gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
-        gauge!(telemetry::TRIGGER_FAILURES).set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
+        gauge!(telemetry::TRIGGER_FAILURES)
+            .set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
         Ok(found.trigger_obstacles())
     }
 }

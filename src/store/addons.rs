@@ -23,17 +23,28 @@ from_row!(UserAddon { user = "user_id", addon, copies });
 impl Store {
     /// Returns each add-on that one of `users` has.
     pub async fn addons(&self, users: &[String]) -> Result<Vec<UserAddon>> {
-        self.fetch_all(include_str!("../../sql/store/user_addon_list.sql"), &[&users]).await
+        self.fetch_all(
+            include_str!("../../sql/store/user_addon_list.sql"),
+            &[&users],
+        )
+        .await
     }
 }
 
 pub async fn change_addons(transaction: &impl GenericClient, changes: &AddonChanges) -> Result<()> {
     if changes.is_cleared() {
-        transaction.run(include_str!("../../sql/store/user_addon_clear.sql"), &[]).await?;
+        transaction
+            .run(include_str!("../../sql/store/user_addon_clear.sql"), &[])
+            .await?;
     }
     let emptied: Vec<&str> = changes.emptied().collect();
     if !emptied.is_empty() {
-        transaction.run(include_str!("../../sql/store/user_addon_revoke_all.sql"), &[&emptied]).await?;
+        transaction
+            .run(
+                include_str!("../../sql/store/user_addon_revoke_all.sql"),
+                &[&emptied],
+            )
+            .await?;
     }
     for (granted, sql) in [(false, REVOKE), (false, REDUCE), (true, GRANT)] {
         let rows = changes.rows(granted);

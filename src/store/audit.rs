@@ -103,19 +103,38 @@ pub async fn record(
     let (id, action) = (Uuid::now_v7(), action.as_str());
     let today = lowest_id_at(start_of_day(now));
     let further = further_changes_id(&actor.user, action, now);
-    let params: [&(dyn ToSql + Sync); 10] =
-        [&id, &actor.user, &via, &token, &action, &subject, &changed, &today, &limit, &further];
+    let params: [&(dyn ToSql + Sync); 10] = [
+        &id,
+        &actor.user,
+        &via,
+        &token,
+        &action,
+        &subject,
+        &changed,
+        &today,
+        &limit,
+        &further,
+    ];
     transaction.run(INSERT, &params).await.map(drop)
 }
 
 /// The id of the row that counts further changes of one kind, of a user and a day: its time is the start of the day.
 fn further_changes_id(user: &UserId, action: &str, now: i64) -> Uuid {
-    let digest = Sha256::new().chain_update(action).chain_update([0]).chain_update(&*user.0).finalize();
+    let digest = Sha256::new()
+        .chain_update(action)
+        .chain_update([0])
+        .chain_update(&*user.0)
+        .finalize();
     let random = digest.first_chunk().expect("a digest has 32 bytes");
     Builder::from_unix_timestamp_millis(start_of_day(now).unsigned_abs(), random).into_uuid()
 }
 
 /// Removes records that are older than `retention_days`, and returns how many they were.
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
-    store.run(REMOVE, &[&i32::try_from(retention_days).unwrap_or(i32::MAX)]).await
+    store
+        .run(
+            REMOVE,
+            &[&i32::try_from(retention_days).unwrap_or(i32::MAX)],
+        )
+        .await
 }

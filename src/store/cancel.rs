@@ -27,7 +27,11 @@ pub struct Cancellable {
     pub last: Option<Uuid>,
 }
 
-from_row!(Cancellable { webhooks, visited, last });
+from_row!(Cancellable {
+    webhooks,
+    visited,
+    last
+});
 
 /// How many deliveries were removed, and how many of them have a row in the attempt log.
 struct Cancelled {
@@ -46,14 +50,16 @@ impl Store {
     /// Cancels and logs a chunk of the webhook's pending deliveries, if it is inactive or was deleted. Skips deliveries that another
     /// transaction has locked. Returns how many are no longer pending.
     pub async fn cancel_pending(&self, webhook: Uuid) -> Result<u64> {
-        self.in_time(ANSWER_TIMEOUT, self.cancel_chunk(webhook)).await
+        self.in_time(ANSWER_TIMEOUT, self.cancel_chunk(webhook))
+            .await
     }
 
     async fn cancel_chunk(&self, webhook: Uuid) -> Result<u64> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
-        let Cancelled { removed, logged } = transaction.fetch_one(CANCEL, &[&webhook, &CHUNK]).await?;
+        let Cancelled { removed, logged } =
+            transaction.fetch_one(CANCEL, &[&webhook, &CHUNK]).await?;
         if removed == 0 {
             return Ok(0);
         }

@@ -74,20 +74,38 @@ impl FromRow for StoredCheckpoint {
             END => Through::End,
             ordinal => Through::Ordinal(u64::try_from(ordinal).map_err(|_| negative("ordinal"))?),
         };
-        let snapshot = |name| Ok::<_, StoreError>(row.try_get::<_, Option<&str>>(name)?.map(Snapshot::from));
+        let snapshot =
+            |name| Ok::<_, StoreError>(row.try_get::<_, Option<&str>>(name)?.map(Snapshot::from));
         let progress = match snapshot("window_from")?.zip(snapshot("window_to")?) {
             Some((from, to)) => {
                 let ordinal = row.try_get("ordinal")?;
                 let text: Option<&str> = row.try_get("outbox_pages")?;
                 let read = text.and_then(|text| ReadPages::from_text(text, number.0, ordinal));
                 let read = Arc::new(read.unwrap_or_else(|| ReadPages::after_window(number.0)));
-                Progress::Outbox { window: Window { number: number.0, from, to }, through, last_row: resume.0, read }
+                Progress::Outbox {
+                    window: Window {
+                        number: number.0,
+                        from,
+                        to,
+                    },
+                    through,
+                    last_row: resume.0,
+                    read,
+                }
             }
-            None => Progress::Wal { commit: number, through, resume },
+            None => Progress::Wal {
+                commit: number,
+                through,
+                resume,
+            },
         };
-        let switch = snapshot("handover_snapshot")?.zip(column::<Option<Lsn>>(row, "handover_lsn")?);
+        let switch =
+            snapshot("handover_snapshot")?.zip(column::<Option<Lsn>>(row, "handover_lsn")?);
         Ok(StoredCheckpoint {
-            checkpoint: Checkpoint { lineage: Lineage::from_row(row)?, progress },
+            checkpoint: Checkpoint {
+                lineage: Lineage::from_row(row)?,
+                progress,
+            },
             switch: switch.map(|(snapshot, begins)| SwitchToWal { snapshot, begins }),
         })
     }
@@ -97,7 +115,10 @@ impl FromRow for Lineage {
     fn from_row(row: &Row) -> Result<Self> {
         // PostgreSQL's catalog shows the identifier as a signed number too.
         let system_identifier = row.try_get::<_, i64>("system_identifier")? as u64;
-        Ok(Lineage { system_identifier, timeline: column(row, "timeline")? })
+        Ok(Lineage {
+            system_identifier,
+            timeline: column(row, "timeline")?,
+        })
     }
 }
 
@@ -125,9 +146,16 @@ impl<'a> From<&'a Progress> for Columns<'a> {
         };
         let (resume, window, outbox_pages) = match progress {
             Progress::Wal { resume, .. } => (*resume, None, None),
-            Progress::Outbox { window, last_row, read, .. } => {
-                (Lsn(*last_row), Some(window), Some(read.to_text(window.number, ordinal)))
-            }
+            Progress::Outbox {
+                window,
+                last_row,
+                read,
+                ..
+            } => (
+                Lsn(*last_row),
+                Some(window),
+                Some(read.to_text(window.number, ordinal)),
+            ),
         };
         Columns {
             commit: Lsn(progress.number()),
@@ -174,7 +202,15 @@ pub struct Identity {
     pub now: Timestamp,
 }
 
-from_row!(Identity { system_identifier, database, role, encoding, synchronous_commit, synchronous, now });
+from_row!(Identity {
+    system_identifier,
+    database,
+    role,
+    encoding,
+    synchronous_commit,
+    synchronous,
+    now
+});
 
 impl Store {
     pub async fn checkpoint(&self, slot: &str) -> Result<Option<Checkpoint>> {
@@ -182,31 +218,49 @@ impl Store {
     }
 
     /// Returns the checkpoint if `reader` holds the claim on it. No other process has stored anything since the claim.
-    pub async fn checkpoint_of_reader(&self, slot: &str, reader: Option<Uuid>) -> Result<Option<Checkpoint>> {
-        let stored: Option<StoredCheckpoint> = self.fetch_optional(CHECKPOINT_READ, &[&slot, &reader]).await?;
+    pub async fn checkpoint_of_reader(
+        &self,
+        slot: &str,
+        reader: Option<Uuid>,
+    ) -> Result<Option<Checkpoint>> {
+        let stored: Option<StoredCheckpoint> = self
+            .fetch_optional(CHECKPOINT_READ, &[&slot, &reader])
+            .await?;
         Ok(stored.map(|stored| stored.checkpoint))
     }
 
     /// Returns the checkpoint with a switch to the WAL that was started.
     pub async fn stored_checkpoint(&self, slot: &str) -> Result<Option<StoredCheckpoint>> {
-        self.fetch_optional(CHECKPOINT_READ, &[&slot, &None::<Uuid>]).await
+        self.fetch_optional(CHECKPOINT_READ, &[&slot, &None::<Uuid>])
+            .await
     }
 
     /// Makes `reader` the only process whose batches advance the checkpoint. Use a new id for each claim: with the same id, batches
     /// that were read before another process's claim would be accepted again.
     pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
-        self.run(include_str!("../../sql/store/checkpoint_claim.sql"), &[&slot, &reader]).await?;
+        self.run(
+            include_str!("../../sql/store/checkpoint_claim.sql"),
+            &[&slot, &reader],
+        )
+        .await?;
         Ok(())
     }
 
     /// Returns what the publication streamed at the last start of the stream. None if an earlier version has stored the checkpoint.
     pub async fn publication_members(&self, slot: &str) -> Result<Option<PublicationMembers>> {
         const READ: &str = include_str!("../../sql/store/publication_members_read.sql");
-        Ok(self.fetch_optional::<Option<PublicationMembers>>(READ, &[&slot]).await?.flatten())
+        Ok(self
+            .fetch_optional::<Option<PublicationMembers>>(READ, &[&slot])
+            .await?
+            .flatten())
     }
 
     /// Stores what the publication streams.
-    pub async fn store_publication_members(&self, slot: &str, members: &PublicationMembers) -> Result<()> {
+    pub async fn store_publication_members(
+        &self,
+        slot: &str,
+        members: &PublicationMembers,
+    ) -> Result<()> {
         const STORE: &str = include_str!("../../sql/store/publication_members_store.sql");
         self.run(STORE, &[&slot, &Json(members)]).await?;
         Ok(())
@@ -214,16 +268,30 @@ impl Store {
 
     /// Moves the checkpoint to another timeline. Returns false if it is no longer `found`. From then on, batches that were read on
     /// the previous timeline are rejected in every process.
-    pub async fn enter_timeline(&self, slot: &str, found: &Checkpoint, timeline: u32) -> Result<bool> {
+    pub async fn enter_timeline(
+        &self,
+        slot: &str,
+        found: &Checkpoint,
+        timeline: u32,
+    ) -> Result<bool> {
         const ENTER_TIMELINE: &str = include_str!("../../sql/store/checkpoint_enter_timeline.sql");
-        let Columns { commit, ordinal, .. } = Columns::from(&found.progress);
+        let Columns {
+            commit, ordinal, ..
+        } = Columns::from(&found.progress);
         let (from, to) = (found.lineage.timeline as i32, timeline as i32);
-        Ok(self.run(ENTER_TIMELINE, &[&slot, &commit, &ordinal, &from, &to]).await? == 1)
+        Ok(self
+            .run(ENTER_TIMELINE, &[&slot, &commit, &ordinal, &from, &to])
+            .await?
+            == 1)
     }
 
     /// Forgets a switch to the WAL whose triggers are dropped.
     pub async fn forget_switch(&self, slot: &str) -> Result<()> {
-        self.run(include_str!("../../sql/store/checkpoint_handed_over.sql"), &[&slot]).await?;
+        self.run(
+            include_str!("../../sql/store/checkpoint_handed_over.sql"),
+            &[&slot],
+        )
+        .await?;
         Ok(())
     }
 
@@ -237,66 +305,112 @@ impl Store {
     }
 
     /// Takes or renews the lease on reading the outbox. Returns false if another process holds it.
-    pub async fn take_capture_lease(&self, slot: &str, holder: Uuid, length: Duration) -> Result<bool> {
+    pub async fn take_capture_lease(
+        &self,
+        slot: &str,
+        holder: Uuid,
+        length: Duration,
+    ) -> Result<bool> {
         const TAKE: &str = include_str!("../../sql/store/capture_lease_take.sql");
-        Ok(self.run(TAKE, &[&slot, &holder, &length.as_secs_f64()]).await? == 1)
+        Ok(self
+            .run(TAKE, &[&slot, &holder, &length.as_secs_f64()])
+            .await?
+            == 1)
     }
 
     pub async fn release_capture_lease(&self, slot: &str, holder: Uuid) -> Result<()> {
-        self.run(include_str!("../../sql/store/capture_lease_release.sql"), &[&slot, &holder]).await?;
+        self.run(
+            include_str!("../../sql/store/capture_lease_release.sql"),
+            &[&slot, &holder],
+        )
+        .await?;
         Ok(())
     }
 
     /// Records a gap. Returns false if it was known, or if the checkpoint no longer resumes `at` this LSN.
-    pub async fn record_gap(&self, slot: &str, reason: &str, detail: &str, at: Option<Lsn>) -> Result<bool> {
+    pub async fn record_gap(
+        &self,
+        slot: &str,
+        reason: &str,
+        detail: &str,
+        at: Option<Lsn>,
+    ) -> Result<bool> {
         const RECORD: &str = include_str!("../../sql/store/gap_record.sql");
         Ok(self.run(RECORD, &[&slot, &reason, &detail, &at]).await? == 1)
     }
 
     pub async fn open_gaps(&self, slot: &str) -> Result<Vec<OpenGap>> {
-        self.fetch_all(include_str!("../../sql/store/gap_open.sql"), &[&slot]).await
+        self.fetch_all(include_str!("../../sql/store/gap_open.sql"), &[&slot])
+            .await
     }
 
     /// Notes that the slot is about to be created. The note is removed with the transaction that stores its first checkpoint.
     pub async fn begin_slot(&self, slot: &str) -> Result<()> {
-        self.run(include_str!("../../sql/store/slot_creation_begin.sql"), &[&slot]).await?;
+        self.run(
+            include_str!("../../sql/store/slot_creation_begin.sql"),
+            &[&slot],
+        )
+        .await?;
         Ok(())
     }
 
     /// Returns whether a setup started to create the slot and did not finish.
     pub async fn is_creating_slot(&self, slot: &str) -> Result<bool> {
-        self.fetch_one(include_str!("../../sql/store/slot_creation_exists.sql"), &[&slot]).await
+        self.fetch_one(
+            include_str!("../../sql/store/slot_creation_exists.sql"),
+            &[&slot],
+        )
+        .await
     }
 
     pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
         const REMEMBER: &str = include_str!("../../sql/store/replica_identity_remember.sql");
-        let FoundIdentity { table_oid, table_name, identity, index } = found;
-        self.run(REMEMBER, &[table_oid, table_name, identity, index]).await?;
+        let FoundIdentity {
+            table_oid,
+            table_name,
+            identity,
+            index,
+        } = found;
+        self.run(REMEMBER, &[table_oid, table_name, identity, index])
+            .await?;
         Ok(())
     }
 
     pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
-        self.fetch_all(include_str!("../../sql/store/replica_identity_list.sql"), &[]).await
+        self.fetch_all(
+            include_str!("../../sql/store/replica_identity_list.sql"),
+            &[],
+        )
+        .await
     }
 
     pub async fn forget_identities(&self) -> Result<()> {
-        self.run(include_str!("../../sql/store/replica_identity_forget.sql"), &[]).await?;
+        self.run(
+            include_str!("../../sql/store/replica_identity_forget.sql"),
+            &[],
+        )
+        .await?;
         Ok(())
     }
 
     pub async fn has_schema(&self) -> Result<bool> {
-        self.fetch_one(include_str!("../../sql/store/schema_exists.sql"), &[]).await
+        self.fetch_one(include_str!("../../sql/store/schema_exists.sql"), &[])
+            .await
     }
 
     /// Drops the schema, also one without tables. Returns false if there is none.
     pub async fn drop_schema(&self) -> Result<bool> {
-        let was_created = self.fetch_one(include_str!("../../sql/store/schema_created.sql"), &[]).await?;
-        self.run(include_str!("../../sql/store/schema_drop.sql"), &[]).await?;
+        let was_created = self
+            .fetch_one(include_str!("../../sql/store/schema_created.sql"), &[])
+            .await?;
+        self.run(include_str!("../../sql/store/schema_drop.sql"), &[])
+            .await?;
         Ok(was_created)
     }
 
     pub async fn identity(&self) -> Result<Identity> {
-        self.fetch_one(include_str!("../../sql/store/identify.sql"), &[]).await
+        self.fetch_one(include_str!("../../sql/store/identify.sql"), &[])
+            .await
     }
 }
 
@@ -321,8 +435,14 @@ pub async fn advance_checkpoint(
     next: &Checkpoint,
     reader: Option<Uuid>,
 ) -> Result<bool> {
-    let (from, to) = (Columns::from(&expected.progress), Columns::from(&next.progress));
-    let (old_timeline, new_timeline) = (expected.lineage.timeline as i32, next.lineage.timeline as i32);
+    let (from, to) = (
+        Columns::from(&expected.progress),
+        Columns::from(&next.progress),
+    );
+    let (old_timeline, new_timeline) = (
+        expected.lineage.timeline as i32,
+        next.lineage.timeline as i32,
+    );
     let params: [&(dyn ToSql + Sync); 12] = [
         &slot,
         &from.commit,
@@ -348,27 +468,58 @@ pub async fn insert_first_checkpoint(
     members: Option<&PublicationMembers>,
 ) -> Result<()> {
     commit_durably(transaction).await?;
-    let Lineage { system_identifier, timeline } = first.lineage;
+    let Lineage {
+        system_identifier,
+        timeline,
+    } = first.lineage;
     let (system_identifier, timeline) = (system_identifier as i64, timeline as i32);
-    let Columns { commit, ordinal, resume, window_from, window_to, .. } = Columns::from(&first.progress);
+    let Columns {
+        commit,
+        ordinal,
+        resume,
+        window_from,
+        window_to,
+        ..
+    } = Columns::from(&first.progress);
     let sql = include_str!("../../sql/store/checkpoint_first.sql");
     let members = members.map(Json);
-    let params: &Params<'_> =
-        &[&slot, &system_identifier, &timeline, &commit, &ordinal, &resume, &window_from, &window_to, &members];
+    let params: &Params<'_> = &[
+        &slot,
+        &system_identifier,
+        &timeline,
+        &commit,
+        &ordinal,
+        &resume,
+        &window_from,
+        &window_to,
+        &members,
+    ];
     transaction.run(sql, params).await?;
     Ok(())
 }
 
 /// Prepares the switch to the WAL. Returns false if the outbox is not being read.
-pub async fn prepare_switch(transaction: &Transaction<'_>, slot: &str, switch: &SwitchToWal) -> Result<bool> {
+pub async fn prepare_switch(
+    transaction: &Transaction<'_>,
+    slot: &str,
+    switch: &SwitchToWal,
+) -> Result<bool> {
     const PREPARE: &str = include_str!("../../sql/store/checkpoint_hand_over.sql");
     commit_durably(transaction).await?;
-    Ok(transaction.run(PREPARE, &[&slot, &switch.snapshot.as_str(), &switch.begins]).await? == 1)
+    Ok(transaction
+        .run(PREPARE, &[&slot, &switch.snapshot.as_str(), &switch.begins])
+        .await?
+        == 1)
 }
 
 /// Removes the note that the slot is being created.
 pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/slot_creation_end.sql"), &[&slot]).await?;
+    transaction
+        .run(
+            include_str!("../../sql/store/slot_creation_end.sql"),
+            &[&slot],
+        )
+        .await?;
     Ok(())
 }
 
@@ -376,19 +527,33 @@ pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Res
 /// as the primary needs to build indexes and to create a slot.
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
     allow_idle(transaction, Duration::ZERO).await?;
-    transaction.fetch_one(include_str!("../../sql/store/repair_lock.sql"), &[&slot]).await
+    transaction
+        .fetch_one(include_str!("../../sql/store/repair_lock.sql"), &[&slot])
+        .await
 }
 
 /// Locks the checkpoint: no other process moves it until the transaction ends.
 pub async fn hold_checkpoint(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/checkpoint_hold.sql"), &[&slot]).await?;
+    transaction
+        .run(
+            include_str!("../../sql/store/checkpoint_hold.sql"),
+            &[&slot],
+        )
+        .await?;
     Ok(())
 }
 
 /// Deletes the checkpoint and closes the gaps that were measured from it. Returns the number of gaps.
 pub async fn close_gaps(transaction: &Transaction<'_>, slot: &str) -> Result<u64> {
-    transaction.run(include_str!("../../sql/store/checkpoint_delete.sql"), &[&slot]).await?;
-    transaction.run(include_str!("../../sql/store/gap_close.sql"), &[&slot]).await
+    transaction
+        .run(
+            include_str!("../../sql/store/checkpoint_delete.sql"),
+            &[&slot],
+        )
+        .await?;
+    transaction
+        .run(include_str!("../../sql/store/gap_close.sql"), &[&slot])
+        .await
 }
 
 #[cfg(test)]
@@ -397,15 +562,35 @@ mod tests {
 
     #[test]
     fn positions_are_stored_as_earlier_versions_store_them() {
-        let wal = Progress::Wal { commit: Lsn(7), through: Through::End, resume: Lsn(9) };
+        let wal = Progress::Wal {
+            commit: Lsn(7),
+            through: Through::End,
+            resume: Lsn(9),
+        };
         let columns = Columns::from(&wal);
-        assert_eq!((columns.commit, columns.ordinal, columns.resume), (Lsn(7), i64::MAX, Lsn(9)));
-        assert_eq!((columns.window_from, columns.window_to, columns.outbox_pages), (None, None, None));
-        let window = Window { number: 8, from: "1:5:".into(), to: "5:9:".into() };
+        assert_eq!(
+            (columns.commit, columns.ordinal, columns.resume),
+            (Lsn(7), i64::MAX, Lsn(9))
+        );
+        assert_eq!(
+            (columns.window_from, columns.window_to, columns.outbox_pages),
+            (None, None, None)
+        );
+        let window = Window {
+            number: 8,
+            from: "1:5:".into(),
+            to: "5:9:".into(),
+        };
         let outbox = Progress::in_window(window, Through::Ordinal(3), 4);
         let columns = Columns::from(&outbox);
-        assert_eq!((columns.commit, columns.ordinal, columns.resume), (Lsn(8), 3, Lsn(4)));
-        assert_eq!((columns.window_from, columns.window_to), (Some("1:5:"), Some("5:9:")));
+        assert_eq!(
+            (columns.commit, columns.ordinal, columns.resume),
+            (Lsn(8), 3, Lsn(4))
+        );
+        assert_eq!(
+            (columns.window_from, columns.window_to),
+            (Some("1:5:"), Some("5:9:"))
+        );
         assert_eq!(columns.outbox_pages.as_deref(), Some("[8,3,8,[]]"));
     }
 }

@@ -19,8 +19,9 @@ impl Committed {
     fn is_after(&self, found: &Checkpoint) -> bool {
         let committed = self.0.lock().expect("no holder of this lock panics");
         committed.as_ref().is_some_and(|committed| {
-            let are_comparable =
-                committed.lineage == found.lineage && !committed.progress.is_outbox() && !found.progress.is_outbox();
+            let are_comparable = committed.lineage == found.lineage
+                && !committed.progress.is_outbox()
+                && !found.progress.is_outbox();
             are_comparable && !found.progress.has_reached(&committed.progress)
         })
     }
@@ -50,18 +51,34 @@ mod tests {
     use crate::domain::position::{Progress, Through};
 
     fn checkpoint(timeline: u32, commit: u64) -> Checkpoint {
-        let progress = Progress::Wal { commit: Lsn(commit), through: Through::End, resume: Lsn(commit + 1) };
-        Checkpoint { lineage: Lineage { system_identifier: 1, timeline }, progress }
+        let progress = Progress::Wal {
+            commit: Lsn(commit),
+            through: Through::End,
+            resume: Lsn(commit + 1),
+        };
+        Checkpoint {
+            lineage: Lineage {
+                system_identifier: 1,
+                timeline,
+            },
+            progress,
+        }
     }
 
     #[test]
     fn an_earlier_checkpoint_of_the_same_timeline_has_lost_commits() {
         let committed = Committed::default();
-        assert!(!committed.is_after(&checkpoint(1, 5)), "nothing was committed");
+        assert!(
+            !committed.is_after(&checkpoint(1, 5)),
+            "nothing was committed"
+        );
         committed.set(Some(checkpoint(1, 7)));
         assert!(committed.is_after(&checkpoint(1, 5)));
         assert!(!committed.is_after(&checkpoint(1, 7)) && !committed.is_after(&checkpoint(1, 9)));
-        assert!(!committed.is_after(&checkpoint(2, 5)), "another timeline is compared by its history");
+        assert!(
+            !committed.is_after(&checkpoint(2, 5)),
+            "another timeline is compared by its history"
+        );
         committed.set(None);
         assert!(!committed.is_after(&checkpoint(1, 5)));
     }

@@ -24,7 +24,10 @@ tokio::task_local! {
 /// that `work` spawns are not affected.
 pub fn cancel_on_drop<T>(work: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
     let abandoned = Arc::new(AtomicBool::new(false));
-    Abandonable { work: Box::pin(REQUEST.scope(abandoned.clone(), work)), abandoned }
+    Abandonable {
+        work: Box::pin(REQUEST.scope(abandoned.clone(), work)),
+        abandoned,
+    }
 }
 
 struct Abandonable<F> {
@@ -61,7 +64,11 @@ pub struct Connection {
 
 impl Connection {
     pub(super) fn new(object: Object, canceller: Canceller) -> Connection {
-        Connection { object: Some(object), canceller, abandoned: REQUEST.try_with(Arc::clone).ok() }
+        Connection {
+            object: Some(object),
+            canceller,
+            abandoned: REQUEST.try_with(Arc::clone).ok(),
+        }
     }
 
     /// Closes the connection, which rolls back an open transaction.
@@ -88,12 +95,19 @@ impl DerefMut for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let is_abandoned = self.abandoned.as_ref().is_some_and(|abandoned| abandoned.load(Ordering::Relaxed));
+        let is_abandoned = self
+            .abandoned
+            .as_ref()
+            .is_some_and(|abandoned| abandoned.load(Ordering::Relaxed));
         if !is_abandoned {
             return;
         }
         // Without a runtime the process is ending, and cannot cancel anything.
-        let (Some(object), Ok(runtime)) = (self.object.take(), tokio::runtime::Handle::try_current()) else { return };
+        let (Some(object), Ok(runtime)) =
+            (self.object.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
         let (token, Canceller(tls)) = (object.cancel_token(), self.canceller.clone());
         runtime.spawn(async move {
             let cancelled = async {

@@ -26,20 +26,35 @@ pub trait EnqueueStatements: Sync {
     fn plan_by_index(&self) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`enqueue::subscriptions`].
-    fn subscriptions(&self, users: &[&str], kinds: &[&str]) -> impl Future<Output = Result<Vec<Subscription>>> + Send;
+    fn subscriptions(
+        &self,
+        users: &[&str],
+        kinds: &[&str],
+    ) -> impl Future<Output = Result<Vec<Subscription>>> + Send;
 
     /// See [`sequences::start`].
-    fn start_sequences(&self, webhooks: &[Uuid], into: &mut Sequences) -> impl Future<Output = Result<()>> + Send;
+    fn start_sequences(
+        &self,
+        webhooks: &[Uuid],
+        into: &mut Sequences,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`sequences::store`].
     fn store_sequences(&self, changed: &[(Uuid, i64)]) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`enqueue::insert_events`].
-    fn insert_events(&self, events: &[Event], repaired: bool) -> impl Future<Output = Result<()>> + Send;
+    fn insert_events(
+        &self,
+        events: &[Event],
+        repaired: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`enqueue::insert_deliveries`].
-    fn insert_deliveries(&self, deliveries: &[NewDelivery], lease: NewLease)
-    -> impl Future<Output = Result<()>> + Send;
+    fn insert_deliveries(
+        &self,
+        deliveries: &[NewDelivery],
+        lease: NewLease,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`order::insert`].
     fn insert_ordered(
@@ -77,7 +92,11 @@ impl<C: GenericClient> EnqueueStatements for C {
         enqueue::insert_deliveries(self, deliveries, lease).await
     }
 
-    async fn insert_ordered(&self, ordered: &[OrderedDelivery], lease: NewLease) -> Result<Vec<Uuid>> {
+    async fn insert_ordered(
+        &self,
+        ordered: &[OrderedDelivery],
+        lease: NewLease,
+    ) -> Result<Vec<Uuid>> {
         order::insert(self, ordered, lease).await
     }
 
@@ -89,10 +108,16 @@ impl<C: GenericClient> EnqueueStatements for C {
 /// The statements that record attempts.
 pub trait RecordStatements: EnqueueStatements {
     /// See [`record::lock_leased`].
-    fn lock_leased(&self, attempts: &[CompletedAttempt<'_>]) -> impl Future<Output = Result<Vec<bool>>> + Send;
+    fn lock_leased(
+        &self,
+        attempts: &[CompletedAttempt<'_>],
+    ) -> impl Future<Output = Result<Vec<bool>>> + Send;
 
     /// See [`record::end_leased`].
-    fn end_leased(&self, attempts: &[CompletedAttempt<'_>]) -> impl Future<Output = Result<Vec<bool>>> + Send;
+    fn end_leased(
+        &self,
+        attempts: &[CompletedAttempt<'_>],
+    ) -> impl Future<Output = Result<Vec<bool>>> + Send;
 
     /// See [`superseded::take`].
     fn take_superseded(
@@ -105,19 +130,31 @@ pub trait RecordStatements: EnqueueStatements {
     fn hold_webhooks(&self, webhooks: &[Uuid]) -> impl Future<Output = Result<Vec<Uuid>>> + Send;
 
     /// See [`record::end_deliveries`].
-    fn end_deliveries(&self, attempts: &[CompletedAttempt<'_>]) -> impl Future<Output = Result<()>> + Send;
+    fn end_deliveries(
+        &self,
+        attempts: &[CompletedAttempt<'_>],
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`record::retry_deliveries`].
-    fn retry_deliveries(&self, attempts: &[CompletedAttempt<'_>]) -> impl Future<Output = Result<()>> + Send;
+    fn retry_deliveries(
+        &self,
+        attempts: &[CompletedAttempt<'_>],
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`record::insert_attempts`].
     fn insert_attempts(&self, rows: &[AttemptRow<'_>]) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`record::count_webhooks`].
-    fn count_webhooks(&self, tallies: &BTreeMap<Uuid, Tally>) -> impl Future<Output = Result<Vec<Counters>>> + Send;
+    fn count_webhooks(
+        &self,
+        tallies: &BTreeMap<Uuid, Tally>,
+    ) -> impl Future<Output = Result<Vec<Counters>>> + Send;
 
     /// See [`hours::add`].
-    fn add_hours(&self, attempts: &[CompletedAttempt<'_>]) -> impl Future<Output = Result<()>> + Send;
+    fn add_hours(
+        &self,
+        attempts: &[CompletedAttempt<'_>],
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`order::promote`].
     fn promote(
@@ -151,7 +188,11 @@ impl RecordStatements for Transaction<'_> {
         record::end_leased(self, attempts).await
     }
 
-    async fn take_superseded(&self, deliveries: &[Uuid], leases: &[Uuid]) -> Result<Vec<(Uuid, Uuid)>> {
+    async fn take_superseded(
+        &self,
+        deliveries: &[Uuid],
+        leases: &[Uuid],
+    ) -> Result<Vec<(Uuid, Uuid)>> {
         superseded::take(self, deliveries, leases).await
     }
 
@@ -179,7 +220,11 @@ impl RecordStatements for Transaction<'_> {
         hours::add(self, attempts).await
     }
 
-    async fn promote(&self, keys: &BTreeSet<Key>, lease: Option<PromotionLease>) -> Result<Vec<Delivery>> {
+    async fn promote(
+        &self,
+        keys: &BTreeSet<Key>,
+        lease: Option<PromotionLease>,
+    ) -> Result<Vec<Delivery>> {
         order::promote(self, keys, lease).await
     }
 
@@ -191,7 +236,13 @@ impl RecordStatements for Transaction<'_> {
         disable::disable(self, failing).await
     }
 
-    async fn audit(&self, actor: &Actor, action: Action, subject: Uuid, changed: &[&str]) -> Result<()> {
+    async fn audit(
+        &self,
+        actor: &Actor,
+        action: Action,
+        subject: Uuid,
+        changed: &[&str],
+    ) -> Result<()> {
         audit::record(self, actor, action, subject, changed).await
     }
 }
@@ -245,7 +296,10 @@ pub trait JobStatements: EnqueueStatements {
     ) -> impl Future<Output = Result<Vec<(Uuid, Option<i64>)>>> + Send;
 
     /// See [`recovery::in_commit_order`].
-    fn in_commit_order(&self, events: &[Uuid]) -> impl Future<Output = Result<Vec<(Uuid, Option<i64>)>>> + Send;
+    fn in_commit_order(
+        &self,
+        events: &[Uuid],
+    ) -> impl Future<Output = Result<Vec<(Uuid, Option<i64>)>>> + Send;
 
     /// See [`order::ordering`].
     fn ordering(&self, webhook: Uuid) -> impl Future<Output = Result<Ordering>> + Send;
@@ -254,16 +308,29 @@ pub trait JobStatements: EnqueueStatements {
     fn exclude(&self, webhook: Uuid, events: &[Uuid]) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`Replay::pending`].
-    fn replay_pending(&self, replay: &Replay, limits: (i64, i64)) -> impl Future<Output = Result<Pending>> + Send;
+    fn replay_pending(
+        &self,
+        replay: &Replay,
+        limits: (i64, i64),
+    ) -> impl Future<Output = Result<Pending>> + Send;
 
     /// See [`Replay::exclude_pending`].
     fn exclude_pending(&self, replay: &Replay) -> impl Future<Output = Result<()>> + Send;
 
     /// See [`Replay::exclude_logged`].
-    fn exclude_logged(&self, replay: &Replay, limit: i64) -> impl Future<Output = Result<Read>> + Send;
+    fn exclude_logged(
+        &self,
+        replay: &Replay,
+        limit: i64,
+    ) -> impl Future<Output = Result<Read>> + Send;
 
     /// See [`Replay::scan`].
-    fn scan_replay(&self, replay: &Replay, limit: i64, most: i64) -> impl Future<Output = Result<replay::Scan>> + Send;
+    fn scan_replay(
+        &self,
+        replay: &Replay,
+        limit: i64,
+        most: i64,
+    ) -> impl Future<Output = Result<replay::Scan>> + Send;
 
     /// See [`Replay::excluded`].
     fn excluded(
@@ -294,15 +361,29 @@ impl JobStatements for Transaction<'_> {
         jobs::end(self, job).await
     }
 
-    async fn count_first_attempts(&self, webhook: Uuid, limit: i64, with_parked: bool) -> Result<i64> {
+    async fn count_first_attempts(
+        &self,
+        webhook: Uuid,
+        limit: i64,
+        with_parked: bool,
+    ) -> Result<i64> {
         recovery::count_first_attempts(self, webhook, limit, with_parked).await
     }
 
-    async fn scan_recovery(&self, criteria: &Criteria, progress: Progress, limit: i64) -> Result<Scan> {
+    async fn scan_recovery(
+        &self,
+        criteria: &Criteria,
+        progress: Progress,
+        limit: i64,
+    ) -> Result<Scan> {
         recovery::scan(self, criteria, progress, limit, true).await
     }
 
-    async fn start_next_rounds(&self, webhook: Uuid, logged: &LoggedDeliveries) -> Result<Vec<(Uuid, u16)>> {
+    async fn start_next_rounds(
+        &self,
+        webhook: Uuid,
+        logged: &LoggedDeliveries,
+    ) -> Result<Vec<(Uuid, u16)>> {
         recovery::start_next_rounds(self, webhook, logged, true).await
     }
 
@@ -317,7 +398,11 @@ impl JobStatements for Transaction<'_> {
         recovery::update(self, job, progress, started, is_finished, wait).await
     }
 
-    async fn remove_missed(&self, webhook: Uuid, events: &[Uuid]) -> Result<Vec<(Uuid, Option<i64>)>> {
+    async fn remove_missed(
+        &self,
+        webhook: Uuid,
+        events: &[Uuid],
+    ) -> Result<Vec<(Uuid, Option<i64>)>> {
         recovery::remove_missed(self, webhook, events).await
     }
 
@@ -349,7 +434,12 @@ impl JobStatements for Transaction<'_> {
         replay.scan(self, limit, most).await
     }
 
-    async fn excluded(&self, replay: &Replay, events: &[Uuid], deliveries: &[Uuid]) -> Result<Vec<Uuid>> {
+    async fn excluded(
+        &self,
+        replay: &Replay,
+        events: &[Uuid],
+        deliveries: &[Uuid],
+    ) -> Result<Vec<Uuid>> {
         replay.excluded(self, events, deliveries).await
     }
 
@@ -362,6 +452,8 @@ impl JobStatements for Transaction<'_> {
         is_finished: bool,
         wait: Duration,
     ) -> Result<i64> {
-        replay.update(self, progress, created, chunk_size, is_finished, wait).await
+        replay
+            .update(self, progress, created, chunk_size, is_finished, wait)
+            .await
     }
 }

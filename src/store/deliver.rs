@@ -17,7 +17,8 @@ use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim.sql");
-static CLAIM_RETRIES: LazyLock<String> = LazyLock::new(|| CLAIM_FRESH.replace("attempt = 1", "attempt > 1"));
+static CLAIM_RETRIES: LazyLock<String> =
+    LazyLock::new(|| CLAIM_FRESH.replace("attempt = 1", "attempt > 1"));
 const RELEASE: &str = include_str!("../../sql/store/delivery_release.sql");
 const REMOVE_ORPHANS: &str = include_str!("../../sql/store/delivery_remove_orphans.sql");
 
@@ -30,7 +31,11 @@ pub enum DeliveryClass {
 
 impl DeliveryClass {
     pub fn of(delivery: &Delivery) -> DeliveryClass {
-        if delivery.attempt > 1 { DeliveryClass::Retry } else { DeliveryClass::Fresh }
+        if delivery.attempt > 1 {
+            DeliveryClass::Retry
+        } else {
+            DeliveryClass::Fresh
+        }
     }
 
     /// Returns the SQL statement that claims deliveries of this class.
@@ -72,11 +77,17 @@ impl Store {
         let mut connection = self.connection().await?;
         let length = lease_length(request.timeout);
         // Computed before the transaction begins, when the database reads its clock: by this process's clock the lease ends first.
-        let lease = Lease { token: Uuid::now_v7(), until: Instant::now() + length };
+        let lease = Lease {
+            token: Uuid::now_v7(),
+            until: Instant::now() + length,
+        };
         let transaction = connection.transaction().await?;
-        let ((), (claimed, refused)) =
-            tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, lease, length))?;
-        release_leases(&transaction, refused.into_iter().map(|id| (id, lease.token)).collect()).await?;
+        let ((), (claimed, refused)) = tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, lease, length))?;
+        release_leases(
+            &transaction,
+            refused.into_iter().map(|id| (id, lease.token)).collect(),
+        )
+        .await?;
         if !claimed.deliveries.is_empty() {
             failpoint!("deliveries_leased_claim_not_committed")?;
         }
@@ -89,14 +100,18 @@ impl Store {
 
     /// Releases the leases of deliveries that were not attempted.
     pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
-        self.in_time(ANSWER_TIMEOUT, self.release_all(deliveries)).await
+        self.in_time(ANSWER_TIMEOUT, self.release_all(deliveries))
+            .await
     }
 
     async fn release_all(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
-        let held = deliveries.iter().map(|delivery| (delivery.id, delivery.lease.token)).collect();
+        let held = deliveries
+            .iter()
+            .map(|delivery| (delivery.id, delivery.lease.token))
+            .collect();
         release_leases(&transaction, held).await?;
         Ok(transaction.commit().await?)
     }
@@ -110,8 +125,13 @@ impl Store {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
-        let removed: Vec<(Uuid, Option<i64>)> = transaction.fetch_all(REMOVE_ORPHANS, &[&deliveries]).await?;
-        let keys = removed.iter().filter_map(|(webhook, key)| Some((*webhook, (*key)?))).collect();
+        let removed: Vec<(Uuid, Option<i64>)> = transaction
+            .fetch_all(REMOVE_ORPHANS, &[&deliveries])
+            .await?;
+        let keys = removed
+            .iter()
+            .filter_map(|(webhook, key)| Some((*webhook, (*key)?)))
+            .collect();
         order::promote(&transaction, &keys, None).await?;
         transaction.commit().await?;
         Ok(removed.len())
@@ -119,7 +139,10 @@ impl Store {
 }
 
 /// Releases deliveries with these leases: they are due for any replica.
-pub(super) async fn release_leases(transaction: &Transaction<'_>, mut held: Vec<(Uuid, Uuid)>) -> Result<()> {
+pub(super) async fn release_leases(
+    transaction: &Transaction<'_>,
+    mut held: Vec<(Uuid, Uuid)>,
+) -> Result<()> {
     if held.is_empty() {
         return Ok(());
     }
@@ -138,22 +161,46 @@ async fn claim(
     lease: Lease,
     length: Duration,
 ) -> Result<(Claimed, Vec<Uuid>)> {
-    let statement = transaction.prepare_cached(request.class.claim_statement()).await?;
-    let (webhooks, limits): (Vec<Uuid>, Vec<i64>) =
-        request.limits.iter().map(|(webhook, limit)| (*webhook, *limit as i64)).unzip();
-    let (seconds, max_webhooks) = (length.as_secs_f64(), i32::try_from(request.max_webhooks).unwrap_or(i32::MAX));
+    let statement = transaction
+        .prepare_cached(request.class.claim_statement())
+        .await?;
+    let (webhooks, limits): (Vec<Uuid>, Vec<i64>) = request
+        .limits
+        .iter()
+        .map(|(webhook, limit)| (*webhook, *limit as i64))
+        .unzip();
+    let (seconds, max_webhooks) = (
+        length.as_secs_f64(),
+        i32::try_from(request.max_webhooks).unwrap_or(i32::MAX),
+    );
     let (max_rows, per_webhook) = (request.max_rows as i64, request.per_webhook as i64);
-    let (start_after, end_with) = (&request.start_after, &request.end_with.unwrap_or(Uuid::max()));
-    let arguments: [&(dyn ToSql + Sync); 9] =
-        [&lease.token, &seconds, start_after, &max_webhooks, &max_rows, &per_webhook, &webhooks, &limits, end_with];
+    let (start_after, end_with) = (
+        &request.start_after,
+        &request.end_with.unwrap_or(Uuid::max()),
+    );
+    let arguments: [&(dyn ToSql + Sync); 9] = [
+        &lease.token,
+        &seconds,
+        start_after,
+        &max_webhooks,
+        &max_rows,
+        &per_webhook,
+        &webhooks,
+        &limits,
+        end_with,
+    ];
     let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
     let (mut claimed, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
     while let Some(row) = rows.next().await.transpose()? {
         claimed.visited = row.get::<_, i64>("visited") as usize;
-        claimed.last_visited = row.get::<_, Option<Uuid>>("last").filter(|_| claimed.visited >= request.max_webhooks);
+        claimed.last_visited = row
+            .get::<_, Option<Uuid>>("last")
+            .filter(|_| claimed.visited >= request.max_webhooks);
         bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
         match row.get::<_, Option<Uuid>>("id") {
-            Some(id) if bytes > request.max_bytes && !claimed.deliveries.is_empty() => refused.push(id),
+            Some(id) if bytes > request.max_bytes && !claimed.deliveries.is_empty() => {
+                refused.push(id)
+            }
             Some(id) => claimed.add(id, &row, lease)?,
             None => {}
         }

@@ -36,18 +36,28 @@ pub async fn warn(transaction: &Transaction<'_>, failing: &Failing) -> Result<()
 /// Disables the webhook and inserts a notice for its owner, who is returned. Does nothing if the webhook is inactive. Its pending
 /// deliveries are cancelled afterwards ([`Store::cancel_pending`](super::Store::cancel_pending)).
 pub async fn disable(transaction: &Transaction<'_>, failing: &Failing) -> Result<Option<UserId>> {
-    failing.notify(transaction, DISABLE, &[&failing.disabled_reason()]).await
+    failing
+        .notify(transaction, DISABLE, &[&failing.disabled_reason()])
+        .await
 }
 
 impl Failing {
     /// Returns the reason as it is logged.
     pub fn describe(&self) -> String {
-        if self.is_gone { notice::GONE.to_owned() } else { self.failure.describe() }
+        if self.is_gone {
+            notice::GONE.to_owned()
+        } else {
+            self.failure.describe()
+        }
     }
 
     /// Returns the kind of error for metrics and notices: of the last failure, as in the attempt log, or `gone`.
     pub fn error_kind(&self) -> &'static str {
-        if self.is_gone { GONE } else { self.failure.kind.as_str() }
+        if self.is_gone {
+            GONE
+        } else {
+            self.failure.kind.as_str()
+        }
     }
 
     /// Returns the reason as the webhook shows it.
@@ -67,7 +77,16 @@ impl Failing {
         let (reason, kind) = (self.describe(), self.error_kind());
         let (failures, threshold) = (self.failures as i64, i64::from(self.threshold));
         let notice = Uuid::now_v7();
-        let first: [&(dyn ToSql + Sync); 6] = [&self.webhook, &reason, &kind, &notice, &failures, &threshold];
-        transaction.fetch_optional(sql, &[&first[..], more].concat()).await
+        let first: [&(dyn ToSql + Sync); 6] = [
+            &self.webhook,
+            &reason,
+            &kind,
+            &notice,
+            &failures,
+            &threshold,
+        ];
+        transaction
+            .fetch_optional(sql, &[&first[..], more].concat())
+            .await
     }
 }

@@ -57,26 +57,55 @@ fn events(row: &tokio_postgres::Row) -> Result<Vec<EventKind>> {
 }
 
 /// Claims releases for the event that is raised once per release. Returns those that were never distributed before.
-pub async fn claim_distributed(transaction: &impl GenericClient, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
-    releases_by(transaction, include_str!("../../sql/store/distributed_release_claim.sql"), releases).await
+pub async fn claim_distributed(
+    transaction: &impl GenericClient,
+    releases: &HashSet<i64>,
+) -> Result<HashSet<i64>> {
+    releases_by(
+        transaction,
+        include_str!("../../sql/store/distributed_release_claim.sql"),
+        releases,
+    )
+    .await
 }
 
 /// Returns the releases that were never distributed before, without claiming them.
-pub async fn undistributed(transaction: &impl GenericClient, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
-    releases_by(transaction, include_str!("../../sql/store/distributed_release_new.sql"), releases).await
+pub async fn undistributed(
+    transaction: &impl GenericClient,
+    releases: &HashSet<i64>,
+) -> Result<HashSet<i64>> {
+    releases_by(
+        transaction,
+        include_str!("../../sql/store/distributed_release_new.sql"),
+        releases,
+    )
+    .await
 }
 
-async fn releases_by(client: &impl GenericClient, sql: &str, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
+async fn releases_by(
+    client: &impl GenericClient,
+    sql: &str,
+    releases: &HashSet<i64>,
+) -> Result<HashSet<i64>> {
     if releases.is_empty() {
         return Ok(HashSet::new());
     }
     let releases: Vec<i64> = releases.iter().copied().collect();
-    Ok(client.fetch_all(sql, &[&releases]).await?.into_iter().collect())
+    Ok(client
+        .fetch_all(sql, &[&releases])
+        .await?
+        .into_iter()
+        .collect())
 }
 
 /// Stores releases that were distributed before capture began. Their event is not raised again.
 pub async fn seed_distributed(transaction: &impl GenericClient, releases: &[i64]) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/distributed_release_seed.sql"), &[&releases]).await?;
+    transaction
+        .run(
+            include_str!("../../sql/store/distributed_release_seed.sql"),
+            &[&releases],
+        )
+        .await?;
     Ok(())
 }
 
@@ -86,12 +115,19 @@ pub async fn subscriptions(
     users: &[&str],
     kinds: &[&str],
 ) -> Result<Vec<Subscription>> {
-    transaction.fetch_all(SUBSCRIPTIONS, &[&users, &kinds]).await
+    transaction
+        .fetch_all(SUBSCRIPTIONS, &[&users, &kinds])
+        .await
 }
 
 /// Prepares the statements that store events, deliveries, missed events and numbers, so that each can be sent without waiting for an answer.
 pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
-    for statement in [EVENT_INSERT, DELIVERY_INSERT, MISSED_EVENT_INSERT, sequences::STORE] {
+    for statement in [
+        EVENT_INSERT,
+        DELIVERY_INSERT,
+        MISSED_EVENT_INSERT,
+        sequences::STORE,
+    ] {
         client.prepare_cached(statement).await?;
     }
     order::prepare_insert(client).await
@@ -101,7 +137,13 @@ impl Store {
     /// Opens a connection and prepares the statements that store a batch. The pool gives this connection to the next batch.
     pub async fn prepare_enqueue(&self) -> Result<()> {
         let connection = self.connection().await?;
-        for statement in [CHECKPOINT_READ, CHECKPOINT_ADVANCE, SUBSCRIPTIONS, LEDGER_PUT, LOOKUP_ROW_LIST] {
+        for statement in [
+            CHECKPOINT_READ,
+            CHECKPOINT_ADVANCE,
+            SUBSCRIPTIONS,
+            LEDGER_PUT,
+            LOOKUP_ROW_LIST,
+        ] {
             connection.prepare_cached(statement).await?;
         }
         prepare_inserts(&*connection).await
@@ -109,7 +151,11 @@ impl Store {
 }
 
 /// Stores events, and numbers them in this order. `repaired` marks those that a repair found after a gap.
-pub async fn insert_events(transaction: &impl GenericClient, events: &[Event], repaired: bool) -> Result<()> {
+pub async fn insert_events(
+    transaction: &impl GenericClient,
+    events: &[Event],
+    repaired: bool,
+) -> Result<()> {
     let rows = arrays!(events, |event| (
         event.id,
         &event.user,
@@ -120,7 +166,13 @@ pub async fn insert_events(transaction: &impl GenericClient, events: &[Event], r
         event.label,
         &*event.data,
     ));
-    run_unless_empty(transaction, EVENT_INSERT, events.len(), &rows.followed_by(&[&repaired])).await
+    run_unless_empty(
+        transaction,
+        EVENT_INSERT,
+        events.len(),
+        &rows.followed_by(&[&repaired]),
+    )
+    .await
 }
 
 pub async fn insert_deliveries(
@@ -128,18 +180,38 @@ pub async fn insert_deliveries(
     deliveries: &[NewDelivery],
     lease: NewLease,
 ) -> Result<()> {
-    let rows = arrays!(deliveries, |new| (new.id, new.webhook, new.event, new.leased, new.sequence));
+    let rows = arrays!(deliveries, |new| (
+        new.id,
+        new.webhook,
+        new.event,
+        new.leased,
+        new.sequence
+    ));
     let params = rows.followed_by(&[&lease.token, &lease.seconds]);
     run_unless_empty(transaction, DELIVERY_INSERT, deliveries.len(), &params).await
 }
 
 /// Stores which inactive webhooks missed which events.
-pub async fn insert_missed(transaction: &impl GenericClient, missed: &[(Uuid, Uuid)]) -> Result<()> {
+pub async fn insert_missed(
+    transaction: &impl GenericClient,
+    missed: &[(Uuid, Uuid)],
+) -> Result<()> {
     let rows = arrays!(missed, |pair| (pair.0, pair.1));
-    run_unless_empty(transaction, MISSED_EVENT_INSERT, missed.len(), &rows.params()).await
+    run_unless_empty(
+        transaction,
+        MISSED_EVENT_INSERT,
+        missed.len(),
+        &rows.params(),
+    )
+    .await
 }
 
-async fn run_unless_empty(client: &impl GenericClient, sql: &str, rows: usize, params: &Params<'_>) -> Result<()> {
+async fn run_unless_empty(
+    client: &impl GenericClient,
+    sql: &str,
+    rows: usize,
+    params: &Params<'_>,
+) -> Result<()> {
     if rows > 0 {
         client.run(sql, params).await?;
     }

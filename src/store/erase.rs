@@ -36,28 +36,67 @@ const fn removal(what: &'static str, sql: &'static str) -> Removal {
 /// By webhook, in this order: a job creates deliveries, and the answer to a delivery creates rows of the log and the hours.
 pub const OF_WEBHOOK: [Removal; 7] = [
     // Found by their recoveries.
-    removal("events that replays skip", include_str!("../../sql/store/erase_exclusions.sql")),
-    removal("recoveries and replays", include_str!("../../sql/store/erase_recoveries.sql")),
-    removal("pending deliveries", include_str!("../../sql/store/erase_deliveries.sql")),
-    removal("entries of the delivery log", include_str!("../../sql/store/erase_attempts.sql")),
-    removal("missed events", include_str!("../../sql/store/erase_missed_events.sql")),
-    removal("hours of statistics", include_str!("../../sql/store/erase_hours.sql")),
-    removal("delivery counters", include_str!("../../sql/store/erase_sequence.sql")),
+    removal(
+        "events that replays skip",
+        include_str!("../../sql/store/erase_exclusions.sql"),
+    ),
+    removal(
+        "recoveries and replays",
+        include_str!("../../sql/store/erase_recoveries.sql"),
+    ),
+    removal(
+        "pending deliveries",
+        include_str!("../../sql/store/erase_deliveries.sql"),
+    ),
+    removal(
+        "entries of the delivery log",
+        include_str!("../../sql/store/erase_attempts.sql"),
+    ),
+    removal(
+        "missed events",
+        include_str!("../../sql/store/erase_missed_events.sql"),
+    ),
+    removal(
+        "hours of statistics",
+        include_str!("../../sql/store/erase_hours.sql"),
+    ),
+    removal(
+        "delivery counters",
+        include_str!("../../sql/store/erase_sequence.sql"),
+    ),
 ];
 /// By user, before the webhooks: afterwards nobody can act as this user.
 pub const ACCESS: [Removal; 2] = [
-    removal("API tokens", include_str!("../../sql/store/erase_tokens.sql")),
-    removal("sessions", include_str!("../../sql/store/erase_sessions.sql")),
+    removal(
+        "API tokens",
+        include_str!("../../sql/store/erase_tokens.sql"),
+    ),
+    removal(
+        "sessions",
+        include_str!("../../sql/store/erase_sessions.sql"),
+    ),
 ];
 /// By user, after the events. The audit records are last: they name the webhooks, which an interrupted erasure needs when it is
 /// repeated.
 pub const RECORDS: [Removal; 5] = [
     // Found by their labels.
-    removal("copies of releases", include_str!("../../sql/store/erase_releases.sql")),
-    removal("copies of labels", include_str!("../../sql/store/erase_labels.sql")),
+    removal(
+        "copies of releases",
+        include_str!("../../sql/store/erase_releases.sql"),
+    ),
+    removal(
+        "copies of labels",
+        include_str!("../../sql/store/erase_labels.sql"),
+    ),
     removal("notices", include_str!("../../sql/store/erase_notices.sql")),
-    removal("responses stored for idempotency keys", include_str!("../../sql/store/erase_answers.sql")),
-    removal("audit records", include_str!("../../sql/store/erase_audit.sql")),
+    removal(
+        "responses stored for idempotency keys",
+        include_str!("../../sql/store/erase_answers.sql"),
+    ),
+    removal(
+        "audit records",
+        include_str!("../../sql/store/erase_audit.sql"),
+    ),
 ];
 
 /// An erasure that the audit log does not have yet. The first transaction that removes rows also records it: an erasure that is killed
@@ -68,7 +107,8 @@ pub type Unrecorded = Option<Uuid>;
 async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
     for _ in 1..MAX_TRIES {
         match transaction().await {
-            Err(StoreError::Query(error)) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {}
+            Err(StoreError::Query(error))
+                if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {}
             result => return result,
         }
     }
@@ -76,11 +116,21 @@ async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'a, Result<T
 }
 
 /// Removes a chunk of the rows of a user or a webhook. Returns how many: zero when none are left.
-pub async fn remove(store: &Store, removal: Removal, of: &(dyn ToSql + Sync), unrecorded: Unrecorded) -> Result<u64> {
+pub async fn remove(
+    store: &Store,
+    removal: Removal,
+    of: &(dyn ToSql + Sync),
+    unrecorded: Unrecorded,
+) -> Result<u64> {
     retry_deadlocks(|| try_remove(store, removal, of, unrecorded).boxed()).await
 }
 
-async fn try_remove(store: &Store, removal: Removal, of: &(dyn ToSql + Sync), unrecorded: Unrecorded) -> Result<u64> {
+async fn try_remove(
+    store: &Store,
+    removal: Removal,
+    of: &(dyn ToSql + Sync),
+    unrecorded: Unrecorded,
+) -> Result<u64> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let removed = transaction.run(removal.sql, &[of, &CHUNK]).await?;
@@ -99,7 +149,10 @@ async fn try_remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorde
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
     let webhooks: Vec<Uuid> = transaction.fetch_all(WEBHOOKS, &[user]).await?;
-    let actor = Actor { user: user.clone(), via: Via::CommandLine };
+    let actor = Actor {
+        user: user.clone(),
+        via: Via::CommandLine,
+    };
     for webhook in &webhooks {
         audit::record(&transaction, &actor, Action::WebhookDeleted, *webhook, &[]).await?;
     }
@@ -131,10 +184,17 @@ impl EventChunk {
 }
 
 /// Reads the next events after `after`, and removes those of the user. Events are not indexed by user.
-pub async fn remove_events(store: &Store, user: &UserId, after: Uuid, unrecorded: Unrecorded) -> Result<EventChunk> {
+pub async fn remove_events(
+    store: &Store,
+    user: &UserId,
+    after: Uuid,
+    unrecorded: Unrecorded,
+) -> Result<EventChunk> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let chunk: EventChunk = transaction.fetch_one(EVENTS, &[user, &after, &CHUNK]).await?;
+    let chunk: EventChunk = transaction
+        .fetch_one(EVENTS, &[user, &after, &CHUNK])
+        .await?;
     record(&transaction, unrecorded.filter(|_| chunk.removed > 0)).await?;
     transaction.commit().await?;
     Ok(chunk)
@@ -142,7 +202,12 @@ pub async fn remove_events(store: &Store, user: &UserId, after: Uuid, unrecorded
 
 /// Records the erasure in the audit log, without the user.
 async fn record(transaction: &Transaction<'_>, erasure: Option<Uuid>) -> Result<()> {
-    let Some(erasure) = erasure else { return Ok(()) };
-    let nobody = Actor { user: UserId("".into()), via: Via::CommandLine };
+    let Some(erasure) = erasure else {
+        return Ok(());
+    };
+    let nobody = Actor {
+        user: UserId("".into()),
+        via: Via::CommandLine,
+    };
     audit::record(transaction, &nobody, Action::UserErased, erasure, &[]).await
 }

@@ -110,7 +110,8 @@ from_row! { PageRow { last, matching, event: event } }
 
 fn event(row: &Row) -> Result<Option<Event>> {
     let id: Option<Uuid> = column(row, "id")?;
-    id.map(|_| super::statement::FromRow::from_row(row)).transpose()
+    id.map(|_| super::statement::FromRow::from_row(row))
+        .transpose()
 }
 
 pub async fn counter(store: &Store) -> Result<Counter> {
@@ -122,18 +123,44 @@ pub async fn counter(store: &Store) -> Result<Counter> {
 /// No event can later appear at or below `next`. The transaction that stores events locks the counter's row until it has committed, and
 /// Postgres makes a transaction visible before it releases its locks: a snapshot that contains an event contains every event with a lower number.
 /// The last page reads the counter in the same snapshot as the events.
-pub async fn page(store: &Store, user: &UserId, filter: &Filter, after: i64, size: PageSize) -> Result<Page> {
+pub async fn page(
+    store: &Store,
+    user: &UserId,
+    filter: &Filter,
+    after: i64,
+    size: PageSize,
+) -> Result<Page> {
     let connection = store.connection().await?;
     let horizon: Option<i64> = match filter.is_empty() {
         true => None,
-        false => connection.fetch_optional(HORIZON, &[user, &after, &(MOST_EXAMINED - 1)]).await?,
+        false => {
+            connection
+                .fetch_optional(HORIZON, &[user, &after, &(MOST_EXAMINED - 1)])
+                .await?
+        }
     };
-    let (limit, bytes) =
-        (i64::try_from(size.events).unwrap_or(i64::MAX), i64::try_from(size.bytes).unwrap_or(i64::MAX));
+    let (limit, bytes) = (
+        i64::try_from(size.events).unwrap_or(i64::MAX),
+        i64::try_from(size.bytes).unwrap_or(i64::MAX),
+    );
     let highest = horizon.unwrap_or(i64::MAX);
-    let rows: Vec<PageRow> =
-        connection.fetch_all(PAGE, &[user, &after, &highest, &filter.names(), &filter.label, &limit, &bytes]).await?;
-    let (matching, last) = rows.first().map_or((0, after), |row| (row.matching.unwrap_or(0), row.last));
+    let rows: Vec<PageRow> = connection
+        .fetch_all(
+            PAGE,
+            &[
+                user,
+                &after,
+                &highest,
+                &filter.names(),
+                &filter.label,
+                &limit,
+                &bytes,
+            ],
+        )
+        .await?;
+    let (matching, last) = rows
+        .first()
+        .map_or((0, after), |row| (row.matching.unwrap_or(0), row.last));
     let events: Vec<Event> = rows.into_iter().filter_map(|row| row.event).collect();
     let is_cut = matching == limit || (events.len() as i64) < matching;
     let next = match (events.last().filter(|_| is_cut), horizon) {
@@ -142,7 +169,11 @@ pub async fn page(store: &Store, user: &UserId, filter: &Filter, after: i64, siz
         // A cursor from before a restore of the store may be higher than the counter.
         (None, None) => last.max(after),
     };
-    Ok(Page { events, next, more: is_cut || horizon.is_some() })
+    Ok(Page {
+        events,
+        next,
+        more: is_cut || horizon.is_some(),
+    })
 }
 
 /// Lists the user's events with numbers below `before`, the newest first. The second value is where the search stopped, if that was early.
@@ -156,11 +187,20 @@ pub async fn newest(
     let connection = store.connection().await?;
     let horizon: Option<i64> = match kind {
         None => None,
-        Some(_) => connection.fetch_optional(NEWEST_HORIZON, &[user, &before, &(MOST_EXAMINED - 1)]).await?,
+        Some(_) => {
+            connection
+                .fetch_optional(NEWEST_HORIZON, &[user, &before, &(MOST_EXAMINED - 1)])
+                .await?
+        }
     };
-    let (lowest, limit) = (horizon.unwrap_or(0), i64::try_from(limit).unwrap_or(i64::MAX));
+    let (lowest, limit) = (
+        horizon.unwrap_or(0),
+        i64::try_from(limit).unwrap_or(i64::MAX),
+    );
     let kind = kind.map(EventKind::as_str);
-    let found = connection.fetch_all(NEWEST, &[user, &before, &lowest, &kind, &limit]).await?;
+    let found = connection
+        .fetch_all(NEWEST, &[user, &before, &lowest, &kind, &limit])
+        .await?;
     Ok((found, horizon))
 }
 
@@ -183,7 +223,9 @@ pub async fn users_with_events(
     limit: i64,
     users: &[&str],
 ) -> Result<NewEvents> {
-    store.fetch_one(USERS, &[&after, &highest, &limit, &users]).await
+    store
+        .fetch_one(USERS, &[&after, &highest, &limit, &users])
+        .await
 }
 
 /// Returns those of the API tokens that are valid.
@@ -223,7 +265,17 @@ pub struct Delivery {
 from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, is_pending, due_at, leased } }
 
 /// Returns those of the event's deliveries to these webhooks of one user that there are. `ids` are their ids.
-pub async fn deliveries(store: &Store, webhooks: &[Uuid], ids: &[Uuid], event: &Event) -> Result<Vec<Delivery>> {
+pub async fn deliveries(
+    store: &Store,
+    webhooks: &[Uuid],
+    ids: &[Uuid],
+    event: &Event,
+) -> Result<Vec<Delivery>> {
     let lowest = lowest_id_at(event.occurred_at.as_millisecond() - ID_TOLERANCE_MS);
-    store.fetch_all(DELIVERIES, &[&webhooks, &ids, &event.id, &lowest, &MOST_ATTEMPTS]).await
+    store
+        .fetch_all(
+            DELIVERIES,
+            &[&webhooks, &ids, &event.id, &lowest, &MOST_ATTEMPTS],
+        )
+        .await
 }

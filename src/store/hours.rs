@@ -41,14 +41,16 @@ pub struct Hour {
 impl Counts {
     /// Adds up the counts of several hours.
     pub fn sum<'a>(hours: impl IntoIterator<Item = &'a Hour>) -> Counts {
-        hours.into_iter().fold(Counts::default(), |mut sum, Hour { counts, .. }| {
-            sum.delivered += counts.delivered;
-            sum.failed += counts.failed;
-            sum.permanently_failed += counts.permanently_failed;
-            sum.cancelled += counts.cancelled;
-            sum.durations.merge(&counts.durations);
-            sum
-        })
+        hours
+            .into_iter()
+            .fold(Counts::default(), |mut sum, Hour { counts, .. }| {
+                sum.delivered += counts.delivered;
+                sum.failed += counts.failed;
+                sum.permanently_failed += counts.permanently_failed;
+                sum.cancelled += counts.cancelled;
+                sum.durations.merge(&counts.durations);
+                sum
+            })
     }
 
     /// Returns the number of attempts, which cancellations are not.
@@ -87,11 +89,18 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
     if hours.is_empty() {
         return Ok(());
     }
-    let number = |count: fn(&Counts) -> u64| -> Vec<i64> { hours.values().map(|hour| count(hour) as i64).collect() };
+    let number = |count: fn(&Counts) -> u64| -> Vec<i64> {
+        hours.values().map(|hour| count(hour) as i64).collect()
+    };
     let webhooks: Vec<Uuid> = hours.keys().map(|(webhook, _)| *webhook).collect();
-    let begins: Vec<Timestamp> =
-        hours.keys().map(|(_, hour)| Timestamp::from_second(hour * SECONDS).unwrap_or(Timestamp::UNIX_EPOCH)).collect();
-    let durations: Vec<i32> = hours.values().flat_map(|hour| hour.durations.counts()).collect();
+    let begins: Vec<Timestamp> = hours
+        .keys()
+        .map(|(_, hour)| Timestamp::from_second(hour * SECONDS).unwrap_or(Timestamp::UNIX_EPOCH))
+        .collect();
+    let durations: Vec<i32> = hours
+        .values()
+        .flat_map(|hour| hour.durations.counts())
+        .collect();
     let statement = transaction.prepare_cached(ADD).await?;
     transaction
         .execute(
@@ -115,13 +124,20 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
 pub async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: u64) -> Result<()> {
     if count > 0 {
         let statement = transaction.prepare_cached(CANCEL).await?;
-        transaction.execute(&statement, &[&webhook, &(count as i64)]).await?;
+        transaction
+            .execute(&statement, &[&webhook, &(count as i64)])
+            .await?;
     }
     Ok(())
 }
 
 /// Lists the webhook's hours from `since` on, oldest first. None if the user has no such webhook.
-pub async fn list(store: &Store, user: &UserId, webhook: Uuid, since: Timestamp) -> Result<Option<Vec<Hour>>> {
+pub async fn list(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    since: Timestamp,
+) -> Result<Option<Vec<Hour>>> {
     // The statement returns one row without an hour for a webhook without hours.
     let rows: Vec<Option<Hour>> = store.fetch_all(LIST, &[user, &webhook, &since]).await?;
     Ok((!rows.is_empty()).then(|| rows.into_iter().flatten().collect()))
@@ -148,13 +164,22 @@ from_row! { Counts { delivered, failed, permanently_failed, cancelled, durations
 
 fn durations(row: &Row) -> Result<Durations> {
     let mut durations = Durations::default();
-    durations.add_counts(column::<Option<Vec<i32>>>(row, "durations")?.as_deref().unwrap_or_default());
+    durations.add_counts(
+        column::<Option<Vec<i32>>>(row, "durations")?
+            .as_deref()
+            .unwrap_or_default(),
+    );
     Ok(durations)
 }
 
 impl FromRow for Option<Hour> {
     fn from_row(row: &Row) -> Result<Self> {
-        let Some(begins_at) = column(row, "hour")? else { return Ok(None) };
-        Ok(Some(Hour { begins_at, counts: Counts::from_row(row)? }))
+        let Some(begins_at) = column(row, "hour")? else {
+            return Ok(None);
+        };
+        Ok(Some(Hour {
+            begins_at,
+            counts: Counts::from_row(row)?,
+        }))
     }
 }

@@ -50,7 +50,17 @@ pub async fn claim(
 ) -> Result<bool> {
     let (key_hash, fingerprint) = (&key_hash[..], &fingerprint[..]);
     let claimed: Option<Uuid> = store
-        .fetch_optional(CLAIM, &[&id, user, &key_hash, &fingerprint, &hold.as_secs_f64(), &MOST_OF_A_USER])
+        .fetch_optional(
+            CLAIM,
+            &[
+                &id,
+                user,
+                &key_hash,
+                &fingerprint,
+                &hold.as_secs_f64(),
+                &MOST_OF_A_USER,
+            ],
+        )
         .await?;
     Ok(claimed.is_some())
 }
@@ -66,7 +76,10 @@ pub async fn is_full(store: &Store, user: &UserId) -> Result<bool> {
 
 /// Stores the response of the claim `id`.
 pub async fn store_response(store: &Store, id: Uuid, response: &Sealed) -> Result<()> {
-    store.run(KEEP, &[&id, &response.bytes, &response.key_id]).await.map(drop)
+    store
+        .run(KEEP, &[&id, &response.bytes, &response.key_id])
+        .await
+        .map(drop)
 }
 
 pub async fn release(store: &Store, id: Uuid) -> Result<()> {

@@ -37,7 +37,15 @@ pub struct Job {
     pub finished_at: Option<Timestamp>,
 }
 
-from_row!(Job { id, kind, state, done, total, created_at, finished_at });
+from_row!(Job {
+    id,
+    kind,
+    state,
+    done,
+    total,
+    created_at,
+    finished_at
+});
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
@@ -49,7 +57,12 @@ pub enum JobState {
 }
 
 impl JobState {
-    pub const ALL: [JobState; 4] = [JobState::Queued, JobState::Running, JobState::Finished, JobState::Cancelled];
+    pub const ALL: [JobState; 4] = [
+        JobState::Queued,
+        JobState::Running,
+        JobState::Finished,
+        JobState::Cancelled,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -70,26 +83,39 @@ impl Column for JobState {
 
     fn from_stored(stored: String) -> std::result::Result<JobState, String> {
         let mut states = JobState::ALL.into_iter();
-        states.find(|state| state.as_str() == stored).ok_or_else(|| format!("unknown state {stored}"))
+        states
+            .find(|state| state.as_str() == stored)
+            .ok_or_else(|| format!("unknown state {stored}"))
     }
 }
 
 /// Lists the webhook's jobs, newest first, starting after the job `before`.
-pub async fn list(store: &Store, user: &UserId, webhook: Uuid, before: Option<Uuid>, limit: usize) -> Result<Vec<Job>> {
+pub async fn list(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    before: Option<Uuid>,
+    limit: usize,
+) -> Result<Vec<Job>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    store.fetch_all(LIST, &[user, &webhook, &None::<Uuid>, &before, &limit]).await
+    store
+        .fetch_all(LIST, &[user, &webhook, &None::<Uuid>, &before, &limit])
+        .await
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, job: Uuid) -> Result<Option<Job>> {
-    store.fetch_optional(LIST, &[user, &webhook, &job, &None::<Uuid>, &1_i64]).await
+    store
+        .fetch_optional(LIST, &[user, &webhook, &job, &None::<Uuid>, &1_i64])
+        .await
 }
 
 /// Cancels a job that has not ended. The deliveries that it has created remain. Returns false if there is no such job.
 pub async fn cancel(store: &Store, actor: &Actor, webhook: Uuid, job: Uuid) -> Result<bool> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let found: Option<Job> =
-        transaction.fetch_optional(LIST, &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64]).await?;
+    let found: Option<Job> = transaction
+        .fetch_optional(LIST, &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64])
+        .await?;
     if found.is_none() {
         return Ok(false);
     }

@@ -30,7 +30,10 @@ pub struct Replaced {
     pub previous_expires_at: Option<Timestamp>,
 }
 
-from_row!(Replaced { public_key, previous_expires_at });
+from_row!(Replaced {
+    public_key,
+    previous_expires_at
+});
 
 /// A key that verifies signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,21 +48,32 @@ from_row!(PublicKey { webhook = "id", key = "public_key", expires_at });
 
 /// Reads the keys that sign besides the secret.
 pub(super) fn sealed_keys(row: &Row) -> Result<SealedKeys> {
-    let previous =
-        match (sealed(row, "previous_secret", "previous_secret_key_id")?, column(row, "previous_expires_at")?) {
-            (Some(secret), Some(expires_at)) => {
-                let private = sealed(row, "previous_private_key", "previous_private_key_key_id")?;
-                Some(PreviousKeys { secret, private, expires_at })
-            }
-            _ => None,
-        };
-    Ok(SealedKeys { private: sealed(row, "private_key", "private_key_key_id")?, previous })
+    let previous = match (
+        sealed(row, "previous_secret", "previous_secret_key_id")?,
+        column(row, "previous_expires_at")?,
+    ) {
+        (Some(secret), Some(expires_at)) => {
+            let private = sealed(row, "previous_private_key", "previous_private_key_key_id")?;
+            Some(PreviousKeys {
+                secret,
+                private,
+                expires_at,
+            })
+        }
+        _ => None,
+    };
+    Ok(SealedKeys {
+        private: sealed(row, "private_key", "private_key_key_id")?,
+        previous,
+    })
 }
 
 /// Reads an encrypted value from two columns. None if they are null.
 pub(super) fn sealed(row: &Row, bytes: &str, key_id: &str) -> Result<Option<Sealed>> {
     let (bytes, key_id): (Option<_>, Option<_>) = (column(row, bytes)?, column(row, key_id)?);
-    Ok(bytes.zip(key_id).map(|(bytes, key_id)| Sealed { bytes, key_id }))
+    Ok(bytes
+        .zip(key_id)
+        .map(|(bytes, key_id)| Sealed { bytes, key_id }))
 }
 
 /// Replaces the webhook's secret, and its key pair if it has one. The old ones sign for `overlap` longer, unless it is zero. Returns
@@ -77,11 +91,34 @@ pub async fn replace(
     let (user, public, seconds) = (&actor.user, &pair.public[..], overlap.as_secs_f64());
     let Sealed { key_id, bytes } = &pair.private;
     let replaced: Option<Replaced> = transaction
-        .fetch_optional(SET_SECRET, &[user, &webhook, &secret.bytes, &secret.key_id, bytes, key_id, &public, &seconds])
+        .fetch_optional(
+            SET_SECRET,
+            &[
+                user,
+                &webhook,
+                &secret.bytes,
+                &secret.key_id,
+                bytes,
+                key_id,
+                &public,
+                &seconds,
+            ],
+        )
         .await?;
     if let Some(replaced) = &replaced {
-        let changed: &[&str] = if replaced.public_key.is_some() { &["secret", "public_key"] } else { &["secret"] };
-        audit::record(&transaction, actor, Action::SecretRegenerated, webhook, changed).await?;
+        let changed: &[&str] = if replaced.public_key.is_some() {
+            &["secret", "public_key"]
+        } else {
+            &["secret"]
+        };
+        audit::record(
+            &transaction,
+            actor,
+            Action::SecretRegenerated,
+            webhook,
+            changed,
+        )
+        .await?;
         transaction.commit().await?;
     }
     Ok(replaced)
@@ -94,5 +131,7 @@ pub async fn remove_expired(store: &Store) -> Result<u64> {
 
 /// Returns at most `limit` public keys of all webhooks, in the order of the keys.
 pub async fn public_keys(store: &Store, limit: usize) -> Result<Vec<PublicKey>> {
-    store.fetch_all(PUBLIC_KEYS, &[&i64::try_from(limit).unwrap_or(i64::MAX)]).await
+    store
+        .fetch_all(PUBLIC_KEYS, &[&i64::try_from(limit).unwrap_or(i64::MAX)])
+        .await
 }

@@ -14,14 +14,24 @@ pub(super) const LEDGER_PUT: &str = include_str!("../../sql/store/ledger_put.sql
 from_row!(LedgerRow { id = "row_id", state: |row: &tokio_postgres::Row| Ok::<_, super::StoreError>(State::stored(row.try_get("state")?)) });
 
 /// Applies changes of watched rows, in the transaction that stores their events.
-pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerChanges) -> Result<()> {
+pub async fn change_ledger(
+    transaction: &impl GenericClient,
+    changes: &LedgerChanges,
+) -> Result<()> {
     let emptied: Vec<i16> = changes.emptied().filter_map(relation).collect();
     if !emptied.is_empty() {
-        transaction.run(include_str!("../../sql/store/ledger_empty.sql"), &[&emptied]).await?;
+        transaction
+            .run(
+                include_str!("../../sql/store/ledger_empty.sql"),
+                &[&emptied],
+            )
+            .await?;
     }
     let (mut removed, mut put) = (Vec::new(), Vec::new());
     for (table, id, state) in changes.rows() {
-        let Some(number) = relation(table) else { continue };
+        let Some(number) = relation(table) else {
+            continue;
+        };
         match state {
             Some(state) => put.push((number, id, state.as_str())),
             None => removed.push((number, id)),
@@ -29,7 +39,12 @@ pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerCha
     }
     if !removed.is_empty() {
         let rows = arrays!(removed, |row| (row.0, row.1));
-        transaction.run(include_str!("../../sql/store/ledger_remove.sql"), &rows.params()).await?;
+        transaction
+            .run(
+                include_str!("../../sql/store/ledger_remove.sql"),
+                &rows.params(),
+            )
+            .await?;
     }
     if !put.is_empty() {
         // In the index's order: neighbouring rows are written together.
@@ -42,21 +57,32 @@ pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerCha
 
 /// Deletes the ledger.
 pub async fn forget_ledger(transaction: &impl GenericClient) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/ledger_forget.sql"), &[]).await?;
+    transaction
+        .run(include_str!("../../sql/store/ledger_forget.sql"), &[])
+        .await?;
     Ok(())
 }
 
 /// Notes that the ledger has every row of every watched table.
 pub async fn mark_ledger_complete(transaction: &impl GenericClient) -> Result<()> {
     let relations: Vec<i16> = tables().filter_map(relation).collect();
-    transaction.run(include_str!("../../sql/store/ledger_mark_complete.sql"), &[&relations]).await?;
+    transaction
+        .run(
+            include_str!("../../sql/store/ledger_mark_complete.sql"),
+            &[&relations],
+        )
+        .await?;
     Ok(())
 }
 
 /// Returns the tables of which the ledger has every row.
 pub async fn complete_tables(transaction: &impl GenericClient) -> Result<HashSet<Table>> {
-    let numbers: Vec<i16> = transaction.fetch_all(include_str!("../../sql/store/ledger_complete.sql"), &[]).await?;
-    Ok(tables().filter(|table| relation(*table).is_some_and(|number| numbers.contains(&number))).collect())
+    let numbers: Vec<i16> = transaction
+        .fetch_all(include_str!("../../sql/store/ledger_complete.sql"), &[])
+        .await?;
+    Ok(tables()
+        .filter(|table| relation(*table).is_some_and(|number| numbers.contains(&number)))
+        .collect())
 }
 
 /// Returns the next `limit` rows of the ledger by id, after the row `after` or from the first one.
@@ -69,5 +95,7 @@ pub async fn ledger_page(
     // No row of the platform has the lowest possible id.
     let after = after.unwrap_or(i64::MIN);
     let sql = include_str!("../../sql/store/ledger_page.sql");
-    transaction.fetch_all(sql, &[&relation(table), &after, &limit]).await
+    transaction
+        .fetch_all(sql, &[&relation(table), &after, &limit])
+        .await
 }

@@ -61,7 +61,8 @@ from_row! {
 }
 
 fn error(row: &Row) -> Result<Option<(String, String)>> {
-    let (kind, message): (Option<String>, Option<String>) = (column(row, "error_kind")?, column(row, "error_message")?);
+    let (kind, message): (Option<String>, Option<String>) =
+        (column(row, "error_kind")?, column(row, "error_message")?);
     Ok(kind.map(|kind| (kind, message.unwrap_or_default())))
 }
 
@@ -97,8 +98,13 @@ pub struct EventData {
 }
 
 fn event_data(row: &Row) -> Result<Option<EventData>> {
-    let (occurred_at, data) = (column::<Option<_>>(row, "occurred_at")?, column::<Option<_>>(row, "data")?);
-    Ok(occurred_at.zip(data).map(|(occurred_at, data)| EventData { occurred_at, data }))
+    let (occurred_at, data) = (
+        column::<Option<_>>(row, "occurred_at")?,
+        column::<Option<_>>(row, "data")?,
+    );
+    Ok(occurred_at
+        .zip(data)
+        .map(|(occurred_at, data)| EventData { occurred_at, data }))
 }
 
 /// The responses whose status has the same first digit, or the attempts without a response.
@@ -111,7 +117,10 @@ impl StatusClass {
 
     /// Parses a class by its name.
     pub fn named(name: &str) -> Option<StatusClass> {
-        StatusClass::NAMES.iter().position(|class| *class == name).map(|digit| StatusClass(digit as i16))
+        StatusClass::NAMES
+            .iter()
+            .position(|class| *class == name)
+            .map(|digit| StatusClass(digit as i16))
     }
 }
 
@@ -130,8 +139,18 @@ pub struct Filter {
 impl Filter {
     /// Whether every entry matches. Then a page examines no more entries than it lists.
     pub fn is_empty(&self) -> bool {
-        let Filter { event, outcome, since, until, status } = self;
-        event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status.is_none()
+        let Filter {
+            event,
+            outcome,
+            since,
+            until,
+            status,
+        } = self;
+        event.is_none()
+            && outcome.is_none()
+            && since.is_none()
+            && until.is_none()
+            && status.is_none()
     }
 }
 
@@ -163,25 +182,55 @@ pub async fn list(
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Matches> {
-    let Filter { event, outcome, since, until, status } = filter;
-    let oldest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
-    let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
+    let Filter {
+        event,
+        outcome,
+        since,
+        until,
+        status,
+    } = filter;
+    let oldest = since.map_or(Uuid::nil(), |since| {
+        lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS)
+    });
+    let latest = until.map_or(Uuid::max(), |until| {
+        lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS)
+    });
     let (event, outcome) = (event.map(EventKind::as_str), outcome.map(Outcome::as_str));
     let status = status.map(|class| class.0);
-    let (mut found, mut below, mut examined) = (Matches::default(), before.unwrap_or(Uuid::max()).min(latest), 0);
+    let (mut found, mut below, mut examined) = (
+        Matches::default(),
+        before.unwrap_or(Uuid::max()).min(latest),
+        0,
+    );
     // First the newest day, because a statement on all days is slower to plan than to execute.
     let mut lowest = oldest.max(first_id_of_day(below));
     loop {
         let started = Instant::now();
         let wanted = limit - found.entries.len();
-        let at_once = if filter.is_empty() { wanted } else { EXAMINED_AT_ONCE };
-        let (most, returned) = (i64::try_from(at_once).unwrap_or(i64::MAX), i64::try_from(wanted).unwrap_or(i64::MAX));
-        let params: [&(dyn ToSql + Sync); 11] =
-            [user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most, &returned];
+        let at_once = if filter.is_empty() {
+            wanted
+        } else {
+            EXAMINED_AT_ONCE
+        };
+        let (most, returned) = (
+            i64::try_from(at_once).unwrap_or(i64::MAX),
+            i64::try_from(wanted).unwrap_or(i64::MAX),
+        );
+        let params: [&(dyn ToSql + Sync); 11] = [
+            user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most,
+            &returned,
+        ];
         // The connection is not held between the statements, so that searches take turns with other requests.
         let rows: Vec<Examined> = store.fetch_all(LIST, &params).await?;
-        let last = rows.last().filter(|row| row.is_last).map(|row| row.entry.id);
-        found.entries.extend(rows.into_iter().filter(|row| row.is_match).map(|row| row.entry));
+        let last = rows
+            .last()
+            .filter(|row| row.is_last)
+            .map(|row| row.entry.id);
+        found.entries.extend(
+            rows.into_iter()
+                .filter(|row| row.is_match)
+                .map(|row| row.entry),
+        );
         if found.entries.len() >= limit {
             return Ok(found);
         }
@@ -214,7 +263,17 @@ pub async fn errors(
     since: Timestamp,
     limit: i64,
 ) -> Result<Vec<(String, i64)>> {
-    store.fetch_all(ERRORS, &[user, &webhook, &lowest_id_at(since.as_millisecond()), &limit]).await
+    store
+        .fetch_all(
+            ERRORS,
+            &[
+                user,
+                &webhook,
+                &lowest_id_at(since.as_millisecond()),
+                &limit,
+            ],
+        )
+        .await
 }
 
 /// The next attempt of a delivery.
@@ -234,8 +293,15 @@ fn due_at(row: &Row) -> Result<Option<Timestamp>> {
 }
 
 /// Returns the next attempt of a delivery. None if it has ended.
-pub async fn pending(store: &Store, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
-    store.fetch_optional(PENDING, &[user, &webhook, &delivery]).await
+pub async fn pending(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    delivery: Uuid,
+) -> Result<Option<Pending>> {
+    store
+        .fetch_optional(PENDING, &[user, &webhook, &delivery])
+        .await
 }
 
 /// Inserts the event of a test, so that its log entry can show the request, and records who tested the webhook.
@@ -250,14 +316,21 @@ pub async fn insert_test_event(
 ) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    transaction.run(INSERT_TEST_EVENT, &[&id, &actor.user, &kind.as_str(), &occurred_at, &data]).await?;
+    transaction
+        .run(
+            INSERT_TEST_EVENT,
+            &[&id, &actor.user, &kind.as_str(), &occurred_at, &data],
+        )
+        .await?;
     audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
     Ok(transaction.commit().await?)
 }
 
 /// Returns the lowest UUIDv7 of the UTC day of an id, or of today if the id is of a later time.
 fn first_id_of_day(id: Uuid) -> Uuid {
-    let millis = i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX).min(Timestamp::now().as_millisecond());
+    let millis = i64::try_from(id.as_u128() >> 80)
+        .unwrap_or(i64::MAX)
+        .min(Timestamp::now().as_millisecond());
     lowest_id_at(start_of_day(millis))
 }
 

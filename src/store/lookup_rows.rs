@@ -15,45 +15,70 @@ const PUT: &str = include_str!("../../sql/store/lookup_row_put.sql");
 impl Store {
     /// Returns the tables whose rows the store has, by number, with the mapping by which they were read.
     pub async fn lookup_tables(&self) -> Result<HashMap<i16, String>> {
-        let tables: Vec<(i16, String)> =
-            self.fetch_all(include_str!("../../sql/store/lookup_table_list.sql"), &[]).await?;
+        let tables: Vec<(i16, String)> = self
+            .fetch_all(include_str!("../../sql/store/lookup_table_list.sql"), &[])
+            .await?;
         Ok(tables.into_iter().collect())
     }
 
     /// Notes that the rows of these tables no longer follow the stream.
     pub async fn forget_lookup_tables(&self, tables: &[i16]) -> Result<()> {
-        self.run(include_str!("../../sql/store/lookup_table_remove.sql"), &[&tables]).await?;
+        self.run(
+            include_str!("../../sql/store/lookup_table_remove.sql"),
+            &[&tables],
+        )
+        .await?;
         Ok(())
     }
 
     /// Returns the rows of `table` with these ids.
     pub async fn lookup_rows(&self, table: Table, ids: &[i64]) -> Result<Vec<LedgerRow>> {
-        self.fetch_all(LOOKUP_ROW_LIST, &[&table.number(), &ids]).await
+        self.fetch_all(LOOKUP_ROW_LIST, &[&table.number(), &ids])
+            .await
     }
 
     /// Returns the transcoded files of these transcoder queue entries.
     pub async fn files_of(&self, entries: &[i64]) -> Result<Vec<LedgerRow>> {
         let table = Table::TranscoderQueueFile.number();
-        self.fetch_all(include_str!("../../sql/store/lookup_row_children.sql"), &[&table, &entries]).await
+        self.fetch_all(
+            include_str!("../../sql/store/lookup_row_children.sql"),
+            &[&table, &entries],
+        )
+        .await
     }
 }
 
 /// Applies changes of looked-up rows, in the transaction that stores the events of the same changes.
-pub async fn change_lookup_rows(transaction: &impl GenericClient, changes: &LedgerChanges) -> Result<()> {
+pub async fn change_lookup_rows(
+    transaction: &impl GenericClient,
+    changes: &LedgerChanges,
+) -> Result<()> {
     let emptied: Vec<i16> = changes.emptied().filter_map(Table::number).collect();
     if !emptied.is_empty() {
-        transaction.run(include_str!("../../sql/store/lookup_row_empty.sql"), &[&emptied]).await?;
+        transaction
+            .run(
+                include_str!("../../sql/store/lookup_row_empty.sql"),
+                &[&emptied],
+            )
+            .await?;
     }
 
     let mut removed = Vec::new();
     let mut put = Vec::new();
     for (table, id, state) in changes.rows() {
-        let Some(number) = table.number() else { continue };
+        let Some(number) = table.number() else {
+            continue;
+        };
         match state {
             Some(state) => {
                 let is_file = table == Table::TranscoderQueueFile;
-                let row = if is_file { state.looked_up_row(table, id) } else { None };
-                let parent = row.and_then(|row| row.int(transcoder_queue_file::transcoder_queue_id));
+                let row = if is_file {
+                    state.looked_up_row(table, id)
+                } else {
+                    None
+                };
+                let parent =
+                    row.and_then(|row| row.int(transcoder_queue_file::transcoder_queue_id));
                 put.push((number, id, state.as_str(), parent));
             }
             None => removed.push((number, id)),
@@ -62,7 +87,12 @@ pub async fn change_lookup_rows(transaction: &impl GenericClient, changes: &Ledg
 
     if !removed.is_empty() {
         let rows = arrays!(removed, |row| (row.0, row.1));
-        transaction.run(include_str!("../../sql/store/lookup_row_remove.sql"), &rows.params()).await?;
+        transaction
+            .run(
+                include_str!("../../sql/store/lookup_row_remove.sql"),
+                &rows.params(),
+            )
+            .await?;
     }
     if !put.is_empty() {
         // In the index's order: neighbouring rows are written together.
@@ -75,12 +105,23 @@ pub async fn change_lookup_rows(transaction: &impl GenericClient, changes: &Ledg
 
 /// Deletes all looked-up rows.
 pub async fn forget_lookup_rows(transaction: &impl GenericClient) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/lookup_row_forget.sql"), &[]).await?;
+    transaction
+        .run(include_str!("../../sql/store/lookup_row_forget.sql"), &[])
+        .await?;
     Ok(())
 }
 
 /// Notes that the store has every row of `table`, read by `mapping`.
-pub async fn mark_lookup_table(transaction: &impl GenericClient, table: Table, mapping: &str) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/lookup_table_put.sql"), &[&table.number(), &mapping]).await?;
+pub async fn mark_lookup_table(
+    transaction: &impl GenericClient,
+    table: Table,
+    mapping: &str,
+) -> Result<()> {
+    transaction
+        .run(
+            include_str!("../../sql/store/lookup_table_put.sql"),
+            &[&table.number(), &mapping],
+        )
+        .await?;
     Ok(())
 }

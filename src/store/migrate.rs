@@ -27,10 +27,18 @@ static LATER: OnceLock<Vec<Migration>> = OnceLock::new();
 #[doc(hidden)]
 pub fn add_later(migrations: &[(&str, &str)]) {
     let own = embedded::migrations::runner();
-    let newest = own.get_migrations().iter().map(Migration::version).max().unwrap_or(0);
-    let later = (newest + 1..).zip(migrations).map(|(version, (name, statements))| {
-        Migration::unapplied(&format!("V{version}__{name}"), statements).expect("a migration's name")
-    });
+    let newest = own
+        .get_migrations()
+        .iter()
+        .map(Migration::version)
+        .max()
+        .unwrap_or(0);
+    let later = (newest + 1..)
+        .zip(migrations)
+        .map(|(version, (name, statements))| {
+            Migration::unapplied(&format!("V{version}__{name}"), statements)
+                .expect("a migration's name")
+        });
     LATER.set(later.collect()).expect("it is called once");
 }
 
@@ -95,10 +103,17 @@ impl Schema {
         let (problem, fix) = match self {
             Schema::Same | Schema::Newer { .. } => return None,
             Schema::Missing => ("the store has no schema yet".to_owned(), SET_UP),
-            Schema::Older { found, known } => {
-                (format!("the store's schema is at version {found}, this build needs version {known}"), SET_UP)
-            }
-            Schema::TooNew { found, known, needs } => (
+            Schema::Older { found, known } => (
+                format!(
+                    "the store's schema is at version {found}, this build needs version {known}"
+                ),
+                SET_UP,
+            ),
+            Schema::TooNew {
+                found,
+                known,
+                needs,
+            } => (
                 format!(
                     "the store's schema is at version {found}, which builds that know version {needs} or later can work \
                      with; this one knows {known}"
@@ -112,10 +127,20 @@ impl Schema {
     fn of(applied: &[Migration], own: &[Migration]) -> Schema {
         let newest = |migrations: &[Migration]| migrations.iter().map(Migration::version).max();
         let known = newest(own).unwrap_or(0);
-        let Some(found) = newest(applied) else { return Schema::Missing };
-        let needs = applied.iter().filter_map(|migration| needs(migration.name())).max().unwrap_or(0);
+        let Some(found) = newest(applied) else {
+            return Schema::Missing;
+        };
+        let needs = applied
+            .iter()
+            .filter_map(|migration| needs(migration.name()))
+            .max()
+            .unwrap_or(0);
         match found.cmp(&known) {
-            _ if needs > known => Schema::TooNew { found, known, needs },
+            _ if needs > known => Schema::TooNew {
+                found,
+                known,
+                needs,
+            },
             std::cmp::Ordering::Less => Schema::Older { found, known },
             std::cmp::Ordering::Equal => Schema::Same,
             std::cmp::Ordering::Greater => Schema::Newer { found, known },
@@ -132,8 +157,13 @@ fn needs(name: &str) -> Option<i32> {
 /// Compares the store's schema with this build's migrations.
 pub async fn schema(url: &str) -> Result<Schema> {
     let mut client = postgres::connect(url).await?;
-    client.batch_execute("set search_path = walhook, pg_catalog").await?;
-    Ok(Schema::of(&applied(&mut client).await?, runner().get_migrations()))
+    client
+        .batch_execute("set search_path = walhook, pg_catalog")
+        .await?;
+    Ok(Schema::of(
+        &applied(&mut client).await?,
+        runner().get_migrations(),
+    ))
 }
 
 /// Returns why this build cannot work on the store, if it cannot.
@@ -149,19 +179,27 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let lock = format!("set lock_timeout = '{TURN_TIMEOUT}'; select pg_advisory_lock({LOCK})");
     client.batch_execute(&lock).await?;
     let schema = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
-    client.batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'")).await?;
+    client
+        .batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'"))
+        .await?;
     failpoint!("schema_created_tables_not_created")?;
     let (applied, runner) = (applied(&mut client).await?, runner());
     let own = runner.get_migrations();
     match Schema::of(&applied, own) {
         // If this build's migrations are not among the applied ones, the histories differ: the runner returns an error that says how.
-        Schema::Newer { found, known } if own.iter().all(|migration| applied.contains(migration)) => {
-            tracing::info!(found, known, "a later build has migrated the store's schema; nothing to do");
+        Schema::Newer { found, known }
+            if own.iter().all(|migration| applied.contains(migration)) =>
+        {
+            tracing::info!(
+                found,
+                known,
+                "a later build has migrated the store's schema; nothing to do"
+            );
             Ok(Vec::new())
         }
-        schema @ Schema::TooNew { .. } => {
-            Err(StoreError::Migration(schema.incompatibility().expect("it is too new").to_string()))
-        }
+        schema @ Schema::TooNew { .. } => Err(StoreError::Migration(
+            schema.incompatibility().expect("it is too new").to_string(),
+        )),
         _ => run(own, &applied, &mut client).await,
     }
 }
@@ -171,16 +209,24 @@ pub const ENCODING_FIX: &str =
     "create another database with `encoding 'UTF8' template template0` and name it in store.url";
 
 async fn accept_encoding(client: &Client) -> Result<()> {
-    let encoding: String = client.query_one("select current_setting('server_encoding')", &[]).await?.get(0);
+    let encoding: String = client
+        .query_one("select current_setting('server_encoding')", &[])
+        .await?
+        .get(0);
     match encoding.as_str() {
         "UTF8" => Ok(()),
-        _ => Err(StoreError::Migration(format!("the database has the encoding {encoding}: {ENCODING_FIX}"))),
+        _ => Err(StoreError::Migration(format!(
+            "the database has the encoding {encoding}: {ENCODING_FIX}"
+        ))),
     }
 }
 
 /// Applies the migrations that are missing, each in its own transaction: if one fails, those before it stay applied.
 async fn run(own: &[Migration], applied: &[Migration], client: &mut Client) -> Result<Vec<String>> {
-    let missing = own.iter().filter(|migration| !applied.contains(migration)).map(Migration::version);
+    let missing = own
+        .iter()
+        .filter(|migration| !applied.contains(migration))
+        .map(Migration::version);
     let missing: BTreeSet<i32> = missing.collect();
     let started = Instant::now();
     for version in &missing {
@@ -190,11 +236,19 @@ async fn run(own: &[Migration], applied: &[Migration], client: &mut Client) -> R
     // Applies nothing, and fails if the histories differ.
     run_to(Target::Latest, own, client, started).await?;
     failpoint!("migrations_applied_not_reported")?;
-    Ok(missing.iter().map(|version| format!("V{version}")).collect())
+    Ok(missing
+        .iter()
+        .map(|version| format!("V{version}"))
+        .collect())
 }
 
 /// Applies the migrations up to `target`. Retries one that gets no lock.
-async fn run_to(target: Target, own: &[Migration], client: &mut Client, started: Instant) -> Result<()> {
+async fn run_to(
+    target: Target,
+    own: &[Migration],
+    client: &mut Client,
+    started: Instant,
+) -> Result<()> {
     let runner = Runner::new(own).set_target(target);
     while let Err(error) = runner.run_async(client).await {
         if !is_lock_timeout(&error) || started.elapsed() > MAX_DURATION {
@@ -208,7 +262,12 @@ async fn run_to(target: Target, own: &[Migration], client: &mut Client, started:
 
 /// Returns the migrations that were applied to the store. Empty before the first.
 async fn applied(client: &mut Client) -> Result<Vec<Migration>> {
-    let history = client.query_one("select to_regclass('walhook.refinery_schema_history') is not null", &[]).await?;
+    let history = client
+        .query_one(
+            "select to_regclass('walhook.refinery_schema_history') is not null",
+            &[],
+        )
+        .await?;
     if !history.get::<_, bool>(0) {
         return Ok(Vec::new());
     }
@@ -221,12 +280,15 @@ fn causes(error: &refinery::Error) -> impl Iterator<Item = &(dyn Error + 'static
 }
 
 fn is_lock_timeout(error: &refinery::Error) -> bool {
-    let mut databases = causes(error).filter_map(|cause| cause.downcast_ref::<tokio_postgres::Error>());
+    let mut databases =
+        causes(error).filter_map(|cause| cause.downcast_ref::<tokio_postgres::Error>());
     databases.any(|error| error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
 }
 
 fn describe(error: &refinery::Error) -> String {
-    causes(error).fold(error.to_string(), |text, cause| match cause.downcast_ref::<tokio_postgres::Error>() {
+    causes(error).fold(error.to_string(), |text, cause| match cause
+        .downcast_ref::<tokio_postgres::Error>()
+    {
         Some(error) => format!("{text}: {}", postgres::describe(error)),
         None => format!("{text}: {cause}"),
     })
@@ -237,21 +299,41 @@ mod tests {
     use super::*;
 
     fn history(names: &[&str]) -> Vec<Migration> {
-        names.iter().map(|name| Migration::unapplied(name, "select 1").expect("a migration's name")).collect()
+        names
+            .iter()
+            .map(|name| Migration::unapplied(name, "select 1").expect("a migration's name"))
+            .collect()
     }
 
     #[test]
     fn a_build_works_on_a_newer_schema_until_something_it_uses_is_removed() {
         let own = history(&["V1__store", "V2__hours"]);
         assert_eq!(Schema::of(&[], &own), Schema::Missing);
-        assert_eq!(Schema::of(&own[..1], &own), Schema::Older { found: 1, known: 2 });
+        assert_eq!(
+            Schema::of(&own[..1], &own),
+            Schema::Older { found: 1, known: 2 }
+        );
         assert_eq!(Schema::of(&own, &own), Schema::Same);
-        let mut later = history(&["V1__store", "V2__hours", "V4__more", "V5__drop_hours_needs_2"]);
-        assert_eq!(Schema::of(&later, &own), Schema::Newer { found: 5, known: 2 });
+        let mut later = history(&[
+            "V1__store",
+            "V2__hours",
+            "V4__more",
+            "V5__drop_hours_needs_2",
+        ]);
+        assert_eq!(
+            Schema::of(&later, &own),
+            Schema::Newer { found: 5, known: 2 }
+        );
         assert_eq!(Schema::of(&later, &own).incompatibility(), None);
         later.extend(history(&["V6__drop_store_needs_5"]));
-        let problem = Schema::of(&later, &own).incompatibility().expect("it is too new").to_string();
-        assert!(problem.contains("version 6") && problem.contains("knows 2: start the newer build"), "{problem}");
+        let problem = Schema::of(&later, &own)
+            .incompatibility()
+            .expect("it is too new")
+            .to_string();
+        assert!(
+            problem.contains("version 6") && problem.contains("knows 2: start the newer build"),
+            "{problem}"
+        );
         // The name has the word, but no version.
         assert_eq!(needs("what_it_needs_now"), None);
     }

@@ -81,8 +81,14 @@ impl StoreError {
     /// Whether the server rejected the values, so that a retry cannot help: a data exception, a violated constraint or an exceeded
     /// limit.
     pub fn refuses_data(&self) -> bool {
-        let StoreError::Query(error) = self else { return false };
-        error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+        let StoreError::Query(error) = self else {
+            return false;
+        };
+        error.code().is_some_and(|code| {
+            ["22", "23", "54"]
+                .iter()
+                .any(|class| code.code().starts_with(class))
+        })
     }
 
     /// Whether the store can be reached, and rejected a statement or holds something wrong.
@@ -100,7 +106,8 @@ impl StoreError {
         // Classes of errors: connections, resources, operator intervention such as a shutdown, and the system's.
         const OUTAGES: [&str; 4] = ["08", "53", "57", "58"];
         let is_outage = |code: &SqlState| {
-            DiskFault::of_code(code).is_some() || OUTAGES.iter().any(|class| code.code().starts_with(class))
+            DiskFault::of_code(code).is_some()
+                || OUTAGES.iter().any(|class| code.code().starts_with(class))
         };
         match self {
             // Without a code the connection was lost.
@@ -140,8 +147,12 @@ impl From<Injected> for StoreError {
 impl From<PoolError> for StoreError {
     fn from(error: PoolError) -> Self {
         match error {
-            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => error.into(),
-            PoolError::PostCreateHook(HookError::Message(reason)) => StoreError::Pool(reason.into_owned()),
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+                error.into()
+            }
+            PoolError::PostCreateHook(HookError::Message(reason)) => {
+                StoreError::Pool(reason.into_owned())
+            }
             other => StoreError::Pool(other.to_string()),
         }
     }

@@ -22,5 +22,8 @@ pub struct NewLease {
 
 impl NewLease {
     /// For deliveries none of which is leased.
-    pub const NONE: NewLease = NewLease { token: Uuid::nil(), seconds: 0.0 };
+    pub const NONE: NewLease = NewLease {
+        token: Uuid::nil(),
+        seconds: 0.0,
+    };
 }

@@ -40,7 +40,12 @@ impl End {
     }
 }
 
-from_row!(Claimed { notice: Notice::from_row, lease, tries, last_error });
+from_row!(Claimed {
+    notice: Notice::from_row,
+    lease,
+    tries,
+    last_error
+});
 
 from_row!(Notice { id, kind, at, failing_since, webhook = "webhook_id", user = "user_id", name, url, reason, failures, threshold });
 
@@ -48,7 +53,10 @@ impl Column for NoticeKind {
     type Stored = String;
 
     fn from_stored(stored: String) -> Result<Self, String> {
-        let kind = NoticeKind::ALL.iter().copied().find(|kind| kind.as_str() == stored);
+        let kind = NoticeKind::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.as_str() == stored);
         kind.ok_or_else(|| format!("`{stored}` is not a kind of notice"))
     }
 }
@@ -62,40 +70,75 @@ pub async fn last_failing_since(store: &Store, webhook: Uuid) -> Result<Option<T
 /// Leases the notice that has been due longest, for `length`.
 pub async fn claim(store: &Store, length: Duration) -> Result<Option<Claimed>> {
     const CLAIM: &str = include_str!("../../sql/store/notice_claim.sql");
-    store.fetch_optional(CLAIM, &[&Uuid::now_v7(), &length.as_secs_f64()]).await
+    store
+        .fetch_optional(CLAIM, &[&Uuid::now_v7(), &length.as_secs_f64()])
+        .await
 }
 
 /// Extends the lease to `length` from now. Returns false if another process holds it.
 pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Result<bool> {
     const EXTEND: &str = include_str!("../../sql/store/notice_extend.sql");
-    Ok(store.run(EXTEND, &[&claimed.notice.id, &claimed.lease, &length.as_secs_f64()]).await? > 0)
+    Ok(store
+        .run(
+            EXTEND,
+            &[&claimed.notice.id, &claimed.lease, &length.as_secs_f64()],
+        )
+        .await?
+        > 0)
 }
 
 /// Releases the notice, to be sent again after `wait`. Does nothing if another process holds the lease.
 pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str) -> Result<()> {
     const RETRY: &str = include_str!("../../sql/store/notice_retry.sql");
-    store.run(RETRY, &[&claimed.notice.id, &claimed.lease, &wait.as_secs_f64(), &error]).await?;
+    store
+        .run(
+            RETRY,
+            &[
+                &claimed.notice.id,
+                &claimed.lease,
+                &wait.as_secs_f64(),
+                &error,
+            ],
+        )
+        .await?;
     Ok(())
 }
 
 /// Ends the notice, regardless of its lease: a notice that was sent must not be sent again.
 pub async fn end(store: &Store, notice: Uuid, end: End) -> Result<()> {
-    store.run(include_str!("../../sql/store/notice_end.sql"), &[&notice, &end.as_str()]).await?;
+    store
+        .run(
+            include_str!("../../sql/store/notice_end.sql"),
+            &[&notice, &end.as_str()],
+        )
+        .await?;
     Ok(())
 }
 
 /// Returns up to `limit` notices that cannot be sent, each only once, and stores `error` as the reason.
 pub async fn mark_unsendable(store: &Store, error: &str, limit: i64) -> Result<Vec<Notice>> {
-    store.fetch_all(include_str!("../../sql/store/notice_mark_unsendable.sql"), &[&error, &limit]).await
+    store
+        .fetch_all(
+            include_str!("../../sql/store/notice_mark_unsendable.sql"),
+            &[&error, &limit],
+        )
+        .await
 }
 
 /// Returns how many notices are still to be sent.
 pub async fn count_pending(store: &Store) -> Result<u64> {
-    store.fetch_one(include_str!("../../sql/store/notice_count.sql"), &[&MAX_COUNTED]).await
+    store
+        .fetch_one(
+            include_str!("../../sql/store/notice_count.sql"),
+            &[&MAX_COUNTED],
+        )
+        .await
 }
 
 /// Removes notices older than `retention_days`, and unsent warnings older than a day. Returns how many had not been sent.
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
     let days = i32::try_from(retention_days).unwrap_or(i32::MAX);
-    store.fetch_one(include_str!("../../sql/store/notice_expire.sql"), &[&days]).await
+    store
+        .fetch_one(include_str!("../../sql/store/notice_expire.sql"), &[&days])
+        .await
 }

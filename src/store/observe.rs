@@ -12,7 +12,8 @@ use super::statement::from_row;
 use super::{Result, Store};
 
 const COUNT_FRESH: &str = include_str!("../../sql/store/backlog_count.sql");
-static COUNT_RETRIES: LazyLock<String> = LazyLock::new(|| COUNT_FRESH.replace("attempt = 1", "attempt > 1"));
+static COUNT_RETRIES: LazyLock<String> =
+    LazyLock::new(|| COUNT_FRESH.replace("attempt = 1", "attempt > 1"));
 const WEBHOOK_STATES: &str = include_str!("../../sql/store/webhook_states.sql");
 const CHECKPOINT_AGE: &str = include_str!("../../sql/store/checkpoint_age.sql");
 
@@ -40,7 +41,13 @@ struct Counted {
     same_as_last: i64,
 }
 
-from_row!(Counted { deliveries, oldest_due, last_webhook, last_due_at, same_as_last });
+from_row!(Counted {
+    deliveries,
+    oldest_due,
+    last_webhook,
+    last_due_at,
+    same_as_last
+});
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WebhookStates {
@@ -59,7 +66,12 @@ struct CountedWebhooks {
     last: Option<Uuid>,
 }
 
-from_row!(CountedWebhooks { active, inactive, disabled, last });
+from_row!(CountedWebhooks {
+    active,
+    inactive,
+    disabled,
+    last
+});
 
 /// Connections of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +87,8 @@ impl Store {
             DeliveryClass::Fresh => COUNT_FRESH,
             DeliveryClass::Retry => &COUNT_RETRIES,
         };
-        let (mut queue, mut from, mut skipped) = (Queue::default(), (Uuid::nil(), "-infinity".to_owned()), 0);
+        let (mut queue, mut from, mut skipped) =
+            (Queue::default(), (Uuid::nil(), "-infinity".to_owned()), 0);
         loop {
             let started = Instant::now();
             let params: [&(dyn ToSql + Sync); 4] = [&from.0, &from.1, &skipped, &AT_ONCE];
@@ -83,7 +96,9 @@ impl Store {
             queue.deliveries += counted.deliveries;
             queue.oldest_due = queue.oldest_due.max(counted.oldest_due);
             let last = counted.last_webhook.zip(counted.last_due_at);
-            let Some(last) = last.filter(|_| counted.deliveries >= AT_ONCE) else { return Ok(queue) };
+            let Some(last) = last.filter(|_| counted.deliveries >= AT_ONCE) else {
+                return Ok(queue);
+            };
             skipped = counted.same_as_last + if last == from { skipped } else { 0 };
             from = last;
             tokio::time::sleep(started.elapsed() * PAUSE).await;
@@ -95,12 +110,20 @@ impl Store {
         let (mut states, mut after) = (WebhookStates::default(), Uuid::nil());
         loop {
             let started = Instant::now();
-            let CountedWebhooks { active, inactive, disabled, last } =
-                self.fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE]).await?;
+            let CountedWebhooks {
+                active,
+                inactive,
+                disabled,
+                last,
+            } = self
+                .fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE])
+                .await?;
             states.active += active;
             states.inactive += inactive;
             states.disabled += disabled;
-            let Some(last) = last.filter(|_| active + inactive + disabled >= AT_ONCE) else { return Ok(states) };
+            let Some(last) = last.filter(|_| active + inactive + disabled >= AT_ONCE) else {
+                return Ok(states);
+            };
             after = last;
             tokio::time::sleep(started.elapsed() * PAUSE).await;
         }

@@ -31,7 +31,12 @@ pub struct HeaderNames {
     pub changed_at: Option<Timestamp>,
 }
 
-from_row!(Options { description, metadata: metadata, filter: filter, headers: HeaderNames::from_row });
+from_row!(Options {
+    description,
+    metadata: metadata,
+    filter: filter,
+    headers: HeaderNames::from_row
+});
 from_row!(HeaderNames { names = "header_names", changed_at = "headers_changed_at" });
 
 fn metadata(row: &tokio_postgres::Row) -> Result<BTreeMap<String, String>> {
@@ -50,7 +55,9 @@ impl<T: serde::de::DeserializeOwned> Column for Json<T> {
     type Stored = String;
 
     fn from_stored(stored: String) -> Result<Self, String> {
-        serde_json::from_str(&stored).map(Json).map_err(|error| error.to_string())
+        serde_json::from_str(&stored)
+            .map(Json)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -75,13 +82,22 @@ impl NewHeaders {
     /// Encrypts the custom headers of a webhook.
     pub fn seal(vault: &Vault, webhook: Uuid, headers: &CustomHeaders) -> NewHeaders {
         let seal = || vault.seal(Owner::headers(webhook), headers.to_text().as_bytes());
-        NewHeaders { names: headers.names(), sealed: (!headers.0.is_empty()).then(seal) }
+        NewHeaders {
+            names: headers.names(),
+            sealed: (!headers.0.is_empty()).then(seal),
+        }
     }
 }
 
 /// Decrypts the custom headers of a webhook. Without `sealed`, there are none.
-pub fn open_headers(vault: &Vault, webhook: Uuid, sealed: Option<&Sealed>) -> Result<CustomHeaders, VaultError> {
-    let Some(Sealed { bytes, key_id }) = sealed else { return Ok(CustomHeaders::default()) };
+pub fn open_headers(
+    vault: &Vault,
+    webhook: Uuid,
+    sealed: Option<&Sealed>,
+) -> Result<CustomHeaders, VaultError> {
+    let Some(Sealed { bytes, key_id }) = sealed else {
+        return Ok(CustomHeaders::default());
+    };
     let text = vault.open_text(Owner::headers(webhook), key_id, bytes)?;
     CustomHeaders::from_text(text.expose_secret()).ok_or(VaultError::Corrupt)
 }
@@ -89,21 +105,33 @@ pub fn open_headers(vault: &Vault, webhook: Uuid, sealed: Option<&Sealed>) -> Re
 impl Options {
     /// Returns the names of the options that differ.
     pub(super) fn differences(&self, other: &Options) -> Vec<&'static str> {
-        let Options { description, metadata, filter, headers } = self;
+        let Options {
+            description,
+            metadata,
+            filter,
+            headers,
+        } = self;
         let differs = [
             ("description", *description != other.description),
             ("metadata", *metadata != other.metadata),
             ("filter", *filter != other.filter),
             ("headers", *headers != other.headers),
         ];
-        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+        differs
+            .into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// Returns the metadata and the filter as JSON.
     pub(super) fn json(&self) -> (String, Option<String>) {
         let metadata = serde_json::to_string(&self.metadata).expect("strings can be serialized");
         let filter = self.filter.as_ref();
-        (metadata, filter.map(|filter| serde_json::to_string(filter).expect("lists can be serialized")))
+        (
+            metadata,
+            filter.map(|filter| serde_json::to_string(filter).expect("lists can be serialized")),
+        )
     }
 }
 
@@ -112,12 +140,24 @@ impl OptionChanges {
     pub fn applied_to(&self, options: &Options) -> Options {
         let headers = self.headers.as_ref();
         Options {
-            description: self.description.clone().unwrap_or_else(|| options.description.clone()),
-            metadata: self.metadata.clone().unwrap_or_else(|| options.metadata.clone()),
-            filter: self.filter.clone().unwrap_or_else(|| options.filter.clone()),
+            description: self
+                .description
+                .clone()
+                .unwrap_or_else(|| options.description.clone()),
+            metadata: self
+                .metadata
+                .clone()
+                .unwrap_or_else(|| options.metadata.clone()),
+            filter: self
+                .filter
+                .clone()
+                .unwrap_or_else(|| options.filter.clone()),
             headers: headers.map_or_else(
                 || options.headers.clone(),
-                |new| HeaderNames { names: new.names.clone(), changed_at: None },
+                |new| HeaderNames {
+                    names: new.names.clone(),
+                    changed_at: None,
+                },
             ),
         }
     }

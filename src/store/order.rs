@@ -52,7 +52,10 @@ pub async fn insert(
     if ordered.is_empty() {
         return Ok(Vec::new());
     }
-    let keys: BTreeSet<Key> = ordered.iter().map(|ordered| (ordered.delivery.webhook, ordered.key)).collect();
+    let keys: BTreeSet<Key> = ordered
+        .iter()
+        .map(|ordered| (ordered.delivery.webhook, ordered.key))
+        .collect();
     let tails = arrays!(keys, |key| (key.0, key.1));
     let tails = tails.params();
     // Otherwise they could be sent in another order. Usually the connection has prepared them.
@@ -68,9 +71,17 @@ pub async fn insert(
 
 /// Parks all of these deliveries, also those that wait for none. For a transaction that takes so long that it must not lock deliveries:
 /// afterwards, [`Store::promote_stranded`] makes the first ones due.
-pub async fn insert_parked(transaction: &impl GenericClient, ordered: &[OrderedDelivery]) -> Result<()> {
-    let parked: Vec<OrderedDelivery> =
-        ordered.iter().map(|ordered| OrderedDelivery { is_first: false, ..*ordered }).collect();
+pub async fn insert_parked(
+    transaction: &impl GenericClient,
+    ordered: &[OrderedDelivery],
+) -> Result<()> {
+    let parked: Vec<OrderedDelivery> = ordered
+        .iter()
+        .map(|ordered| OrderedDelivery {
+            is_first: false,
+            ..*ordered
+        })
+        .collect();
     if !parked.is_empty() {
         insert_rows(transaction, &parked, NewLease::NONE).await?;
     }
@@ -91,7 +102,9 @@ async fn insert_rows(
         ordered.key,
         ordered.is_first,
     ));
-    transaction.fetch_all(INSERT, &rows.followed_by(&[&lease.token, &lease.seconds])).await
+    transaction
+        .fetch_all(INSERT, &rows.followed_by(&[&lease.token, &lease.seconds]))
+        .await
 }
 
 /// Prepares the statements of [`insert`], so that they can be sent together.
@@ -121,13 +134,24 @@ pub async fn promote(
     if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let (token, seconds) = lease.map(|lease| (lease.lease.token, lease.length.as_secs_f64())).unzip();
+    let (token, seconds) = lease
+        .map(|lease| (lease.lease.token, lease.length.as_secs_f64()))
+        .unzip();
     let keys = arrays!(keys, |key| (key.0, key.1));
     let statement = transaction.prepare_cached(PROMOTE).await?;
-    let mut rows = pin!(transaction.query_raw(&statement, keys.followed_by(&[&token, &seconds])).await?);
+    let mut rows = pin!(
+        transaction
+            .query_raw(&statement, keys.followed_by(&[&token, &seconds]))
+            .await?
+    );
     let (mut promoted, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
     while let Some(row) = rows.next().await.transpose()? {
-        let Some(PromotionLease { lease, max_bytes, .. }) = lease else { continue };
+        let Some(PromotionLease {
+            lease, max_bytes, ..
+        }) = lease
+        else {
+            continue;
+        };
         bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
         let id = row.get("id");
         if bytes > max_bytes && !promoted.deliveries.is_empty() {
@@ -166,7 +190,9 @@ impl Store {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
-        let visited = transaction.fetch_one(PROMOTE_STRANDED, &[&webhook, &key, &limit]).await?;
+        let visited = transaction
+            .fetch_one(PROMOTE_STRANDED, &[&webhook, &key, &limit])
+            .await?;
         transaction.commit().await?;
         Ok(visited)
     }

@@ -12,7 +12,8 @@ use crate::postgres::ANSWER_TIMEOUT;
 
 const MISSING: &str = include_str!("../../sql/store/index_missing.sql");
 /// The state of an index by its name. No row if there is none.
-const IS_VALID: &str = "select indisvalid from pg_catalog.pg_index where indexrelid = to_regclass($1)";
+const IS_VALID: &str =
+    "select indisvalid from pg_catalog.pg_index where indexrelid = to_regclass($1)";
 /// A build waits for the transactions that run when it starts, such as a `pg_dump`. It blocks nothing but other maintenance, and
 /// partitions exist days ahead.
 const LONGEST_BUILD: Duration = Duration::from_secs(3_600);
@@ -33,7 +34,10 @@ from_row! { MissingIndex { table, partition, parent, definition } }
 impl MissingIndex {
     /// The name of the partition's index: `event_20260301_feed` for the parent `event_feed`.
     pub fn name(&self) -> String {
-        let parent = self.parent.strip_prefix(&*self.table).and_then(|rest| rest.strip_prefix('_'));
+        let parent = self
+            .parent
+            .strip_prefix(&*self.table)
+            .and_then(|rest| rest.strip_prefix('_'));
         format!("{}_{}", self.partition, parent.unwrap_or(&self.parent))
     }
 }
@@ -61,7 +65,9 @@ impl Store {
         // Without the lock, another replica would take the index for one that an interrupted build left, and drop it. Not without a
         // limit: the lock of a process that has vanished must be released some time.
         allow_idle(&turn, LONGEST_BUILD + ANSWER_TIMEOUT).await?;
-        if !partitions::try_lock(&turn).await? || !partitions::exists(&turn, &missing.partition).await? {
+        if !partitions::try_lock(&turn).await?
+            || !partitions::exists(&turn, &missing.partition).await?
+        {
             return Ok(Build::NotNeeded);
         }
         let name = missing.name();
@@ -71,26 +77,46 @@ impl Store {
             turn.batch_execute("select").await?;
             // Not in the transaction: a concurrent build has its own ones.
             let build = cancel_on_drop(self.build_alone(missing, &name, state.is_some()));
-            tokio::time::timeout(LONGEST_BUILD, build).await.map_err(|_| StoreError::Silent(LONGEST_BUILD))??;
+            tokio::time::timeout(LONGEST_BUILD, build)
+                .await
+                .map_err(|_| StoreError::Silent(LONGEST_BUILD))??;
         }
         // Locks the new index exclusively for a moment: within the transaction, whose waits for locks are short.
-        turn.batch_execute(&format!("alter index walhook.{} attach partition walhook.{name}", missing.parent)).await?;
+        turn.batch_execute(&format!(
+            "alter index walhook.{} attach partition walhook.{name}",
+            missing.parent
+        ))
+        .await?;
         turn.commit().await?;
         Ok(Build::Built)
     }
 
-    async fn build_alone(&self, missing: &MissingIndex, name: &str, is_left_over: bool) -> Result<()> {
+    async fn build_alone(
+        &self,
+        missing: &MissingIndex,
+        name: &str,
+        is_left_over: bool,
+    ) -> Result<()> {
         let connection = self.connection().await?;
         if is_left_over {
-            connection.batch_execute(&format!("drop index concurrently if exists walhook.{name}")).await?;
+            connection
+                .batch_execute(&format!("drop index concurrently if exists walhook.{name}"))
+                .await?;
         }
-        let MissingIndex { partition, definition, .. } = missing;
-        let create = format!("create index concurrently {name} on walhook.{partition} {definition}");
+        let MissingIndex {
+            partition,
+            definition,
+            ..
+        } = missing;
+        let create =
+            format!("create index concurrently {name} on walhook.{partition} {definition}");
         Ok(connection.batch_execute(&create).await?)
     }
 }
 
 async fn is_valid(transaction: &Transaction<'_>, name: &str) -> Result<Option<bool>> {
-    let row = transaction.query_opt(IS_VALID, &[&format!("walhook.{name}")]).await?;
+    let row = transaction
+        .query_opt(IS_VALID, &[&format!("walhook.{name}")])
+        .await?;
     row.as_ref().map(bool::from_row).transpose()
 }

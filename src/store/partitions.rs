@@ -37,15 +37,30 @@ pub struct Table {
 }
 
 pub const TABLES: [Table; 3] = [
-    Table { name: "event", id: "id" },
-    Table { name: "attempt", id: "id" },
-    Table { name: "missed_event", id: "event_id" },
+    Table {
+        name: "event",
+        id: "id",
+    },
+    Table {
+        name: "attempt",
+        id: "id",
+    },
+    Table {
+        name: "missed_event",
+        id: "event_id",
+    },
 ];
 
 impl Table {
     /// The name of a day's partition. Names sort like their days.
     pub fn partition(self, day: Date) -> String {
-        format!("{}_{:04}{:02}{:02}", self.name, day.year(), day.month(), day.day())
+        format!(
+            "{}_{:04}{:02}{:02}",
+            self.name,
+            day.year(),
+            day.month(),
+            day.day()
+        )
     }
 
     fn fill_in(self, template: &str) -> String {
@@ -58,7 +73,11 @@ impl Store {
     pub async fn tables_without_partitions(&self, today: Date) -> Result<Vec<&'static str>> {
         let mut found = Vec::new();
         for table in TABLES {
-            if self.oldest_day_in_default(table, Uuid::nil()).await?.is_some_and(|day| day <= today) {
+            if self
+                .oldest_day_in_default(table, Uuid::nil())
+                .await?
+                .is_some_and(|day| day <= today)
+            {
                 found.push(table.name);
             }
         }
@@ -67,12 +86,18 @@ impl Store {
 
     /// Returns the names of the table's partitions.
     pub async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
-        Ok(self.fetch_all(LIST, &[&table.name]).await?.into_iter().collect())
+        Ok(self
+            .fetch_all(LIST, &[&table.name])
+            .await?
+            .into_iter()
+            .collect())
     }
 
     /// Returns the day of the lowest id in the table's default partition, not counting ids below `from`.
     pub async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
-        let id: Option<Uuid> = self.fetch_optional(&table.fill_in(DEFAULT_LOWEST), &[&from]).await?;
+        let id: Option<Uuid> = self
+            .fetch_optional(&table.fill_in(DEFAULT_LOWEST), &[&from])
+            .await?;
         Ok(id.and_then(day_of))
     }
 
@@ -101,16 +126,29 @@ pub async fn try_lock(transaction: &Transaction<'_>) -> Result<bool> {
 /// Whether the partition exists. Another replica may have created or dropped it since partitions were listed.
 pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
     let sql = "select to_regclass($1) is not null";
-    bool::from_row(&transaction.query_one(sql, &[&format!("walhook.{name}")]).await?)
+    bool::from_row(
+        &transaction
+            .query_one(sql, &[&format!("walhook.{name}")])
+            .await?,
+    )
 }
 
 /// Creates a day's partition and moves the day's rows out of the default partition. Most rows are moved before the table is locked,
 /// the rest under the lock that attaching needs.
 pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
     let name = table.partition(day);
-    let (from, to) = (first_id(day)?, first_id(day.tomorrow().map_err(out_of_calendar)?)?);
+    let (from, to) = (
+        first_id(day)?,
+        first_id(day.tomorrow().map_err(out_of_calendar)?)?,
+    );
     let (from, to) = (from.to_string(), to.to_string());
-    let values = [("table", table.name), ("id", table.id), ("name", &*name), ("from", &*from), ("to", &*to)];
+    let values = [
+        ("table", table.name),
+        ("id", table.id),
+        ("name", &*name),
+        ("from", &*from),
+        ("to", &*to),
+    ];
     let lock = "lock table walhook.{table}_default in access exclusive mode";
     for template in [MAKE, FILL, lock, FILL, ATTACH] {
         transaction.batch_execute(&fill(template, &values)).await?;
@@ -119,18 +157,35 @@ pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> R
 }
 
 /// Drops a partition, whose rows have ids below `lowest`. First cancels the deliveries of its events.
-pub async fn drop_partition(transaction: &Transaction<'_>, table: Table, name: &str, lowest: Uuid) -> Result<()> {
+pub async fn drop_partition(
+    transaction: &Transaction<'_>,
+    table: Table,
+    name: &str,
+    lowest: Uuid,
+) -> Result<()> {
     if table.name == "event" {
         // The lock keeps others from creating deliveries of that day's events. Those created so far are cancelled.
-        transaction.batch_execute(&format!("lock table walhook.{name} in access exclusive mode")).await?;
+        transaction
+            .batch_execute(&format!(
+                "lock table walhook.{name} in access exclusive mode"
+            ))
+            .await?;
         while expire_deliveries(transaction, lowest).await? > 0 {}
     }
-    Ok(transaction.batch_execute(&format!("drop table walhook.{name}")).await?)
+    Ok(transaction
+        .batch_execute(&format!("drop table walhook.{name}"))
+        .await?)
 }
 
 /// Removes rows below this id from the default partition. Returns whether there may be more.
-pub async fn expire_default(transaction: &Transaction<'_>, table: Table, lowest: Uuid) -> Result<bool> {
-    let removed = transaction.execute(&table.fill_in(DEFAULT_EXPIRE), &[&lowest, &CHUNK]).await?;
+pub async fn expire_default(
+    transaction: &Transaction<'_>,
+    table: Table,
+    lowest: Uuid,
+) -> Result<bool> {
+    let removed = transaction
+        .execute(&table.fill_in(DEFAULT_EXPIRE), &[&lowest, &CHUNK])
+        .await?;
     Ok(removed >= CHUNK as u64)
 }
 
@@ -149,8 +204,16 @@ from_row!(Expired { webhook = "webhook_id", removed, logged, keys });
 async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Result<u64> {
     plan_by_index(transaction).await?;
     let (mut total, mut ended) = (0, BTreeSet::new());
-    for row in transaction.query(DELIVERY_EXPIRE, &[&lowest, &CHUNK]).await? {
-        let Expired { webhook, removed, logged, keys } = Expired::from_row(&row)?;
+    for row in transaction
+        .query(DELIVERY_EXPIRE, &[&lowest, &CHUNK])
+        .await?
+    {
+        let Expired {
+            webhook,
+            removed,
+            logged,
+            keys,
+        } = Expired::from_row(&row)?;
         hours::add_cancelled(transaction, webhook, logged).await?;
         total += removed;
         ended.extend(keys.into_iter().map(|key| (webhook, key)));
@@ -183,7 +246,10 @@ mod tests {
     #[test]
     fn a_partition_holds_the_ids_of_its_day() {
         let day: Date = "2026-03-01".parse().unwrap();
-        let (from, to) = (first_id(day).unwrap(), first_id(day.tomorrow().unwrap()).unwrap());
+        let (from, to) = (
+            first_id(day).unwrap(),
+            first_id(day.tomorrow().unwrap()).unwrap(),
+        );
         let id_at = |at: &str| {
             let at: jiff::Timestamp = at.parse().unwrap();
             Uuid::new_v7(uuid::Timestamp::from_unix(

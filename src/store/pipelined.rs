@@ -9,8 +9,10 @@ use super::{Result, Store};
 
 /// Generic plans: for some statements, making a custom plan each time takes longer than running them.
 /// A durable commit: what a crash of the store can lose must not be acknowledged to the slot.
-const BEGIN: &str =
-    concat!("begin; set local plan_cache_mode = force_generic_plan; ", include_str!("../../sql/store/durable.sql"));
+const BEGIN: &str = concat!(
+    "begin; set local plan_cache_mode = force_generic_plan; ",
+    include_str!("../../sql/store/durable.sql")
+);
 
 /// Sends statements behind `begin` without waiting for its answer, which saves a round trip. Dropping it without
 /// [`PipelinedTransaction::release`] closes the connection, which rolls back what is not committed.

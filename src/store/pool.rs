@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts, Transaction,
+    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
+    Transaction,
 };
 
 use super::committed::Committed;
@@ -51,7 +52,13 @@ fn setting((name, value): (&'static str, &'static str)) -> (&'static str, String
 /// Lets a transaction wait for its next statement for this long, because it holds a lock while another connection works. Zero is no limit.
 /// Otherwise the server would end it after the limit of the pool, the role or the server, and release the lock.
 pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -> Result<()> {
-    Ok(transaction.batch_execute(&format!("set local {} = {}", IDLE_LIMIT.0, limit.as_millis())).await?)
+    Ok(transaction
+        .batch_execute(&format!(
+            "set local {} = {}",
+            IDLE_LIMIT.0,
+            limit.as_millis()
+        ))
+        .await?)
 }
 
 /// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and still do after [`REFUSE_AFTER`]. The server keeps a
@@ -61,7 +68,10 @@ fn refuse_if_waiting(most: usize) -> Hook {
         Box::pin(async move {
             let until = Instant::now() + REFUSE_AFTER;
             loop {
-                let row = client.query_typed(CONNECTIONS_WAITING, &[]).await.map_err(HookError::Backend)?;
+                let row = client
+                    .query_typed(CONNECTIONS_WAITING, &[])
+                    .await
+                    .map_err(HookError::Backend)?;
                 let waiting: i64 = row.first().map_or(0, |row| row.get(0));
                 if usize::try_from(waiting).is_ok_and(|waiting| waiting < most) {
                     return Ok(());
@@ -93,14 +103,28 @@ impl Store {
     /// would block the transactions that repeat them. Opens no connection while as many as it has wait in the server.
     pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
         let settings = vec![limit(IDLE_LIMIT), setting(WITHOUT_JIT)];
-        Store::open_configured(url, connections, settings, Some(refuse_if_waiting(connections)))
+        Store::open_configured(
+            url,
+            connections,
+            settings,
+            Some(refuse_if_waiting(connections)),
+        )
     }
 
     /// A pool for API requests: the server ends their statements after `statement_timeout`, and reads pages by indexes.
-    pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
+    pub fn open_for_requests(
+        url: &str,
+        connections: usize,
+        statement_timeout: Duration,
+    ) -> Result<Store> {
         let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
         let plans = [WITHOUT_JIT].into_iter().chain(BY_INDEX).map(setting);
-        Store::open_configured(url, connections, limits.into_iter().chain(plans).collect(), None)
+        Store::open_configured(
+            url,
+            connections,
+            limits.into_iter().chain(plans).collect(),
+            None,
+        )
     }
 
     fn open_configured(
@@ -112,11 +136,19 @@ impl Store {
         let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
         let config = target.config;
-        let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager_config = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
         let canceller = Canceller(connector.clone());
         let manager = match connector {
-            None => Manager::from_connect(config, Configured::new(tokio_postgres::NoTls, settings), manager_config),
-            Some(tls) => Manager::from_connect(config, Configured::new(tls, settings), manager_config),
+            None => Manager::from_connect(
+                config,
+                Configured::new(tokio_postgres::NoTls, settings),
+                manager_config,
+            ),
+            Some(tls) => {
+                Manager::from_connect(config, Configured::new(tls, settings), manager_config)
+            }
         };
         let wait = Some(WAIT);
         let mut builder = Pool::builder(manager);
@@ -127,20 +159,35 @@ impl Store {
             .max_size(connections)
             // The most recently used server process has the warmest caches.
             .queue_mode(QueueMode::Lifo)
-            .timeouts(Timeouts { wait, create: wait, recycle: wait })
+            .timeouts(Timeouts {
+                wait,
+                create: wait,
+                recycle: wait,
+            })
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, without which building fails");
-        Ok(Store { pool, canceller, limit: ANSWER_TIMEOUT, committed: Committed::default() })
+        Ok(Store {
+            pool,
+            canceller,
+            limit: ANSWER_TIMEOUT,
+            committed: Committed::default(),
+        })
     }
 
     /// Returns a handle on the same pool for statements that take longer, such as those of maintenance.
     pub fn with_limit(&self, limit: Duration) -> Store {
-        Store { limit, ..self.clone() }
+        Store {
+            limit,
+            ..self.clone()
+        }
     }
 
     pub async fn connection(&self) -> Result<Connection> {
-        Ok(Connection::new(self.pool.get().await?, self.canceller.clone()))
+        Ok(Connection::new(
+            self.pool.get().await?,
+            self.canceller.clone(),
+        ))
     }
 
     /// Runs `work` with a time limit. When it is exceeded, the connection may be dead, so it and all idle connections are closed.
@@ -160,7 +207,10 @@ impl Store {
 
     /// Runs a single statement within the limit of this handle. When it is exceeded, the statement is also cancelled on the server, which
     /// may be slow and not silent.
-    pub(super) async fn statement<T>(&self, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+    pub(super) async fn statement<T>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
         self.in_time(self.limit, cancel_on_drop(work)).await
     }
 
@@ -171,12 +221,16 @@ impl Store {
 
     pub fn pool_use(&self) -> PoolUse {
         let status = self.pool.status();
-        PoolUse { open: status.size, busy: status.size.saturating_sub(status.available) }
+        PoolUse {
+            open: status.size,
+            busy: status.size.saturating_sub(status.available),
+        }
     }
 
     /// Waits for an answer from the store. If it is dropped, its connection is closed: returned to the pool, a dead connection would
     /// be borrowed again.
     pub async fn ping(&self) -> Result<()> {
-        self.statement(async { Ok(self.connection().await?.batch_execute("select 1").await?) }).await
+        self.statement(async { Ok(self.connection().await?.batch_execute("select 1").await?) })
+            .await
     }
 }

@@ -60,7 +60,14 @@ from_row!(Standing {
 impl<'a> AttemptRow<'a> {
     pub fn new(id: Uuid, attempted: &'a Attempted, outcome: Outcome) -> AttemptRow<'a> {
         let error_message = attempted.attempt.answer.message();
-        AttemptRow { id, attempted, outcome, error_message, test: false, with_response: true }
+        AttemptRow {
+            id,
+            attempted,
+            outcome,
+            error_message,
+            test: false,
+            with_response: true,
+        }
     }
 
     fn sent(&self) -> Option<&'a Sent> {
@@ -75,21 +82,43 @@ impl<'a> CompletedAttempt<'a> {
 }
 
 /// Locks the deliveries of those attempts that were made under the current lease. Returns, for each attempt, whether it was.
-pub async fn lock_leased(transaction: &Transaction<'_>, attempts: &[CompletedAttempt<'_>]) -> Result<Vec<bool>> {
+pub async fn lock_leased(
+    transaction: &Transaction<'_>,
+    attempts: &[CompletedAttempt<'_>],
+) -> Result<Vec<bool>> {
     fence(transaction, FENCE, attempts).await
 }
 
 /// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work if all of them end.
-pub async fn end_leased(transaction: &Transaction<'_>, attempts: &[CompletedAttempt<'_>]) -> Result<Vec<bool>> {
+pub async fn end_leased(
+    transaction: &Transaction<'_>,
+    attempts: &[CompletedAttempt<'_>],
+) -> Result<Vec<bool>> {
     fence(transaction, END_HELD, attempts).await
 }
 
-async fn fence(transaction: &Transaction<'_>, sql: &str, attempts: &[CompletedAttempt<'_>]) -> Result<Vec<bool>> {
+async fn fence(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    attempts: &[CompletedAttempt<'_>],
+) -> Result<Vec<bool>> {
     // If a batch contains a delivery twice, the statement returns the last position, which is that of the newer lease.
     let mut order: Vec<usize> = (0..attempts.len()).collect();
-    order.sort_unstable_by_key(|index| (attempts[*index].delivery().id, attempts[*index].delivery().lease.token));
-    let deliveries: Vec<&Delivery> = order.iter().map(|index| attempts[*index].delivery()).collect();
-    let arrays = arrays!(deliveries, |delivery| (delivery.id, delivery.lease.token, small(delivery.attempt)));
+    order.sort_unstable_by_key(|index| {
+        (
+            attempts[*index].delivery().id,
+            attempts[*index].delivery().lease.token,
+        )
+    });
+    let deliveries: Vec<&Delivery> = order
+        .iter()
+        .map(|index| attempts[*index].delivery())
+        .collect();
+    let arrays = arrays!(deliveries, |delivery| (
+        delivery.id,
+        delivery.lease.token,
+        small(delivery.attempt)
+    ));
     let mut counted = vec![false; attempts.len()];
     for position in transaction.fetch_all::<i32>(sql, &arrays.params()).await? {
         counted[order[position as usize - 1]] = true;
@@ -111,22 +140,35 @@ pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'
         row.sent().map(|sent| milliseconds(sent.duration)),
         row.outcome.as_str(),
         row.attempted.attempt.answer.status().map(small),
-        row.attempted.attempt.answer.error().map(|error| error.as_str()),
+        row.attempted
+            .attempt
+            .answer
+            .error()
+            .map(|error| error.as_str()),
         row.error_message.filter(|_| row.with_response),
         row.sent().map(|sent| &*sent.url),
         row.sent().map(|sent| &sent.signatures.body[..]),
         row.sent().map(|sent| &sent.signatures.standard[..]),
-        row.sent().filter(|_| row.with_response).map(|sent| &*sent.excerpt),
+        row.sent()
+            .filter(|_| row.with_response)
+            .map(|sent| &*sent.excerpt),
         row.attempted.delivery.sequence,
-        row.sent().map(|sent| &*sent.signatures.more).filter(|more| !more.is_empty())
+        row.sent()
+            .map(|sent| &*sent.signatures.more)
+            .filter(|more| !more.is_empty())
     ));
     transaction.run(ATTEMPT_INSERT, &arrays.params()).await?;
     Ok(())
 }
 
 /// Removes the deliveries of the attempts that end them.
-pub async fn end_deliveries(transaction: &Transaction<'_>, attempts: &[CompletedAttempt<'_>]) -> Result<()> {
-    let ended = attempts.iter().filter(|attempt| matches!(attempt.next, Next::End(_)));
+pub async fn end_deliveries(
+    transaction: &Transaction<'_>,
+    attempts: &[CompletedAttempt<'_>],
+) -> Result<()> {
+    let ended = attempts
+        .iter()
+        .filter(|attempt| matches!(attempt.next, Next::End(_)));
     let ids: Vec<Uuid> = ended.map(|attempt| attempt.delivery().id).collect();
     if !ids.is_empty() {
         transaction.run(END, &[&ids]).await?;
@@ -135,9 +177,14 @@ pub async fn end_deliveries(transaction: &Transaction<'_>, attempts: &[Completed
 }
 
 /// Schedules the retries of the attempts that have one.
-pub async fn retry_deliveries(transaction: &Transaction<'_>, attempts: &[CompletedAttempt<'_>]) -> Result<()> {
+pub async fn retry_deliveries(
+    transaction: &Transaction<'_>,
+    attempts: &[CompletedAttempt<'_>],
+) -> Result<()> {
     let retry = |completed: &CompletedAttempt<'_>| match completed.next {
-        Next::Retry { after, attempt } => Some((completed.delivery().id, small(attempt), after.as_secs_f64())),
+        Next::Retry { after, attempt } => {
+            Some((completed.delivery().id, small(attempt), after.as_secs_f64()))
+        }
         Next::End(_) => None,
     };
     let mut retries: Vec<(Uuid, i16, f64)> = attempts.iter().filter_map(retry).collect();
@@ -150,7 +197,10 @@ pub async fn retry_deliveries(transaction: &Transaction<'_>, attempts: &[Complet
 }
 
 /// Adds to the webhooks' counters and returns their new values.
-pub async fn count_webhooks(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>) -> Result<Vec<Counters>> {
+pub async fn count_webhooks(
+    transaction: &Transaction<'_>,
+    tallies: &BTreeMap<Uuid, Tally>,
+) -> Result<Vec<Counters>> {
     if tallies.is_empty() {
         return Ok(Vec::new());
     }
@@ -173,7 +223,9 @@ impl Store {
         let mut tally = Tally::default();
         tally.add_uncounted(&row.attempted.attempt);
         let webhook = row.attempted.delivery.webhook;
-        let exists: Option<Uuid> = transaction.fetch_optional(TRIGGERED, &[&webhook, &tally.last_triggered_at]).await?;
+        let exists: Option<Uuid> = transaction
+            .fetch_optional(TRIGGERED, &[&webhook, &tally.last_triggered_at])
+            .await?;
         if exists.is_some() {
             insert_attempts(&transaction, &[row]).await?;
             transaction.commit().await?;

@@ -27,8 +27,10 @@ const SCAN_MISSED: &str = include_str!("../../sql/store/missed_event_scan.sql");
 const MISSED_DELETE: &str = include_str!("../../sql/store/missed_event_delete.sql");
 const EVENT_ORDER: &str = include_str!("../../sql/store/event_order.sql");
 const COUNT_FRESH: &str = include_str!("../../sql/store/delivery_count_fresh.sql");
-const EXPIRE: [&str; 2] =
-    [include_str!("../../sql/store/recovery_expire.sql"), include_str!("../../sql/store/webhook_hour_expire.sql")];
+const EXPIRE: [&str; 2] = [
+    include_str!("../../sql/store/recovery_expire.sql"),
+    include_str!("../../sql/store/webhook_hour_expire.sql"),
+];
 const EXPIRE_ROUNDS: &str = include_str!("../../sql/store/delivery_round_expire.sql");
 
 /// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that it is a lower bound.
@@ -64,16 +66,28 @@ pub struct Scope {
 }
 
 /// Starts the next round of the delivery of a log entry.
-pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -> Result<Redelivery> {
+pub async fn redeliver(
+    store: &Store,
+    actor: &Actor,
+    webhook: Uuid,
+    log: Uuid,
+) -> Result<Redelivery> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let found: Option<Logged> = transaction.fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log]).await?;
+    let found: Option<Logged> = transaction
+        .fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log])
+        .await?;
     let (delivery, event, sequence) = match found {
         None => return Ok(Redelivery::NoSuchLog),
         Some(Logged { test: true, .. }) => return Ok(Redelivery::Test),
         Some(Logged { kept: false, .. }) => return Ok(Redelivery::EventGone),
         Some(Logged { active: false, .. }) => return Ok(Redelivery::Inactive),
-        Some(Logged { delivery, event, sequence, .. }) => (delivery, event, sequence),
+        Some(Logged {
+            delivery,
+            event,
+            sequence,
+            ..
+        }) => (delivery, event, sequence),
     };
     // Round 1, unless the store knows a later one.
     let logged = LoggedDeliveries {
@@ -83,8 +97,17 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
         sequences: vec![sequence],
     };
     let started = start_next_rounds(&transaction, webhook, &logged, false).await?;
-    let Some((delivery, round)) = started.first().copied() else { return Ok(Redelivery::TooManyRounds) };
-    audit::record(&transaction, actor, Action::DeliveryRedelivered, webhook, &[]).await?;
+    let Some((delivery, round)) = started.first().copied() else {
+        return Ok(Redelivery::TooManyRounds);
+    };
+    audit::record(
+        &transaction,
+        actor,
+        Action::DeliveryRedelivered,
+        webhook,
+        &[],
+    )
+    .await?;
     transaction.commit().await?;
     Ok(Redelivery::Started { delivery, round })
 }
@@ -106,9 +129,18 @@ from_row!(Logged { delivery = "delivery_id", event = "event_id", sequence, test,
 pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counted> {
     let connection = store.connection().await?;
     let criteria = Criteria::new(webhook, scope);
-    let mut counted = Counted { count: 0, is_exact: true };
-    for phase in [Phase::AttemptLog, Phase::MissedEvents].into_iter().filter(|phase| criteria.includes(*phase)) {
-        let start = Progress { phase, position: Uuid::nil() };
+    let mut counted = Counted {
+        count: 0,
+        is_exact: true,
+    };
+    for phase in [Phase::AttemptLog, Phase::MissedEvents]
+        .into_iter()
+        .filter(|phase| criteria.includes(*phase))
+    {
+        let start = Progress {
+            phase,
+            position: Uuid::nil(),
+        };
         let scan = scan(&*connection, &criteria, start, MAX_COUNTED + 1, false).await?;
         counted.count += scan.found;
         counted.is_exact &= scan.read <= MAX_COUNTED;
@@ -118,13 +150,38 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
 
 /// Queues a recovery that is expected to start `total` deliveries, and returns its id. Returns `None` if the webhook has too many
 /// unfinished jobs.
-pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope, total: u64) -> Result<Option<Uuid>> {
+pub async fn begin(
+    store: &Store,
+    actor: &Actor,
+    webhook: Uuid,
+    scope: &Scope,
+    total: u64,
+) -> Result<Option<Uuid>> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
-    let Criteria { since, until, outcomes, missed, .. } = &Criteria::new(webhook, scope);
+    let Criteria {
+        since,
+        until,
+        outcomes,
+        missed,
+        ..
+    } = &Criteria::new(webhook, scope);
     let inserted = transaction
-        .run(INSERT, &[&id, &actor.user, &webhook, since, until, outcomes, missed, &total, &MAX_OPEN])
+        .run(
+            INSERT,
+            &[
+                &id,
+                &actor.user,
+                &webhook,
+                since,
+                until,
+                outcomes,
+                missed,
+                &total,
+                &MAX_OPEN,
+            ],
+        )
         .await?;
     if inserted == 0 {
         return Ok(None);
@@ -185,14 +242,34 @@ from_row!(Progress { phase, position });
 fn work(row: &tokio_postgres::Row) -> Result<Work> {
     match column::<String>(row, "kind")?.as_str() {
         "replay" => Replay::from_row(row).map(|replay| Work::Replay(Box::new(replay))),
-        _ => Ok(Work::Recovery(Criteria::from_row(row)?, Progress::from_row(row)?)),
+        _ => Ok(Work::Recovery(
+            Criteria::from_row(row)?,
+            Progress::from_row(row)?,
+        )),
     }
 }
 
 impl Criteria {
-    fn new(webhook: Uuid, Scope { since, until, outcomes, missed }: &Scope) -> Criteria {
-        let outcomes = outcomes.iter().map(|outcome| outcome.as_str().to_owned()).collect();
-        Criteria { webhook, since: *since, until: *until, outcomes, missed: *missed }
+    fn new(
+        webhook: Uuid,
+        Scope {
+            since,
+            until,
+            outcomes,
+            missed,
+        }: &Scope,
+    ) -> Criteria {
+        let outcomes = outcomes
+            .iter()
+            .map(|outcome| outcome.as_str().to_owned())
+            .collect();
+        Criteria {
+            webhook,
+            since: *since,
+            until: *until,
+            outcomes,
+            missed: *missed,
+        }
     }
 
     /// Whether the recovery has this phase.
@@ -218,7 +295,10 @@ impl Column for Phase {
 
     fn from_stored(stored: String) -> std::result::Result<Phase, String> {
         let phases = [Phase::AttemptLog, Phase::MissedEvents];
-        phases.into_iter().find(|phase| phase.as_str() == stored).ok_or_else(|| format!("unknown phase {stored}"))
+        phases
+            .into_iter()
+            .find(|phase| phase.as_str() == stored)
+            .ok_or_else(|| format!("unknown phase {stored}"))
     }
 }
 
@@ -238,7 +318,19 @@ pub async fn update(
     wait: Duration,
 ) -> Result<i64> {
     let (started, wait) = (started as i64, wait.as_secs_f64());
-    transaction.fetch_one(MOVE, &[&job, &phase.as_str(), &position, &started, &is_finished, &wait]).await
+    transaction
+        .fetch_one(
+            MOVE,
+            &[
+                &job,
+                &phase.as_str(),
+                &position,
+                &started,
+                &is_finished,
+                &wait,
+            ],
+        )
+        .await
 }
 
 /// Counts the webhook's pending first attempts, up to `limit`: with those that wait for other deliveries, or without them.
@@ -248,7 +340,9 @@ pub async fn count_first_attempts(
     limit: i64,
     with_parked: bool,
 ) -> Result<i64> {
-    transaction.fetch_one(COUNT_FRESH, &[&webhook, &limit, &with_parked]).await
+    transaction
+        .fetch_one(COUNT_FRESH, &[&webhook, &limit, &with_parked])
+        .await
 }
 
 /// The result of reading the next rows of the attempt log or of the missed events: which of them to deliver.
@@ -276,12 +370,23 @@ pub struct LoggedDeliveries {
 }
 
 from_row!(Scan { read = "examined", last, found, logged: LoggedDeliveries::from_row });
-from_row!(LoggedDeliveries { deliveries, events, rounds, sequences });
+from_row!(LoggedDeliveries {
+    deliveries,
+    events,
+    rounds,
+    sequences
+});
 
 /// Reads up to `limit` rows of the phase, after the position. Returns the deliveries or events to deliver, or only counts them.
 pub async fn scan(
     client: &impl GenericClient,
-    Criteria { webhook, since, until, outcomes, .. }: &Criteria,
+    Criteria {
+        webhook,
+        since,
+        until,
+        outcomes,
+        ..
+    }: &Criteria,
     Progress { phase, position }: Progress,
     limit: i64,
     with_lists: bool,
@@ -294,8 +399,17 @@ pub async fn scan(
     };
     let from = lowest_id_at(since.as_millisecond().saturating_sub(tolerance)).max(position);
     let to = lowest_id_at(until.as_millisecond().saturating_add(tolerance));
-    let params: [&(dyn ToSql + Sync); 9] =
-        [webhook, &from, &to, since, until, &limit, &with_lists, outcomes, &ID_TOLERANCE_MS];
+    let params: [&(dyn ToSql + Sync); 9] = [
+        webhook,
+        &from,
+        &to,
+        since,
+        until,
+        &limit,
+        &with_lists,
+        outcomes,
+        &ID_TOLERANCE_MS,
+    ];
     let count = if phase == Phase::AttemptLog { 9 } else { 7 };
     client.fetch_one(statement, &params[..count]).await
 }
@@ -305,14 +419,31 @@ pub async fn scan(
 pub async fn start_next_rounds(
     transaction: &Transaction<'_>,
     webhook: Uuid,
-    LoggedDeliveries { deliveries, events, rounds, sequences }: &LoggedDeliveries,
+    LoggedDeliveries {
+        deliveries,
+        events,
+        rounds,
+        sequences,
+    }: &LoggedDeliveries,
     only_if_unchanged: bool,
 ) -> Result<Vec<(Uuid, u16)>> {
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
     superseded::note(transaction, deliveries).await?;
-    transaction.fetch_all(REDELIVER, &[deliveries, events, rounds, &webhook, sequences, &only_if_unchanged]).await
+    transaction
+        .fetch_all(
+            REDELIVER,
+            &[
+                deliveries,
+                events,
+                rounds,
+                &webhook,
+                sequences,
+                &only_if_unchanged,
+            ],
+        )
+        .await
 }
 
 /// Removes missed events of the webhook. Returns those that no other transaction removed first, in the order of their
@@ -322,12 +453,17 @@ pub async fn remove_missed(
     webhook: Uuid,
     events: &[Uuid],
 ) -> Result<Vec<(Uuid, Option<i64>)>> {
-    let removed: Vec<Uuid> = transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await?;
+    let removed: Vec<Uuid> = transaction
+        .fetch_all(MISSED_DELETE, &[&webhook, &events])
+        .await?;
     in_commit_order(transaction, &removed).await
 }
 
 /// Sorts stored events in the order of their commits. Returns each with its release, if it has one.
-pub async fn in_commit_order(transaction: &Transaction<'_>, events: &[Uuid]) -> Result<Vec<(Uuid, Option<i64>)>> {
+pub async fn in_commit_order(
+    transaction: &Transaction<'_>,
+    events: &[Uuid],
+) -> Result<Vec<(Uuid, Option<i64>)>> {
     transaction.fetch_all(EVENT_ORDER, &[&events]).await
 }
 
@@ -337,7 +473,8 @@ impl Store {
         for statement in EXPIRE {
             self.run(statement, &[&oldest]).await?;
         }
-        self.run(EXPIRE_ROUNDS, &[&lowest_id_at(oldest.as_millisecond())]).await?;
+        self.run(EXPIRE_ROUNDS, &[&lowest_id_at(oldest.as_millisecond())])
+            .await?;
         replay::expire(self).await
     }
 }

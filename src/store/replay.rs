@@ -58,7 +58,10 @@ impl Selection {
     /// The same, for whole days: each day is one partition.
     fn ids_of_days(&self) -> (Uuid, Uuid) {
         let (since, until) = (self.since.as_millisecond(), self.until.as_millisecond());
-        (lowest_id_at(start_of_day(since)), lowest_id_at(start_of_day(until).saturating_add(DAY_MS)))
+        (
+            lowest_id_at(start_of_day(since)),
+            lowest_id_at(start_of_day(until).saturating_add(DAY_MS)),
+        )
     }
 
     /// The id after which the attempts of these events are. An attempt's id contains its time by a replica's clock. There is no upper
@@ -108,7 +111,11 @@ pub struct Progress {
     pub sequence: i64,
 }
 
-from_row!(Progress { phase, position, sequence });
+from_row!(Progress {
+    phase,
+    position,
+    sequence
+});
 
 /// The phases of a replay, in their order, by what it reads. The first two find the events that the webhook has had: a delivery that ended
 /// before the first one, or ends between them, is in the log when the second begins.
@@ -123,7 +130,12 @@ pub enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 4] = [Phase::PendingDeliveries, Phase::AttemptLog, Phase::UnnumberedEvents, Phase::Events];
+    const ALL: [Phase; 4] = [
+        Phase::PendingDeliveries,
+        Phase::AttemptLog,
+        Phase::UnnumberedEvents,
+        Phase::Events,
+    ];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -140,7 +152,9 @@ impl Column for Phase {
 
     fn from_stored(stored: String) -> std::result::Result<Phase, String> {
         let mut phases = Phase::ALL.into_iter();
-        phases.find(|phase| phase.as_str() == stored).ok_or_else(|| format!("unknown phase {stored}"))
+        phases
+            .find(|phase| phase.as_str() == stored)
+            .ok_or_else(|| format!("unknown phase {stored}"))
     }
 }
 
@@ -160,26 +174,42 @@ struct Count {
     data: Vec<String>,
 }
 
-from_row!(Count { found, numbered, others, first, last, highest, kinds, labels, data });
+from_row!(Count {
+    found,
+    numbered,
+    others,
+    first,
+    last,
+    highest,
+    kinds,
+    labels,
+    data
+});
 
 impl Count {
     /// Counts the events that pass the filter, and extrapolates from those that were read to all.
     fn counted(self, filter: Option<&EventFilter>, limit: i64) -> Counted {
         let found = filter.map_or(self.found, |filter| self.passing(filter));
-        let Count { numbered, others, .. } = self;
+        let Count {
+            numbered, others, ..
+        } = self;
         let span = |to: Option<i64>| Some((to? - self.first? + 1) as f64);
         let share = match (span(self.last), span(self.highest)) {
             (Some(read), Some(all)) if numbered > limit => all / read,
             _ => 1.0,
         };
         let is_exact = numbered <= limit && others <= limit;
-        Counted { count: (found as f64 * share.max(1.0)).round() as u64, is_exact }
+        Counted {
+            count: (found as f64 * share.max(1.0)).round() as u64,
+            is_exact,
+        }
     }
 
     fn passing(&self, filter: &EventFilter) -> u64 {
         let events = self.kinds.iter().zip(&self.labels).zip(&self.data);
         let passes = |((kind, label), data): &((&String, &Option<i64>), &String)| {
-            kind.parse().is_ok_and(|kind| filter.passes(&Subject::new(kind, **label, data)))
+            kind.parse()
+                .is_ok_and(|kind| filter.passes(&Subject::new(kind, **label, data)))
         };
         events.filter(passes).count() as u64
     }
@@ -194,10 +224,21 @@ pub async fn count(
     selection: &Selection,
 ) -> Result<Counted> {
     let connection = store.connection().await?;
-    let Selection { since, until, events, labels } = selection;
+    let Selection {
+        since,
+        until,
+        events,
+        labels,
+    } = selection;
     let ((from, to), attempts_from) = (selection.ids(), selection.first_attempt_id());
-    let unnumbered_to = unnumbered_until(&*connection).await?.map_or(to, |until| until.min(to));
-    let limit = if filter.is_some() { MAX_COUNTED_WITH_DATA } else { MAX_COUNTED };
+    let unnumbered_to = unnumbered_until(&*connection)
+        .await?
+        .map_or(to, |until| until.min(to));
+    let limit = if filter.is_some() {
+        MAX_COUNTED_WITH_DATA
+    } else {
+        MAX_COUNTED
+    };
     let counted: Count = connection
         .fetch_one(
             COUNT,
@@ -239,9 +280,28 @@ pub async fn begin(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
-    let Selection { since, until, events, labels } = selection;
-    let inserted =
-        transaction.run(INSERT, &[&id, &actor.user, &webhook, since, until, events, labels, &total, &MAX_OPEN]).await?;
+    let Selection {
+        since,
+        until,
+        events,
+        labels,
+    } = selection;
+    let inserted = transaction
+        .run(
+            INSERT,
+            &[
+                &id,
+                &actor.user,
+                &webhook,
+                since,
+                until,
+                events,
+                labels,
+                &total,
+                &MAX_OPEN,
+            ],
+        )
+        .await?;
     if inserted == 0 {
         return Ok(None);
     }
@@ -252,7 +312,10 @@ pub async fn begin(
 
 /// Excludes events from the webhook's unfinished replays, because another job delivers them.
 pub async fn exclude(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<()> {
-    transaction.run(EXCLUDE, &[&webhook, &events]).await.map(drop)
+    transaction
+        .run(EXCLUDE, &[&webhook, &events])
+        .await
+        .map(drop)
 }
 
 /// How much a statement has read.
@@ -292,14 +355,26 @@ struct ScanRow {
     event: Option<StoredEvent>,
 }
 
-from_row!(ScanRow { examined, last_sequence, last_id, id, sequence, event: event });
+from_row!(ScanRow {
+    examined,
+    last_sequence,
+    last_id,
+    id,
+    sequence,
+    event: event
+});
 
 /// Leaves out an event of a newer version, which this one cannot render.
 fn event(row: &tokio_postgres::Row) -> Result<Option<StoredEvent>> {
     let (id, kind): (Option<Uuid>, Option<String>) = (column(row, "id")?, column(row, "kind")?);
     let (label, data): (_, Option<String>) = (column(row, "label_id")?, column(row, "data")?);
     let kind = kind.and_then(|kind| kind.parse().ok());
-    Ok(id.zip(kind).map(|(id, kind)| StoredEvent { id, kind, label, data: data.unwrap_or_default() }))
+    Ok(id.zip(kind).map(|(id, kind)| StoredEvent {
+        id,
+        kind,
+        label,
+        data: data.unwrap_or_default(),
+    }))
 }
 
 /// The pending deliveries of a webhook, counted up to a limit each.
@@ -311,11 +386,21 @@ pub struct Pending {
     pub of_chunk: i64,
 }
 
-from_row!(Pending { first_attempts, retries, of_chunk });
+from_row!(Pending {
+    first_attempts,
+    retries,
+    of_chunk
+});
 
 impl Replay {
-    pub async fn pending(&self, transaction: &Transaction<'_>, limits: (i64, i64)) -> Result<Pending> {
-        transaction.fetch_one(PENDING, &[&self.webhook, &self.chunk, &limits.0, &limits.1]).await
+    pub async fn pending(
+        &self,
+        transaction: &Transaction<'_>,
+        limits: (i64, i64),
+    ) -> Result<Pending> {
+        transaction
+            .fetch_one(PENDING, &[&self.webhook, &self.chunk, &limits.0, &limits.1])
+            .await
     }
 
     /// The ids between which the replayed events are.
@@ -325,19 +410,29 @@ impl Replay {
 
     /// The id after which the attempt log is read next.
     pub fn attempts_after(&self) -> Uuid {
-        self.selection.first_attempt_id().max(self.progress.position)
+        self.selection
+            .first_attempt_id()
+            .max(self.progress.position)
     }
 
     /// Excludes the events of all pending deliveries.
     pub async fn exclude_pending(&self, transaction: &Transaction<'_>) -> Result<()> {
         let (from, to) = self.event_ids();
-        transaction.run(EXCLUDE_PENDING, &[&self.id, &self.webhook, &from, &to]).await.map(drop)
+        transaction
+            .run(EXCLUDE_PENDING, &[&self.id, &self.webhook, &from, &to])
+            .await
+            .map(drop)
     }
 
     /// Excludes the events of the next `limit` rows of the attempt log.
     pub async fn exclude_logged(&self, transaction: &Transaction<'_>, limit: i64) -> Result<Read> {
         let ((from, to), after) = (self.event_ids(), self.attempts_after());
-        transaction.fetch_one(EXCLUDE_LOGGED, &[&self.id, &self.webhook, &from, &to, &after, &limit]).await
+        transaction
+            .fetch_one(
+                EXCLUDE_LOGGED,
+                &[&self.id, &self.webhook, &from, &to, &after, &limit],
+            )
+            .await
     }
 
     /// Reads up to `limit` events of the phase, and returns the first `most` of those to deliver.
@@ -346,20 +441,46 @@ impl Replay {
             Phase::Events => self.scan_numbered(transaction, limit, most).await?,
             _ => self.scan_unnumbered(transaction, limit, most).await?,
         };
-        let Some(first) = rows.first() else { return Ok(Scan { next: None, found: Vec::new() }) };
+        let Some(first) = rows.first() else {
+            return Ok(Scan {
+                next: None,
+                found: Vec::new(),
+            });
+        };
         let is_full = rows.iter().filter(|row| row.id.is_some()).count() as i64 >= most;
         let (id, sequence) = match rows.last().filter(|_| is_full) {
             Some(last) => (last.id, last.sequence),
             None => (first.last_id, first.last_sequence),
         };
-        let Progress { phase, position, sequence: before } = self.progress;
-        let next = Progress { phase, position: id.unwrap_or(position), sequence: sequence.unwrap_or(before) };
+        let Progress {
+            phase,
+            position,
+            sequence: before,
+        } = self.progress;
+        let next = Progress {
+            phase,
+            position: id.unwrap_or(position),
+            sequence: sequence.unwrap_or(before),
+        };
         let next = Some(next).filter(|_| is_full || first.examined >= limit);
-        Ok(Scan { next, found: rows.into_iter().filter_map(|row| row.event).collect() })
+        Ok(Scan {
+            next,
+            found: rows.into_iter().filter_map(|row| row.event).collect(),
+        })
     }
 
-    async fn scan_numbered(&self, transaction: &Transaction<'_>, limit: i64, most: i64) -> Result<Vec<ScanRow>> {
-        let Selection { since, until, events, labels } = &self.selection;
+    async fn scan_numbered(
+        &self,
+        transaction: &Transaction<'_>,
+        limit: i64,
+        most: i64,
+    ) -> Result<Vec<ScanRow>> {
+        let Selection {
+            since,
+            until,
+            events,
+            labels,
+        } = &self.selection;
         let (from, to) = self.selection.ids_of_days();
         transaction
             .fetch_all(
@@ -382,15 +503,29 @@ impl Replay {
             .await
     }
 
-    async fn scan_unnumbered(&self, transaction: &Transaction<'_>, limit: i64, most: i64) -> Result<Vec<ScanRow>> {
-        let Selection { since, until, events, labels } = &self.selection;
+    async fn scan_unnumbered(
+        &self,
+        transaction: &Transaction<'_>,
+        limit: i64,
+        most: i64,
+    ) -> Result<Vec<ScanRow>> {
+        let Selection {
+            since,
+            until,
+            events,
+            labels,
+        } = &self.selection;
         let (from, to) = self.selection.ids();
-        let to = unnumbered_until(transaction).await?.map_or(to, |until| until.min(to));
+        let to = unnumbered_until(transaction)
+            .await?
+            .map_or(to, |until| until.min(to));
         let after = from.max(self.progress.position);
         transaction
             .fetch_all(
                 SCAN_UNNUMBERED,
-                &[&self.user, &after, &to, &limit, &self.id, events, labels, since, until, &most],
+                &[
+                    &self.user, &after, &to, &limit, &self.id, events, labels, since, until, &most,
+                ],
             )
             .await
     }
@@ -402,7 +537,9 @@ impl Replay {
         events: &[Uuid],
         deliveries: &[Uuid],
     ) -> Result<Vec<Uuid>> {
-        transaction.fetch_all(EXCLUDED, &[&self.id, &events, &deliveries]).await
+        transaction
+            .fetch_all(EXCLUDED, &[&self.id, &events, &deliveries])
+            .await
     }
 
     /// Stores how far the replay has come, and the deliveries that were created. It is due again after `wait`, or finished. Returns
@@ -416,10 +553,22 @@ impl Replay {
         is_finished: bool,
         wait: Duration,
     ) -> Result<i64> {
-        let Progress { phase, position, sequence } = progress;
+        let Progress {
+            phase,
+            position,
+            sequence,
+        } = progress;
         let (phase, wait) = (phase.as_str(), wait.as_secs_f64());
-        let params: [&(dyn postgres_types::ToSql + Sync); 8] =
-            [&self.id, &phase, &position, &sequence, &created, &chunk_size, &is_finished, &wait];
+        let params: [&(dyn postgres_types::ToSql + Sync); 8] = [
+            &self.id,
+            &phase,
+            &position,
+            &sequence,
+            &created,
+            &chunk_size,
+            &is_finished,
+            &wait,
+        ];
         transaction.fetch_one(MOVE, &params).await
     }
 }
@@ -436,15 +585,26 @@ mod tests {
 
     fn selection(since: &str, until: &str) -> Selection {
         let at = |text: &str| text.parse().unwrap();
-        Selection { since: at(since), until: at(until), events: Vec::new(), labels: None }
+        Selection {
+            since: at(since),
+            until: at(until),
+            events: Vec::new(),
+            labels: None,
+        }
     }
 
     #[test]
     fn ids_of_days_include_every_id_of_the_period() {
         let at = |text: &str| lowest_id_at(text.parse::<Timestamp>().unwrap().as_millisecond());
         let of_two_days = selection("2026-03-01T10:00:00.000500Z", "2026-03-02T00:00:00.000001Z");
-        assert_eq!(of_two_days.ids(), (at("2026-03-01T10:00:00Z"), at("2026-03-02T00:00:00.001Z")));
-        assert_eq!(of_two_days.ids_of_days(), (at("2026-03-01T00:00:00Z"), at("2026-03-03T00:00:00Z")));
+        assert_eq!(
+            of_two_days.ids(),
+            (at("2026-03-01T10:00:00Z"), at("2026-03-02T00:00:00.001Z"))
+        );
+        assert_eq!(
+            of_two_days.ids_of_days(),
+            (at("2026-03-01T00:00:00Z"), at("2026-03-03T00:00:00Z"))
+        );
     }
 
     #[test]

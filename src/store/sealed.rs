@@ -38,22 +38,35 @@ struct Column {
 
 static COLUMNS: LazyLock<Vec<Column>> = LazyLock::new(|| {
     let of_webhook = |(column, owner): (&str, OwnerOf)| {
-        let [find, replace] = [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
-        Column { find, replace, owner }
+        let [find, replace] =
+            [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
+        Column {
+            find,
+            replace,
+            owner,
+        }
     };
     let answers = Column {
         find: include_str!("../../sql/store/sealed_answers.sql").to_owned(),
         replace: include_str!("../../sql/store/sealed_answer_replace.sql").to_owned(),
         owner: Owner::from,
     };
-    WEBHOOK_COLUMNS.into_iter().map(of_webhook).chain([answers]).collect()
+    WEBHOOK_COLUMNS
+        .into_iter()
+        .map(of_webhook)
+        .chain([answers])
+        .collect()
 });
 /// The number of values that are read at a time.
 const PAGE: i64 = 500;
 
 /// Returns how many values are encrypted under each key, by the key's id.
 pub async fn keys(store: &Store) -> Result<BTreeMap<String, i64>> {
-    Ok(store.fetch_all::<(String, i64)>(KEYS, &[]).await?.into_iter().collect())
+    Ok(store
+        .fetch_all::<(String, i64)>(KEYS, &[])
+        .await?
+        .into_iter()
+        .collect())
 }
 
 /// The result of a re-encryption.
@@ -78,10 +91,17 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
-    for Column { find, replace, owner } in &*COLUMNS {
+    for Column {
+        find,
+        replace,
+        owner,
+    } in &*COLUMNS
+    {
         let mut after = Uuid::nil();
         loop {
-            let page: Vec<Encrypted> = connection.fetch_all(find, &[&vault.first_key(), &after, &PAGE]).await?;
+            let page: Vec<Encrypted> = connection
+                .fetch_all(find, &[&vault.first_key(), &after, &PAGE])
+                .await?;
             let Some(last) = page.last() else { break };
             after = last.id;
             for Encrypted { id, bytes, key_id } in page {
@@ -89,8 +109,13 @@ pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
                     *result.unreadable.entry(key_id).or_default() += 1;
                     continue;
                 };
-                let Sealed { bytes: new_bytes, key_id } = vault.seal(owner(id), &Zeroizing::new(opened));
-                result.done += connection.run(replace, &[&id, &bytes, &new_bytes, &key_id]).await?;
+                let Sealed {
+                    bytes: new_bytes,
+                    key_id,
+                } = vault.seal(owner(id), &Zeroizing::new(opened));
+                result.done += connection
+                    .run(replace, &[&id, &bytes, &new_bytes, &key_id])
+                    .await?;
                 failpoint!("value_reencrypted_next_not_read")?;
             }
         }

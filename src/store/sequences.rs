@@ -13,10 +13,17 @@ pub(super) const STORE: &str = include_str!("../../sql/store/sequence_store.sql"
 const REMOVE_ORPHANS: &str = include_str!("../../sql/store/sequence_remove_orphans.sql");
 
 /// Locks the numbers of these webhooks, and adds them to `sequences`. Inserts those that do not exist.
-pub async fn start(transaction: &impl GenericClient, webhooks: &[Uuid], sequences: &mut Sequences) -> Result<()> {
+pub async fn start(
+    transaction: &impl GenericClient,
+    webhooks: &[Uuid],
+    sequences: &mut Sequences,
+) -> Result<()> {
     let mut webhooks = webhooks.to_vec();
     webhooks.sort_unstable();
-    for (webhook, last) in transaction.fetch_all::<(Uuid, i64)>(START, &[&webhooks]).await? {
+    for (webhook, last) in transaction
+        .fetch_all::<(Uuid, i64)>(START, &[&webhooks])
+        .await?
+    {
         sequences.insert(webhook, last);
     }
     Ok(())

@@ -45,12 +45,20 @@ from_row! { Session { user = "user_id", token = "token_id", stale } }
 from_row! { Sealed { bytes = "secret", key_id = "secret_key_id" } }
 
 /// Inserts a session by the hash of its id, and records the sign-in.
-pub async fn insert(store: &Store, hash: &[u8; 32], user: &UserId, token: Option<Uuid>) -> Result<()> {
+pub async fn insert(
+    store: &Store,
+    hash: &[u8; 32],
+    user: &UserId,
+    token: Option<Uuid>,
+) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(INSERT, &[&&hash[..], user, &token]).await?;
     transaction.run(LIMIT, &[user, &MOST_OF_A_USER]).await?;
-    let actor = Actor { user: user.clone(), via: token.map_or(Via::Jwt, Via::Token) };
+    let actor = Actor {
+        user: user.clone(),
+        via: token.map_or(Via::Jwt, Via::Token),
+    };
     let subject = Uuid::from_bytes(hash[..16].try_into().expect("the hash has 32 bytes"));
     audit::record(&transaction, &actor, Action::SignedIn, subject, &[]).await?;
     Ok(transaction.commit().await?)
@@ -60,7 +68,9 @@ pub async fn insert(store: &Store, hash: &[u8; 32], user: &UserId, token: Option
 pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
     let connection = store.connection().await?;
     let (life, idle) = (LONGEST_LIFE.as_secs_f64(), LONGEST_IDLE.as_secs_f64());
-    let found: Option<Session> = connection.fetch_optional(FIND, &[&&hash[..], &life, &idle]).await?;
+    let found: Option<Session> = connection
+        .fetch_optional(FIND, &[&&hash[..], &life, &idle])
+        .await?;
     if found.as_ref().is_some_and(|session| session.stale) {
         connection.run(TOUCH, &[&&hash[..]]).await?;
     }
@@ -69,12 +79,20 @@ pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
 
 /// Allows the session to show a webhook's secret for a while, or none.
 pub async fn reveal(store: &Store, hash: &[u8; 32], webhook: Option<Uuid>) -> Result<()> {
-    store.run(REVEAL, &[&&hash[..], &webhook, &LONGEST_REVEAL.as_secs_f64()]).await.map(drop)
+    store
+        .run(
+            REVEAL,
+            &[&&hash[..], &webhook, &LONGEST_REVEAL.as_secs_f64()],
+        )
+        .await
+        .map(drop)
 }
 
 /// Returns the webhook's secret if the session may show it.
 pub async fn revealed(store: &Store, hash: &[u8; 32], webhook: Uuid) -> Result<Option<Sealed>> {
-    store.fetch_optional(REVEALED, &[&&hash[..], &webhook]).await
+    store
+        .fetch_optional(REVEALED, &[&&hash[..], &webhook])
+        .await
 }
 
 pub async fn end(store: &Store, hash: &[u8; 32]) -> Result<()> {
@@ -88,6 +106,11 @@ pub async fn use_link(store: &Store, hash: &[u8; 32], expires_at: Timestamp) -> 
 
 /// Removes sessions and links that have ended.
 pub async fn remove_old(store: &Store) -> Result<()> {
-    store.run(REMOVE, &[&LONGEST_LIFE.as_secs_f64(), &LONGEST_IDLE.as_secs_f64()]).await?;
+    store
+        .run(
+            REMOVE,
+            &[&LONGEST_LIFE.as_secs_f64(), &LONGEST_IDLE.as_secs_f64()],
+        )
+        .await?;
     store.run(REMOVE_LINKS, &[]).await.map(drop)
 }

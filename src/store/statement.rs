@@ -40,10 +40,18 @@ pub trait Statements: GenericClient {
         }
     }
 
-    fn fetch_all<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<Vec<T>>> + Send {
+    fn fetch_all<T: FromRow>(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> impl Future<Output = Result<Vec<T>>> + Send {
         async move {
             let statement = self.prepare_cached(sql).await?;
-            self.query(&statement, params).await?.iter().map(T::from_row).collect()
+            self.query(&statement, params)
+                .await?
+                .iter()
+                .map(T::from_row)
+                .collect()
         }
     }
 
@@ -55,12 +63,20 @@ pub trait Statements: GenericClient {
     ) -> impl Future<Output = Result<Option<T>>> + Send {
         async move {
             let statement = self.prepare_cached(sql).await?;
-            self.query_opt(&statement, params).await?.as_ref().map(T::from_row).transpose()
+            self.query_opt(&statement, params)
+                .await?
+                .as_ref()
+                .map(T::from_row)
+                .transpose()
         }
     }
 
     /// Fetches exactly one row. None and more are errors.
-    fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<T>> + Send {
+    fn fetch_one<T: FromRow>(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> impl Future<Output = Result<T>> + Send {
         async move {
             let statement = self.prepare_cached(sql).await?;
             T::from_row(&self.query_one(&statement, params).await?)
@@ -73,23 +89,39 @@ impl<C: GenericClient> Statements for C {}
 /// The same on a connection of the pool, borrowed for one statement, within the store's time limit.
 impl Store {
     pub(super) async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
-        self.statement(async { self.connection().await?.run(sql, params).await }).await
+        self.statement(async { self.connection().await?.run(sql, params).await })
+            .await
     }
 
-    pub(super) async fn fetch_all<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Vec<T>> {
-        self.statement(async { self.connection().await?.fetch_all(sql, params).await }).await
+    pub(super) async fn fetch_all<T: FromRow>(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Vec<T>> {
+        self.statement(async { self.connection().await?.fetch_all(sql, params).await })
+            .await
     }
 
-    pub(super) async fn fetch_optional<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Option<T>> {
-        self.statement(async { self.connection().await?.fetch_optional(sql, params).await }).await
+    pub(super) async fn fetch_optional<T: FromRow>(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Option<T>> {
+        self.statement(async { self.connection().await?.fetch_optional(sql, params).await })
+            .await
     }
 
     pub(super) async fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
-        self.statement(async { self.connection().await?.fetch_one(sql, params).await }).await
+        self.statement(async { self.connection().await?.fetch_one(sql, params).await })
+            .await
     }
 
     /// Like `fetch_one`, for statements that read pending deliveries or webhooks in the order of an index.
-    pub(super) async fn fetch_by_index<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
+    pub(super) async fn fetch_by_index<T: FromRow>(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<T> {
         self.in_time(ANSWER_TIMEOUT, async {
             let mut connection = self.connection().await?;
             let transaction = connection.transaction().await?;
@@ -128,12 +160,14 @@ pub trait Column: Sized {
 }
 
 pub fn column<T: Column>(row: &Row, name: &str) -> Result<T> {
-    T::from_stored(row.try_get(name)?).map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
+    T::from_stored(row.try_get(name)?)
+        .map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
 }
 
 fn column_at<T: Column>(row: &Row, index: usize) -> Result<T> {
     let name = row.columns().get(index).map_or("", |column| column.name());
-    T::from_stored(row.try_get(index)?).map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
+    T::from_stored(row.try_get(index)?)
+        .map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
 }
 
 macro_rules! columns {
@@ -217,7 +251,10 @@ impl Arrays<'_> {
     }
 
     /// The arrays, then `rest`.
-    pub fn followed_by<'b>(&'b self, rest: &[&'b (dyn ToSql + Sync)]) -> Vec<&'b (dyn ToSql + Sync)> {
+    pub fn followed_by<'b>(
+        &'b self,
+        rest: &[&'b (dyn ToSql + Sync)],
+    ) -> Vec<&'b (dyn ToSql + Sync)> {
         let arrays = self.0.iter().map(|array| &**array as &(dyn ToSql + Sync));
         arrays.chain(rest.iter().copied()).collect()
     }

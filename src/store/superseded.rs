@@ -9,22 +9,43 @@ use super::{Result, Store};
 
 /// Notes the attempts of these deliveries that are in flight. The deliveries stay locked.
 pub async fn note(transaction: &Transaction<'_>, deliveries: &[Uuid]) -> Result<()> {
-    transaction.run(include_str!("../../sql/store/superseded_note.sql"), &[&deliveries]).await?;
+    transaction
+        .run(
+            include_str!("../../sql/store/superseded_note.sql"),
+            &[&deliveries],
+        )
+        .await?;
     Ok(())
 }
 
 /// Takes the notes of these attempts, each a delivery and a lease. Returns those that were noted.
-pub async fn take(transaction: &Transaction<'_>, deliveries: &[Uuid], leases: &[Uuid]) -> Result<Vec<(Uuid, Uuid)>> {
-    transaction.fetch_all(include_str!("../../sql/store/superseded_take.sql"), &[&deliveries, &leases]).await
+pub async fn take(
+    transaction: &Transaction<'_>,
+    deliveries: &[Uuid],
+    leases: &[Uuid],
+) -> Result<Vec<(Uuid, Uuid)>> {
+    transaction
+        .fetch_all(
+            include_str!("../../sql/store/superseded_take.sql"),
+            &[&deliveries, &leases],
+        )
+        .await
 }
 
 /// Locks these webhooks against deletion. Returns those that exist.
 pub async fn hold_webhooks(transaction: &Transaction<'_>, webhooks: &[Uuid]) -> Result<Vec<Uuid>> {
-    transaction.fetch_all(include_str!("../../sql/store/webhook_hold_many.sql"), &[&webhooks]).await
+    transaction
+        .fetch_all(
+            include_str!("../../sql/store/webhook_hold_many.sql"),
+            &[&webhooks],
+        )
+        .await
 }
 
 /// Removes notes of attempts whose outcome can no longer be reported.
 pub async fn remove_old(store: &Store) -> Result<()> {
-    store.run(include_str!("../../sql/store/superseded_remove.sql"), &[]).await?;
+    store
+        .run(include_str!("../../sql/store/superseded_remove.sql"), &[])
+        .await?;
     Ok(())
 }

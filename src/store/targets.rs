@@ -15,7 +15,8 @@ const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
 impl Store {
     /// Reads those of `webhooks` that exist.
     pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
-        self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks)).await
+        self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks))
+            .await
     }
 
     async fn read_targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {

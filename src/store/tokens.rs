@@ -26,11 +26,22 @@ pub struct Token {
 from_row! { Token { id, user = "user_id", name, created_at, revoked_at } }
 
 /// Inserts a token by its hash.
-pub async fn insert(store: &Store, id: Uuid, user: &UserId, name: &str, hash: &[u8; 32]) -> Result<()> {
+pub async fn insert(
+    store: &Store,
+    id: Uuid,
+    user: &UserId,
+    name: &str,
+    hash: &[u8; 32],
+) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    transaction.run(INSERT, &[&id, user, &name, &&hash[..]]).await?;
-    let actor = Actor { user: user.clone(), via: Via::CommandLine };
+    transaction
+        .run(INSERT, &[&id, user, &name, &&hash[..]])
+        .await?;
+    let actor = Actor {
+        user: user.clone(),
+        via: Via::CommandLine,
+    };
     audit::record(&transaction, &actor, Action::TokenCreated, id, &[]).await?;
     Ok(transaction.commit().await?)
 }
@@ -57,9 +68,22 @@ from_row! { Revoked { user = "user_id", ended_now } }
 pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let Some(Revoked { user, ended_now }) = transaction.fetch_optional(REVOKE, &[&id]).await? else { return Ok(false) };
+    let Some(Revoked { user, ended_now }) = transaction.fetch_optional(REVOKE, &[&id]).await?
+    else {
+        return Ok(false);
+    };
     if ended_now {
-        audit::record(&transaction, &Actor { user, via: Via::CommandLine }, Action::TokenRevoked, id, &[]).await?;
+        audit::record(
+            &transaction,
+            &Actor {
+                user,
+                via: Via::CommandLine,
+            },
+            Action::TokenRevoked,
+            id,
+            &[],
+        )
+        .await?;
     }
     transaction.commit().await?;
     Ok(true)

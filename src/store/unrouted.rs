@@ -49,9 +49,17 @@ from_row!(Unrouted {
 });
 
 impl Unrouted {
-    pub fn new(kind: EventKind, change: &Change, lineage: Lineage, reason: &str, detail: String) -> Unrouted {
+    pub fn new(
+        kind: EventKind,
+        change: &Change,
+        lineage: Lineage,
+        reason: &str,
+        detail: String,
+    ) -> Unrouted {
         let row = match &change.operation {
-            Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } => new.text(ID),
+            Operation::Insert { new }
+            | Operation::Update { new, .. }
+            | Operation::Replace { new, .. } => new.text(ID),
             Operation::Delete { old } => old.text(ID),
             Operation::Truncate => None,
         };
@@ -66,14 +74,19 @@ impl Unrouted {
             occurred_at: change.committed_at,
             commit: change.position.commit(),
             ordinal: change.position.ordinal() as i64,
-            change: record.filter(|record| record.len() <= MAX_CHANGE).map(|record| escaped(&record)),
+            change: record
+                .filter(|record| record.len() <= MAX_CHANGE)
+                .map(|record| escaped(&record)),
         }
     }
 }
 
 /// Shortens a text to what every store accepts.
 fn storable(text: &str) -> String {
-    text.chars().take(MAX_TEXT).flat_map(char::escape_default).collect()
+    text.chars()
+        .take(MAX_TEXT)
+        .flat_map(char::escape_default)
+        .collect()
 }
 
 /// Escapes the characters of a JSON text that a store with another encoding may lack.
@@ -107,11 +120,20 @@ pub struct Count {
     pub reason: Option<String>,
 }
 
-from_row!(Count { events, oldest, reason });
+from_row!(Count {
+    events,
+    oldest,
+    reason
+});
 
 impl Store {
     /// Returns the next unrouted events by id.
-    pub async fn unrouted(&self, selection: &Selection, after: Uuid, limit: i64) -> Result<Vec<Unrouted>> {
+    pub async fn unrouted(
+        &self,
+        selection: &Selection,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Unrouted>> {
         let Selection { reason, since } = selection;
         let sql = include_str!("../../sql/store/unrouted_event_list.sql");
         self.fetch_all(sql, &[reason, since, &after, &limit]).await
@@ -119,11 +141,19 @@ impl Store {
 
     /// Counts unrouted events, up to a limit.
     pub async fn count_unrouted(&self, limit: i64) -> Result<Count> {
-        self.fetch_one(include_str!("../../sql/store/unrouted_event_count.sql"), &[&limit]).await
+        self.fetch_one(
+            include_str!("../../sql/store/unrouted_event_count.sql"),
+            &[&limit],
+        )
+        .await
     }
 
     pub async fn discard_unrouted(&self, ids: &[Uuid]) -> Result<u64> {
-        self.run(include_str!("../../sql/store/unrouted_event_remove.sql"), &[&ids]).await
+        self.run(
+            include_str!("../../sql/store/unrouted_event_remove.sql"),
+            &[&ids],
+        )
+        .await
     }
 }
 
@@ -141,12 +171,18 @@ pub async fn remove_old(store: &Store, days: u32) -> Result<u64> {
     }
 }
 
-pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrouted]) -> Result<()> {
+pub async fn insert_unrouted(
+    transaction: &impl GenericClient,
+    unrouted: &[Unrouted],
+) -> Result<()> {
     if unrouted.is_empty() {
         return Ok(());
     }
     let change = |event: &Unrouted| {
-        let record = event.change.clone().and_then(|change| RawValue::from_string(change).ok());
+        let record = event
+            .change
+            .clone()
+            .and_then(|change| RawValue::from_string(change).ok());
         record.map(postgres_types::Json)
     };
     let rows = arrays!(unrouted, |event| (
@@ -161,7 +197,12 @@ pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrou
         event.detail.as_str(),
         change(event),
     ));
-    transaction.run(include_str!("../../sql/store/unrouted_event_insert.sql"), &rows.params()).await?;
+    transaction
+        .run(
+            include_str!("../../sql/store/unrouted_event_insert.sql"),
+            &rows.params(),
+        )
+        .await?;
     Ok(())
 }
 

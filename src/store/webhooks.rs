@@ -21,7 +21,10 @@ const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
 const INSERT: &str = include_str!("../../sql/store/webhook_insert.sql");
 const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
 const GET: &str = include_str!("../../sql/store/webhook_get.sql");
-const GET_FOR_UPDATE: &str = concat!(include_str!("../../sql/store/webhook_get.sql"), "for update");
+const GET_FOR_UPDATE: &str = concat!(
+    include_str!("../../sql/store/webhook_get.sql"),
+    "for update"
+);
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
 /// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients wait for a response.
@@ -76,7 +79,15 @@ from_row!(Webhook {
     previous_secret_expires_at
 });
 
-from_row!(Settings { name, url, events, active, ordering, signing, options: Options::from_row });
+from_row!(Settings {
+    name,
+    url,
+    events,
+    active,
+    ordering,
+    signing,
+    options: Options::from_row
+});
 
 /// The names of the settings that every webhook has.
 const FIELDS: [&str; 6] = ["name", "url", "events", "active", "ordering", "signing"];
@@ -84,7 +95,15 @@ const FIELDS: [&str; 6] = ["name", "url", "events", "active", "ordering", "signi
 impl Settings {
     /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings { name, url, events, active, ordering, signing, options } = self;
+        let Settings {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            options,
+        } = self;
         let differs = [
             *name != other.name,
             *url != other.url,
@@ -93,7 +112,11 @@ impl Settings {
             *ordering != other.ordering,
             *signing != other.signing,
         ];
-        let fields = FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field);
+        let fields = FIELDS
+            .into_iter()
+            .zip(differs)
+            .filter(|(_, differs)| *differs)
+            .map(|(field, _)| field);
         fields.chain(options.differences(&other.options)).collect()
     }
 }
@@ -138,13 +161,32 @@ pub struct NewWebhook {
 }
 
 /// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of one user consecutive.
-pub async fn create(store: &Store, actor: &Actor, new: &NewWebhook, limit: u32) -> Result<Option<Webhook>> {
-    let NewWebhook { id, settings, secret, headers, pair } = new;
+pub async fn create(
+    store: &Store,
+    actor: &Actor,
+    new: &NewWebhook,
+    limit: u32,
+) -> Result<Option<Webhook>> {
+    let NewWebhook {
+        id,
+        settings,
+        secret,
+        headers,
+        pair,
+    } = new;
     let (id, user) = (*id, &actor.user);
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
-    let Settings { name, url, events, active, ordering, signing, options } = settings;
+    let Settings {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        options,
+    } = settings;
     let (ordering, signing) = (ordering.as_str(), signing.as_str());
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
@@ -174,7 +216,11 @@ pub async fn create(store: &Store, actor: &Actor, new: &NewWebhook, limit: u32) 
         &public,
     ];
     let mut created = None;
-    if transaction.fetch_optional::<Uuid>(INSERT, &params).await?.is_some() {
+    if transaction
+        .fetch_optional::<Uuid>(INSERT, &params)
+        .await?
+        .is_some()
+    {
         created = Some(transaction.fetch_one(GET, &[user, &id]).await?);
         sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
         let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
@@ -186,7 +232,12 @@ pub async fn create(store: &Store, actor: &Actor, new: &NewWebhook, limit: u32) 
 
 /// Returns the user's webhooks with ids greater than `after`, by id. That is the order of their creation.
 pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Result<Vec<Webhook>> {
-    store.fetch_all(LIST, &[user, &after, &i64::try_from(limit).unwrap_or(i64::MAX)]).await
+    store
+        .fetch_all(
+            LIST,
+            &[user, &after, &i64::try_from(limit).unwrap_or(i64::MAX)],
+        )
+        .await
 }
 
 pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
@@ -229,8 +280,12 @@ async fn try_update(
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let found: Option<Webhook> = transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await?;
-    let Some(found) = found else { return Ok(Conditional::NotFound) };
+    let found: Option<Webhook> = transaction
+        .fetch_optional(GET_FOR_UPDATE, &[user, &id])
+        .await?;
+    let Some(found) = found else {
+        return Ok(Conditional::NotFound);
+    };
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
@@ -242,7 +297,15 @@ async fn try_update(
         return Ok(Conditional::Cancelling);
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings { name, url, events, active, ordering, signing, options } = &wanted;
+    let Settings {
+        name,
+        url,
+        events,
+        active,
+        ordering,
+        signing,
+        options,
+    } = &wanted;
     let (ordering, signing) = (ordering.as_str(), signing.as_str());
     let (metadata, filter) = options.json();
     let replaced = changes.options.headers.as_ref();
@@ -271,14 +334,26 @@ async fn try_update(
     ];
     transaction.run(UPDATE, &params).await?;
     let changed = transaction.fetch_one(GET, &[user, &id]).await?;
-    audit::record(&transaction, actor, Action::WebhookUpdated, id, &wanted.differences(&found.settings)).await?;
+    audit::record(
+        &transaction,
+        actor,
+        Action::WebhookUpdated,
+        id,
+        &wanted.differences(&found.settings),
+    )
+    .await?;
     transaction.commit().await?;
     Ok(Conditional::Done(changed))
 }
 
 /// Deletes a webhook, if `condition` holds, and cancels its pending deliveries: a chunk before this returns, the others later. Its attempt
 /// log can no longer be read; the rows are dropped with their partitions.
-pub async fn delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
+pub async fn delete(
+    store: &Store,
+    actor: &Actor,
+    id: Uuid,
+    condition: Condition<'_>,
+) -> Result<Conditional<()>> {
     let deleted = try_delete(store, actor, id, condition).await?;
     if deleted == Conditional::Done(()) {
         store.cancel_some(id).await;
@@ -286,12 +361,21 @@ pub async fn delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     Ok(deleted)
 }
 
-async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
+async fn try_delete(
+    store: &Store,
+    actor: &Actor,
+    id: Uuid,
+    condition: Condition<'_>,
+) -> Result<Conditional<()>> {
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let found: Option<Webhook> = transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await?;
-    let Some(found) = found else { return Ok(Conditional::NotFound) };
+    let found: Option<Webhook> = transaction
+        .fetch_optional(GET_FOR_UPDATE, &[user, &id])
+        .await?;
+    let Some(found) = found else {
+        return Ok(Conditional::NotFound);
+    };
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
@@ -304,12 +388,18 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
 /// Returns the columns of a key pair: the private key, the id of its master key, and the public key.
 fn pair_columns(pair: Option<&SealedKeyPair>) -> (Option<&[u8]>, Option<&str>, Option<&[u8]>) {
     let private = pair.map(|pair| &pair.private);
-    (private.map(|key| &*key.bytes), private.map(|key| &*key.key_id), pair.map(|pair| &pair.public[..]))
+    (
+        private.map(|key| &*key.bytes),
+        private.map(|key| &*key.key_id),
+        pair.map(|pair| &pair.public[..]),
+    )
 }
 
 /// The columns of an encrypted value that may be absent.
 fn sealed_parts(sealed: Option<&Sealed>) -> (Option<&[u8]>, Option<&str>) {
-    sealed.map(|Sealed { bytes, key_id }| (&**bytes, &**key_id)).unzip()
+    sealed
+        .map(|Sealed { bytes, key_id }| (&**bytes, &**key_id))
+        .unzip()
 }
 
 impl Changes {
@@ -317,7 +407,10 @@ impl Changes {
         Settings {
             name: self.name.clone().unwrap_or_else(|| settings.name.clone()),
             url: self.url.clone().unwrap_or_else(|| settings.url.clone()),
-            events: self.events.as_deref().map_or_else(|| settings.events.clone(), event_names),
+            events: self
+                .events
+                .as_deref()
+                .map_or_else(|| settings.events.clone(), event_names),
             active: self.active.unwrap_or(settings.active),
             ordering: self.ordering.unwrap_or(settings.ordering),
             options: self.options.applied_to(&settings.options),

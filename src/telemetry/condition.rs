@@ -36,7 +36,10 @@ pub struct Activity {
 
 impl Activity {
     pub const fn new(name: &'static str) -> Activity {
-        Activity { name, failing: Condition::new() }
+        Activity {
+            name,
+            failing: Condition::new(),
+        }
     }
 
     /// Logs the error, unless the previous try had failed too.

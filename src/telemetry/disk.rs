@@ -18,7 +18,10 @@ static RECENT: Mutex<BTreeMap<Fault, Instant>> = Mutex::new(BTreeMap::new());
 /// Counts a statement that failed because of the disk of `database`, which is `store` or `primary`.
 pub fn count_disk_fault(database: &'static str, fault: &'static str) {
     counter!(super::DISK_FAULTS, "database" => database, "fault" => fault).increment(1);
-    RECENT.lock().expect("no holder of this lock panics").insert((database, fault), Instant::now());
+    RECENT
+        .lock()
+        .expect("no holder of this lock panics")
+        .insert((database, fault), Instant::now());
 }
 
 /// Returns the faults that occurred recently, one line each, for readiness.

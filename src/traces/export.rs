@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use metrics::{Counter, counter};
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
@@ -53,7 +55,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    pub(super) fn start(collector: &Collector, service: &str, spans: mpsc::Receiver<Span>) -> anyhow::Result<Exporter> {
+    pub(super) fn start(
+        collector: &Collector,
+        service: &str,
+        spans: mpsc::Receiver<Span>,
+    ) -> anyhow::Result<Exporter> {
         let stop = CancellationToken::new();
         let exported = counter!(telemetry::SPANS_EXPORTED);
         exported.increment(0);
@@ -68,7 +74,10 @@ impl Exporter {
             exporting: Activity::new("exporting spans"),
             rejecting: Recurring::new(),
         };
-        Ok(Exporter { stop, task: tokio::spawn(worker.run()) })
+        Ok(Exporter {
+            stop,
+            task: tokio::spawn(worker.run()),
+        })
     }
 
     /// Exports the remaining spans, if the collector accepts them in time. Must be called at the end of the process.
@@ -115,7 +124,9 @@ impl Fault {
 /// Returns the innermost cause of the error, without the URL.
 fn root_cause(error: &reqwest::Error) -> String {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.last().map_or_else(|| "no response".to_owned(), ToString::to_string)
+    causes
+        .last()
+        .map_or_else(|| "no response".to_owned(), ToString::to_string)
 }
 
 impl Worker {
@@ -170,10 +181,17 @@ impl Worker {
 
     fn accepted(&self, count: u64, answer: &[u8]) {
         self.exporting.succeeded();
-        let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
-        let rejected = partial.as_ref().map_or(0, |partial| partial.rejected_spans.max(0) as u64).min(count);
+        let partial = ExportTraceServiceResponse::decode(answer)
+            .ok()
+            .and_then(|answer| answer.partial_success);
+        let rejected = partial
+            .as_ref()
+            .map_or(0, |partial| partial.rejected_spans.max(0) as u64)
+            .min(count);
         if rejected > 0 && self.rejecting.must_log() {
-            let reason = partial.map(|partial| partial.error_message).unwrap_or_default();
+            let reason = partial
+                .map(|partial| partial.error_message)
+                .unwrap_or_default();
             tracing::warn!(rejected, reason, "the collector rejected some of the spans");
         }
         self.refused.increment(rejected);
@@ -203,10 +221,18 @@ impl Worker {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..InstrumentationScope::default()
         };
-        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans, ..ScopeSpans::default() }];
+        let scope_spans = vec![ScopeSpans {
+            scope: Some(scope),
+            spans,
+            ..ScopeSpans::default()
+        }];
         let resource = Some(self.resource.clone());
         ExportTraceServiceRequest {
-            resource_spans: vec![ResourceSpans { resource, scope_spans, ..ResourceSpans::default() }],
+            resource_spans: vec![ResourceSpans {
+                resource,
+                scope_spans,
+                ..ResourceSpans::default()
+            }],
         }
     }
 }
@@ -217,18 +243,34 @@ fn resource(service: &str) -> Resource {
         text("service.version", env!("CARGO_PKG_VERSION")),
         text("service.instance.id", Uuid::now_v7().to_string()),
     ];
-    Resource { attributes, ..Resource::default() }
+    Resource {
+        attributes,
+        ..Resource::default()
+    }
 }
 
 /// Builds the client, without proxy and redirects: only the collector may receive the headers.
 fn client(collector: &Collector) -> anyhow::Result<reqwest::Client> {
-    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"))]);
+    let mut headers = HeaderMap::from_iter([(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/x-protobuf"),
+    )]);
     for (name, value) in &collector.headers {
         let mut value = HeaderValue::from_str(value.expose_secret()).context("tracing.headers")?;
         value.set_sensitive(true);
-        headers.insert(HeaderName::from_bytes(name.as_bytes()).context("tracing.headers")?, value);
+        headers.insert(
+            HeaderName::from_bytes(name.as_bytes()).context("tracing.headers")?,
+            value,
+        );
     }
-    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls::client(tls::system_roots())).no_proxy();
-    let builder = builder.redirect(reqwest::redirect::Policy::none()).timeout(REQUEST_TIMEOUT);
-    builder.default_headers(headers).build().context("a client for tracing.otlp_endpoint")
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls::client(tls::system_roots()))
+        .no_proxy();
+    let builder = builder
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(REQUEST_TIMEOUT);
+    builder
+        .default_headers(headers)
+        .build()
+        .context("a client for tracing.otlp_endpoint")
 }

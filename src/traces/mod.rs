@@ -40,7 +40,11 @@ pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
     };
     let (queue, spans) = mpsc::channel(QUEUE);
     let exporter = Exporter::start(&collector, &config.service.name, spans)?;
-    let inner = Inner { sampling, queue, dropped: export::dropped("queue_full") };
+    let inner = Inner {
+        sampling,
+        queue,
+        dropped: export::dropped("queue_full"),
+    };
     Ok((Tracer(Some(Arc::new(inner))), Some(exporter)))
 }
 
@@ -48,8 +52,13 @@ impl Tracer {
     /// Records events that were stored. `read_at` is when the transaction that stored them started.
     pub fn stored(&self, events: &[Event], read_at: Timestamp, stored: Timestamp) {
         let Some(inner) = &self.0 else { return };
-        for event in events.iter().filter(|event| inner.sampling.includes(event.id)) {
-            spans::stored(event, read_at, stored).into_iter().for_each(|span| inner.record(span));
+        for event in events
+            .iter()
+            .filter(|event| inner.sampling.includes(event.id))
+        {
+            spans::stored(event, read_at, stored)
+                .into_iter()
+                .for_each(|span| inner.record(span));
         }
     }
 
@@ -99,7 +108,11 @@ mod tests {
             user: UserId("u".into()),
             label: None,
             occurred_at: Timestamp::UNIX_EPOCH,
-            position: Position::Wal { timeline: 1, commit: Lsn(1), ordinal: 1 },
+            position: Position::Wal {
+                timeline: 1,
+                commit: Lsn(1),
+                ordinal: 1,
+            },
             data: "{}".into(),
         }
     }
@@ -109,13 +122,23 @@ mod tests {
         let count = Arc::new(AtomicU64::new(0));
         let tracer = |ratio, queue| {
             let dropped = Counter::from_arc(count.clone());
-            Tracer(Some(Arc::new(Inner { sampling: Sampling::new(ratio), queue, dropped })))
+            Tracer(Some(Arc::new(Inner {
+                sampling: Sampling::new(ratio),
+                queue,
+                dropped,
+            })))
         };
         let (queue, mut waiting) = mpsc::channel(2);
         tracer(0.0, queue.clone()).stored(&[event()], Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         assert_eq!(count.load(Ordering::Relaxed), 0);
-        tracer(1.0, queue).stored(&[event(), event()], Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        tracer(1.0, queue).stored(
+            &[event(), event()],
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH,
+        );
         assert_eq!(count.load(Ordering::Relaxed), 4);
-        assert!(waiting.try_recv().is_ok() && waiting.try_recv().is_ok() && waiting.try_recv().is_err());
+        assert!(
+            waiting.try_recv().is_ok() && waiting.try_recv().is_ok() && waiting.try_recv().is_err()
+        );
     }
 }

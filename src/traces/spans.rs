@@ -26,11 +26,26 @@ pub fn stored(event: &Event, read_at: Timestamp, stored: Timestamp) -> [Span; 3]
     let root = SpanId::of_stage(event.id, Stage::Event);
     let child = |stage, name: &str, start, end| Span {
         parent_span_id: root.0.to_vec(),
-        ..span(event.id, SpanId::of_stage(event.id, stage), name, SpanKind::Internal, (start, end))
+        ..span(
+            event.id,
+            SpanId::of_stage(event.id, stage),
+            name,
+            SpanKind::Internal,
+            (start, end),
+        )
     };
     let name = format!("event {}", event.kind);
     [
-        Span { attributes: of_event(event), ..span(event.id, root, &name, SpanKind::Producer, (committed, stored)) },
+        Span {
+            attributes: of_event(event),
+            ..span(
+                event.id,
+                root,
+                &name,
+                SpanKind::Producer,
+                (committed, stored),
+            )
+        },
         child(Stage::Capture, "capture", committed, read_at),
         child(Stage::Store, "store", read_at, stored),
     ]
@@ -44,8 +59,15 @@ pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) 
         Some(_) => ("POST", SpanKind::Client),
         None => ("not sent", SpanKind::Internal),
     };
-    let duration = attempt.sent.as_ref().map(|sent| sent.duration).unwrap_or_default();
-    let end = attempt.started_at.checked_add(duration).unwrap_or(attempt.started_at);
+    let duration = attempt
+        .sent
+        .as_ref()
+        .map(|sent| sent.duration)
+        .unwrap_or_default();
+    let end = attempt
+        .started_at
+        .checked_add(duration)
+        .unwrap_or(attempt.started_at);
     let mut attributes = vec![
         text("walhook.event.type", delivery.kind.as_str()),
         text("walhook.delivery.id", delivery.id.to_string()),
@@ -54,20 +76,41 @@ pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) 
         number("walhook.delivery.attempt", delivery.attempt),
         text("walhook.delivery.outcome", outcome.as_str()),
     ];
-    attempt.sent.iter().for_each(|sent| attributes.extend(of_request(sent, delivery.attempt)));
-    attributes.extend(attempt.answer.status().map(|status| number("http.response.status_code", status)));
+    attempt
+        .sent
+        .iter()
+        .for_each(|sent| attributes.extend(of_request(sent, delivery.attempt)));
+    attributes.extend(
+        attempt
+            .answer
+            .status()
+            .map(|status| number("http.response.status_code", status)),
+    );
     let error = error_type(&attempt.answer);
-    let code = if error.is_some() { StatusCode::Error } else { StatusCode::Unset };
+    let code = if error.is_some() {
+        StatusCode::Error
+    } else {
+        StatusCode::Unset
+    };
     attributes.extend(error.map(|error| text("error.type", error)));
     Span {
         parent_span_id: parent.map(|parent| parent.0.to_vec()).unwrap_or_default(),
         attributes,
-        status: Some(Status { code: code.into(), message: String::new() }),
+        status: Some(Status {
+            code: code.into(),
+            message: String::new(),
+        }),
         ..span(delivery.event, id, name, kind, (attempt.started_at, end))
     }
 }
 
-fn span(trace: Uuid, id: SpanId, name: &str, kind: SpanKind, (start, end): (Timestamp, Timestamp)) -> Span {
+fn span(
+    trace: Uuid,
+    id: SpanId,
+    name: &str,
+    kind: SpanKind,
+    (start, end): (Timestamp, Timestamp),
+) -> Span {
     Span {
         trace_id: trace.as_bytes().to_vec(),
         span_id: id.0.to_vec(),
@@ -102,8 +145,14 @@ fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     }
     if let Ok(url) = Url::parse(&sent.url) {
         attributes.push(text("url.scheme", url.scheme()));
-        attributes.extend(url.host_str().map(|host| text("server.address", host.trim_matches(['[', ']']))));
-        attributes.extend(url.port_or_known_default().map(|port| number("server.port", port)));
+        attributes.extend(
+            url.host_str()
+                .map(|host| text("server.address", host.trim_matches(['[', ']']))),
+        );
+        attributes.extend(
+            url.port_or_known_default()
+                .map(|port| number("server.port", port)),
+        );
     }
     attributes
 }
@@ -126,7 +175,11 @@ fn number(key: &str, value: impl Into<i64>) -> KeyValue {
 }
 
 fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(value) }),
+        ..KeyValue::default()
+    }
 }
 
 fn nanoseconds(at: Timestamp) -> u64 {
@@ -163,13 +216,30 @@ mod tests {
             user: UserId("u".into()),
             label: None,
             occurred_at: at(100),
-            position: Position::Outbox { window: 1, transaction: 700, ordinal: 5 },
+            position: Position::Outbox {
+                window: 1,
+                transaction: 700,
+                ordinal: 5,
+            },
             data: "{}".into(),
         };
         let spans = stored(&event, at(90), at(95));
-        assert!(spans.iter().all(|span| span.start_time_unix_nano <= span.end_time_unix_nano));
-        assert_eq!(shown(&spans[0], "walhook.transaction").as_deref(), Some("700"));
-        assert_eq!((shown(&spans[0], "walhook.lsn"), shown(&spans[0], "walhook.ordinal")), (None, Some("5".into())));
+        assert!(
+            spans
+                .iter()
+                .all(|span| span.start_time_unix_nano <= span.end_time_unix_nano)
+        );
+        assert_eq!(
+            shown(&spans[0], "walhook.transaction").as_deref(),
+            Some("700")
+        );
+        assert_eq!(
+            (
+                shown(&spans[0], "walhook.lsn"),
+                shown(&spans[0], "walhook.ordinal")
+            ),
+            (None, Some("5".into()))
+        );
     }
 
     fn attempted(answer: Answer, url: Option<&str>) -> Attempted {
@@ -185,36 +255,74 @@ mod tests {
             sequence: None,
             order_key: None,
             activation: 0,
-            lease: Lease { token: Uuid::nil(), until: Instant::now() },
+            lease: Lease {
+                token: Uuid::nil(),
+                until: Instant::now(),
+            },
         };
         let sent = url.map(|url| Sent {
             url: Arc::from(url),
-            signatures: Signatures { body: [0; 32], standard: [0; 32], more: Vec::new() },
+            signatures: Signatures {
+                body: [0; 32],
+                standard: [0; 32],
+                more: Vec::new(),
+            },
             duration: Duration::from_millis(1_500),
             excerpt: Vec::new(),
             retry_after: None,
         });
-        Attempted { delivery, attempt: Attempt { started_at: at(101), answer, sent } }
+        Attempted {
+            delivery,
+            attempt: Attempt {
+                started_at: at(101),
+                answer,
+                sent,
+            },
+        }
     }
 
     #[test]
     fn a_failure_without_a_response_has_its_kind_as_error_type_and_only_the_server_of_the_url() {
-        let refused = Answer::Failed { kind: ErrorKind::ConnectRefused, message: "no".into(), status: None };
-        let span = attempt(&attempted(refused, Some("https://[::1]/hook?token=hush")), Outcome::Failed, None);
-        assert_eq!(shown(&span, "error.type").as_deref(), Some("connect_refused"));
+        let refused = Answer::Failed {
+            kind: ErrorKind::ConnectRefused,
+            message: "no".into(),
+            status: None,
+        };
+        let span = attempt(
+            &attempted(refused, Some("https://[::1]/hook?token=hush")),
+            Outcome::Failed,
+            None,
+        );
+        assert_eq!(
+            shown(&span, "error.type").as_deref(),
+            Some("connect_refused")
+        );
         assert_eq!(
             (shown(&span, "server.address"), shown(&span, "server.port")),
             (Some("::1".into()), Some("443".into()))
         );
-        assert_eq!(span.end_time_unix_nano - span.start_time_unix_nano, 1_500_000_000);
+        assert_eq!(
+            span.end_time_unix_nano - span.start_time_unix_nano,
+            1_500_000_000
+        );
         assert!(!format!("{span:?}").contains("hush"));
     }
 
     #[test]
     fn a_delivery_that_was_not_sent_has_no_request_attributes() {
-        let span = attempt(&attempted(Answer::TooLarge { bytes: 70_000 }, None), Outcome::PermanentlyFailed, None);
-        assert_eq!((span.kind(), span.name.as_str()), (SpanKind::Internal, "not sent"));
-        assert_eq!(shown(&span, "error.type").as_deref(), Some("payload_too_large"));
+        let span = attempt(
+            &attempted(Answer::TooLarge { bytes: 70_000 }, None),
+            Outcome::PermanentlyFailed,
+            None,
+        );
+        assert_eq!(
+            (span.kind(), span.name.as_str()),
+            (SpanKind::Internal, "not sent")
+        );
+        assert_eq!(
+            shown(&span, "error.type").as_deref(),
+            Some("payload_too_large")
+        );
         assert_eq!(shown(&span, "http.request.method"), None);
     }
 }

@@ -18,26 +18,58 @@ pub struct Asset {
 }
 
 impl Asset {
-    fn new(stem: &str, extension: &str, content: &'static str, content_type: &'static str) -> Asset {
+    fn new(
+        stem: &str,
+        extension: &str,
+        content: &'static str,
+        content_type: &'static str,
+    ) -> Asset {
         let hash = hex::encode(&Sha256::digest(content)[..8]);
-        Asset { path: format!("{PATH}{stem}-{hash}.{extension}"), document: Document::new(content_type, content) }
+        Asset {
+            path: format!("{PATH}{stem}-{hash}.{extension}"),
+            document: Document::new(content_type, content),
+        }
     }
 }
 
-pub static STYLE: LazyLock<Asset> =
-    LazyLock::new(|| Asset::new("ui", "css", include_str!("../../assets/ui.css"), "text/css; charset=utf-8"));
-pub static SCRIPT: LazyLock<Asset> =
-    LazyLock::new(|| Asset::new("ui", "js", include_str!("../../assets/ui.js"), "text/javascript; charset=utf-8"));
-pub static ICON: LazyLock<Asset> =
-    LazyLock::new(|| Asset::new("icon", "svg", include_str!("../../assets/icon.svg"), "image/svg+xml"));
+pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    Asset::new(
+        "ui",
+        "css",
+        include_str!("../../assets/ui.css"),
+        "text/css; charset=utf-8",
+    )
+});
+pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    Asset::new(
+        "ui",
+        "js",
+        include_str!("../../assets/ui.js"),
+        "text/javascript; charset=utf-8",
+    )
+});
+pub static ICON: LazyLock<Asset> = LazyLock::new(|| {
+    Asset::new(
+        "icon",
+        "svg",
+        include_str!("../../assets/icon.svg"),
+        "image/svg+xml",
+    )
+});
 
 pub async fn serve(Path(name): Path<String>, request: HeaderMap) -> Result<Response, PageError> {
     let assets: [&'static Asset; 3] = [&STYLE, &SCRIPT, &ICON];
-    let found = assets.into_iter().find(|asset| asset.path.strip_prefix(PATH) == Some(&name));
-    let mut response = found.ok_or_else(PageError::no_such_page)?.document.response(&request);
+    let found = assets
+        .into_iter()
+        .find(|asset| asset.path.strip_prefix(PATH) == Some(&name));
+    let mut response = found
+        .ok_or_else(PageError::no_such_page)?
+        .document
+        .response(&request);
     // Another content has another name.
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+    response.headers_mut().insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("public, max-age=31536000, immutable"),
+    );
     Ok(response)
 }

@@ -17,8 +17,13 @@ use crate::events::{CATALOGUE, Rule};
 const MAX_CHOICES: usize = 100;
 
 /// Groups of events, in the order in which they are shown.
-pub const FAMILIES: [&str; 5] =
-    ["Delivery to outlets", "Releases and review", "Stream Radar", "Payments", "Transcoding"];
+pub const FAMILIES: [&str; 5] = [
+    "Delivery to outlets",
+    "Releases and review",
+    "Stream Radar",
+    "Payments",
+    "Transcoding",
+];
 
 /// Returns the group of an event.
 pub fn family(kind: EventKind) -> &'static str {
@@ -67,19 +72,29 @@ struct Field {
 }
 
 /// Computed once: the catalogue is constant.
-static EVENTS: LazyLock<Vec<Event>> = LazyLock::new(|| CATALOGUE.iter().map(|rule| event(rule)).collect());
+static EVENTS: LazyLock<Vec<Event>> =
+    LazyLock::new(|| CATALOGUE.iter().map(|rule| event(rule)).collect());
 
 fn event(rule: &'static Rule) -> Event {
     let schema = (rule.schema)();
-    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> = schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     let properties = schema["properties"].as_object().into_iter().flatten();
     let field = |(name, property): (&String, &Value)| Field {
         name: name.clone(),
         kind: kind(property, &schema),
-        description: property["description"].as_str().unwrap_or_default().to_owned(),
+        description: property["description"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
         required: required.contains(&name.as_str()),
     };
-    let example: Value = serde_json::from_str(&(rule.example)()).expect("a test ensures that every example is JSON");
+    let example: Value =
+        serde_json::from_str(&(rule.example)()).expect("a test ensures that every example is JSON");
     Event {
         rule,
         fields: properties.map(field).collect(),
@@ -91,7 +106,9 @@ fn event(rule: &'static Rule) -> Event {
 /// Describes the type of a property in a few words.
 fn kind(property: &Value, schema: &Value) -> String {
     if let Some(reference) = property["$ref"].as_str() {
-        let target = reference.strip_prefix('#').and_then(|pointer| schema.pointer(pointer));
+        let target = reference
+            .strip_prefix('#')
+            .and_then(|pointer| schema.pointer(pointer));
         return target.map_or_else(|| "object".to_owned(), |target| kind(target, schema));
     }
     if let Some(only) = property.get("const") {
@@ -108,18 +125,43 @@ fn kind(property: &Value, schema: &Value) -> String {
         }
     }
     match &property["type"] {
-        Value::String(name) if name == "array" => format!("array of {}", kind(&property["items"], schema)),
+        Value::String(name) if name == "array" => {
+            format!("array of {}", kind(&property["items"], schema))
+        }
         Value::String(name) => name.clone(),
-        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" | "),
+        Value::Array(names) => names
+            .iter()
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join(" | "),
         _ => "any".to_owned(),
     }
 }
 
 pub async fn show(visit: Visit) -> Result<Response, PageError> {
-    let webhooks = visit.manage().webhooks(visit.user(), None, MAX_CHOICES).await?.items;
-    let webhooks = webhooks.into_iter().map(|webhook| (webhook.id, webhook.settings.name)).collect();
-    let of = |name| (name, EVENTS.iter().filter(|event| family(event.rule.kind) == name).collect());
-    Ok(page(&Page { frame: visit.frame(Section::Events), families: FAMILIES.map(of), webhooks }))
+    let webhooks = visit
+        .manage()
+        .webhooks(visit.user(), None, MAX_CHOICES)
+        .await?
+        .items;
+    let webhooks = webhooks
+        .into_iter()
+        .map(|webhook| (webhook.id, webhook.settings.name))
+        .collect();
+    let of = |name| {
+        (
+            name,
+            EVENTS
+                .iter()
+                .filter(|event| family(event.rule.kind) == name)
+                .collect(),
+        )
+    };
+    Ok(page(&Page {
+        frame: visit.frame(Section::Events),
+        families: FAMILIES.map(of),
+        webhooks,
+    }))
 }
 
 #[cfg(test)]
@@ -131,7 +173,12 @@ mod tests {
         for event in EVENTS.iter() {
             assert!(!event.fields.is_empty(), "{:?}", event.rule.kind);
             for field in &event.fields {
-                assert!(!field.description.is_empty() && field.kind != "any", "{:?} {}", event.rule.kind, field.name);
+                assert!(
+                    !field.description.is_empty() && field.kind != "any",
+                    "{:?} {}",
+                    event.rule.kind,
+                    field.name
+                );
             }
         }
     }

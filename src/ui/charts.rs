@@ -39,7 +39,13 @@ impl Sparkline {
 
     /// Returns class, x, y and height of each part of a bar.
     fn parts(&self) -> Vec<(&'static str, usize, Px, Px)> {
-        let highest = self.0.iter().map(|(delivered, failed)| delivered + failed).max().unwrap_or(0).max(1) as f64;
+        let highest = self
+            .0
+            .iter()
+            .map(|(delivered, failed)| delivered + failed)
+            .max()
+            .unwrap_or(0)
+            .max(1) as f64;
         let height = |count: u64| match count {
             0 => 0.0,
             count => (count as f64 / highest * SPARK_HEIGHT).clamp(MIN_PART, SPARK_HEIGHT),
@@ -48,10 +54,19 @@ impl Sparkline {
             let bad = height(*failed);
             let good = height(*delivered).min(SPARK_HEIGHT - bad);
             let none = if delivered + failed == 0 { 1.0 } else { 0.0 };
-            [("none", none, none), ("good", good, good), ("bad", good + bad, bad)]
-                .map(|(class, top, height)| (class, index * 4, Px(SPARK_HEIGHT - top), Px(height)))
+            [
+                ("none", none, none),
+                ("good", good, good),
+                ("bad", good + bad, bad),
+            ]
+            .map(|(class, top, height)| (class, index * 4, Px(SPARK_HEIGHT - top), Px(height)))
         };
-        self.0.iter().enumerate().flat_map(bar).filter(|(_, _, _, height)| height.0 > 0.0).collect()
+        self.0
+            .iter()
+            .enumerate()
+            .flat_map(bar)
+            .filter(|(_, _, _, height)| height.0 > 0.0)
+            .collect()
     }
 }
 
@@ -64,7 +79,11 @@ pub enum Unit {
 
 impl Unit {
     pub fn seconds(self) -> i64 {
-        if self == Unit::Hour { 3_600 } else { 24 * 3_600 }
+        if self == Unit::Hour {
+            3_600
+        } else {
+            24 * 3_600
+        }
     }
 
     pub fn name(self) -> &'static str {
@@ -72,7 +91,8 @@ impl Unit {
     }
 
     fn format(self, at: Timestamp) -> String {
-        at.strftime(if self == Unit::Hour { "%H:%M" } else { "%d %b" }).to_string()
+        at.strftime(if self == Unit::Hour { "%H:%M" } else { "%d %b" })
+            .to_string()
     }
 }
 
@@ -117,7 +137,11 @@ impl Chart {
     fn grid(&self) -> [(Px, Px, String); 3] {
         [0.0, 0.5, 1.0].map(|share| {
             let value = self.highest * share;
-            (self.y(value), Px(self.y(value).0 + 4.0), (self.scale)(value))
+            (
+                self.y(value),
+                Px(self.y(value).0 + 4.0),
+                (self.scale)(value),
+            )
         })
     }
 
@@ -128,7 +152,10 @@ impl Chart {
             let at = *self.times.get(index)?;
             Some((self.x(index), anchor, millis(at), self.unit.format(at)))
         };
-        [(0, "start"), (last / 2, "middle"), (last, "end")].into_iter().filter_map(label).collect()
+        [(0, "start"), (last / 2, "middle"), (last, "end")]
+            .into_iter()
+            .filter_map(label)
+            .collect()
     }
 
     /// Returns x, y, width and height of each bar.
@@ -139,11 +166,18 @@ impl Chart {
             let (x, width) = (self.x(index).0 - self.step() * 0.36, self.step() * 0.72);
             (Px(x), Px(BOTTOM - height), Px(width), Px(height))
         };
-        self.volume.iter().enumerate().filter(|(_, count)| **count > 0).map(bar).collect()
+        self.volume
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(bar)
+            .collect()
     }
 
     fn points(&self, values: &[Option<f64>]) -> Vec<(Px, Px)> {
-        let point = |(index, value): (usize, &Option<f64>)| value.map(|value| (self.x(index), self.y(value)));
+        let point = |(index, value): (usize, &Option<f64>)| {
+            value.map(|value| (self.x(index), self.y(value)))
+        };
         values.iter().enumerate().filter_map(point).collect()
     }
 
@@ -168,19 +202,36 @@ mod tests {
     #[test]
     fn a_failure_among_thousands_is_visible() {
         let svg = Sparkline(vec![(0, 0), (10_000, 1)]).render().unwrap();
-        assert!(svg.contains(r#"class="bad" x="4" y="0.0" width="3" height="1.5""#), "{svg}");
+        assert!(
+            svg.contains(r#"class="bad" x="4" y="0.0" width="3" height="1.5""#),
+            "{svg}"
+        );
         assert!(svg.contains("10,000 delivered, 1 failed"), "{svg}");
     }
 
     #[test]
     fn a_gap_in_the_values_is_a_gap_in_the_line() {
-        let times = [0, 3_600, 7_200, 10_800].map(|second| Timestamp::from_second(second).unwrap()).into();
+        let times = [0, 3_600, 7_200, 10_800]
+            .map(|second| Timestamp::from_second(second).unwrap())
+            .into();
         let lines = vec![("rate", vec![Some(1.0), Some(0.5), None, Some(0.0)])];
         let scale = |value: f64| format!("{value}");
         let label = "x".into();
-        let svg = Chart { label, times, unit: Unit::Hour, lines, highest: 1.0, scale, volume: vec![0; 4] };
+        let svg = Chart {
+            label,
+            times,
+            unit: Unit::Hour,
+            lines,
+            highest: 1.0,
+            scale,
+            volume: vec![0; 4],
+        };
         let svg = svg.render().unwrap();
         let path = svg.split(" d=\"").nth(1).unwrap();
-        assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 1), "{svg}");
+        assert_eq!(
+            (path.matches('M').count(), path.matches('L').count()),
+            (2, 1),
+            "{svg}"
+        );
     }
 }

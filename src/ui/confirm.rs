@@ -33,7 +33,12 @@ pub struct Question {
 }
 
 /// The overlaps to choose from: the value of the field, and its label.
-pub const OVERLAPS: [(&str, &str); 4] = [("0s", "None"), ("1h", "1 hour"), ("24h", "24 hours"), ("168h", "7 days")];
+pub const OVERLAPS: [(&str, &str); 4] = [
+    ("0s", "None"),
+    ("1h", "1 hour"),
+    ("24h", "24 hours"),
+    ("168h", "7 days"),
+];
 
 pub const DELETE: Question = Question {
     title: "Delete webhook",
@@ -51,23 +56,54 @@ pub const REGENERATE: Question = Question {
 };
 
 /// Shows the page that asks for confirmation.
-pub async fn ask(visit: Visit, Ids(id): Ids<Uuid>, question: Question) -> Result<Response, PageError> {
+pub async fn ask(
+    visit: Visit,
+    Ids(id): Ids<Uuid>,
+    question: Question,
+) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    Ok(page(&Page { frame: visit.frame(Section::Webhooks), webhook, question }))
+    Ok(page(&Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        question,
+    }))
 }
 
 pub async fn delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    visit.manage().delete_webhook(&visit.actor, id, &|_| true).await?;
-    Ok(redirect(HOME, Flash::good(format!("Webhook “{}” deleted.", webhook.settings.name))))
+    visit
+        .manage()
+        .delete_webhook(&visit.actor, id, &|_| true)
+        .await?;
+    Ok(redirect(
+        HOME,
+        Flash::good(format!("Webhook “{}” deleted.", webhook.settings.name)),
+    ))
 }
 
-pub async fn set_active(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+pub async fn set_active(
+    visit: Visit,
+    Ids(id): Ids<Uuid>,
+    fields: Fields,
+) -> Result<Response, PageError> {
     let active = fields.one("active") == "true";
-    let patch = WebhookPatch { active: Some(active), ..WebhookPatch::default() };
+    let patch = WebhookPatch {
+        active: Some(active),
+        ..WebhookPatch::default()
+    };
     let found = visit.manage().webhook(visit.user(), id).await?;
-    let updated = visit.manage().update_webhook(&visit.actor, &found, patch, &|_| true).await?;
-    let state = if active { "active" } else { "inactive and receives no deliveries" };
+    let updated = visit
+        .manage()
+        .update_webhook(&visit.actor, &found, patch, &|_| true)
+        .await?;
+    let state = if active {
+        "active"
+    } else {
+        "inactive and receives no deliveries"
+    };
     let text = format!("“{}” is now {state}.", updated.webhook.settings.name);
-    Ok(redirect(fields.page("back").unwrap_or(HOME), Flash::good(text)))
+    Ok(redirect(
+        fields.page("back").unwrap_or(HOME),
+        Flash::good(text),
+    ))
 }

@@ -11,6 +11,7 @@ use crate::api::ApiState;
 /// `__Host-`, which requires exactly Secure, no Domain, and the path `/`.
 pub fn set_cookie(api: &ApiState, name: &str, value: &str, seconds: u64) -> HeaderValue {
     let secure = if api.is_secure() { "; Secure" } else { "" };
-    let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
+    let cookie =
+        format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
     HeaderValue::try_from(cookie).expect("the value is ASCII")
 }

@@ -18,8 +18,8 @@ use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::{
-    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning, WebhookDraft, WebhookName,
-    WebhookPatch, version,
+    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning,
+    WebhookDraft, WebhookName, WebhookPatch, version,
 };
 
 #[derive(Template)]
@@ -37,15 +37,28 @@ struct Page {
 
 impl Page {
     fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
-        FAMILIES.map(|name| (name, CATALOGUE.iter().copied().filter(|rule| family(rule.kind) == name).collect()))
+        FAMILIES.map(|name| {
+            (
+                name,
+                CATALOGUE
+                    .iter()
+                    .copied()
+                    .filter(|rule| family(rule.kind) == name)
+                    .collect(),
+            )
+        })
     }
 
     fn orderings(&self) -> [(Ordering, &'static str); 3] {
-        [Ordering::None, Ordering::Release, Ordering::Strict].map(|ordering| (ordering, ordering_label(&ordering)))
+        [Ordering::None, Ordering::Release, Ordering::Strict]
+            .map(|ordering| (ordering, ordering_label(&ordering)))
     }
 
     fn is_chosen(&self, kind: &EventKind) -> bool {
-        self.settings.events.iter().any(|event| event == kind.as_str())
+        self.settings
+            .events
+            .iter()
+            .any(|event| event == kind.as_str())
     }
 }
 
@@ -80,18 +93,36 @@ fn entered(fields: &Fields) -> Settings {
     }
 }
 
-fn draft(manage: &Manage, settings: &Settings, options: &OptionFields) -> Result<WebhookDraft, Errors> {
+fn draft(
+    manage: &Manage,
+    settings: &Settings,
+    options: &OptionFields,
+) -> Result<WebhookDraft, Errors> {
     let name = WebhookName::new(settings.name.clone());
     let url = manage.receiver_url(settings.url.clone());
-    let events: Result<Vec<EventKind>, _> = settings.events.iter().map(|event| event.parse()).collect();
+    let events: Result<Vec<EventKind>, _> =
+        settings.events.iter().map(|event| event.parse()).collect();
     let events = events
         .map_err(|_| "Select events from the list.")
         .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
     let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
     match (name, url, events, options.draft()) {
         (Ok(name), Ok(url), Ok(events), Ok(options)) => {
-            let Settings { active, ordering, signing, .. } = *settings;
-            Ok(WebhookDraft { name, url, events, active, ordering, signing, options })
+            let Settings {
+                active,
+                ordering,
+                signing,
+                ..
+            } = *settings;
+            Ok(WebhookDraft {
+                name,
+                url,
+                events,
+                active,
+                ordering,
+                signing,
+                options,
+            })
         }
         (name, url, events, options) => Err(Errors {
             name: name.err().map(|fault| message("The name", fault)),
@@ -105,19 +136,35 @@ fn draft(manage: &Manage, settings: &Settings, options: &OptionFields) -> Result
 
 /// Returns the status and the messages for a fault that the form can show, or the error page for any other.
 fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
-    let form = |text: String| Errors { form: Some(text), ..Errors::default() };
+    let form = |text: String| Errors {
+        form: Some(text),
+        ..Errors::default()
+    };
     match fault {
-        Fault::BlockedHost(reason) => {
-            Ok((StatusCode::UNPROCESSABLE_ENTITY, Errors { url: Some(sentence(&reason)), ..Errors::default() }))
-        }
+        Fault::BlockedHost(reason) => Ok((
+            StatusCode::UNPROCESSABLE_ENTITY,
+            Errors {
+                url: Some(sentence(&reason)),
+                ..Errors::default()
+            },
+        )),
         Fault::InvalidOptions(faults) => Ok((
             StatusCode::UNPROCESSABLE_ENTITY,
-            Errors { options: OptionErrors::from(faults).into(), ..Errors::default() },
+            Errors {
+                options: OptionErrors::from(faults).into(),
+                ..Errors::default()
+            },
         )),
-        fault @ Fault::WebhookLimit { .. } => Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string())))),
-        fault @ Fault::Cancelling => Ok((StatusCode::SERVICE_UNAVAILABLE, form(sentence(&fault.to_string())))),
+        fault @ Fault::WebhookLimit { .. } => {
+            Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string()))))
+        }
+        fault @ Fault::Cancelling => Ok((
+            StatusCode::SERVICE_UNAVAILABLE,
+            form(sentence(&fault.to_string())),
+        )),
         Fault::VersionMismatch => {
-            let text = "This webhook was changed in the meantime. Save again to overwrite those changes.";
+            let text =
+                "This webhook was changed in the meantime. Save again to overwrite those changes.";
             Ok((StatusCode::PRECONDITION_FAILED, form(text.to_owned())))
         }
         fault => Err(fault.into()),
@@ -133,9 +180,24 @@ pub async fn new(visit: Visit) -> Response {
     let (ordering, signing, options) = (Ordering::None, Signing::Hmac, Options::default());
     let fields = OptionFields::from(&options);
     let (name, url) = (String::new(), String::new());
-    let settings = Settings { name, url, events: Vec::new(), active: true, ordering, signing, options };
+    let settings = Settings {
+        name,
+        url,
+        events: Vec::new(),
+        active: true,
+        ordering,
+        signing,
+        options,
+    };
     let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
-    page(&Page { frame, webhook: None, settings, options: fields, version: String::new(), errors })
+    page(&Page {
+        frame,
+        webhook: None,
+        settings,
+        options: fields,
+        version: String::new(),
+        errors,
+    })
 }
 
 pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Response, PageError> {
@@ -152,17 +214,38 @@ pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Resp
         },
     };
     let frame = visit.frame(Section::Webhooks);
-    Ok(with_status(status, &Page { frame, webhook: None, settings, options, version: String::new(), errors }))
+    Ok(with_status(
+        status,
+        &Page {
+            frame,
+            webhook: None,
+            settings,
+            options,
+            version: String::new(),
+            errors,
+        },
+    ))
 }
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let settings = visit.manage().webhook(visit.user(), id).await?.settings;
     let (frame, version) = (visit.frame(Section::Webhooks), version(&settings));
     let (options, errors) = (OptionFields::from(&settings.options), Errors::default());
-    Ok(page(&Page { frame, webhook: Some(id), settings, options, version, errors }))
+    Ok(page(&Page {
+        frame,
+        webhook: Some(id),
+        settings,
+        options,
+        version,
+        errors,
+    }))
 }
 
-pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, LongFields(fields): LongFields) -> Result<Response, PageError> {
+pub async fn save(
+    visit: Visit,
+    Ids(id): Ids<Uuid>,
+    LongFields(fields): LongFields,
+) -> Result<Response, PageError> {
     let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
     let mut known = fields.one("version").to_owned();
     // A page of an earlier version has no such field.
@@ -171,7 +254,15 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, LongFields(fields): LongFiel
     let found = visit.manage().webhook(visit.user(), id).await?;
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(WebhookDraft { name, url, events, active, ordering, signing, options }) => {
+        Ok(WebhookDraft {
+            name,
+            url,
+            events,
+            active,
+            ordering,
+            signing,
+            options,
+        }) => {
             let patch = WebhookPatch {
                 name: Some(name),
                 url: Some(url),
@@ -182,7 +273,11 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, LongFields(fields): LongFiel
                 options,
             };
             let is_known = |present: &Settings| version(present) == known;
-            match visit.manage().update_webhook(&visit.actor, &found, patch, &is_known).await {
+            match visit
+                .manage()
+                .update_webhook(&visit.actor, &found, patch, &is_known)
+                .await
+            {
                 Ok(updated) => {
                     let flash = with_warning("Changes saved.", updated.warning);
                     return Ok(redirect(&webhook_path(id, ""), flash));
@@ -195,5 +290,15 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, LongFields(fields): LongFiel
         known = version(&found.settings);
     }
     let frame = visit.frame(Section::Webhooks);
-    Ok(with_status(status, &Page { frame, webhook: Some(id), settings, options, version: known, errors }))
+    Ok(with_status(
+        status,
+        &Page {
+            frame,
+            webhook: Some(id),
+            settings,
+            options,
+            version: known,
+            errors,
+        },
+    ))
 }

@@ -46,12 +46,20 @@ impl Excerpt {
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => Some(text),
             // The excerpt may end within a character.
-            Err(error) if error.error_len().is_none() => std::str::from_utf8(&bytes[..error.valid_up_to()]).ok(),
+            Err(error) if error.error_len().is_none() => {
+                std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+            }
             Err(_) => None,
         };
         match text.filter(|text| !text.contains('\0')) {
-            Some(text) => Excerpt { text: text.chars().map(visible).collect(), is_binary: false },
-            None => Excerpt { text: hex_dump(&bytes[..bytes.len().min(MAX_BINARY_BYTES)]), is_binary: true },
+            Some(text) => Excerpt {
+                text: text.chars().map(visible).collect(),
+                is_binary: false,
+            },
+            None => Excerpt {
+                text: hex_dump(&bytes[..bytes.len().min(MAX_BINARY_BYTES)]),
+                is_binary: true,
+            },
         }
     }
 }
@@ -67,7 +75,13 @@ fn visible(c: char) -> char {
 }
 
 fn hex_dump(bytes: &[u8]) -> String {
-    let pairs = |chunk: &[u8]| chunk.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    let pairs = |chunk: &[u8]| {
+        chunk
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     bytes.chunks(16).map(pairs).collect::<Vec<_>>().join("\n")
 }
 
@@ -75,7 +89,9 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
     let (manage, user) = (visit.manage(), visit.user());
     let webhook = manage.webhook(user, id).await?;
     let LogEntry { detail, request } = manage.log_entry(user, id, log).await?;
-    let next = manage.pending_attempt(user, id, detail.entry.delivery).await?;
+    let next = manage
+        .pending_attempt(user, id, detail.entry.delivery)
+        .await?;
     let attempts = visit.state.attempts;
     let template = Page {
         frame: visit.frame(Section::Webhooks),
@@ -85,23 +101,32 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
         next,
         url: detail.url,
         request,
-        response: detail.response_body.as_deref().filter(|bytes| !bytes.is_empty()).map(Excerpt::new),
+        response: detail
+            .response_body
+            .as_deref()
+            .filter(|bytes| !bytes.is_empty())
+            .map(Excerpt::new),
         line: Line::new(detail.entry, attempts),
     };
     Ok(page(&template))
 }
 
 /// Starts the next round of the entry's delivery, and returns to the entry.
-pub async fn redeliver(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
+pub async fn redeliver(
+    visit: Visit,
+    Ids((id, log)): Ids<(Uuid, Uuid)>,
+) -> Result<Response, PageError> {
     let flash = match visit.manage().redeliver(&visit.actor, id, log).await {
         Ok(started) => {
             let round = started.round;
-            Flash::good(format!("Redelivery started (round {round}). Its attempts appear in the delivery log."))
+            Flash::good(format!(
+                "Redelivery started (round {round}). Its attempts appear in the delivery log."
+            ))
         }
         // The entry can still be viewed.
-        Err(fault @ (Fault::WebhookInactive | Fault::NotRedeliverable(_) | Fault::EventExpired)) => {
-            Flash::bad(sentence(&fault.to_string()))
-        }
+        Err(
+            fault @ (Fault::WebhookInactive | Fault::NotRedeliverable(_) | Fault::EventExpired),
+        ) => Flash::bad(sentence(&fault.to_string())),
         Err(fault) => return Err(fault.into()),
     };
     Ok(redirect(&webhook_path(id, &format!("/logs/{log}")), flash))
@@ -109,7 +134,8 @@ pub async fn redeliver(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Resul
 
 /// Formats JSON for reading.
 fn pretty(json: &str) -> String {
-    serde_json::from_str::<Value>(json).map_or_else(|_| json.to_owned(), |value| format!("{value:#}"))
+    serde_json::from_str::<Value>(json)
+        .map_or_else(|_| json.to_owned(), |value| format!("{value:#}"))
 }
 
 #[cfg(test)]
@@ -119,9 +145,25 @@ mod tests {
     #[test]
     fn an_excerpt_is_text_or_bytes() {
         let text = |bytes: &[u8]| Excerpt::new(bytes);
-        assert_eq!(text(b"ok\r\n\x1b[2J"), Excerpt { text: "ok␍\n␛[2J".into(), is_binary: false });
-        assert_eq!(text("é".as_bytes().split_last().unwrap().1).text, "", "cut within a character");
+        assert_eq!(
+            text(b"ok\r\n\x1b[2J"),
+            Excerpt {
+                text: "ok␍\n␛[2J".into(),
+                is_binary: false
+            }
+        );
+        assert_eq!(
+            text("é".as_bytes().split_last().unwrap().1).text,
+            "",
+            "cut within a character"
+        );
         assert_eq!(text("a\u{202e}b".as_bytes()).text, "a\u{fffd}b");
-        assert_eq!(text(b"\x89PNG\0"), Excerpt { text: "89 50 4e 47 00".into(), is_binary: true });
+        assert_eq!(
+            text(b"\x89PNG\0"),
+            Excerpt {
+                text: "89 50 4e 47 00".into(),
+                is_binary: true
+            }
+        );
     }
 }

@@ -34,8 +34,17 @@ impl PageError {
     /// Returns an empty response that carries the reason.
     pub fn mark<B: Default>(self) -> Response<B> {
         let PageError(problem) = self;
-        let (status, title, detail) = (problem.status(), problem.title(), problem.detail().to_owned());
-        let reason = Reason { status, title, detail, retry_after: problem.retry_after_value().cloned() };
+        let (status, title, detail) = (
+            problem.status(),
+            problem.title(),
+            problem.detail().to_owned(),
+        );
+        let reason = Reason {
+            status,
+            title,
+            detail,
+            retry_after: problem.retry_after_value().cloned(),
+        };
         let mut response = Response::new(B::default());
         *response.status_mut() = problem.status();
         response.extensions_mut().insert(reason);

@@ -25,16 +25,33 @@ struct Page {
 /// Renders responses that carry a [`Reason`].
 pub async fn render(State(state): State<UiState>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
-    let Some(Reason { status, title, detail, retry_after }) = response.extensions_mut().remove() else {
+    let Some(Reason {
+        status,
+        title,
+        detail,
+        retry_after,
+    }) = response.extensions_mut().remove()
+    else {
         return response;
     };
-    let retryable = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+    let retryable = matches!(
+        status,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+    );
     let frame = Frame::new(&state, Section::None);
-    let page = Page { frame, status: status.as_u16(), title, detail: sentence(&detail), retryable };
+    let page = Page {
+        frame,
+        status: status.as_u16(),
+        title,
+        detail: sentence(&detail),
+        retryable,
+    };
     let mut rendered = with_status(status, &page);
     if let Some(allowed) = response.headers_mut().remove(header::ALLOW) {
         rendered.headers_mut().insert(header::ALLOW, allowed);
     }
-    rendered.headers_mut().extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds)));
+    rendered
+        .headers_mut()
+        .extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds)));
     rendered
 }

@@ -41,20 +41,36 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
     let (manage, user) = (visit.manage(), visit.user());
     let cursors = manage.feed_cursors(user).await?;
     let mut errors = Vec::new();
-    let kind: Option<EventKind> =
-        fields.optional("event", |text| text.parse().ok(), "Select an event type from the list.", &mut errors);
+    let kind: Option<EventKind> = fields.optional(
+        "event",
+        |text| text.parse().ok(),
+        "Select an event type from the list.",
+        &mut errors,
+    );
     let parse = |text: &str| cursors.parse(text).ok();
-    let before =
-        fields.optional("before", parse, "This page does not exist. Start from the newest events.", &mut errors);
+    let before = fields.optional(
+        "before",
+        parse,
+        "This page does not exist. Start from the newest events.",
+        &mut errors,
+    );
     let is_valid = errors.is_empty();
     let (events, next) = match is_valid {
         true => manage.newest_events(user, kind, before, PAGE).await?,
         false => (Vec::new(), None),
     };
     let query = |before: Option<String>| {
-        let given = [("event", kind.map(|kind| kind.as_str().to_owned())), ("before", before)];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        format!("{PATH}?{}", Serializer::new(String::new()).extend_pairs(given).finish())
+        let given = [
+            ("event", kind.map(|kind| kind.as_str().to_owned())),
+            ("before", before),
+        ];
+        let given = given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        format!(
+            "{PATH}?{}",
+            Serializer::new(String::new()).extend_pairs(given).finish()
+        )
     };
     let template = List {
         frame: visit.frame(Section::Events),
@@ -66,7 +82,11 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         next: next.map(|next| query(Some(cursors.format(next)))),
         fields,
     };
-    Ok(if is_valid { page(&template) } else { with_status(StatusCode::UNPROCESSABLE_ENTITY, &template) })
+    Ok(if is_valid {
+        page(&template)
+    } else {
+        with_status(StatusCode::UNPROCESSABLE_ENTITY, &template)
+    })
 }
 
 #[derive(Template)]
@@ -104,13 +124,24 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let line = |delivery: EventDelivery| {
         let of = |webhook: &&Webhook| webhook.id == delivery.webhook;
         Line {
-            webhook: webhooks.iter().find(of).map(|webhook| webhook.settings.name.clone()).unwrap_or_default(),
-            log: delivery.last_log.map(|log| webhook_path(delivery.webhook, &format!("/logs/{log}"))),
+            webhook: webhooks
+                .iter()
+                .find(of)
+                .map(|webhook| webhook.settings.name.clone())
+                .unwrap_or_default(),
+            log: delivery
+                .last_log
+                .map(|log| webhook_path(delivery.webhook, &format!("/logs/{log}"))),
             delivery,
         }
     };
     let data = serde_json::from_str::<Value>(&event.data);
     let data = data.map_or_else(|_| event.data.clone(), |value| format!("{value:#}"));
     let deliveries = deliveries.into_iter().map(line).collect();
-    Ok(page(&Page { frame: visit.frame(Section::Events), event, data, deliveries }))
+    Ok(page(&Page {
+        frame: visit.frame(Section::Events),
+        event,
+        data,
+        deliveries,
+    }))
 }

@@ -27,7 +27,9 @@ impl FromRequest<UiState> for Fields {
 
     async fn from_request(request: Request, _: &UiState) -> Result<Self, PageError> {
         if matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Ok(Fields(Pairs::parse(request.uri().query().unwrap_or_default().as_bytes())?));
+            return Ok(Fields(Pairs::parse(
+                request.uri().query().unwrap_or_default().as_bytes(),
+            )?));
         }
         Fields::read(request, MAX_FORM_BYTES).await
     }
@@ -43,7 +45,9 @@ impl FromRequest<UiState> for LongFields {
 
 impl Fields {
     async fn read(request: Request, limit: usize) -> Result<Fields, PageError> {
-        Ok(Fields(Pairs::parse(&read_body(request.into_body(), limit).await?)?))
+        Ok(Fields(Pairs::parse(
+            &read_body(request.into_body(), limit).await?,
+        )?))
     }
 
     /// Returns the first field of that name, or "".
@@ -82,13 +86,25 @@ impl Fields {
 pub fn own_path(path: &str) -> Option<&str> {
     let is_page = path == HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
     let is_short = path.len() <= MAX_PATH_BYTES;
-    (is_page && is_short && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')).then_some(path)
+    (is_page
+        && is_short
+        && path
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b'\\'))
+    .then_some(path)
 }
 
 /// Parses an RFC 3339 time, or the value of a `datetime-local` field, which is taken to be in UTC.
 pub fn time(text: &str) -> Option<Timestamp> {
-    let utc = |local: DateTime| local.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp());
-    text.parse().ok().or_else(|| text.parse().ok().and_then(utc))
+    let utc = |local: DateTime| {
+        local
+            .to_zoned(TimeZone::UTC)
+            .ok()
+            .map(|zoned| zoned.timestamp())
+    };
+    text.parse()
+        .ok()
+        .or_else(|| text.parse().ok().and_then(utc))
 }
 
 #[cfg(test)]
@@ -97,22 +113,45 @@ mod tests {
 
     #[test]
     fn only_paths_of_the_web_ui_are_accepted() {
-        for page in ["/ui", "/ui/webhooks/new", "/ui?x=1", "/ui/webhooks/1/logs?outcome=failed"] {
+        for page in [
+            "/ui",
+            "/ui/webhooks/new",
+            "/ui?x=1",
+            "/ui/webhooks/1/logs?outcome=failed",
+        ] {
             assert_eq!(own_path(page), Some(page));
         }
-        for other in ["", "/", "//evil.example", "/uix", "https://evil.example/ui/", "/ui/\\evil", "/ui/\r\nx", "ui/"] {
+        for other in [
+            "",
+            "/",
+            "//evil.example",
+            "/uix",
+            "https://evil.example/ui/",
+            "/ui/\\evil",
+            "/ui/\r\nx",
+            "ui/",
+        ] {
             assert_eq!(own_path(other), None, "{other}");
         }
         let long = format!("/ui?{}", "x".repeat(MAX_PATH_BYTES));
-        assert_eq!(own_path(&long[..MAX_PATH_BYTES]), Some(&long[..MAX_PATH_BYTES]));
+        assert_eq!(
+            own_path(&long[..MAX_PATH_BYTES]),
+            Some(&long[..MAX_PATH_BYTES])
+        );
         assert_eq!(own_path(&long), None);
     }
 
     #[test]
     fn times_without_a_zone_are_in_utc() {
         let at = |text| time(text).map(|at| at.to_string());
-        assert_eq!(at("2026-03-01T09:05").as_deref(), Some("2026-03-01T09:05:00Z"));
-        assert_eq!(at("2026-03-01T09:05:00+01:00").as_deref(), Some("2026-03-01T08:05:00Z"));
+        assert_eq!(
+            at("2026-03-01T09:05").as_deref(),
+            Some("2026-03-01T09:05:00Z")
+        );
+        assert_eq!(
+            at("2026-03-01T09:05:00+01:00").as_deref(),
+            Some("2026-03-01T08:05:00Z")
+        );
         assert_eq!(at("yesterday"), None);
     }
 }

@@ -24,11 +24,17 @@ pub struct Flash {
 
 impl Flash {
     pub fn good(text: impl Into<String>) -> Flash {
-        Flash { good: true, text: text.into() }
+        Flash {
+            good: true,
+            text: text.into(),
+        }
     }
 
     pub fn bad(text: impl Into<String>) -> Flash {
-        Flash { good: false, text: text.into() }
+        Flash {
+            good: false,
+            text: text.into(),
+        }
     }
 
     /// Returns the Set-Cookie header that carries the message.
@@ -43,7 +49,10 @@ impl Flash {
         let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(api))?).ok()?;
         let text = String::from_utf8(decoded).ok()?;
         let good = text.starts_with('+');
-        Some(Flash { good, text: text.strip_prefix(['+', '-'])?.to_owned() })
+        Some(Flash {
+            good,
+            text: text.strip_prefix(['+', '-'])?.to_owned(),
+        })
     }
 }
 

@@ -51,14 +51,25 @@ impl<T: Borrow<Option<u64>>> fmt::Display for Millis<T> {
 
 /// Returns "1 delivery" or "2 deliveries".
 pub fn deliveries(count: u64) -> String {
-    format!("{} {}", Count(count), if count == 1 { "delivery" } else { "deliveries" })
+    format!(
+        "{} {}",
+        Count(count),
+        if count == 1 { "delivery" } else { "deliveries" }
+    )
 }
 
 /// Capitalises a message and adds a full stop.
 pub fn sentence(text: &str) -> String {
     let mut chars = text.chars();
-    let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-    let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    let first = chars
+        .next()
+        .map(|c| c.to_uppercase().to_string())
+        .unwrap_or_default();
+    let end = if text.ends_with(['.', '!', '?']) {
+        ""
+    } else {
+        "."
+    };
     format!("{first}{}{end}", chars.as_str())
 }
 
@@ -120,13 +131,16 @@ mod tests {
 
     #[test]
     fn a_few_failures_among_many_are_not_rounded_away() {
-        let shown = [Some(0.99999), Some(0.00001), Some(1.0), Some(0.0), None].map(|share| Percent(share).to_string());
+        let shown = [Some(0.99999), Some(0.00001), Some(1.0), Some(0.0), None]
+            .map(|share| Percent(share).to_string());
         assert_eq!(shown, ["99.9 %", "0.1 %", "100 %", "0 %", "–"]);
     }
 
     #[test]
     fn every_kind_of_failure_has_a_label() {
-        let unlabelled = ErrorKind::ALL.iter().filter(|kind| failure_label(kind.as_str()) == "Other");
+        let unlabelled = ErrorKind::ALL
+            .iter()
+            .filter(|kind| failure_label(kind.as_str()) == "Other");
         assert_eq!(unlabelled.count(), 0);
     }
 }

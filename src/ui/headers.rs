@@ -17,7 +17,12 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Whether the response may be compressed: it holds no secret.
-pub fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+pub fn may_be_compressed(
+    _: StatusCode,
+    _: Version,
+    _: &HeaderMap,
+    extensions: &Extensions,
+) -> bool {
     extensions.get::<HoldsSecret>().is_none()
 }
 
@@ -42,15 +47,26 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
         // Other sites must not see the path, which may be a sign-in link. `no-referrer` would also remove the Origin header from
         // forms of the web UI.
         (header::REFERRER_POLICY, "same-origin"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-        (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("permissions-policy"),
+            "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+        ),
     ];
     for (name, value) in headers {
-        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+        response
+            .headers_mut()
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
     }
     let cookie = match response.extensions_mut().remove::<Flash>() {
         Some(flash) => Some(flash.cookie(&state.api)),
-        None => (has_flash && !response.status().is_redirection()).then(|| flash::removal(&state.api)),
+        None => {
+            (has_flash && !response.status().is_redirection()).then(|| flash::removal(&state.api))
+        }
     };
     if let Some(cookie) = cookie {
         response.headers_mut().append(header::SET_COOKIE, cookie);

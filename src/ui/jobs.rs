@@ -45,7 +45,9 @@ impl JobLine {
     }
 
     pub fn progress(&self) -> String {
-        let Job { state, done, total, .. } = &self.0;
+        let Job {
+            state, done, total, ..
+        } = &self.0;
         match state {
             JobState::Finished => Count(done).to_string(),
             _ => format!("{} of {}", Count(done), Count(total)),
@@ -78,7 +80,14 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let jobs = found.items.into_iter().map(JobLine).collect();
     let next = found.next.map(|cursor| cursor.to_string());
     let (frame, is_first) = (visit.frame(Section::Webhooks), cursor.is_none());
-    Ok(page(&Page { frame, webhook, jobs, is_first, is_live, next }))
+    Ok(page(&Page {
+        frame,
+        webhook,
+        jobs,
+        is_first,
+        is_live,
+        next,
+    }))
 }
 
 #[derive(Template)]
@@ -93,10 +102,17 @@ struct Question {
 pub async fn ask(visit: Visit, Ids((id, job)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
     let job = JobLine(visit.manage().job(visit.user(), id, job).await?);
-    Ok(page(&Question { frame: visit.frame(Section::Webhooks), webhook, job }))
+    Ok(page(&Question {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        job,
+    }))
 }
 
-pub async fn cancel(visit: Visit, Ids((id, job)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
+pub async fn cancel(
+    visit: Visit,
+    Ids((id, job)): Ids<(Uuid, Uuid)>,
+) -> Result<Response, PageError> {
     visit.manage().cancel_job(&visit.actor, id, job).await?;
     let ended = JobLine(visit.manage().job(visit.user(), id, job).await?);
     let text = match ended.0.state {

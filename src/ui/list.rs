@@ -28,20 +28,29 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
     let now = Timestamp::now();
     let (manage, user) = (visit.manage(), visit.user());
     let webhooks = manage.webhooks(user, None, MAX_ROWS).await?.items;
-    let hours = manage.hours_of_all(user, now - SignedDuration::from_hours(HOURS)).await?;
+    let hours = manage
+        .hours_of_all(user, now - SignedDuration::from_hours(HOURS))
+        .await?;
     let row = |webhook: Webhook| {
         let sparkline = sparkline(&webhook, &hours, now);
         (webhook, sparkline)
     };
     let rows = webhooks.into_iter().map(row).collect();
-    Ok(page(&Page { frame: visit.frame(Section::Webhooks), rows, limit: manage.webhook_limit() }))
+    Ok(page(&Page {
+        frame: visit.frame(Section::Webhooks),
+        rows,
+        limit: manage.webhook_limit(),
+    }))
 }
 
 fn sparkline(webhook: &Webhook, hours: &[BriefHour], now: Timestamp) -> Sparkline {
     let mut bars = vec![(0, 0); HOURS as usize];
     for hour in hours.iter().filter(|hour| hour.webhook == webhook.id) {
         let age = (now.as_second() - hour.begins_at.as_second()).div_euclid(3_600);
-        if let Some(bar) = usize::try_from(HOURS - 1 - age).ok().and_then(|index| bars.get_mut(index)) {
+        if let Some(bar) = usize::try_from(HOURS - 1 - age)
+            .ok()
+            .and_then(|index| bars.get_mut(index))
+        {
             *bar = (hour.delivered, hour.failed);
         }
     }

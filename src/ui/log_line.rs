@@ -13,8 +13,16 @@ pub struct Line {
 impl Line {
     /// Makes the line of an entry. A round of a delivery has `attempts` attempts.
     pub fn new(entry: Entry, attempts: u16) -> Line {
-        let of = if entry.test { String::new() } else { format!(" of {attempts}") };
-        let round = if entry.round > 1 { format!(", round {}", entry.round) } else { String::new() };
+        let of = if entry.test {
+            String::new()
+        } else {
+            format!(" of {attempts}")
+        };
+        let round = if entry.round > 1 {
+            format!(", round {}", entry.round)
+        } else {
+            String::new()
+        };
         let attempt = format!("{}{of}{round}", entry.attempt);
         Line { entry, attempt }
     }
@@ -29,14 +37,23 @@ impl Line {
     }
 
     pub fn status(&self) -> String {
-        self.entry.response_status.map_or_else(|| "–".to_owned(), |status| status.to_string())
+        self.entry
+            .response_status
+            .map_or_else(|| "–".to_owned(), |status| status.to_string())
     }
 
     pub fn duration(&self) -> Millis<Option<u64>> {
-        Millis(self.entry.duration_ms.and_then(|millis| u64::try_from(millis).ok()))
+        Millis(
+            self.entry
+                .duration_ms
+                .and_then(|millis| u64::try_from(millis).ok()),
+        )
     }
 
     pub fn error(&self) -> Option<&'static str> {
-        self.entry.error.as_ref().map(|(kind, _)| failure_label(kind))
+        self.entry
+            .error
+            .as_ref()
+            .map(|(kind, _)| failure_label(kind))
     }
 }

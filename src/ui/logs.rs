@@ -43,9 +43,24 @@ struct Page {
 fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
     let mut errors = Vec::new();
     let filter = LogFilter {
-        event: fields.optional("event", |text| text.parse().ok(), "Select an event type from the list.", &mut errors),
-        outcome: fields.optional("outcome", manage::outcome, "Select an outcome from the list.", &mut errors),
-        status: fields.optional("status", StatusClass::named, "Select a response status from the list.", &mut errors),
+        event: fields.optional(
+            "event",
+            |text| text.parse().ok(),
+            "Select an event type from the list.",
+            &mut errors,
+        ),
+        outcome: fields.optional(
+            "outcome",
+            manage::outcome,
+            "Select an outcome from the list.",
+            &mut errors,
+        ),
+        status: fields.optional(
+            "status",
+            StatusClass::named,
+            "Select a response status from the list.",
+            &mut errors,
+        ),
         since: fields.optional("since", time, "“Since” is not a valid time.", &mut errors),
         until: fields.optional("until", time, "“Until” is not a valid time.", &mut errors),
     };
@@ -55,8 +70,12 @@ fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<Stri
         errors.push("“Until” must not be before “Since”.".to_owned());
     }
     let cursor = |text: &str| Cursor::parse(List::Log(webhook), text).ok();
-    let cursor =
-        fields.optional("cursor", cursor, "This page does not exist. Start from the newest entries.", &mut errors);
+    let cursor = fields.optional(
+        "cursor",
+        cursor,
+        "This page does not exist. Start from the newest entries.",
+        &mut errors,
+    );
     (filter, cursor, errors)
 }
 
@@ -68,13 +87,19 @@ async fn search(
     mut cursor: Option<Cursor>,
 ) -> Result<(Vec<Entry>, Option<Cursor>), PageError> {
     for _ in 1..MAX_SEARCHES {
-        let found = visit.manage().log(visit.user(), webhook, filter, cursor, PAGE).await?;
+        let found = visit
+            .manage()
+            .log(visit.user(), webhook, filter, cursor, PAGE)
+            .await?;
         if !found.items.is_empty() || found.next.is_none() {
             return Ok((found.items, found.next));
         }
         cursor = found.next;
     }
-    let found = visit.manage().log(visit.user(), webhook, filter, cursor, PAGE).await?;
+    let found = visit
+        .manage()
+        .log(visit.user(), webhook, filter, cursor, PAGE)
+        .await?;
     Ok((found.items, found.next))
 }
 
@@ -87,7 +112,10 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         true => search(&visit, id, &filter, cursor).await?,
         false => (Vec::new(), None),
     };
-    let given = FILTERS.map(|name| (name, fields.one(name))).into_iter().filter(|(_, value)| !value.is_empty());
+    let given = FILTERS
+        .map(|name| (name, fields.one(name)))
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty());
     let query = Serializer::new(String::new()).extend_pairs(given).finish();
     let path = webhook_path(id, "/logs");
     let template = Page {
@@ -95,12 +123,23 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         webhook,
         filter,
         errors,
-        lines: entries.into_iter().map(|entry| Line::new(entry, visit.state.attempts)).collect(),
+        lines: entries
+            .into_iter()
+            .map(|entry| Line::new(entry, visit.state.attempts))
+            .collect(),
         is_filtered: !query.is_empty(),
         is_first: fields.one("cursor").is_empty(),
         next: next.map(|cursor| format!("{path}?{query}&cursor={cursor}")),
-        first: if query.is_empty() { path } else { format!("{path}?{query}") },
+        first: if query.is_empty() {
+            path
+        } else {
+            format!("{path}?{query}")
+        },
         fields,
     };
-    Ok(if is_valid { page(&template) } else { with_status(StatusCode::UNPROCESSABLE_ENTITY, &template) })
+    Ok(if is_valid {
+        page(&template)
+    } else {
+        with_status(StatusCode::UNPROCESSABLE_ENTITY, &template)
+    })
 }

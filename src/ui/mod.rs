@@ -54,10 +54,15 @@ pub fn router(state: UiState) -> Router {
         .route("/", get(webhook::show))
         .route("/edit", get(edit::form).post(edit::save))
         .route("/active", post(confirm::set_active))
-        .route("/delete", get(async |visit, id| confirm::ask(visit, id, confirm::DELETE).await).post(confirm::delete))
+        .route(
+            "/delete",
+            get(async |visit, id| confirm::ask(visit, id, confirm::DELETE).await)
+                .post(confirm::delete),
+        )
         .route(
             "/secret",
-            get(async |visit, id| confirm::ask(visit, id, confirm::REGENERATE).await).post(secret::regenerate),
+            get(async |visit, id| confirm::ask(visit, id, confirm::REGENERATE).await)
+                .post(secret::regenerate),
         )
         .route("/new-secret", get(secret::show).post(secret::hide))
         .route("/test", get(test::form))
@@ -73,7 +78,10 @@ pub fn router(state: UiState) -> Router {
         .route(HOME, get(list::show))
         .route("/ui/login", get(sign_in::form).post(sign_in::submit))
         .route("/ui/logout", post(sign_in::sign_out))
-        .route("/ui/webhooks", get(async || Redirect::to(HOME)).post(edit::create))
+        .route(
+            "/ui/webhooks",
+            get(async || Redirect::to(HOME)).post(edit::create),
+        )
         .route("/ui/webhooks/new", get(edit::new))
         .nest("/ui/webhooks/{webhook}", webhook)
         .route("/ui/events", get(events::list))
@@ -88,7 +96,10 @@ pub fn router(state: UiState) -> Router {
         .layer(CatchPanicLayer::custom(error::from_panic))
         .layer(cross_site_protection(&state.api, reject))
         .layer(from_fn_with_state(state.clone(), error_page::render))
-        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(headers::may_be_compressed)))
+        .layer(
+            CompressionLayer::new()
+                .compress_when(DefaultPredicate::new().and(headers::may_be_compressed)),
+        )
         .layer(map_response(headers::whole))
         .layer(from_fn_with_state(state.clone(), headers::set))
         .layer(from_fn(request_id))

@@ -4,8 +4,8 @@ use super::fields::Fields;
 use super::format::sentence;
 use crate::domain::headers::MASK;
 use crate::manage::{
-    Checked, Description, FilterDraft, HeaderDraft, MAX_FILTER_ENTRIES, MAX_METADATA, Metadata, OptionFault, Options,
-    OptionsDraft,
+    Checked, Description, FilterDraft, HeaderDraft, MAX_FILTER_ENTRIES, MAX_METADATA, Metadata,
+    OptionFault, Options, OptionsDraft,
 };
 
 /// Metadata may have more pairs than there may be headers.
@@ -37,8 +37,15 @@ pub struct OptionErrors {
 
 impl OptionErrors {
     pub fn any(&self) -> bool {
-        let OptionErrors { description, headers, filter, metadata } = self;
-        [description, headers, filter, metadata].iter().any(|error| error.is_some())
+        let OptionErrors {
+            description,
+            headers,
+            filter,
+            metadata,
+        } = self;
+        [description, headers, filter, metadata]
+            .iter()
+            .any(|error| error.is_some())
     }
 
     fn add(&mut self, faults: &[OptionFault]) {
@@ -50,8 +57,14 @@ impl OptionErrors {
                 _ => &mut self.description,
             };
             // Positions in a list mean nothing in a form; names of headers and keys do.
-            let part = fault.path.get(1).filter(|part| !is_list(part) && !part.is_empty());
-            let message = part.map_or_else(|| sentence(&fault.detail), |part| format!("{part}: {}.", fault.detail));
+            let part = fault
+                .path
+                .get(1)
+                .filter(|part| !is_list(part) && !part.is_empty());
+            let message = part.map_or_else(
+                || sentence(&fault.detail),
+                |part| format!("{part}: {}.", fault.detail),
+            );
             let messages = field.get_or_insert_default();
             if !messages.is_empty() {
                 messages.push(' ');
@@ -75,10 +88,22 @@ fn is_list(part: &str) -> bool {
 
 impl From<&Options> for OptionFields {
     fn from(options: &Options) -> Self {
-        let Options { description, metadata, filter, headers } = options;
+        let Options {
+            description,
+            metadata,
+            filter,
+            headers,
+        } = options;
         let filter = filter.clone().unwrap_or_default();
-        let headers: Vec<String> = headers.names.iter().map(|name| format!("{name}: {MASK}")).collect();
-        let metadata: Vec<String> = metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let headers: Vec<String> = headers
+            .names
+            .iter()
+            .map(|name| format!("{name}: {MASK}"))
+            .collect();
+        let metadata: Vec<String> = metadata
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         OptionFields {
             description: description.clone().unwrap_or_default(),
             headers: headers.join("\n"),
@@ -93,7 +118,12 @@ impl From<&Options> for OptionFields {
 
 /// Returns the items of a list, separated by commas.
 pub fn listed<T: ToString>(items: Option<&[T]>) -> String {
-    items.unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    items
+        .unwrap_or_default()
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl OptionFields {
@@ -127,8 +157,18 @@ impl OptionFields {
                 filter: Some(filter),
             }),
             (description, headers, metadata, filter) => {
-                let faults = [description.err(), headers.err(), metadata.err(), filter.err()];
-                Err(faults.into_iter().flatten().flatten().collect::<Vec<_>>().into())
+                let faults = [
+                    description.err(),
+                    headers.err(),
+                    metadata.err(),
+                    filter.err(),
+                ];
+                Err(faults
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .into())
             }
         }
     }
@@ -136,39 +176,68 @@ impl OptionFields {
     fn filter(&self) -> Checked<FilterDraft> {
         let statuses: Vec<String> = items(&self.statuses).map(str::to_owned).collect();
         let statuses = Some(statuses).filter(|statuses| !statuses.is_empty());
-        FilterDraft::new(ids("label_ids", &self.label_ids)?, ids("outlet_ids", &self.outlet_ids)?, statuses)
+        FilterDraft::new(
+            ids("label_ids", &self.label_ids)?,
+            ids("outlet_ids", &self.outlet_ids)?,
+            statuses,
+        )
     }
 }
 
 /// Returns the items of a list, up to the first that is too many.
 fn items(text: &str) -> impl Iterator<Item = &str> {
-    text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty()).take(MAX_FILTER_ENTRIES + 1)
+    text.split([',', '\n'])
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .take(MAX_FILTER_ENTRIES + 1)
 }
 
 /// Parses a list of ids. An empty field is no list.
 fn ids(name: &str, text: &str) -> Checked<Option<Vec<i64>>> {
     let fault = |_| {
-        let label = if name == "label_ids" { "label IDs" } else { "outlet IDs" };
-        vec![OptionFault::new(&["filter", name], format!("{label} must be numbers, separated by commas"))]
+        let label = if name == "label_ids" {
+            "label IDs"
+        } else {
+            "outlet IDs"
+        };
+        vec![OptionFault::new(
+            &["filter", name],
+            format!("{label} must be numbers, separated by commas"),
+        )]
     };
-    let ids: Vec<i64> = items(text).map(str::parse).collect::<Result<_, _>>().map_err(fault)?;
+    let ids: Vec<i64> = items(text)
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .map_err(fault)?;
     Ok(Some(ids).filter(|ids| !ids.is_empty()))
 }
 
 /// Parses a pair per line, up to the first that is too many for every option. Ignores empty lines.
 fn pairs(text: &str, field: &str, separator: char) -> Checked<Vec<(String, String)>> {
     let (mut pairs, mut faults) = (Vec::new(), Vec::new());
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_LINES) {
+    for line in text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .take(MAX_LINES)
+    {
         match line.split_once(separator) {
             Some((name, value)) => pairs.push((name.trim().to_owned(), value.trim().to_owned())),
             // Without the line, which may be a secret.
             None if faults.is_empty() => {
-                faults.push(OptionFault::new(&[field], format!("each line must contain a `{separator}`")));
+                faults.push(OptionFault::new(
+                    &[field],
+                    format!("each line must contain a `{separator}`"),
+                ));
             }
             None => {}
         }
     }
-    if faults.is_empty() { Ok(pairs) } else { Err(faults) }
+    if faults.is_empty() {
+        Ok(pairs)
+    } else {
+        Err(faults)
+    }
 }
 
 #[cfg(test)]
@@ -176,7 +245,10 @@ mod tests {
     use super::*;
 
     fn fields(change: impl FnOnce(&mut OptionFields)) -> OptionFields {
-        let mut fields = OptionFields { is_given: true, ..OptionFields::default() };
+        let mut fields = OptionFields {
+            is_given: true,
+            ..OptionFields::default()
+        };
         change(&mut fields);
         fields
     }
@@ -189,8 +261,14 @@ mod tests {
             fields.label_ids = "1, 2,\n3".into();
         });
         assert!(draft.draft().is_ok());
-        assert_eq!(pairs(&draft.headers, "headers", ':').unwrap()[0].1, "Bearer a:b");
-        assert_eq!(pairs(&draft.metadata, "metadata", '=').unwrap()[0], ("a".to_owned(), "b=c".to_owned()));
+        assert_eq!(
+            pairs(&draft.headers, "headers", ':').unwrap()[0].1,
+            "Bearer a:b"
+        );
+        assert_eq!(
+            pairs(&draft.metadata, "metadata", '=').unwrap()[0],
+            ("a".to_owned(), "b=c".to_owned())
+        );
         assert_eq!(ids("label_ids", &draft.label_ids), Ok(Some(vec![1, 2, 3])));
     }
 
@@ -201,11 +279,25 @@ mod tests {
             fields.metadata = "=\n".repeat(100_000);
             fields.statuses = format!("{},", "x".repeat(65)).repeat(1_000);
         });
-        let OptionErrors { headers, metadata, filter, .. } = errors.draft().err().unwrap();
+        let OptionErrors {
+            headers,
+            metadata,
+            filter,
+            ..
+        } = errors.draft().err().unwrap();
         let (headers, metadata, filter) = (headers.unwrap(), metadata.unwrap(), filter.unwrap());
-        assert!(headers.contains("Must not be more than 10") && headers.len() < 2_000, "{headers}");
-        assert!(metadata.contains("Must not have more than 20 pairs") && metadata.len() < 4_000, "{metadata}");
-        assert!(filter.contains("Must have 1 to 100 entries") && filter.len() < 10_000, "{filter}");
+        assert!(
+            headers.contains("Must not be more than 10") && headers.len() < 2_000,
+            "{headers}"
+        );
+        assert!(
+            metadata.contains("Must not have more than 20 pairs") && metadata.len() < 4_000,
+            "{metadata}"
+        );
+        assert!(
+            filter.contains("Must have 1 to 100 entries") && filter.len() < 10_000,
+            "{filter}"
+        );
     }
 
     #[test]
@@ -216,11 +308,23 @@ mod tests {
         });
         let errors = errors.draft().err().unwrap();
         let headers = errors.headers.unwrap();
-        assert!(headers.starts_with("Host: is reserved") && headers.contains("X-Key: a value must"), "{headers}");
+        assert!(
+            headers.starts_with("Host: is reserved") && headers.contains("X-Key: a value must"),
+            "{headers}"
+        );
         assert!(!headers.contains("cret"), "{headers}");
-        assert_eq!(errors.filter.as_deref(), Some("Outlet IDs must be numbers, separated by commas."));
-        let errors = fields(|fields| fields.headers = "a secret".into()).draft().err().unwrap();
-        assert_eq!(errors.headers.as_deref(), Some("Each line must contain a `:`."));
+        assert_eq!(
+            errors.filter.as_deref(),
+            Some("Outlet IDs must be numbers, separated by commas.")
+        );
+        let errors = fields(|fields| fields.headers = "a secret".into())
+            .draft()
+            .err()
+            .unwrap();
+        assert_eq!(
+            errors.headers.as_deref(),
+            Some("Each line must contain a `:`.")
+        );
     }
 
     #[test]

@@ -33,7 +33,13 @@ impl Frame {
     /// Returns the frame of a page that anybody may see.
     pub fn new(state: &UiState, section: Section) -> Frame {
         let docs = format!("{}/docs", state.api.base_path());
-        Frame { service: state.service.clone(), user: None, flash: None, section, docs }
+        Frame {
+            service: state.service.clone(),
+            user: None,
+            flash: None,
+            section,
+            docs,
+        }
     }
 }
 

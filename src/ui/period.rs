@@ -92,12 +92,19 @@ pub async fn start<T>(
     };
     match begin(draft).await {
         Ok(job) => {
-            let text = format!("{name} of {} started. It runs in the background.", counted(&job.scope));
-            Ok(Ok(redirect(&webhook_path(webhook, "/jobs"), Flash::good(text))))
+            let text = format!(
+                "{name} of {} started. It runs in the background.",
+                counted(&job.scope)
+            );
+            Ok(Ok(redirect(
+                &webhook_path(webhook, "/jobs"),
+                Flash::good(text),
+            )))
         }
-        Err(fault @ (Fault::WebhookInactive | Fault::TooManyRecoveries)) => {
-            Ok(Err((StatusCode::CONFLICT, vec![sentence(&fault.to_string())])))
-        }
+        Err(fault @ (Fault::WebhookInactive | Fault::TooManyRecoveries)) => Ok(Err((
+            StatusCode::CONFLICT,
+            vec![sentence(&fault.to_string())],
+        ))),
         Err(fault) => Err(fault.into()),
     }
 }
@@ -119,11 +126,17 @@ impl PeriodForm {
             Err((status, errors)) => (status, None, errors),
         };
         let form = PeriodForm {
-            since: value("since").unwrap_or_else(|| field(preset.unwrap_or_else(|| day_before(now)))),
+            since: value("since")
+                .unwrap_or_else(|| field(preset.unwrap_or_else(|| day_before(now)))),
             until: value("until").unwrap_or_default(),
             errors,
-            oldest: now.checked_sub(visit.state.retention).unwrap_or(Timestamp::UNIX_EPOCH),
-            preview: preview.map(|scope| Preview { scope, count: counted(&scope) }),
+            oldest: now
+                .checked_sub(visit.state.retention)
+                .unwrap_or(Timestamp::UNIX_EPOCH),
+            preview: preview.map(|scope| Preview {
+                scope,
+                count: counted(&scope),
+            }),
         };
         (status, form)
     }

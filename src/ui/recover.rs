@@ -32,18 +32,34 @@ impl Page {
 
 fn parse(fields: &Fields) -> Parsed<RecoveryDraft> {
     let mut errors = Vec::new();
-    let outcome = fields.optional("outcome", manage::outcome, "Select an outcome from the list.", &mut errors);
-    period::parse(fields, errors, |since, until| RecoveryDraft::new(since, until, outcome))
+    let outcome = fields.optional(
+        "outcome",
+        manage::outcome,
+        "Select an outcome from the list.",
+        &mut errors,
+    );
+    period::parse(fields, errors, |since, until| {
+        RecoveryDraft::new(since, until, outcome)
+    })
 }
 
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let count = async |draft| visit.manage().preview_recovery(visit.user(), id, draft).await;
+    let count = async |draft| {
+        visit
+            .manage()
+            .preview_recovery(visit.user(), id, draft)
+            .await
+    };
     let shown = period::preview(&fields, parse(&fields), count).await?;
     show(&visit, id, &fields, shown).await
 }
 
-pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+pub async fn start(
+    visit: Visit,
+    Ids(id): Ids<Uuid>,
+    fields: Fields,
+) -> Result<Response, PageError> {
     let begin = async |draft| visit.manage().recover(&visit.actor, id, draft).await;
     match period::start(id, "Recovery", parse(&fields), counted, begin).await? {
         Ok(response) => Ok(response),
@@ -53,14 +69,33 @@ pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<R
 
 /// Returns "1 delivery", or "1,000 or more deliveries" if the log is too long to count all.
 fn counted(scope: &JobScope) -> String {
-    let JobScope { count, is_exact, .. } = *scope;
-    if is_exact { deliveries(count) } else { format!("{} or more deliveries", Count(count)) }
+    let JobScope {
+        count, is_exact, ..
+    } = *scope;
+    if is_exact {
+        deliveries(count)
+    } else {
+        format!("{} or more deliveries", Count(count))
+    }
 }
 
-async fn show(visit: &Visit, id: Uuid, fields: &Fields, shown: Shown) -> Result<Response, PageError> {
+async fn show(
+    visit: &Visit,
+    id: Uuid,
+    fields: &Fields,
+    shown: Shown,
+) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
     let preset = visit.manage().recovery_preset(visit.user(), id).await?;
     let (status, form) = PeriodForm::new(visit, fields, shown, counted, preset);
     let outcome = fields.one("outcome").to_owned();
-    Ok(with_status(status, &Page { frame: visit.frame(Section::Webhooks), webhook, form, outcome }))
+    Ok(with_status(
+        status,
+        &Page {
+            frame: visit.frame(Section::Webhooks),
+            webhook,
+            form,
+            outcome,
+        },
+    ))
 }

@@ -34,37 +34,64 @@ impl Page {
 
     /// The fields of the preview that start the job, besides the time range.
     fn hidden(&self) -> impl Iterator<Item = (&'static str, &String)> {
-        [("label_ids", &self.labels)].into_iter().chain(self.events.iter().map(|event| ("events", event)))
+        [("label_ids", &self.labels)]
+            .into_iter()
+            .chain(self.events.iter().map(|event| ("events", event)))
     }
 }
 
 /// Parses a list of ids, separated by commas or spaces.
 fn label_ids(text: &str) -> Option<Vec<i64>> {
-    let ids = text.split([',', ' ']).filter(|id| !id.is_empty()).map(|id| id.parse().ok());
-    ids.collect::<Option<Vec<i64>>>().filter(|ids| (1..=MAX_LABELS).contains(&ids.len()))
+    let ids = text
+        .split([',', ' '])
+        .filter(|id| !id.is_empty())
+        .map(|id| id.parse().ok());
+    ids.collect::<Option<Vec<i64>>>()
+        .filter(|ids| (1..=MAX_LABELS).contains(&ids.len()))
 }
 
 fn parse(fields: &Fields, webhook: &Webhook) -> Parsed<ReplayDraft> {
     let mut errors = Vec::new();
     let wrong_labels = "“Label IDs” must be up to 100 whole numbers, separated by commas.";
     let labels = fields.optional("label_ids", label_ids, wrong_labels, &mut errors);
-    let events: Result<Vec<EventKind>, _> =
-        fields.all("events").map(|name| replayable(&webhook.settings, name)).collect();
-    let events = events.map_err(|_| errors.push("Select event types of this webhook.".to_owned())).unwrap_or_default();
+    let events: Result<Vec<EventKind>, _> = fields
+        .all("events")
+        .map(|name| replayable(&webhook.settings, name))
+        .collect();
+    let events = events
+        .map_err(|_| errors.push("Select event types of this webhook.".to_owned()))
+        .unwrap_or_default();
     // Without a selected event type, all are replayed.
-    let draft = |since, until| ReplayDraft::new(&webhook.settings, since, until, EventSet::new(events).ok(), labels);
+    let draft = |since, until| {
+        ReplayDraft::new(
+            &webhook.settings,
+            since,
+            until,
+            EventSet::new(events).ok(),
+            labels,
+        )
+    };
     period::parse(fields, errors, draft)
 }
 
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    let count = async |draft| visit.manage().preview_replay(visit.user(), id, &draft).await;
+    let count = async |draft| {
+        visit
+            .manage()
+            .preview_replay(visit.user(), id, &draft)
+            .await
+    };
     let shown = period::preview(&fields, parse(&fields, &webhook), count).await?;
     Ok(show(&visit, webhook, &fields, shown))
 }
 
-pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+pub async fn start(
+    visit: Visit,
+    Ids(id): Ids<Uuid>,
+    fields: Fields,
+) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
     let begin = async |draft| visit.manage().replay(&visit.actor, id, &draft).await;
     let started = period::start(id, "Replay", parse(&fields, &webhook), counted, begin).await?;
@@ -74,11 +101,27 @@ pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<R
 /// Returns "1 delivery", or "about 60,000 deliveries" if there are too many to count.
 fn counted(scope: &JobScope) -> String {
     let count = deliveries(scope.count);
-    if scope.is_exact { count } else { format!("about {count}") }
+    if scope.is_exact {
+        count
+    } else {
+        format!("about {count}")
+    }
 }
 
 fn show(visit: &Visit, webhook: Webhook, fields: &Fields, shown: Shown) -> Response {
     let (status, form) = PeriodForm::new(visit, fields, shown, counted, None);
-    let (labels, events) = (fields.one("label_ids").to_owned(), fields.all("events").map(str::to_owned).collect());
-    with_status(status, &Page { frame: visit.frame(Section::Webhooks), webhook, form, labels, events })
+    let (labels, events) = (
+        fields.one("label_ids").to_owned(),
+        fields.all("events").map(str::to_owned).collect(),
+    );
+    with_status(
+        status,
+        &Page {
+            frame: visit.frame(Section::Webhooks),
+            webhook,
+            form,
+            labels,
+            events,
+        },
+    )
 }

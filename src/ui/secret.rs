@@ -23,12 +23,25 @@ struct Page {
     secret: SecretString,
 }
 
-pub async fn regenerate(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let chosen = OVERLAPS.iter().find(|(value, _)| *value == fields.one("overlap"));
-    let overlap = chosen.and_then(|(value, _)| value.parse().ok()).unwrap_or(Overlap::NONE);
-    visit.manage().regenerate_secret(&visit.actor, id, overlap).await?;
+pub async fn regenerate(
+    visit: Visit,
+    Ids(id): Ids<Uuid>,
+    fields: Fields,
+) -> Result<Response, PageError> {
+    let chosen = OVERLAPS
+        .iter()
+        .find(|(value, _)| *value == fields.one("overlap"));
+    let overlap = chosen
+        .and_then(|(value, _)| value.parse().ok())
+        .unwrap_or(Overlap::NONE);
+    visit
+        .manage()
+        .regenerate_secret(&visit.actor, id, overlap)
+        .await?;
     let text = match chosen {
-        Some((_, label)) if overlap != Overlap::NONE => format!("The old secret also signs for {label}."),
+        Some((_, label)) if overlap != Overlap::NONE => {
+            format!("The old secret also signs for {label}.")
+        }
         _ => "The old secret no longer works.".to_owned(),
     };
     reveal(&visit, id, Flash::good(text)).await
@@ -36,7 +49,10 @@ pub async fn regenerate(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Res
 
 /// Allows the session to show the webhook's secret, and redirects to it.
 pub async fn reveal(visit: &Visit, webhook: Uuid, flash: Flash) -> Result<Response, PageError> {
-    visit.manage().reveal_secret(&visit.session, webhook).await?;
+    visit
+        .manage()
+        .reveal_secret(&visit.session, webhook)
+        .await?;
     Ok(redirect(&webhook_path(webhook, "/new-secret"), flash))
 }
 
@@ -46,12 +62,19 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         let text = "The secret can no longer be shown. If you have not copied it, regenerate it.";
         return Ok(redirect(&webhook_path(id, ""), Flash::bad(text)));
     };
-    Ok(secret_page(&Page { frame: visit.frame(Section::Webhooks), webhook, secret }))
+    Ok(secret_page(&Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        secret,
+    }))
 }
 
 /// Stops showing the secret before the ten minutes have passed.
 pub async fn hide(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     visit.manage().webhook(visit.user(), id).await?;
     visit.manage().hide_secret(&visit.session).await?;
-    Ok(redirect(&webhook_path(id, ""), Flash::good("The secret is hidden and cannot be shown again.")))
+    Ok(redirect(
+        &webhook_path(id, ""),
+        Flash::good("The secret is hidden and cannot be shown again."),
+    ))
 }

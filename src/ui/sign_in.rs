@@ -16,7 +16,8 @@ use crate::api::{authenticate_link, authenticate_token, session_actor};
 use crate::domain::event::UserId;
 use crate::manage::{SESSION_LIFETIME, Via};
 
-const LINK_REJECTED: &str = "This sign-in link is invalid, has expired or was already used. Request a new link.";
+const LINK_REJECTED: &str =
+    "This sign-in link is invalid, has expired or was already used. Request a new link.";
 
 #[derive(Template)]
 #[template(path = "ui/login.html")]
@@ -34,15 +35,31 @@ impl Login {
     fn new(state: &UiState, fields: &Fields) -> Login {
         let frame = Frame::new(state, Section::None);
         let next = fields.page("next").unwrap_or_default().to_owned();
-        Login { frame, next, error: None, expired: false, accepts_links: state.api.jwt().is_some() }
+        Login {
+            frame,
+            next,
+            error: None,
+            expired: false,
+            accepts_links: state.api.jwt().is_some(),
+        }
     }
 
     fn reject(self, error: &'static str) -> Response {
-        with_status(StatusCode::UNAUTHORIZED, &Login { error: Some(error), ..self })
+        with_status(
+            StatusCode::UNAUTHORIZED,
+            &Login {
+                error: Some(error),
+                ..self
+            },
+        )
     }
 
     fn target(&self) -> &str {
-        if self.next.is_empty() { HOME } else { &self.next }
+        if self.next.is_empty() {
+            HOME
+        } else {
+            &self.next
+        }
     }
 }
 
@@ -61,23 +78,40 @@ struct ConfirmSignIn {
 
 /// Whether another site may have sent the visitor, as far as the browser says.
 fn is_cross_site(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    let site = headers
+        .get("sec-fetch-site")
+        .and_then(|site| site.to_str().ok());
     !matches!(site, Some("same-origin" | "same-site" | "none"))
 }
 
 /// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the response is a page that asks first if another
 /// site may have sent the visitor, or if the session of another user would end.
-async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: bool) -> Result<Response, PageError> {
+async fn use_link(
+    state: &UiState,
+    headers: &HeaderMap,
+    fields: &Fields,
+    asks: bool,
+) -> Result<Response, PageError> {
     let (token, login) = (fields.one("jwt"), Login::new(state, fields));
     let Some((user, expires_at)) = authenticate_link(&state.api, token).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
-    let current = if asks { session_actor(&state.api, headers).await? } else { None };
+    let current = if asks {
+        session_actor(&state.api, headers).await?
+    } else {
+        None
+    };
     let current = current.map(|actor| actor.user);
     let keeps_user = current.as_ref() == Some(&user);
     if asks && !keeps_user && (current.is_some() || is_cross_site(headers)) {
         let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
-        return Ok(secret_page(&ConfirmSignIn { frame, current, user, jwt, next: login.next }));
+        return Ok(secret_page(&ConfirmSignIn {
+            frame,
+            current,
+            user,
+            jwt,
+            next: login.next,
+        }));
     }
     // Links are compared without the signature: with some algorithms anybody can change its encoding, and the token stays valid.
     let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
@@ -107,7 +141,11 @@ pub async fn form(
 }
 
 /// Signs in with the API token in the form, or with the link of a visitor who agreed to replace the session.
-pub async fn submit(State(state): State<UiState>, headers: HeaderMap, fields: Fields) -> Result<Response, PageError> {
+pub async fn submit(
+    State(state): State<UiState>,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, PageError> {
     if !fields.one("jwt").is_empty() {
         return use_link(&state, &headers, &fields, false).await;
     }
@@ -120,8 +158,13 @@ pub async fn submit(State(state): State<UiState>, headers: HeaderMap, fields: Fi
         Err(problem) => return Err(problem.into()),
     };
     match actor.via {
-        Via::Token(token) => sign_in(&state, &headers, &actor.user, Some(token), login.target()).await,
-        _ => Ok(login.reject("Sign in with an API token, or with the sign-in link of your platform.")),
+        Via::Token(token) => {
+            sign_in(&state, &headers, &actor.user, Some(token), login.target()).await
+        }
+        _ => {
+            Ok(login
+                .reject("Sign in with an API token, or with the sign-in link of your platform."))
+        }
     }
 }
 
@@ -132,12 +175,24 @@ async fn sign_in(
     token: Option<Uuid>,
     target: &str,
 ) -> Result<Response, PageError> {
-    let session = state.api.manage().sign_in(user, token, state.api.session_id(headers)).await?;
+    let session = state
+        .api
+        .manage()
+        .sign_in(user, token, state.api.session_id(headers))
+        .await?;
     state.api.record_session(session.expose_secret());
-    Ok(with_session(state, session.expose_secret(), SESSION_LIFETIME.as_secs(), target))
+    Ok(with_session(
+        state,
+        session.expose_secret(),
+        SESSION_LIFETIME.as_secs(),
+        target,
+    ))
 }
 
-pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Result<Response, PageError> {
+pub async fn sign_out(
+    State(state): State<UiState>,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
     if let Some(session) = state.api.session_id(&headers) {
         state.api.manage().sign_out(session).await?;
     }
@@ -146,6 +201,11 @@ pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Resul
 
 /// Sets the session's cookie and redirects.
 fn with_session(state: &UiState, session: &str, seconds: u64, target: &str) -> Response {
-    let cookie = set_cookie(&state.api, state.api.session_cookie_name(), session, seconds);
+    let cookie = set_cookie(
+        &state.api,
+        state.api.session_cookie_name(),
+        session,
+        seconds,
+    );
     ([(header::SET_COOKIE, cookie)], Redirect::to(target)).into_response()
 }

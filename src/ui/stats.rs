@@ -22,7 +22,10 @@ pub struct Panel {
 impl Panel {
     /// Returns the periods with attempts, newest first.
     pub fn rows(&self) -> impl Iterator<Item = &Period> {
-        self.periods.iter().rev().filter(|period| period.counts.attempts() > 0)
+        self.periods
+            .iter()
+            .rev()
+            .filter(|period| period.counts.attempts() > 0)
     }
 }
 
@@ -40,37 +43,78 @@ pub fn panels(hours: &[Hour], now: Timestamp) -> [Panel; 2] {
     ]
 }
 
-fn panel(title: &'static str, id: &'static str, unit: Unit, count: i64, hours: &[Hour], now: Timestamp) -> Panel {
+fn panel(
+    title: &'static str,
+    id: &'static str,
+    unit: Unit,
+    count: i64,
+    hours: &[Hour],
+    now: Timestamp,
+) -> Panel {
     // The last period contains `now`. Days are in UTC.
     let period_of = |at: Timestamp| at.as_second().div_euclid(unit.seconds());
     let last = period_of(now);
     let of = |period: i64| Period {
         at: Timestamp::from_second(period * unit.seconds()).unwrap_or(now),
-        counts: Counts::sum(hours.iter().filter(|hour| period_of(hour.begins_at) == period)),
+        counts: Counts::sum(
+            hours
+                .iter()
+                .filter(|hour| period_of(hour.begins_at) == period),
+        ),
     };
     let periods: Vec<Period> = (last - count + 1..=last).map(of).collect();
-    let total = Counts::sum(hours.iter().filter(|hour| period_of(hour.begins_at) > last - count));
+    let total = Counts::sum(
+        hours
+            .iter()
+            .filter(|hour| period_of(hour.begins_at) > last - count),
+    );
     let rate_chart = rate_chart(title, unit, &periods, &total);
     let latency_chart = latency_chart(title, unit, &periods);
-    Panel { title, id, unit, total, periods, rate_chart, latency_chart }
+    Panel {
+        title,
+        id,
+        unit,
+        total,
+        periods,
+        rate_chart,
+        latency_chart,
+    }
 }
 
 fn rate_chart(title: &str, unit: Unit, periods: &[Period], total: &Counts) -> Chart {
     let rate = Percent(total.success_rate());
     Chart {
-        label: format!("Success rate, {}: {rate} overall. The table below has the numbers.", title.to_lowercase()),
+        label: format!(
+            "Success rate, {}: {rate} overall. The table below has the numbers.",
+            title.to_lowercase()
+        ),
         times: periods.iter().map(|period| period.at).collect(),
         unit,
-        lines: vec![("rate", periods.iter().map(|period| period.counts.success_rate()).collect())],
+        lines: vec![(
+            "rate",
+            periods
+                .iter()
+                .map(|period| period.counts.success_rate())
+                .collect(),
+        )],
         highest: 1.0,
         scale: |share| format!("{:.0} %", share * 100.0),
-        volume: periods.iter().map(|period| period.counts.attempts()).collect(),
+        volume: periods
+            .iter()
+            .map(|period| period.counts.attempts())
+            .collect(),
     }
 }
 
 fn latency_chart(title: &str, unit: Unit, periods: &[Period]) -> Chart {
     let quantiles = |share: f64| -> Vec<Option<f64>> {
-        let of = |period: &Period| period.counts.durations.quantile(share).map(|millis| millis as f64);
+        let of = |period: &Period| {
+            period
+                .counts
+                .durations
+                .quantile(share)
+                .map(|millis| millis as f64)
+        };
         periods.iter().map(of).collect()
     };
     let (p50, p95) = (quantiles(0.5), quantiles(0.95));
@@ -84,7 +128,13 @@ fn latency_chart(title: &str, unit: Unit, periods: &[Period]) -> Chart {
         unit,
         lines: vec![("p95", p95), ("p50", p50)],
         highest: rounded_up(slowest),
-        scale: |millis| if millis == 0.0 { "0".to_owned() } else { Millis(Some(millis.round() as u64)).to_string() },
+        scale: |millis| {
+            if millis == 0.0 {
+                "0".to_owned()
+            } else {
+                Millis(Some(millis.round() as u64)).to_string()
+            }
+        },
         volume: Vec::new(),
     }
 }
@@ -92,7 +142,11 @@ fn latency_chart(title: &str, unit: Unit, periods: &[Period]) -> Chart {
 /// Rounds up to a number that reads well at the top of a scale, whole and halved.
 fn rounded_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
-    [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= value).unwrap_or(value)
+    [1.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+        .map(|step| step * power)
+        .into_iter()
+        .find(|step| *step >= value)
+        .unwrap_or(value)
 }
 
 /// Returns the time 24 hours before `now`.
@@ -106,7 +160,10 @@ mod tests {
 
     #[test]
     fn scales_end_at_round_numbers() {
-        assert_eq!([1.0, 3.0, 45.0, 61.0, 999.0].map(rounded_up), [1.0, 4.0, 60.0, 80.0, 1_000.0]);
+        assert_eq!(
+            [1.0, 3.0, 45.0, 61.0, 999.0].map(rounded_up),
+            [1.0, 4.0, 60.0, 80.0, 1_000.0]
+        );
     }
 
     #[test]
@@ -114,7 +171,11 @@ mod tests {
         let now: Timestamp = "2026-03-10T09:30:00Z".parse().unwrap();
         let hour = |at: &str, delivered, failed| Hour {
             begins_at: at.parse().unwrap(),
-            counts: Counts { delivered, failed, ..Counts::default() },
+            counts: Counts {
+                delivered,
+                failed,
+                ..Counts::default()
+            },
         };
         let hours = [
             hour("2026-03-01T00:00:00Z", 1, 1),
@@ -123,7 +184,13 @@ mod tests {
             hour("2026-03-10T09:00:00Z", 0, 1),
         ];
         let [day, month] = panels(&hours, now);
-        let busy = |panel: &Panel| panel.periods.iter().filter(|period| period.counts.attempts() > 0).count();
+        let busy = |panel: &Panel| {
+            panel
+                .periods
+                .iter()
+                .filter(|period| period.counts.attempts() > 0)
+                .count()
+        };
         assert_eq!((day.total.attempts(), busy(&day)), (3, 2));
         assert_eq!(Percent(day.total.success_rate()).to_string(), "66.7 %");
         assert_eq!((month.total.attempts(), busy(&month)), (10, 3));

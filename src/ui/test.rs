@@ -26,13 +26,22 @@ struct Page {
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
     let all = EventKind::ALL.iter().map(|kind| kind.as_str());
-    let others = all.filter(|name| !webhook.settings.events.iter().any(|event| event == name)).collect();
-    Ok(page(&Page { frame: visit.frame(Section::Webhooks), webhook, others }))
+    let others = all
+        .filter(|name| !webhook.settings.events.iter().any(|event| event == name))
+        .collect();
+    Ok(page(&Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        others,
+    }))
 }
 
 /// Sends a test to the webhook in the form, and redirects to its log entry.
 pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let id: Uuid = fields.one("webhook").parse().map_err(|_| Fault::NoSuchWebhook)?;
+    let id: Uuid = fields
+        .one("webhook")
+        .parse()
+        .map_err(|_| Fault::NoSuchWebhook)?;
     let event = match fields.one("event") {
         "" => None,
         name => Some(name.parse().map_err(|_| PageError::no_such_page())?),
@@ -40,18 +49,26 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
     // The receiver may take as long as the time limit of an attempt.
     drop(fields);
     match visit.manage().send_test(&visit.actor, id, event).await {
-        Ok(report) => Ok(redirect(&webhook_path(id, &format!("/logs/{}", report.log_id)), outcome(&report))),
-        Err(fault @ (Fault::TooManyTests | Fault::TestQuota { .. })) => {
-            Ok(redirect(&webhook_path(id, "/test"), Flash::bad(sentence(&fault.to_string()))))
-        }
+        Ok(report) => Ok(redirect(
+            &webhook_path(id, &format!("/logs/{}", report.log_id)),
+            outcome(&report),
+        )),
+        Err(fault @ (Fault::TooManyTests | Fault::TestQuota { .. })) => Ok(redirect(
+            &webhook_path(id, "/test"),
+            Flash::bad(sentence(&fault.to_string())),
+        )),
         Err(fault) => Err(fault.into()),
     }
 }
 
 /// Describes the result of a test.
 fn outcome(report: &TestReport) -> Flash {
-    let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let took = report.duration.map(|duration| format!(" in {}", Millis(Some(millis(duration))))).unwrap_or_default();
+    let millis =
+        |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let took = report
+        .duration
+        .map(|duration| format!(" in {}", Millis(Some(millis(duration)))))
+        .unwrap_or_default();
     match (&report.error, report.response_status) {
         (None, Some(status)) => Flash::good(format!("Test delivered: {status}{took}.")),
         (None, None) => Flash::good(format!("Test delivered{took}.")),

@@ -27,7 +27,12 @@ impl<T: Borrow<Timestamp>> fmt::Display for Ago<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = *self.0.borrow();
         let ago = ago(at, Timestamp::now());
-        write!(f, r#"<time datetime="{}" title="{}" data-relative>{ago}</time>"#, millis(at), utc(at))
+        write!(
+            f,
+            r#"<time datetime="{}" title="{}" data-relative>{ago}</time>"#,
+            millis(at),
+            utc(at)
+        )
     }
 }
 

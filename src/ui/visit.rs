@@ -36,8 +36,15 @@ impl FromRequestParts<UiState> for Visit {
         };
         let session = session.to_owned();
         let flash = Flash::read(&state.api, &parts.headers);
-        let actor = authenticated(parts, actor).await.map_err(|problem| PageError(problem).into_response())?;
-        Ok(Visit { state: state.clone(), actor, session, flash })
+        let actor = authenticated(parts, actor)
+            .await
+            .map_err(|problem| PageError(problem).into_response())?;
+        Ok(Visit {
+            state: state.clone(),
+            actor,
+            session,
+            flash,
+        })
     }
 }
 
@@ -51,18 +58,29 @@ impl Visit {
     }
 
     pub fn frame(&self, section: Section) -> Frame {
-        Frame { user: Some(self.user().to_string()), flash: self.flash.clone(), ..Frame::new(&self.state, section) }
+        Frame {
+            user: Some(self.user().to_string()),
+            flash: self.flash.clone(),
+            ..Frame::new(&self.state, section)
+        }
     }
 }
 
 /// Redirects to the sign-in page, which returns to the requested page. A POST is not repeated.
 fn to_sign_in(parts: &Parts) -> Redirect {
     // A nested router sees only the rest of the path.
-    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
-    let next = uri.path_and_query().and_then(|path| own_path(path.as_str()));
+    let uri = parts
+        .extensions
+        .get::<OriginalUri>()
+        .map_or(&parts.uri, |original| &original.0);
+    let next = uri
+        .path_and_query()
+        .and_then(|path| own_path(path.as_str()));
     match next.filter(|path| *path != HOME && parts.method == Method::GET) {
         Some(path) => {
-            let query = Serializer::new(String::new()).append_pair("next", path).finish();
+            let query = Serializer::new(String::new())
+                .append_pair("next", path)
+                .finish();
             Redirect::to(&format!("/ui/login?{query}"))
         }
         None => Redirect::to("/ui/login"),
@@ -77,6 +95,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<UiState> for Ids<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, PageError> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(ids)| Ids(ids)).map_err(|_| PageError::no_such_page())
+        path.map(|Path(ids)| Ids(ids))
+            .map_err(|_| PageError::no_such_page())
     }
 }

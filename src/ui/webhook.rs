@@ -42,10 +42,32 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let (manage, user) = (visit.manage(), visit.user());
     let webhook = manage.webhook(user, id).await?;
     let hours = manage.hours(user, id, now).await?;
-    let recent = manage.log(user, id, &LogFilter::default(), None, RECENT).await?.items;
-    let jobs = manage.jobs(user, id, None, RECENT_JOBS).await?.items.into_iter().map(JobLine).collect();
-    let failures = manage.failure_kinds(user, id, day_before(now), EXAMINED).await?;
-    let lines = recent.into_iter().map(|entry| Line::new(entry, visit.state.attempts)).collect();
+    let recent = manage
+        .log(user, id, &LogFilter::default(), None, RECENT)
+        .await?
+        .items;
+    let jobs = manage
+        .jobs(user, id, None, RECENT_JOBS)
+        .await?
+        .items
+        .into_iter()
+        .map(JobLine)
+        .collect();
+    let failures = manage
+        .failure_kinds(user, id, day_before(now), EXAMINED)
+        .await?;
+    let lines = recent
+        .into_iter()
+        .map(|entry| Line::new(entry, visit.state.attempts))
+        .collect();
     let (frame, panels) = (visit.frame(Section::Webhooks), panels(&hours, now));
-    Ok(page(&Page { frame, webhook, panels, lines, jobs, failures, snippets: &SNIPPETS }))
+    Ok(page(&Page {
+        frame,
+        webhook,
+        panels,
+        lines,
+        jobs,
+        failures,
+        snippets: &SNIPPETS,
+    }))
 }

@@ -13,7 +13,11 @@ const URL: &str = "https://receiver.example/in";
 
 #[track_caller]
 fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) -> Value {
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/problem+json"),
+        "{answer:?}"
+    );
     let problem = answer.expect(status).json();
     assert_eq!(problem["type"], format!("/problems/{slug}"));
     assert_eq!(problem["status"], status);
@@ -24,16 +28,30 @@ fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) -> Value {
 fn pointers(problem: &Value) -> Vec<&str> {
     let errors = problem["errors"].as_array().unwrap();
     assert!(errors.iter().all(|error| error["detail"].is_string()));
-    errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect()
+    errors
+        .iter()
+        .map(|error| error["pointer"].as_str().unwrap())
+        .collect()
 }
 
 /// Sends a POST with this raw body.
 async fn post_raw(api: &Api, content_type: &str, body: impl Into<reqwest::Body>) -> ApiAnswer {
-    let request = reqwest::Client::builder().no_proxy().build().unwrap().post(format!("{}/webhooks", api.url));
-    let request = request.bearer_auth(&api.token).header("content-type", content_type).body(body);
+    let request = reqwest::Client::builder()
+        .no_proxy()
+        .build()
+        .unwrap()
+        .post(format!("{}/webhooks", api.url));
+    let request = request
+        .bearer_auth(&api.token)
+        .header("content-type", content_type)
+        .body(body);
     let answer = request.send().await.unwrap();
     let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-    ApiAnswer { status, headers, body: answer.text().await.unwrap() }
+    ApiAnswer {
+        status,
+        headers,
+        body: answer.text().await.unwrap(),
+    }
 }
 
 #[tokio::test]
@@ -58,40 +76,87 @@ async fn every_error_of_a_body_is_listed() {
         (with("url", json!(BLOCKED_URL)), vec!["/url"]),
         (with("url", json!(PLAIN_URL)), vec!["/url"]),
         (with("events", json!([])), vec!["/events"]),
-        (with("events", json!(["delivery.failed", "nothing.known"])), vec!["/events/1"]),
+        (
+            with("events", json!(["delivery.failed", "nothing.known"])),
+            vec!["/events/1"],
+        ),
         (with("active", json!("yes")), vec!["/active"]),
         (with("secret", json!("mine")), vec!["/secret"]),
-        (json!({ "name": 1, "url": PLAIN_URL, "events": {}, "a/b": 1 }), vec!["/name", "/events", "/url", "/a~1b"]),
+        (
+            json!({ "name": 1, "url": PLAIN_URL, "events": {}, "a/b": 1 }),
+            vec!["/name", "/events", "/url", "/a~1b"],
+        ),
     ];
     for (body, expected) in cases {
-        let problem = expect_problem(api.post("/webhooks", body.clone()).await, 422, "validation-failed");
+        let problem = expect_problem(
+            api.post("/webhooks", body.clone()).await,
+            422,
+            "validation-failed",
+        );
         assert_eq!(pointers(&problem), expected, "{body}");
     }
-    let rejected = api.post("/webhooks", with("url", json!(BLOCKED_URL))).await.json();
+    let rejected = api
+        .post("/webhooks", with("url", json!(BLOCKED_URL)))
+        .await
+        .json();
     assert_eq!(rejected["errors"][0]["detail"], "its host is not allowed");
     assert!(api.webhooks().await.is_empty());
 
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let body = json!({ "id": id, "success_count": 5, "url": PLAIN_URL });
-    let problem = expect_problem(api.patch(&format!("/webhooks/{id}"), body).await, 422, "validation-failed");
+    let problem = expect_problem(
+        api.patch(&format!("/webhooks/{id}"), body).await,
+        422,
+        "validation-failed",
+    );
     assert_eq!(pointers(&problem), ["/url", "/id", "/success_count"]);
 }
 
 #[tokio::test]
 async fn a_body_must_be_small_json_with_a_json_content_type() {
-    let service = Service::start_with(|config| config.http.max_body_bytes = walhook::config::Size(1_000)).await;
+    let service =
+        Service::start_with(|config| config.http.max_body_bytes = walhook::config::Size(1_000))
+            .await;
     let api = service.api("1").await;
     for body in ["", "{", "{\"name\": }", "\u{feff}{}", "nonsense"] {
-        expect_problem(post_raw(&api, "application/json", body).await, 400, "malformed-json");
+        expect_problem(
+            post_raw(&api, "application/json", body).await,
+            400,
+            "malformed-json",
+        );
     }
-    expect_problem(post_raw(&api, "application/json", vec![b'"', 0xFF, b'"']).await, 400, "malformed-json");
+    expect_problem(
+        post_raw(&api, "application/json", vec![b'"', 0xFF, b'"']).await,
+        400,
+        "malformed-json",
+    );
     let nested = "[".repeat(900);
-    expect_problem(post_raw(&api, "application/json", nested).await, 400, "malformed-json");
-    expect_problem(post_raw(&api, "text/plain", "{}").await, 415, "unsupported-media-type");
+    expect_problem(
+        post_raw(&api, "application/json", nested).await,
+        400,
+        "malformed-json",
+    );
+    expect_problem(
+        post_raw(&api, "text/plain", "{}").await,
+        415,
+        "unsupported-media-type",
+    );
     let body = |length: usize| format!("{{\"x\":\"{}\"}}", "x".repeat(length - 8));
-    expect_problem(post_raw(&api, "application/json; charset=utf-8", body(1_000)).await, 422, "validation-failed");
-    expect_problem(post_raw(&api, "application/json", body(1_001)).await, 413, "content-too-large");
-    expect_problem(post_raw(&api, "application/json", body(3_000_000)).await, 413, "content-too-large");
+    expect_problem(
+        post_raw(&api, "application/json; charset=utf-8", body(1_000)).await,
+        422,
+        "validation-failed",
+    );
+    expect_problem(
+        post_raw(&api, "application/json", body(1_001)).await,
+        413,
+        "content-too-large",
+    );
+    expect_problem(
+        post_raw(&api, "application/json", body(3_000_000)).await,
+        413,
+        "content-too-large",
+    );
 }
 
 #[tokio::test]
@@ -108,14 +173,24 @@ async fn unknown_paths_and_methods_are_problems() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
-    for path in ["/nothing", "/webhooks/", "/webhooks/no-id", "/webhooks/%FF", "/webhooks/%00"] {
+    for path in [
+        "/nothing",
+        "/webhooks/",
+        "/webhooks/no-id",
+        "/webhooks/%FF",
+        "/webhooks/%00",
+    ] {
         expect_problem(api.get(path).await, 404, "not-found");
     }
     for path in ["/", "/webhooks"] {
         let origin = service.url.strip_suffix(BASE).unwrap();
         expect_problem(api.at(origin).get(path).await, 404, "not-found");
     }
-    expect_problem(api.get(&format!("/webhooks/{id}/logs/no-id")).await, 404, "not-found");
+    expect_problem(
+        api.get(&format!("/webhooks/{id}/logs/no-id")).await,
+        404,
+        "not-found",
+    );
     let wrong_methods = [
         ("PUT", "/webhooks".to_owned(), "GET,HEAD,POST"),
         ("POST", format!("/webhooks/{id}"), "GET,HEAD,PATCH,DELETE"),
@@ -123,7 +198,9 @@ async fn unknown_paths_and_methods_are_problems() {
         ("GET", format!("/webhooks/{id}/regenerate-secret"), "POST"),
     ];
     for (method, path, allowed) in wrong_methods {
-        let answer = api.send(method, &format!("{path}?colour=red"), &[], None).await;
+        let answer = api
+            .send(method, &format!("{path}?colour=red"), &[], None)
+            .await;
         assert_eq!(answer.header("allow"), Some(allowed), "{method} {path}");
         expect_problem(answer, 405, "method-not-allowed");
     }
@@ -134,17 +211,35 @@ async fn queries_are_validated() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
-    for query in ["limit=0", "limit=101", "limit=ten", "cursor=x", "cursor=AAAA"] {
+    for query in [
+        "limit=0",
+        "limit=101",
+        "limit=ten",
+        "cursor=x",
+        "cursor=AAAA",
+    ] {
         for path in ["/webhooks".to_owned(), format!("/webhooks/{id}/logs")] {
             let is_cursor = query.starts_with("cursor");
-            let (status, slug) = if is_cursor { (400, "invalid-cursor") } else { (422, "validation-failed") };
+            let (status, slug) = if is_cursor {
+                (400, "invalid-cursor")
+            } else {
+                (422, "validation-failed")
+            };
             let problem = expect_problem(api.get(&format!("{path}?{query}")).await, status, slug);
-            assert_eq!(pointers(&problem), [format!("/{}", query.split('=').next().unwrap())]);
+            assert_eq!(
+                pointers(&problem),
+                [format!("/{}", query.split('=').next().unwrap())]
+            );
         }
     }
-    let path = format!("/webhooks/{id}/logs?event=none&outcome=good&since=yesterday&until=2026-02-30T00:00:00Z");
+    let path = format!(
+        "/webhooks/{id}/logs?event=none&outcome=good&since=yesterday&until=2026-02-30T00:00:00Z"
+    );
     let problem = expect_problem(api.get(&path).await, 422, "validation-failed");
-    assert_eq!(pointers(&problem), ["/event", "/outcome", "/since", "/until"]);
+    assert_eq!(
+        pointers(&problem),
+        ["/event", "/outcome", "/since", "/until"]
+    );
 }
 
 #[tokio::test]
@@ -153,7 +248,13 @@ async fn requests_without_a_valid_token_are_rejected() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let flipped = |token: &str| token.replace(|c: char| c.is_ascii_lowercase(), "A");
-    let tokens = [String::new(), "whk_".into(), flipped(&api.token), api.token[..46].into(), format!("{}x", api.token)];
+    let tokens = [
+        String::new(),
+        "whk_".into(),
+        flipped(&api.token),
+        api.token[..46].into(),
+        format!("{}x", api.token),
+    ];
     for token in tokens {
         let api = Api::new(&api.url, &token);
         let operations = [
@@ -170,7 +271,11 @@ async fn requests_without_a_valid_token_are_rejected() {
         ];
         for (method, path) in operations {
             let answer = api.send(method, &path, &[], None).await;
-            assert_eq!(answer.header("www-authenticate"), Some("Bearer"), "{method} {path}");
+            assert_eq!(
+                answer.header("www-authenticate"),
+                Some("Bearer"),
+                "{method} {path}"
+            );
             expect_problem(answer, 401, "unauthorized");
         }
     }
@@ -201,11 +306,20 @@ async fn the_rate_limit_is_per_token() {
 /// Otherwise a client that ignores the limit would keep the store busy.
 #[tokio::test]
 async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
-    let service = Service::start_with(|config| (config.limits.requests_per_second, config.limits.burst) = (1, 1)).await;
+    let service = Service::start_with(|config| {
+        (config.limits.requests_per_second, config.limits.burst) = (1, 1)
+    })
+    .await;
     let token = service.api("1").await.token;
     let holder = service.app.store().await;
-    holder.batch_execute("begin; lock table walhook.api_token, walhook.session").await.unwrap();
-    for (name, value) in [("authorization", format!("Bearer {token}")), ("cookie", "walhook_session=any".to_owned())] {
+    holder
+        .batch_execute("begin; lock table walhook.api_token, walhook.session")
+        .await
+        .unwrap();
+    for (name, value) in [
+        ("authorization", format!("Bearer {token}")),
+        ("cookie", "walhook_session=any".to_owned()),
+    ] {
         let mut requests = JoinSet::new();
         // More than the limit allows until the lookups of the first ones time out.
         for _ in 0..32 {
@@ -230,8 +344,10 @@ async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
 
 #[tokio::test]
 async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
-    let service =
-        Service::start_with(|config| (config.limits.requests_per_second, config.limits.burst) = (5, 50)).await;
+    let service = Service::start_with(|config| {
+        (config.limits.requests_per_second, config.limits.burst) = (5, 50)
+    })
+    .await;
     let api = service.api("1").await;
     api.get("/webhooks").await.expect(200);
     let (mut guesses, mut rejected) = (JoinSet::new(), 0);
@@ -260,16 +376,30 @@ async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
 async fn internal_errors_reveal_nothing() {
     let service = Service::start().await;
     let api = service.api("1").await;
-    service.sql.batch_execute("drop schema walhook cascade").await.unwrap();
+    service
+        .sql
+        .batch_execute("drop schema walhook cascade")
+        .await
+        .unwrap();
     let answer = api.get("/webhooks").await;
-    assert!(!answer.body.contains("api_token") && !answer.body.contains("relation"), "{answer:?}");
+    assert!(
+        !answer.body.contains("api_token") && !answer.body.contains("relation"),
+        "{answer:?}"
+    );
     expect_problem(answer, 500, "internal-error");
 
     let nobody = walhook::private_postgres::free_port().unwrap();
-    let store = Store::open(&format!("postgres://nobody:hidden@127.0.0.1:{nobody}/none?sslmode=disable"), 1).unwrap();
+    let store = Store::open(
+        &format!("postgres://nobody:hidden@127.0.0.1:{nobody}/none?sslmode=disable"),
+        1,
+    )
+    .unwrap();
     let origin = serve(router(state(&Config::default(), store))).await;
     let answer = api.at(&format!("{origin}{BASE}")).get("/webhooks").await;
-    assert!(answer.header("retry-after").is_some() && !answer.body.contains("127.0.0.1"), "{answer:?}");
+    assert!(
+        answer.header("retry-after").is_some() && !answer.body.contains("127.0.0.1"),
+        "{answer:?}"
+    );
     expect_problem(answer, 503, "unavailable");
 }
 
@@ -278,15 +408,30 @@ async fn responses_have_a_request_id_and_security_headers() {
     let service = Service::start().await;
     let api = service.api("1").await;
     for path in ["/webhooks", "/nothing", "/webhooks/no-id"] {
-        let answer = api.send("GET", path, &[("x-request-id", "given-1.x:y")], None).await;
+        let answer = api
+            .send("GET", path, &[("x-request-id", "given-1.x:y")], None)
+            .await;
         assert_eq!(answer.header("x-request-id"), Some("given-1.x:y"));
-        let generated = api.send("GET", path, &[("x-request-id", "with space")], None).await;
+        let generated = api
+            .send("GET", path, &[("x-request-id", "with space")], None)
+            .await;
         let another = api.get(path).await;
         assert_eq!(generated.header("x-request-id").unwrap().len(), 36);
-        assert_ne!(generated.header("x-request-id"), another.header("x-request-id"));
-        for (name, value) in [("x-content-type-options", "nosniff"), ("cache-control", "no-store")] {
+        assert_ne!(
+            generated.header("x-request-id"),
+            another.header("x-request-id")
+        );
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("cache-control", "no-store"),
+        ] {
             assert_eq!(answer.header(name), Some(value), "{path}");
         }
-        assert!(answer.header("content-security-policy").unwrap().contains("default-src 'none'"));
+        assert!(
+            answer
+                .header("content-security-policy")
+                .unwrap()
+                .contains("default-src 'none'")
+        );
     }
 }

@@ -26,7 +26,11 @@ fn event(user: &str, kind: EventKind, label: Option<i64>) -> Event {
         user: UserId(user.into()),
         label,
         occurred_at: Timestamp::now(),
-        position: Position::Wal { timeline: 1, commit: Lsn(1), ordinal: ORDINAL.fetch_add(1, Ordering::Relaxed) },
+        position: Position::Wal {
+            timeline: 1,
+            commit: Lsn(1),
+            ordinal: ORDINAL.fetch_add(1, Ordering::Relaxed),
+        },
         data: r#"{"amount":10.50}"#.into(),
     }
 }
@@ -34,33 +38,55 @@ fn event(user: &str, kind: EventKind, label: Option<i64>) -> Event {
 async fn insert(store: &Store, events: &[Event]) {
     let mut connection = store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
-    enqueue::insert_events(&transaction, events, false).await.unwrap();
+    enqueue::insert_events(&transaction, events, false)
+        .await
+        .unwrap();
     transaction.commit().await.unwrap();
 }
 
 /// Returns the ids of a user's events in the order of their numbers.
 async fn stored(client: &Client, user: &str) -> Vec<String> {
     let sql = "select id::text from walhook.event where user_id = $1 and sequence is not null order by sequence";
-    client.query(sql, &[&user]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    client
+        .query(sql, &[&user])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 /// Reads a page: the ids of its events, and the next cursor.
 async fn page(api: &Api, query: &str) -> (Vec<String>, String) {
-    let page = api.get(&format!("/events?{query}")).await.expect(200).json();
+    let page = api
+        .get(&format!("/events?{query}"))
+        .await
+        .expect(200)
+        .json();
     let id = |event: &Value| event["id"].as_str().unwrap().to_owned();
-    (page["data"].as_array().unwrap().iter().map(id).collect(), page["next_cursor"].as_str().unwrap().to_owned())
+    (
+        page["data"].as_array().unwrap().iter().map(id).collect(),
+        page["next_cursor"].as_str().unwrap().to_owned(),
+    )
 }
 
 /// Stores events in transactions of different lengths, a part of which is rolled back.
 async fn write(store: Store, of: usize) {
     for n in 0..40 {
         let user = if n % 3 == 0 { "other" } else { "owner" };
-        let events: Vec<Event> = (0..1 + n % 4).map(|_| event(user, EventKind::DeliveryFailed, None)).collect();
+        let events: Vec<Event> = (0..1 + n % 4)
+            .map(|_| event(user, EventKind::DeliveryFailed, None))
+            .collect();
         let mut connection = store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
-        enqueue::insert_events(&transaction, &events, false).await.unwrap();
+        enqueue::insert_events(&transaction, &events, false)
+            .await
+            .unwrap();
         // The counter is locked meanwhile: readers and the other writers get their turns.
-        transaction.batch_execute(&format!("select pg_sleep(0.00{})", (n * 7 + of) % 5)).await.unwrap();
+        transaction
+            .batch_execute(&format!("select pg_sleep(0.00{})", (n * 7 + of) % 5))
+            .await
+            .unwrap();
         match (n + of) % 5 {
             0 => transaction.rollback().await.unwrap(),
             _ => transaction.commit().await.unwrap(),
@@ -98,9 +124,15 @@ async fn concurrent_readers_get_each_event_once_and_in_order_while_events_are_co
     for reader in readers {
         assert_eq!(reader.await.unwrap(), expected);
     }
-    let gapless =
-        "select count(*) = max(sequence) and count(*) = (select last from walhook.event_sequence) from walhook.event";
-    assert!(service.sql.query_one(gapless, &[]).await.unwrap().get::<_, bool>(0));
+    let gapless = "select count(*) = max(sequence) and count(*) = (select last from walhook.event_sequence) from walhook.event";
+    assert!(
+        service
+            .sql
+            .query_one(gapless, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    );
 }
 
 #[tokio::test]
@@ -117,28 +149,63 @@ async fn an_event_has_the_id_and_the_data_of_its_deliveries() {
         r#"{{"id":"{}","event":"payment.statement_ready","occurred_at":"{occurred_at}","label_id":42,"data":{{"amount":10.50}}}}"#,
         stored.id
     );
-    assert!(page.body.starts_with(&format!(r#"{{"data":[{object}],"next_cursor":""#)), "{}", page.body);
+    assert!(
+        page.body
+            .starts_with(&format!(r#"{{"data":[{object}],"next_cursor":""#)),
+        "{}",
+        page.body
+    );
     let one = api.get(&format!("/events/{}", stored.id)).await.expect(200);
-    assert_eq!(one.body, format!(r#"{},"deliveries":[]}}"#, object.strip_suffix('}').unwrap()));
+    assert_eq!(
+        one.body,
+        format!(r#"{},"deliveries":[]}}"#, object.strip_suffix('}').unwrap())
+    );
 }
 
 #[tokio::test]
 async fn another_user_s_events_and_tests_are_not_in_the_feed() {
     let service = Service::start().await;
     let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
-    let (webhook, _) = owner.create_webhook("https://receiver.example/in", &["delivery.completed"]).await;
-    owner.post(&format!("/webhooks/{webhook}/test"), json!({})).await.expect(200);
-    let test = service.sql.query_one("select id::text from walhook.event", &[]).await.unwrap().get::<_, String>(0);
+    let (webhook, _) = owner
+        .create_webhook("https://receiver.example/in", &["delivery.completed"])
+        .await;
+    owner
+        .post(&format!("/webhooks/{webhook}/test"), json!({}))
+        .await
+        .expect(200);
+    let test = service
+        .sql
+        .query_one("select id::text from walhook.event", &[])
+        .await
+        .unwrap()
+        .get::<_, String>(0);
     assert_eq!(page(&owner, "").await.0, Vec::<String>::new());
     owner.get(&format!("/events/{test}")).await.expect(404);
-    insert(&service.store, &[event("owner", EventKind::DeliveryFailed, None)]).await;
+    insert(
+        &service.store,
+        &[event("owner", EventKind::DeliveryFailed, None)],
+    )
+    .await;
     let (ids, cursor) = page(&owner, "").await;
     assert_eq!(ids.len(), 1);
     assert_eq!(page(&stranger, "").await.0, Vec::<String>::new());
-    let found = stranger.get(&format!("/events/{}", ids[0])).await.expect(404);
-    assert_eq!(found.body, stranger.get(&format!("/events/{}", Uuid::nil())).await.expect(404).body);
+    let found = stranger
+        .get(&format!("/events/{}", ids[0]))
+        .await
+        .expect(404);
+    assert_eq!(
+        found.body,
+        stranger
+            .get(&format!("/events/{}", Uuid::nil()))
+            .await
+            .expect(404)
+            .body
+    );
     stranger.get("/events/x").await.expect(404);
-    stranger.get(&format!("/events?after={cursor}")).await.expect(400);
+    stranger
+        .get(&format!("/events?after={cursor}"))
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
@@ -162,17 +229,37 @@ async fn invalid_parameters_are_named() {
     ];
     for (query, pointer) in queries {
         let is_cursor = pointer == "/after";
-        let problem = api.get(&format!("/events?{query}")).await.expect(if is_cursor { 400 } else { 422 }).json();
-        assert_eq!(problem["type"], if is_cursor { "/problems/invalid-cursor" } else { "/problems/validation-failed" });
-        assert_eq!(problem["errors"][0]["pointer"], pointer, "{query}: {problem}");
+        let problem = api
+            .get(&format!("/events?{query}"))
+            .await
+            .expect(if is_cursor { 400 } else { 422 })
+            .json();
+        assert_eq!(
+            problem["type"],
+            if is_cursor {
+                "/problems/invalid-cursor"
+            } else {
+                "/problems/validation-failed"
+            }
+        );
+        assert_eq!(
+            problem["errors"][0]["pointer"], pointer,
+            "{query}: {problem}"
+        );
         assert_eq!(problem["errors"].as_array().unwrap().len(), 1, "{problem}");
     }
     let headers = [("accept", "text/event-stream"), ("last-event-id", "x")];
-    let problem = api.send("GET", "/events", &headers, None).await.expect(400).json();
+    let problem = api
+        .send("GET", "/events", &headers, None)
+        .await
+        .expect(400)
+        .json();
     assert_eq!(problem["type"], "/problems/invalid-cursor");
     assert_eq!(problem["errors"][0]["pointer"], "/Last-Event-ID");
     // Pages ignore the header.
-    api.send("GET", "/events", &headers[1..], None).await.expect(200);
+    api.send("GET", "/events", &headers[1..], None)
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -195,13 +282,27 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
         }
         (found, pages, after)
     };
-    for filter in ["event=transcode.failed,delivery.failed", "event=transcode.failed&event=delivery.failed"] {
+    for filter in [
+        "event=transcode.failed,delivery.failed",
+        "event=transcode.failed&event=delivery.failed",
+    ] {
         let (found, pages, after) = read(filter, 2).await;
-        assert_eq!((found, pages), (stored(&service.sql, "1").await[24_998..].to_vec(), 13), "{filter}");
-        assert_eq!(page(&api, &format!("after={after}")).await.0, Vec::<String>::new(), "nothing is read again");
+        assert_eq!(
+            (found, pages),
+            (stored(&service.sql, "1").await[24_998..].to_vec(), 13),
+            "{filter}"
+        );
+        assert_eq!(
+            page(&api, &format!("after={after}")).await.0,
+            Vec::<String>::new(),
+            "nothing is read again"
+        );
     }
     let (found, pages, _) = read("label_id=7&event=delivery.completed", 1).await;
-    assert_eq!((&found[0], pages), (&stored(&service.sql, "1").await[12_344], 7));
+    assert_eq!(
+        (&found[0], pages),
+        (&stored(&service.sql, "1").await[12_344], 7)
+    );
     // A long poll does not end with a page that is empty because of the bound.
     let (found, _) = page(&api, "wait=30&event=transcode.failed").await;
     assert_eq!(found.len(), 1);
@@ -224,7 +325,11 @@ async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
     while found.is_empty() {
         requests += 1;
         assert!(requests <= 30, "no progress beyond {after}");
-        let answer = api.get(&format!("/events?wait=30&event=transcode.failed&after={after}")).await;
+        let answer = api
+            .get(&format!(
+                "/events?wait=30&event=transcode.failed&after={after}"
+            ))
+            .await;
         if answer.status == 429 {
             let wait = answer.header("retry-after").unwrap().parse().unwrap();
             tokio::time::sleep(Duration::from_secs(wait)).await;
@@ -256,7 +361,13 @@ async fn a_page_of_large_events_ends_early_and_the_next_one_continues() {
         seen.extend(ids);
         after = next;
     }
-    assert_eq!(seen, events.iter().map(|event| event.id.to_string()).collect::<Vec<_>>());
+    assert_eq!(
+        seen,
+        events
+            .iter()
+            .map(|event| event.id.to_string())
+            .collect::<Vec<_>>()
+    );
     assert_eq!(sizes, [3, 3, 1]);
 }
 
@@ -267,7 +378,11 @@ async fn a_cursor_older_than_what_is_kept_continues_at_the_oldest_event() {
     let some = |_| event("1", EventKind::DeliveryFailed, None);
     insert(&service.store, &(0..3).map(some).collect::<Vec<_>>()).await;
     let (ids, cursor) = page(&api, "limit=1").await;
-    service.sql.batch_execute("delete from walhook.event where sequence < 3").await.unwrap();
+    service
+        .sql
+        .batch_execute("delete from walhook.event where sequence < 3")
+        .await
+        .unwrap();
     let (rest, _) = page(&api, &format!("after={cursor}")).await;
     assert_eq!(rest, stored(&service.sql, "1").await);
     assert!(rest.len() == 1 && rest != ids);
@@ -281,31 +396,54 @@ async fn an_event_lists_its_deliveries() {
     insert(&service.store, std::slice::from_ref(&one)).await;
     let mut webhooks = Vec::new();
     for _ in 0..4 {
-        webhooks.push(api.create_webhook("https://receiver.example/in", &["delivery.failed"]).await.0);
+        webhooks.push(
+            api.create_webhook("https://receiver.example/in", &["delivery.failed"])
+                .await
+                .0,
+        );
     }
-    let delivery = |webhook: &str| walhook::domain::event::delivery_id(one.id, webhook.parse().unwrap());
+    let delivery =
+        |webhook: &str| walhook::domain::event::delivery_id(one.id, webhook.parse().unwrap());
     let attempt = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                    values ($1, $2::text::uuid, $3, $4, 'delivery.failed', 1, $5, now(), $6)";
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt)
                    values ($1, $2::text::uuid, $3, '2030-01-01', 2)";
     let log = async |webhook: usize, number: i16, outcome: &str| {
         let webhook = &webhooks[webhook];
-        let values: [&(dyn postgres_types::ToSql + Sync); 6] =
-            [&Uuid::now_v7(), webhook, &delivery(webhook), &one.id, &number, &outcome];
+        let values: [&(dyn postgres_types::ToSql + Sync); 6] = [
+            &Uuid::now_v7(),
+            webhook,
+            &delivery(webhook),
+            &one.id,
+            &number,
+            &outcome,
+        ];
         service.sql.execute(attempt, &values).await.unwrap();
     };
     for (webhook, outcome) in [(0, "failed"), (1, "failed"), (2, "cancelled")] {
         log(webhook, 1, outcome).await;
     }
-    service.sql.execute(pending, &[&delivery(&webhooks[1]), &webhooks[1], &one.id]).await.unwrap();
+    service
+        .sql
+        .execute(pending, &[&delivery(&webhooks[1]), &webhooks[1], &one.id])
+        .await
+        .unwrap();
     // The second attempt is far behind the first in the webhook's log.
     let busy = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                 select (overlay(gen_random_uuid()::text placing substr($1::text, 1, 18) from 1 for 18))::uuid, $2::text::uuid,
                     gen_random_uuid(), gen_random_uuid(), 'delivery.failed', 1, 1, now(), 'delivered'
                 from generate_series(1, 20000)";
-    service.sql.execute(busy, &[&Uuid::now_v7().to_string(), &webhooks[0]]).await.unwrap();
+    service
+        .sql
+        .execute(busy, &[&Uuid::now_v7().to_string(), &webhooks[0]])
+        .await
+        .unwrap();
     log(0, 2, "delivered").await;
-    let found = api.get(&format!("/events/{}", one.id)).await.expect(200).json();
+    let found = api
+        .get(&format!("/events/{}", one.id))
+        .await
+        .expect(200)
+        .json();
     let expected = [
         (0, "delivered", 2, json!(null)),
         (1, "pending", 1, json!("2030-01-01T00:00:00.000+00:00")),
@@ -315,8 +453,16 @@ async fn an_event_lists_its_deliveries() {
         let webhook = &webhooks[webhook];
         json!({ "id": delivery(webhook), "webhook_id": webhook, "state": state, "attempts": attempts, "next_attempt_at": next })
     });
-    let by_id = |deliveries: &[Value]| deliveries.iter().map(Value::to_string).collect::<BTreeSet<_>>();
-    assert_eq!(by_id(found["deliveries"].as_array().unwrap()), by_id(&expected));
+    let by_id = |deliveries: &[Value]| {
+        deliveries
+            .iter()
+            .map(Value::to_string)
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        by_id(found["deliveries"].as_array().unwrap()),
+        by_id(&expected)
+    );
 }
 
 #[tokio::test]
@@ -331,7 +477,8 @@ async fn a_long_poll_is_answered_by_the_next_event() {
         async move { page(&api, "wait=30").await }
     });
     let sidecar = app.sidecar();
-    let is_open = async || (sidecar.metric("walhook_feed_streams").await == Some(1.0)).then_some(());
+    let is_open =
+        async || (sidecar.metric("walhook_feed_streams").await == Some(1.0)).then_some(());
     eventually("the long poll", is_open).await;
     platform.payment(other, "ready").await;
     platform.payment(user, "ready").await;
@@ -342,7 +489,8 @@ async fn a_long_poll_is_answered_by_the_next_event() {
     // A shutdown answers it at once.
     let waiting = tokio::spawn(async move { page(&api, &format!("after={same}&wait=30")).await });
     let sidecar = app.sidecar();
-    let is_open = async || (sidecar.metric("walhook_feed_streams").await == Some(1.0)).then_some(());
+    let is_open =
+        async || (sidecar.metric("walhook_feed_streams").await == Some(1.0)).then_some(());
     eventually("the long poll", is_open).await;
     assert!(app.stop().await.success());
     assert_eq!(waiting.await.unwrap().0.len(), 0);
@@ -364,9 +512,13 @@ const FILL: &str = "insert into walhook.event (id, user_id, kind, occurred_at, o
 #[tokio::test]
 async fn reads_of_the_feed_use_indexes() {
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .unwrap();
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30).await.unwrap();
+    walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
+        .await
+        .unwrap();
     let client = app.store().await;
     client.batch_execute(FILL).await.unwrap();
     let webhook = "'{00000000-0000-0000-0000-000000000001}'";
@@ -374,8 +526,20 @@ async fn reads_of_the_feed_use_indexes() {
     let page_types = "text, bigint, bigint, text[], bigint, bigint, bigint";
     let max = i64::MAX;
     let reads = [
-        ("a page", true, page, page_types, format!("'7', 100, {max}, null, null, 50, 65536")),
-        ("a filtered page", true, page, page_types, format!("'7', 100, {max}, '{{delivery.failed}}', 3, 50, 65536")),
+        (
+            "a page",
+            true,
+            page,
+            page_types,
+            format!("'7', 100, {max}, null, null, 50, 65536"),
+        ),
+        (
+            "a filtered page",
+            true,
+            page,
+            page_types,
+            format!("'7', 100, {max}, '{{delivery.failed}}', 3, 50, 65536"),
+        ),
         (
             "the horizon",
             true,
@@ -416,19 +580,26 @@ async fn reads_of_the_feed_use_indexes() {
             false,
             include_str!("../../sql/store/event_deliveries.sql"),
             "uuid[], uuid[], uuid, uuid, bigint",
-            format!("{webhook}, {webhook}, '{}', '01900000-0000-0000-0000-000000000000', 20000", Uuid::now_v7()),
+            format!(
+                "{webhook}, {webhook}, '{}', '01900000-0000-0000-0000-000000000000', 20000",
+                Uuid::now_v7()
+            ),
         ),
     ];
     for (what, is_ordered, statement, types, arguments) in reads {
         for plan in plans(&client, statement, types, &arguments).await {
             assert!(plan.contains("Index"), "{what}:\n{plan}");
             let small = ["event_sequence", "_default"];
-            let reads_whole =
-                |line: &&str| line.contains("Seq Scan on ") && !small.iter().any(|table| line.contains(table));
+            let reads_whole = |line: &&str| {
+                line.contains("Seq Scan on ") && !small.iter().any(|table| line.contains(table))
+            };
             assert_eq!(plan.lines().find(reads_whole), None, "{what}:\n{plan}");
             assert!(!plan.contains("Bitmap"), "{what}:\n{plan}");
             // Partitions are merged in order, not sorted.
-            assert!(!is_ordered || plan.contains("Merge Append"), "{what}:\n{plan}");
+            assert!(
+                !is_ordered || plan.contains("Merge Append"),
+                "{what}:\n{plan}"
+            );
         }
     }
 }

@@ -6,15 +6,23 @@ use crate::support::sse::Stream;
 use crate::support::{Api, Platform, Sidecar, TestApp, eventually};
 
 pub async fn wait_for_streams(sidecar: &Sidecar, count: usize) {
-    let are_open = async || (sidecar.metric("walhook_feed_streams").await == Some(count as f64)).then_some(());
+    let are_open =
+        async || (sidecar.metric("walhook_feed_streams").await == Some(count as f64)).then_some(());
     eventually(&format!("{count} open streams"), are_open).await;
 }
 
 /// The resident memory of the process.
 fn memory_kib(sidecar: &Sidecar) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts");
-    line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid()))
+        .expect("the process runs");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .expect("the kernel counts");
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number of kB")
 }
 
 /// Commits `count` payments, each of which raises an event.
@@ -55,11 +63,23 @@ async fn a_stream_resumes_without_loss_or_repetition() {
     pay(&platform, user, 1).await;
     seen.extend(stream.ids(1).await);
     let sql = "select id::text from walhook.event order by sequence";
-    let stored: Vec<String> = app.store().await.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let stored: Vec<String> = app
+        .store()
+        .await
+        .query(sql, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     assert_eq!(seen, stored);
     // A page continues after the same cursor.
     let cursor = stream.last_id.unwrap();
-    let page = api.get(&format!("/events?after={cursor}")).await.expect(200).json();
+    let page = api
+        .get(&format!("/events?after={cursor}"))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(page, json!({ "data": [], "next_cursor": cursor }));
 }
 
@@ -69,12 +89,17 @@ async fn idle_streams_cost_no_queries_and_little_memory_and_leave_the_api_usable
     let mut app = TestApp::prepare().await;
     app.set("limits.streams_per_user", &STREAMS.to_string());
     // Streams count towards neither of these limits.
-    app.set("http.max_connections", "16").set("http.max_requests", "8").set("limits.requests_per_second", "0");
+    app.set("http.max_connections", "16")
+        .set("http.max_requests", "8")
+        .set("limits.requests_per_second", "0");
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
     let (idle, busy) = (platform.user(&[]).await, platform.user(&[]).await);
-    let (api, other) = (app.api(&idle.to_string()).await, app.api(&busy.to_string()).await);
+    let (api, other) = (
+        app.api(&idle.to_string()).await,
+        app.api(&busy.to_string()).await,
+    );
     let mut news = Stream::open(&other, "", None).await;
     let mut streams = vec![Stream::open(&api, "", None).await];
     let before = memory_kib(app.sidecar());
@@ -83,7 +108,13 @@ async fn idle_streams_cost_no_queries_and_little_memory_and_leave_the_api_usable
     }
     wait_for_streams(app.sidecar(), STREAMS + 1).await;
     let refused = Stream::request(&api, "", None).await.unwrap();
-    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (429, &b"15"[..]));
+    assert_eq!(
+        (
+            refused.status().as_u16(),
+            refused.headers()["retry-after"].as_bytes()
+        ),
+        (429, &b"15"[..])
+    );
     let problem: serde_json::Value = serde_json::from_str(&refused.text().await.unwrap()).unwrap();
     assert_eq!(problem["type"], "/problems/too-many-streams");
     // 50 KiB each.
@@ -92,12 +123,21 @@ async fn idle_streams_cost_no_queries_and_little_memory_and_leave_the_api_usable
 
     let reads = "walhook_feed_reads_total";
     let sidecar = &*app.sidecar();
-    let all_read = async || sidecar.metric(reads).await.filter(|read| *read > STREAMS as f64);
+    let all_read = async || {
+        sidecar
+            .metric(reads)
+            .await
+            .filter(|read| *read > STREAMS as f64)
+    };
     let before = eventually("the first reads", all_read).await;
     pay(&platform, busy, 20).await;
     news.ids(20).await;
     let after = app.sidecar().metric(reads).await.unwrap();
-    assert!(after - before <= 40.0, "{} reads for the events of one stream", after - before);
+    assert!(
+        after - before <= 40.0,
+        "{} reads for the events of one stream",
+        after - before
+    );
     for _ in 0..20 {
         let api = Api::new(&api.url, &api.token);
         api.get("/webhooks").await.expect(200);
@@ -116,10 +156,22 @@ async fn a_revoked_token_ends_its_streams_only() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    let (revoked, kept) = (app.api(&user.to_string()).await, app.api(&user.to_string()).await);
-    let (ended, mut open) = (Stream::open(&revoked, "", None).await, Stream::open(&kept, "", None).await);
+    let (revoked, kept) = (
+        app.api(&user.to_string()).await,
+        app.api(&user.to_string()).await,
+    );
+    let (ended, mut open) = (
+        Stream::open(&revoked, "", None).await,
+        Stream::open(&kept, "", None).await,
+    );
     let first = "select id::text from walhook.api_token order by created_at limit 1";
-    let id: String = app.store().await.query_one(first, &[]).await.unwrap().get(0);
+    let id: String = app
+        .store()
+        .await
+        .query_one(first, &[])
+        .await
+        .unwrap()
+        .get(0);
     app.walhook_ok(&["token", "revoke", &id]).await;
     ended.end().await;
     wait_for_streams(app.sidecar(), 1).await;

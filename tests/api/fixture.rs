@@ -61,15 +61,25 @@ impl Service {
         let mut config = Config::default();
         change(&mut config);
         let store = Store::open(&app.store_url, CONNECTIONS).unwrap();
-        let url =
-            format!("{}{}", serve(router(state_with(&config, store.clone(), receivers))).await, config.http.base_path);
+        let url = format!(
+            "{}{}",
+            serve(router(state_with(&config, store.clone(), receivers))).await,
+            config.http.base_path
+        );
         let sql = app.store().await;
-        Service { app, store, url, sql }
+        Service {
+            app,
+            store,
+            url,
+            sql,
+        }
     }
 
     /// Returns a client with a new token of `user`.
     pub async fn api(&self, user: &str) -> Api {
-        let token = tokens::create(&self.store, &UserId(user.into()), "test").await.unwrap();
+        let token = tokens::create(&self.store, &UserId(user.into()), "test")
+            .await
+            .unwrap();
         Api::new(&self.url, token.expose_secret())
     }
 
@@ -77,8 +87,7 @@ impl Service {
     pub async fn wait_until_blocked(&self, connections: usize) {
         // A connection of its own: within a transaction, the view does not change.
         let sql = self.app.store().await;
-        let blocked =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
         let probe = || async {
             let count: i64 = sql.query_one(blocked, &[]).await.unwrap().get(0);
             (count == connections as i64).then_some(())
@@ -91,10 +100,17 @@ impl Service {
         let id: Uuid = webhook.parse().unwrap();
         let row = self
             .sql
-            .query_one("select secret, secret_key_id from walhook.webhook where id = $1", &[&id])
+            .query_one(
+                "select secret, secret_key_id from walhook.webhook where id = $1",
+                &[&id],
+            )
             .await
             .unwrap();
-        vault().open_text(id, row.get(1), row.get(0)).unwrap().expose_secret().to_owned()
+        vault()
+            .open_text(id, row.get(1), row.get(0))
+            .unwrap()
+            .expose_secret()
+            .to_owned()
     }
 }
 
@@ -104,7 +120,11 @@ pub fn state(config: &Config, store: Store) -> ApiState {
 }
 
 fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
-    let jwt = config.auth.jwt.as_ref().map(|jwt| JwtVerifier::new(jwt).unwrap());
+    let jwt = config
+        .auth
+        .jwt
+        .as_ref()
+        .map(|jwt| JwtVerifier::new(jwt).unwrap());
     let manage = Manage::new(config, store, Arc::new(vault()), Arc::new(receivers));
     ApiState::new(config, manage).with_jwt(jwt)
 }
@@ -127,7 +147,9 @@ impl Receivers for StandIn {
         async move {
             match &self.guard {
                 Some(guard) => look_up(guard, url).await,
-                None if url == BLOCKED_URL => Err(Unreachable::Blocked("its host is not allowed".to_owned())),
+                None if url == BLOCKED_URL => {
+                    Err(Unreachable::Blocked("its host is not allowed".to_owned()))
+                }
                 None => Ok(()),
             }
         }
@@ -141,7 +163,10 @@ impl Receivers for StandIn {
                 ("X-Webhook-Id".to_owned(), logged.webhook.to_string()),
                 ("X-Webhook-Signature".to_owned(), hex::encode(signature)),
             ]),
-            body: format!("{} {} {}", logged.entry.event_kind, logged.entry.attempt, event.data),
+            body: format!(
+                "{} {} {}",
+                logged.entry.event_kind, logged.entry.attempt, event.data
+            ),
         })
     }
 
@@ -150,13 +175,24 @@ impl Receivers for StandIn {
         let answer = match delivery.kind {
             EventKind::DeliveryFailed => {
                 let message = "it answered 500".to_owned();
-                Answer::Failed { kind: ErrorKind::HttpStatus, message, status: Some(500) }
+                Answer::Failed {
+                    kind: ErrorKind::HttpStatus,
+                    message,
+                    status: Some(500),
+                }
             }
             _ => Answer::Accepted { status: 204 },
         };
         async move {
-            anyhow::ensure!(delivery.kind != EventKind::TranscodeFailed, "the vault is shut");
-            let signatures = Signatures { body: [0; 32], standard: [0; 32], more: Vec::new() };
+            anyhow::ensure!(
+                delivery.kind != EventKind::TranscodeFailed,
+                "the vault is shut"
+            );
+            let signatures = Signatures {
+                body: [0; 32],
+                standard: [0; 32],
+                more: Vec::new(),
+            };
             let duration = Duration::from_millis(31);
             let sent = Some(Sent {
                 url: "https://a.example".into(),
@@ -165,7 +201,14 @@ impl Receivers for StandIn {
                 excerpt: Vec::new(),
                 retry_after: None,
             });
-            Ok((delivery.id, Attempt { started_at: delivery.occurred_at, answer, sent }))
+            Ok((
+                delivery.id,
+                Attempt {
+                    started_at: delivery.occurred_at,
+                    answer,
+                    sent,
+                },
+            ))
         }
         .boxed()
     }

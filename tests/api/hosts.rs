@@ -13,9 +13,20 @@ use crate::support::eventually;
 /// The addresses are in the name's first label, joined by `_`, with `x` for dots.
 fn resolver() -> Lookup {
     Arc::new(|host, port| {
-        let first = host.split('.').next().unwrap_or_default().replace('x', ".").replace('-', ":");
-        let addresses: Result<Vec<_>, _> =
-            first.split('_').map(|address| address.parse().map(|ip: std::net::IpAddr| (ip, port).into())).collect();
+        let first = host
+            .split('.')
+            .next()
+            .unwrap_or_default()
+            .replace('x', ".")
+            .replace('-', ":");
+        let addresses: Result<Vec<_>, _> = first
+            .split('_')
+            .map(|address| {
+                address
+                    .parse()
+                    .map(|ip: std::net::IpAddr| (ip, port).into())
+            })
+            .collect();
         Box::pin(async move { addresses.map_err(|_| Unreachable::Unresolved) })
     })
 }
@@ -41,16 +52,31 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
         let problem = api.post("/webhooks", body(host)).await.expect(422).json();
         assert_eq!(problem["errors"][0]["pointer"], "/url", "{host}");
         let reason = problem["errors"][0]["detail"].as_str().unwrap();
-        assert!(reason.contains("not reachable from the internet"), "{host}: {reason}");
+        assert!(
+            reason.contains("not reachable from the internet"),
+            "{host}: {reason}"
+        );
         // Otherwise anybody could look up the names of the internal network.
-        assert!(!reason.contains(|c: char| c.is_ascii_digit() || c == ':'), "{host}: {reason}");
+        assert!(
+            !reason.contains(|c: char| c.is_ascii_digit() || c == ':'),
+            "{host}: {reason}"
+        );
     }
     assert!(api.webhooks().await.is_empty());
-    let created = api.post("/webhooks", body("1x1x1x1_2606-4700--1111.example")).await.expect(201).json();
+    let created = api
+        .post("/webhooks", body("1x1x1x1_2606-4700--1111.example"))
+        .await
+        .expect(201)
+        .json();
     let id = created["id"].as_str().unwrap();
     let changed = json!({ "url": "https://1x1x1x1_10x0x0x1.example/in" });
-    api.patch(&format!("/webhooks/{id}"), changed).await.expect(422);
-    assert_eq!(api.webhook(id).await["url"], "https://1x1x1x1_2606-4700--1111.example/in");
+    api.patch(&format!("/webhooks/{id}"), changed)
+        .await
+        .expect(422);
+    assert_eq!(
+        api.webhook(id).await["url"],
+        "https://1x1x1x1_2606-4700--1111.example/in"
+    );
 }
 
 #[tokio::test]
@@ -63,24 +89,53 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
     });
     let service = Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(lookup)).await;
     let api = service.api("1").await;
-    let valid = json!({ "name": "x", "url": "https://1x1x1x1.example/in", "events": ["delivery.failed"] });
-    let id = api.post("/webhooks", valid.clone()).await.expect(201).json()["id"].as_str().unwrap().to_owned();
+    let valid =
+        json!({ "name": "x", "url": "https://1x1x1x1.example/in", "events": ["delivery.failed"] });
+    let id = api
+        .post("/webhooks", valid.clone())
+        .await
+        .expect(201)
+        .json()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
-    for (member, wrong) in
-        [("name", json!("")), ("events", json!([1])), ("active", json!("no")), ("secret", json!("s"))]
-    {
+    for (member, wrong) in [
+        ("name", json!("")),
+        ("events", json!([1])),
+        ("active", json!("no")),
+        ("secret", json!("s")),
+    ] {
         let mut body = valid.clone();
         body[member] = wrong;
-        for answer in [api.post("/webhooks", body.clone()).await, api.patch(&format!("/webhooks/{id}"), body).await] {
+        for answer in [
+            api.post("/webhooks", body.clone()).await,
+            api.patch(&format!("/webhooks/{id}"), body).await,
+        ] {
             let errors = answer.expect(422).json()["errors"].clone();
-            assert!(errors[0]["pointer"].as_str().unwrap().starts_with(&format!("/{member}")), "{errors}");
+            assert!(
+                errors[0]["pointer"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with(&format!("/{member}")),
+                "{errors}"
+            );
         }
     }
     assert_eq!(lookups.load(Ordering::Relaxed), 1, "no lookup was made");
-    for url in ["http://1x1x1x1.example/", "https://10.0.0.1/", "https://localhost/"] {
+    for url in [
+        "http://1x1x1x1.example/",
+        "https://10.0.0.1/",
+        "https://localhost/",
+    ] {
         let body = json!({ "name": "", "url": url, "events": [] });
         let errors = api.post("/webhooks", body).await.expect(422).json()["errors"].clone();
-        let pointers: Vec<&str> = errors.as_array().unwrap().iter().map(|e| e["pointer"].as_str().unwrap()).collect();
+        let pointers: Vec<&str> = errors
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| e["pointer"].as_str().unwrap())
+            .collect();
         assert_eq!(pointers, ["/name", "/events", "/url"], "{url}");
     }
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
@@ -88,10 +143,15 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
 
 #[tokio::test]
 async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejected() {
-    let service = Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(resolver())).await;
+    let service =
+        Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(resolver())).await;
     let api = service.api("1").await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
-    let created = api.post("/webhooks", body("unknown.example")).await.expect(201).json();
+    let created = api
+        .post("/webhooks", body("unknown.example"))
+        .await
+        .expect(201)
+        .json();
     let expected = json!([{ "pointer": "/url", "detail": "the host's name does not resolve" }]);
     assert_eq!(created["warnings"], expected);
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
@@ -104,7 +164,11 @@ async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejecte
         "only responses to changes have warnings"
     );
     api.patch(&path, body("10x0x0x1.example")).await.expect(422);
-    let resolved = api.patch(&path, body("1x1x1x1.example")).await.expect(200).json();
+    let resolved = api
+        .patch(&path, body("1x1x1x1.example"))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(resolved["warnings"], json!(null));
 }
 
@@ -135,14 +199,30 @@ async fn a_user_has_two_lookups_at_a_time() {
     let third = async {
         let in_progress = || async { (lookups.load(Ordering::Relaxed) == 3).then_some(()) };
         eventually("three lookups", in_progress).await;
-        let answer = hostile.post("/webhooks", body("d.example")).await.expect(201).json();
-        assert!(answer["warnings"][0]["detail"].as_str().unwrap().contains("was not looked up"), "{answer}");
+        let answer = hostile
+            .post("/webhooks", body("d.example"))
+            .await
+            .expect(201)
+            .json();
+        assert!(
+            answer["warnings"][0]["detail"]
+                .as_str()
+                .unwrap()
+                .contains("was not looked up"),
+            "{answer}"
+        );
         assert_eq!(lookups.load(Ordering::Relaxed), 3);
         gate.add_permits(3);
     };
     let (answers, ()) = tokio::join!(requests, third);
     for answer in [answers.0, answers.1, answers.2] {
         let warnings = answer.expect(201).json()["warnings"].clone();
-        assert!(warnings[0]["detail"].as_str().unwrap().contains("nameservers do not answer"), "{warnings}");
+        assert!(
+            warnings[0]["detail"]
+                .as_str()
+                .unwrap()
+                .contains("nameservers do not answer"),
+            "{warnings}"
+        );
     }
 }

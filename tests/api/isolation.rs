@@ -39,15 +39,32 @@ impl Listening {
         change(&mut config, &mut rejection_delay);
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let closed = CancellationToken::new();
-        let ending = Ending { announced: CancellationToken::new(), closed: closed.clone() };
-        let limits = ServeLimits { rejection_delay, ..ServeLimits::new(&config.http, Duration::from_secs(3_600)) };
+        let ending = Ending {
+            announced: CancellationToken::new(),
+            closed: closed.clone(),
+        };
+        let limits = ServeLimits {
+            rejection_delay,
+            ..ServeLimits::new(&config.http, Duration::from_secs(3_600))
+        };
         let router = router(state(&config, service.store.clone()));
-        tokio::spawn(serve(address, "http.listen", router, limits, ending).await.unwrap());
-        Listening { service, address, _end: closed.drop_guard() }
+        tokio::spawn(
+            serve(address, "http.listen", router, limits, ending)
+                .await
+                .unwrap(),
+        );
+        Listening {
+            service,
+            address,
+            _end: closed.drop_guard(),
+        }
     }
 
     async fn api(&self, user: &str) -> Api {
-        self.service.api(user).await.at(&format!("http://{}{BASE}", self.address))
+        self.service
+            .api(user)
+            .await
+            .at(&format!("http://{}{BASE}", self.address))
     }
 
     /// Opens a connection and sends `text`.
@@ -58,12 +75,19 @@ impl Listening {
     }
 
     async fn lock_webhooks(&self) {
-        self.service.sql.batch_execute("begin; lock table walhook.webhook in access exclusive mode").await.unwrap();
+        self.service
+            .sql
+            .batch_execute("begin; lock table walhook.webhook in access exclusive mode")
+            .await
+            .unwrap();
     }
 }
 
 fn request(api: &Api, method: &str, path: &str, headers: &str) -> String {
-    format!("{method} {BASE}{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{headers}\r\n", api.token)
+    format!(
+        "{method} {BASE}{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{headers}\r\n",
+        api.token
+    )
 }
 
 /// Reads until the server closes the connection.
@@ -110,7 +134,16 @@ async fn slow_clients_are_disconnected_for_new_ones() {
     let it = Listening::start(|http| http.max_connections = 4).await;
     let api = it.api("1").await;
     let mut slow = Vec::new();
-    for part in ["", "GET /", "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * "].iter().cycle().take(40) {
+    for part in [
+        "",
+        "GET /",
+        "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n",
+        "PRI * ",
+    ]
+    .iter()
+    .cycle()
+    .take(40)
+    {
         slow.push(it.send(part).await);
     }
     api.get("/webhooks").await.expect(200);
@@ -125,7 +158,10 @@ async fn incomplete_bodies_do_not_block_other_requests() {
     let head = "Content-Type: application/json\r\nContent-Length: 1000\r\n";
     let mut slow = Vec::new();
     for _ in 0..6 {
-        slow.push(it.send(&(request(&api, "POST", "/webhooks", head) + "{")).await);
+        slow.push(
+            it.send(&(request(&api, "POST", "/webhooks", head) + "{"))
+                .await,
+        );
     }
     api.get("/webhooks").await.expect(200);
 }
@@ -209,8 +245,11 @@ async fn deliveries_continue_while_every_api_request_hangs() {
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    api.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
-    sql.batch_execute("begin; lock table walhook.api_token in access exclusive mode").await.unwrap();
+    api.create_webhook(&receiver.url("/"), &["payment.statement_ready"])
+        .await;
+    sql.batch_execute("begin; lock table walhook.api_token in access exclusive mode")
+        .await
+        .unwrap();
     let hanging: Vec<_> = (0..40)
         .map(|_| {
             let api = api.at(&api.url);
@@ -220,10 +259,17 @@ async fn deliveries_continue_while_every_api_request_hangs() {
     let waiting = "select count(*) from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock' having count(*) >= 8";
     let watch = app.store().await;
-    eventually("requests that hang", async || watch.query_opt(waiting, &[]).await.unwrap()).await;
+    eventually("requests that hang", async || {
+        watch.query_opt(waiting, &[]).await.unwrap()
+    })
+    .await;
     platform.payment(user, "ready").await;
     receiver.wait_for(1).await;
-    app.wait_for_count("select count(*) from walhook.attempt where outcome = 'delivered'", 1).await;
+    app.wait_for_count(
+        "select count(*) from walhook.attempt where outcome = 'delivered'",
+        1,
+    )
+    .await;
     // The lock is still held, but requests time out.
     for answer in hanging {
         let answer = answer.await.unwrap().expect(503);
@@ -248,17 +294,28 @@ async fn each_page_of_a_filtered_search_reads_a_bounded_part_of_the_log() {
     service.sql.execute(fill, &[&id]).await.unwrap();
     let (mut found, mut pages, mut cursor) = (Vec::new(), 0, String::new());
     loop {
-        let page = api.get(&format!("/webhooks/{webhook}/logs?event=transcode.failed{cursor}")).await.expect(200);
+        let page = api
+            .get(&format!(
+                "/webhooks/{webhook}/logs?event=transcode.failed{cursor}"
+            ))
+            .await
+            .expect(200);
         let link = page.header("link").is_some();
         let page = page.json();
         pages += 1;
         found.extend(page["data"].as_array().unwrap().iter().cloned());
         assert_eq!(link, page["next_cursor"].is_string());
-        let Some(next) = page["next_cursor"].as_str() else { break };
+        let Some(next) = page["next_cursor"].as_str() else {
+            break;
+        };
         cursor = format!("&cursor={next}");
     }
     assert_eq!((found.len(), pages), (1, 13));
     // Without a filter a page is always full.
-    let page: Value = api.get(&format!("/webhooks/{webhook}/logs?limit=100")).await.expect(200).json();
+    let page: Value = api
+        .get(&format!("/webhooks/{webhook}/logs?limit=100"))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(page["data"].as_array().unwrap().len(), 100);
 }

@@ -21,23 +21,42 @@ impl Attempt<'_> {
     fn at(at: &str, n: u64) -> Attempt<'static> {
         let at: Timestamp = at.parse().unwrap();
         let id = (at.as_millisecond() as u128) << 80 | 0x7000_8000_0000_0000_0000 | u128::from(n);
-        Attempt { id: Uuid::from_u128(id), kind: "delivery.failed", outcome: "delivered", at }
+        Attempt {
+            id: Uuid::from_u128(id),
+            kind: "delivery.failed",
+            outcome: "delivered",
+            at,
+        }
     }
 }
 
 async fn insert(service: &Service, webhook: &str, attempt: &Attempt<'_>) {
     let webhook: Uuid = webhook.parse().unwrap();
-    let Attempt { id, kind, outcome, at } = attempt;
+    let Attempt {
+        id,
+        kind,
+        outcome,
+        at,
+    } = attempt;
     let sql =
         "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at,
                    duration_ms, outcome, response_status)
                values ($1, $2, $1, $1, $3, 1, 2, $4, 31, $5, 200)";
-    service.sql.execute(sql, &[id, &webhook, kind, at, outcome]).await.unwrap();
+    service
+        .sql
+        .execute(sql, &[id, &webhook, kind, at, outcome])
+        .await
+        .unwrap();
 }
 
 async fn ids(api: &Api, path: &str) -> Vec<Uuid> {
     let page = api.get(path).await.expect(200).json();
-    page["data"].as_array().unwrap().iter().map(|entry| entry["id"].as_str().unwrap().parse().unwrap()).collect()
+    page["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["id"].as_str().unwrap().parse().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -62,9 +81,18 @@ async fn filters_select_by_event_outcome_and_time() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
-    let first = Attempt { outcome: "failed", ..Attempt::at("2026-03-01T09:00:00Z", 1) };
-    let second = Attempt { kind: "transcode.failed", ..Attempt::at("2026-03-01T10:00:00Z", 2) };
-    let third = Attempt { outcome: "permanently_failed", ..Attempt::at("2026-03-03T09:00:00Z", 3) };
+    let first = Attempt {
+        outcome: "failed",
+        ..Attempt::at("2026-03-01T09:00:00Z", 1)
+    };
+    let second = Attempt {
+        kind: "transcode.failed",
+        ..Attempt::at("2026-03-01T10:00:00Z", 2)
+    };
+    let third = Attempt {
+        outcome: "permanently_failed",
+        ..Attempt::at("2026-03-03T09:00:00Z", 3)
+    };
     for attempt in [&second, &first, &third] {
         insert(&service, &id, attempt).await;
     }
@@ -74,16 +102,32 @@ async fn filters_select_by_event_outcome_and_time() {
         ("event=payment.statement_ready", vec![]),
         ("outcome=failed", vec![first.id]),
         ("outcome=cancelled", vec![]),
-        ("event=delivery.failed&outcome=permanently_failed", vec![third.id]),
+        (
+            "event=delivery.failed&outcome=permanently_failed",
+            vec![third.id],
+        ),
         ("since=2026-03-01T10:00:00Z", vec![third.id, second.id]),
         ("until=2026-03-01T10:00:00Z", vec![first.id]),
-        ("since=2026-03-01T11:00:00%2B01:00&until=2026-03-01T10:00:00.001Z", vec![second.id]),
-        ("since=2026-03-01T11:00:00.000+01:00", vec![third.id, second.id]),
-        ("since=-000044-03-15T00:00:00Z&until=9999-12-30T00:00:00Z", vec![third.id, second.id, first.id]),
+        (
+            "since=2026-03-01T11:00:00%2B01:00&until=2026-03-01T10:00:00.001Z",
+            vec![second.id],
+        ),
+        (
+            "since=2026-03-01T11:00:00.000+01:00",
+            vec![third.id, second.id],
+        ),
+        (
+            "since=-000044-03-15T00:00:00Z&until=9999-12-30T00:00:00Z",
+            vec![third.id, second.id, first.id],
+        ),
         ("limit=2", vec![third.id, second.id]),
     ];
     for (query, expected) in cases {
-        assert_eq!(ids(&api, &format!("/webhooks/{id}/logs?{query}")).await, expected, "{query}");
+        assert_eq!(
+            ids(&api, &format!("/webhooks/{id}/logs?{query}")).await,
+            expected,
+            "{query}"
+        );
     }
 }
 
@@ -93,7 +137,11 @@ async fn pages_are_complete_and_disjoint_while_entries_are_added() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
-    let times = ["2026-03-01T09:00:00Z", "2026-03-01T23:59:59.999Z", "2026-03-02T00:00:00Z"];
+    let times = [
+        "2026-03-01T09:00:00Z",
+        "2026-03-01T23:59:59.999Z",
+        "2026-03-02T00:00:00Z",
+    ];
     let mut expected = Vec::new();
     for n in 0..23 {
         let attempt = Attempt::at(times[n % 3], n as u64);
@@ -104,15 +152,33 @@ async fn pages_are_complete_and_disjoint_while_entries_are_added() {
     expected.sort_unstable_by(|one, other| other.cmp(one));
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = api.get(&format!("/webhooks/{id}/logs?limit=5{cursor}")).await.expect(200).json();
-        seen.extend(page["data"].as_array().unwrap().iter().map(|entry| entry["id"].as_str().unwrap().to_owned()));
-        insert(&service, &id, &Attempt::at("2026-03-04T00:00:00Z", seen.len() as u64)).await;
+        let page = api
+            .get(&format!("/webhooks/{id}/logs?limit=5{cursor}"))
+            .await
+            .expect(200)
+            .json();
+        seen.extend(
+            page["data"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|entry| entry["id"].as_str().unwrap().to_owned()),
+        );
+        insert(
+            &service,
+            &id,
+            &Attempt::at("2026-03-04T00:00:00Z", seen.len() as u64),
+        )
+        .await;
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => break,
         }
     }
-    assert_eq!(seen, expected.iter().map(Uuid::to_string).collect::<Vec<_>>());
+    assert_eq!(
+        seen,
+        expected.iter().map(Uuid::to_string).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test]
@@ -125,7 +191,12 @@ async fn a_single_entry_has_the_request_and_the_response() {
     let path = format!("/webhooks/{id}/logs/{}", attempt.id);
     let without = api.get(&path).await.expect(200).json();
     let entry = api.logs(&id).await[0].clone();
-    for key in ["request_url", "request_headers", "request_body", "response_body"] {
+    for key in [
+        "request_url",
+        "request_headers",
+        "request_body",
+        "response_body",
+    ] {
         assert_eq!(without[key], Value::Null, "nothing was sent: {key}");
     }
 
@@ -143,12 +214,19 @@ async fn a_single_entry_has_the_request_and_the_response() {
         "request_body": "delivery.failed 2 {\"amount\": 10.00}",
         "response_body": "ok\u{FFFD}",
     });
-    for (key, value) in entry.as_object().unwrap().iter().chain(expected.as_object().unwrap()) {
+    for (key, value) in entry
+        .as_object()
+        .unwrap()
+        .iter()
+        .chain(expected.as_object().unwrap())
+    {
         assert_eq!(with[key], *value, "{key}");
     }
     assert_eq!(with.as_object().unwrap().len(), 18);
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
-    api.get(&format!("/webhooks/{other}/logs/{}", attempt.id)).await.expect(404);
+    api.get(&format!("/webhooks/{other}/logs/{}", attempt.id))
+        .await
+        .expect(404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,7 +244,18 @@ async fn a_user_who_searches_without_pause_has_to_wait_and_nobody_else_does() {
     };
     let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!(wait >= 1, "{wait}");
-    assert!(refused.json()["detail"].as_str().unwrap().contains("filtered requests"));
-    hasty.get(&format!("/webhooks/{searched}/logs")).await.expect(200);
-    other.get(&format!("/webhooks/{others}/logs?outcome=failed")).await.expect(200);
+    assert!(
+        refused.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("filtered requests")
+    );
+    hasty
+        .get(&format!("/webhooks/{searched}/logs"))
+        .await
+        .expect(200);
+    other
+        .get(&format!("/webhooks/{others}/logs?outcome=failed"))
+        .await
+        .expect(200);
 }

@@ -25,7 +25,11 @@ async fn start(settings: &[(&str, &str)]) -> TestApp {
 }
 
 /// Sends one request to warm up, then `count` at once. Returns all their results.
-async fn burst<T, F: Future<Output = T>>(app: &mut TestApp, count: usize, send: impl Fn(usize) -> F) -> Vec<T> {
+async fn burst<T, F: Future<Output = T>>(
+    app: &mut TestApp,
+    count: usize,
+    send: impl Fn(usize) -> F,
+) -> Vec<T> {
     let first = send(0).await;
     let before = app.sidecar().peak_memory_kib();
     let mut results = join_all((0..count).map(send)).await;
@@ -45,17 +49,32 @@ struct Browser {
 
 impl Browser {
     fn new(api: &Api) -> Browser {
-        let client = Client::builder().no_proxy().redirect(redirect::Policy::none()).build().unwrap();
-        Browser { client, origin: api.url.strip_suffix("/api/public").unwrap().to_owned() }
+        let client = Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .build()
+            .unwrap();
+        Browser {
+            client,
+            origin: api.url.strip_suffix("/api/public").unwrap().to_owned(),
+        }
     }
 
     /// Returns the status, the cookie and the page.
     async fn post(&self, path: &str, cookie: &str, form: String) -> (u16, Option<String>, String) {
-        let request = self.client.post(format!("{}{path}", self.origin)).header(COOKIE, cookie);
-        let form = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form);
+        let request = self
+            .client
+            .post(format!("{}{path}", self.origin))
+            .header(COOKIE, cookie);
+        let form = request
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(form);
         let response = form.send().await.unwrap();
         let status = response.status().as_u16();
-        let set = response.headers().get(SET_COOKIE).map(|set| set.to_str().unwrap().to_owned());
+        let set = response
+            .headers()
+            .get(SET_COOKIE)
+            .map(|set| set.to_str().unwrap().to_owned());
         (status, set, response.text().await.unwrap())
     }
 }
@@ -66,7 +85,13 @@ async fn a_hundred_requests_with_many_errors_take_little_memory() {
     let api = app.api("1").await;
     let wrong = json!({ "name": "x", "url": URL, "events": vec![1; 32_000] });
     for answer in burst(&mut app, 100, |_| api.post("/webhooks", wrong.clone())).await {
-        assert_eq!(answer.expect(422).json()["errors"].as_array().unwrap().len(), 20);
+        assert_eq!(
+            answer.expect(422).json()["errors"]
+                .as_array()
+                .unwrap()
+                .len(),
+            20
+        );
     }
 }
 
@@ -89,7 +114,13 @@ async fn a_hundred_queries_with_many_errors_take_little_memory() {
     let api = app.api("1").await;
     let path = format!("/events?event={}", ",".repeat(30_000));
     for answer in burst(&mut app, 100, |_| api.get(&path)).await {
-        assert_eq!(answer.expect(422).json()["errors"].as_array().unwrap().len(), 20);
+        assert_eq!(
+            answer.expect(422).json()["errors"]
+                .as_array()
+                .unwrap()
+                .len(),
+            20
+        );
     }
 }
 
@@ -100,7 +131,10 @@ async fn a_hundred_queries_with_many_parameters_take_little_memory() {
     let path = format!("/webhooks?limit=1{}", PART.repeat(15_000));
     for answer in burst(&mut app, 100, |_| api.get(&path)).await {
         let problem = answer.expect(422).json();
-        assert!(problem["detail"].as_str().unwrap().contains("256"), "{problem}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains("256"),
+            "{problem}"
+        );
     }
     let most = format!("/webhooks?limit=1{}", PART.repeat(255));
     let problem = api.get(&most).await.expect(400).json();
@@ -116,7 +150,11 @@ async fn sign_ins_with_long_forms_take_little_memory() {
     // Too long, and as long as allowed with too many fields.
     for (count, parts, expected) in [(30, 130_000, 413), (100, 12_000, 422)] {
         let form = |number: usize| format!("token=whk_{number:043}{}", PART.repeat(parts));
-        for (status, ..) in burst(&mut app, count, |number| browser.post("/ui/login", "", form(number))).await {
+        for (status, ..) in burst(&mut app, count, |number| {
+            browser.post("/ui/login", "", form(number))
+        })
+        .await
+        {
             assert_eq!(status, expected);
         }
     }
@@ -130,16 +168,26 @@ async fn forty_tests_in_flight_with_long_forms_take_little_memory() {
     receiver.answer(|_| Answer::Hang);
     let mut webhooks = Vec::new();
     for _ in 0..10 {
-        webhooks.push(api.create_webhook(&receiver.url("/in"), &["delivery.failed"]).await.0);
+        webhooks.push(
+            api.create_webhook(&receiver.url("/in"), &["delivery.failed"])
+                .await
+                .0,
+        );
     }
     let browser = Browser::new(&api);
-    let (_, session, _) = browser.post("/ui/login", "", format!("token={}", api.token)).await;
+    let (_, session, _) = browser
+        .post("/ui/login", "", format!("token={}", api.token))
+        .await;
     let session = session.unwrap().split(';').next().unwrap().to_owned();
     // At most four tests of one webhook are in flight.
     let webhook = |number: usize| &webhooks[number / 4];
     for (parts, expected) in [(130_000, 413), (12_000, 422), (255, 303)] {
         let form = |number: usize| format!("webhook={}{}", webhook(number), PART.repeat(parts));
-        for (status, _, page) in burst(&mut app, 40, |number| browser.post("/ui/test", &session, form(number))).await {
+        for (status, _, page) in burst(&mut app, 40, |number| {
+            browser.post("/ui/test", &session, form(number))
+        })
+        .await
+        {
             assert_eq!(status, expected);
             assert!(expected != 422 || page.contains("256"), "{page}");
         }

@@ -20,7 +20,11 @@ const PER_MILLISECOND: u128 = 7;
 /// The id of the `n`th entry from `begin` on.
 fn id(begin: Timestamp, n: usize) -> Uuid {
     let millis = begin.as_millisecond() as u128 + n as u128 / PER_MILLISECOND;
-    Uuid::from_u128(millis << 80 | 0x7000_8000_0000_0000_0000 | (n as u128).wrapping_mul(0x9E37_79B9) & 0xFFFF_FFFF)
+    Uuid::from_u128(
+        millis << 80
+            | 0x7000_8000_0000_0000_0000
+            | (n as u128).wrapping_mul(0x9E37_79B9) & 0xFFFF_FFFF,
+    )
 }
 
 async fn insert(store: &Client, webhook: &str, ids: &[Uuid]) {
@@ -38,10 +42,15 @@ async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uui
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = api.get(&format!("{path}{cursor}")).await.expect(200).json();
-        let ids =
-            page["data"].as_array().unwrap().iter().map(|entry| entry["id"].as_str().unwrap().parse::<Uuid>().unwrap());
+        let ids = page["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["id"].as_str().unwrap().parse::<Uuid>().unwrap());
         seen.extend(ids);
-        let Some(next) = page["next_cursor"].as_str() else { return seen };
+        let Some(next) = page["next_cursor"].as_str() else {
+            return seen;
+        };
         cursor = format!("&cursor={next}");
         between().await;
     }
@@ -57,14 +66,22 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
+        .await;
     // From yesterday on, so that they are in several partitions.
     let now = Timestamp::now() - jiff::SignedDuration::from_hours(1);
     let yesterday = now - jiff::SignedDuration::from_hours(24);
-    let mut expected: Vec<Uuid> = (0..ENTRIES).map(|n| id(if n % 2 == 0 { now } else { yesterday }, n)).collect();
+    let mut expected: Vec<Uuid> = (0..ENTRIES)
+        .map(|n| id(if n % 2 == 0 { now } else { yesterday }, n))
+        .collect();
     insert(&store, &webhook, &expected).await;
-    let failed: HashSet<Uuid> =
-        expected.iter().enumerate().filter(|(n, _)| (n + 1) % 3 == 0).map(|(_, id)| *id).collect();
+    let failed: HashSet<Uuid> = expected
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| (n + 1) % 3 == 0)
+        .map(|(_, id)| *id)
+        .collect();
     expected.sort_unstable_by(|one, other| other.cmp(one));
 
     let mut new = 0;
@@ -75,25 +92,48 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
         new += 20;
         insert(&store, &webhook, &more).await;
     };
-    let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=100"), add_entries).await;
+    let seen = pages(
+        &api,
+        &format!("/webhooks/{webhook}/logs?limit=100"),
+        add_entries,
+    )
+    .await;
     assert_eq!(seen, expected);
     // The payment between each two pages was delivered, and logged while the pages were read.
     receiver.wait_for(ENTRIES / 100 - 1).await;
 
-    let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=37&outcome=failed"), async || {}).await;
-    assert_eq!(seen.iter().collect::<HashSet<_>>().len(), seen.len(), "no entry is listed twice");
+    let seen = pages(
+        &api,
+        &format!("/webhooks/{webhook}/logs?limit=37&outcome=failed"),
+        async || {},
+    )
+    .await;
+    assert_eq!(
+        seen.iter().collect::<HashSet<_>>().len(),
+        seen.len(),
+        "no entry is listed twice"
+    );
     assert!(seen.is_sorted_by(|one, other| one > other));
-    let seen_before: HashSet<Uuid> = seen.into_iter().filter(|id| expected.contains(id)).collect();
+    let seen_before: HashSet<Uuid> = seen
+        .into_iter()
+        .filter(|id| expected.contains(id))
+        .collect();
     assert_eq!(seen_before, failed);
 }
 
 #[tokio::test]
 async fn reads_of_the_api_use_indexes() {
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .unwrap();
     let own = walhook::store::Store::open(&app.store_url, 1).unwrap();
-    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    walhook::partitions::maintain(&own, today, 30).await.unwrap();
+    let today = jiff::Timestamp::now()
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .date();
+    walhook::partitions::maintain(&own, today, 30)
+        .await
+        .unwrap();
     let store = app.store().await;
     let fill = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
                 select gen_random_uuid(), n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
@@ -105,9 +145,16 @@ async fn reads_of_the_api_use_indexes() {
                 select gen_random_uuid(), id, id, now() from walhook.webhook;
                 insert into walhook.webhook_hour (webhook_id, hour) select id, now() from walhook.webhook;";
     store.batch_execute(fill).await.unwrap();
-    let row = store.query_one("select id::text from walhook.webhook where user_id = '7' limit 1", &[]).await.unwrap();
+    let row = store
+        .query_one(
+            "select id::text from walhook.webhook where user_id = '7' limit 1",
+            &[],
+        )
+        .await
+        .unwrap();
     let webhook: String = row.get(0);
-    let days = [-24, 0, 24, 48, 72].map(|hours| Timestamp::now() + jiff::SignedDuration::from_hours(hours));
+    let days = [-24, 0, 24, 48, 72]
+        .map(|hours| Timestamp::now() + jiff::SignedDuration::from_hours(hours));
     for (day, begin) in days.into_iter().enumerate() {
         let ids: Vec<Uuid> = (0..4_000).map(|n| id(begin, day * 10_000 + n)).collect();
         for (at, ids) in ids.chunks(1_000).enumerate() {
@@ -140,9 +187,13 @@ impl LongLog {
     /// Ids as they are today; the partitions of other days are empty.
     async fn fill() -> LongLog {
         let app = TestApp::prepare().await;
-        walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+        walhook::store::migrate::migrate(&app.store_url)
+            .await
+            .unwrap();
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30).await.unwrap();
+        walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
+            .await
+            .unwrap();
         let store = app.store().await;
         let fill = format!(
             "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
@@ -156,8 +207,17 @@ impl LongLog {
         );
         store.batch_execute(&fill).await.unwrap();
         store.batch_execute("vacuum (analyze)").await.unwrap();
-        let webhook = store.query_one("select md5('3000')::uuid", &[]).await.unwrap().get(0);
-        LongLog { app, store, user: UserId("3000".into()), webhook }
+        let webhook = store
+            .query_one("select md5('3000')::uuid", &[])
+            .await
+            .unwrap()
+            .get(0);
+        LongLog {
+            app,
+            store,
+            user: UserId("3000".into()),
+            webhook,
+        }
     }
 
     /// Returns how many entries all sessions that have ended have read.
@@ -165,7 +225,13 @@ impl LongLog {
         let read = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname like 'attempt%'
                     having not exists (select from pg_stat_activity where datname = current_database()
                         and backend_type = 'client backend' and pid <> pg_backend_pid())";
-        let read = async || self.store.query_opt(read, &[]).await.unwrap().map(|row| row.get(0));
+        let read = async || {
+            self.store
+                .query_opt(read, &[])
+                .await
+                .unwrap()
+                .map(|row| row.get(0))
+        };
         eventually("the sessions to end", read).await
     }
 }
@@ -174,18 +240,30 @@ impl LongLog {
 async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
     const PAGES: i64 = 10;
     let log = LongLog::fill().await;
-    let requests = Store::open_for_requests(&log.app.store_url, 1, Duration::from_secs(60)).unwrap();
-    let nothing = Filter { outcome: Some(Outcome::Failed), ..Filter::default() };
+    let requests =
+        Store::open_for_requests(&log.app.store_url, 1, Duration::from_secs(60)).unwrap();
+    let nothing = Filter {
+        outcome: Some(Outcome::Failed),
+        ..Filter::default()
+    };
     for filter in [nothing, Filter::default()] {
         for _ in 0..PAGES {
-            let found = logs::list(&requests, &log.user, log.webhook, &filter, None, 100).await.unwrap();
-            assert_eq!(found.entries.len(), if filter.outcome.is_some() { 0 } else { 100 });
+            let found = logs::list(&requests, &log.user, log.webhook, &filter, None, 100)
+                .await
+                .unwrap();
+            assert_eq!(
+                found.entries.len(),
+                if filter.outcome.is_some() { 0 } else { 100 }
+            );
         }
     }
     drop(requests);
     // Each filtered page examines 2,000 entries.
     let read = log.read().await;
-    assert!((PAGES * 2_000..PAGES * 2_500).contains(&read), "{read} entries read");
+    assert!(
+        (PAGES * 2_000..PAGES * 2_500).contains(&read),
+        "{read} entries read"
+    );
 }
 
 #[tokio::test]
@@ -195,19 +273,33 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
     let day = jiff::SignedDuration::from_hours(24);
     let (since, until) = (Timestamp::now() - day, Timestamp::now() + day);
     let outcomes = vec!["failed".to_owned()];
-    let criteria = recovery::Criteria { webhook: log.webhook, since, until, outcomes, missed: false };
+    let criteria = recovery::Criteria {
+        webhook: log.webhook,
+        since,
+        until,
+        outcomes,
+        missed: false,
+    };
     let store = Store::open(&log.app.store_url, 1).unwrap();
     let mut session = store.connection().await.unwrap();
-    let mut progress = recovery::Progress { phase: recovery::Phase::AttemptLog, position: Uuid::nil() };
+    let mut progress = recovery::Progress {
+        phase: recovery::Phase::AttemptLog,
+        position: Uuid::nil(),
+    };
     for _ in 0..STEPS {
         let transaction = session.transaction().await.unwrap();
         plan_by_index(&transaction).await.unwrap();
-        let scan = recovery::scan(&transaction, &criteria, progress, 1_000, true).await.unwrap();
+        let scan = recovery::scan(&transaction, &criteria, progress, 1_000, true)
+            .await
+            .unwrap();
         transaction.commit().await.unwrap();
         assert_eq!(scan.read, 1_000);
         progress.position = scan.last.unwrap();
     }
     drop((session, store));
     let read = log.read().await;
-    assert!((STEPS * 1_000..STEPS * 1_500).contains(&read), "{read} entries read");
+    assert!(
+        (STEPS * 1_000..STEPS * 1_500).contains(&read),
+        "{read} entries read"
+    );
 }

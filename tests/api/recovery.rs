@@ -20,7 +20,11 @@ struct Logged {
 }
 
 fn id_at(at: Timestamp) -> Uuid {
-    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, at.as_second() as u64, at.subsec_nanosecond() as u32))
+    Uuid::new_v7(uuid::Timestamp::from_unix(
+        uuid::NoContext,
+        at.as_second() as u64,
+        at.subsec_nanosecond() as u32,
+    ))
 }
 
 fn hours_ago(hours: i64) -> Timestamp {
@@ -33,14 +37,23 @@ impl Logged {
         let api = service.api("1").await;
         let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
         let webhook = id.parse().unwrap();
-        Logged { service, api, id, webhook }
+        Logged {
+            service,
+            api,
+            id,
+            webhook,
+        }
     }
 
     async fn event(&self, kind: &str, at: Timestamp) -> Uuid {
         let (id, at) = (id_at(at), at.to_string());
         let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                       values ($1, '1', $2, $3::text::timestamptz, '{}')";
-        self.service.sql.execute(insert, &[&id, &kind, &at]).await.unwrap();
+        self.service
+            .sql
+            .execute(insert, &[&id, &kind, &at])
+            .await
+            .unwrap();
         id
     }
 
@@ -50,37 +63,73 @@ impl Logged {
         (event, self.log(event, 1, 10, outcome, at).await)
     }
 
-    async fn log(&self, event: Uuid, round: i16, attempt: i16, outcome: &str, at: Timestamp) -> Uuid {
+    async fn log(
+        &self,
+        event: Uuid,
+        round: i16,
+        attempt: i16,
+        outcome: &str,
+        at: Timestamp,
+    ) -> Uuid {
         let (id, at) = (id_at(at), at.to_string());
         let delivery = delivery_id(event, self.webhook);
         let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt,
                           started_at, outcome)
                       values ($1, $2, $3, $4, 'delivery.failed', $5, $6, $7::text::timestamptz, $8)";
         let sql = &self.service.sql;
-        sql.execute(insert, &[&id, &self.webhook, &delivery, &event, &round, &attempt, &at, &outcome]).await.unwrap();
+        sql.execute(
+            insert,
+            &[
+                &id,
+                &self.webhook,
+                &delivery,
+                &event,
+                &round,
+                &attempt,
+                &at,
+                &outcome,
+            ],
+        )
+        .await
+        .unwrap();
         id
     }
 
     async fn missed(&self, event: Uuid) {
         let insert = "insert into walhook.missed_event (webhook_id, event_id) values ($1, $2)";
-        self.service.sql.execute(insert, &[&self.webhook, &event]).await.unwrap();
+        self.service
+            .sql
+            .execute(insert, &[&self.webhook, &event])
+            .await
+            .unwrap();
     }
 
     /// The pending deliveries without a lease: delivery, round and attempt.
     async fn pending(&self) -> Vec<(Uuid, i16, i16)> {
-        let rows =
-            "select id, round, attempt from walhook.delivery where lease is null and due_at <= now() order by id";
+        let rows = "select id, round, attempt from walhook.delivery where lease is null and due_at <= now() order by id";
         let rows = self.service.sql.query(rows, &[]).await.unwrap();
-        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+        rows.iter()
+            .map(|row| (row.get(0), row.get(1), row.get(2)))
+            .collect()
     }
 
     async fn redeliver(&self, log: Uuid) -> crate::support::ApiAnswer {
-        self.api.send("POST", &format!("/webhooks/{}/logs/{log}/redeliver", self.id), &[], None).await
+        self.api
+            .send(
+                "POST",
+                &format!("/webhooks/{}/logs/{log}/redeliver", self.id),
+                &[],
+                None,
+            )
+            .await
     }
 
     async fn recover(&self, body: Value) -> Value {
         let is_dry_run = body["dry_run"] == true;
-        let answer = self.api.post(&format!("/webhooks/{}/recover", self.id), body).await;
+        let answer = self
+            .api
+            .post(&format!("/webhooks/{}/recover", self.id), body)
+            .await;
         answer.expect(if is_dry_run { 200 } else { 202 }).json()
     }
 
@@ -88,14 +137,24 @@ impl Logged {
     async fn audited(&self) -> Vec<String> {
         let rows = "select action from walhook.audit where user_id = '1' and subject_id = $1
                         and action in ('webhook.redelivered', 'webhook.recovery_begun') order by id";
-        self.service.sql.query(rows, &[&self.webhook]).await.unwrap().iter().map(|row| row.get(0)).collect()
+        self.service
+            .sql
+            .query(rows, &[&self.webhook])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect()
     }
 
     /// Runs the unfinished recoveries, and returns how many deliveries they started.
     async fn work(&self) -> i64 {
         let mut started = 0;
         loop {
-            match recover::step(&self.service.store, &mut Turns::default()).await.unwrap() {
+            match recover::step(&self.service.store, &mut Turns::default())
+                .await
+                .unwrap()
+            {
                 Step::Idle => return started,
                 Step::Worked => {}
                 Step::Finished { recovered, .. } => started += recovered,
@@ -111,13 +170,25 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     let delivery = delivery_id(event, it.webhook);
     let held = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, lease)
                 values ($1, $2, $3, 4, now() + interval '1 hour', gen_random_uuid())";
-    it.service.sql.execute(held, &[&delivery, &it.webhook, &event]).await.unwrap();
+    it.service
+        .sql
+        .execute(held, &[&delivery, &it.webhook, &event])
+        .await
+        .unwrap();
     for round in [2, 3] {
         let started = it.redeliver(log).await.expect(202).json();
         assert_eq!(started, json!({ "delivery_id": delivery, "round": round }));
-        assert_eq!(it.pending().await, [(delivery, round, 1)], "an attempt under the old lease finds no delivery");
+        assert_eq!(
+            it.pending().await,
+            [(delivery, round, 1)],
+            "an attempt under the old lease finds no delivery"
+        );
     }
-    it.service.sql.execute("delete from walhook.delivery", &[]).await.unwrap();
+    it.service
+        .sql
+        .execute("delete from walhook.delivery", &[])
+        .await
+        .unwrap();
     assert_eq!(
         it.redeliver(log).await.expect(202).json()["round"],
         4,
@@ -131,18 +202,53 @@ async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
     let it = Logged::start().await;
     let (_, log) = it.logged("permanently_failed", hours_ago(1)).await;
     let (_, test) = it.logged("failed", hours_ago(1)).await;
-    it.service.sql.execute("update walhook.attempt set test = true where id = $1", &[&test]).await.unwrap();
-    let gone = it.log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(1)).await;
-    assert_eq!(it.redeliver(test).await.expect(409).json()["type"], "/problems/not-redeliverable");
-    assert_eq!(it.redeliver(gone).await.expect(410).json()["type"], "/problems/event-gone");
-    assert_eq!(it.redeliver(Uuid::now_v7()).await.expect(404).json()["type"], "/problems/not-found");
-    it.api.patch(&format!("/webhooks/{}", it.id), json!({ "active": false })).await.expect(200);
-    assert_eq!(it.redeliver(log).await.expect(409).json()["type"], "/problems/webhook-inactive");
-    let rejected =
-        it.api.post(&format!("/webhooks/{}/recover", it.id), json!({ "since": "2026-01-01T00:00:00Z" })).await;
-    assert_eq!(rejected.expect(409).json()["type"], "/problems/webhook-inactive");
+    it.service
+        .sql
+        .execute(
+            "update walhook.attempt set test = true where id = $1",
+            &[&test],
+        )
+        .await
+        .unwrap();
+    let gone = it
+        .log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(1))
+        .await;
+    assert_eq!(
+        it.redeliver(test).await.expect(409).json()["type"],
+        "/problems/not-redeliverable"
+    );
+    assert_eq!(
+        it.redeliver(gone).await.expect(410).json()["type"],
+        "/problems/event-gone"
+    );
+    assert_eq!(
+        it.redeliver(Uuid::now_v7()).await.expect(404).json()["type"],
+        "/problems/not-found"
+    );
+    it.api
+        .patch(&format!("/webhooks/{}", it.id), json!({ "active": false }))
+        .await
+        .expect(200);
+    assert_eq!(
+        it.redeliver(log).await.expect(409).json()["type"],
+        "/problems/webhook-inactive"
+    );
+    let rejected = it
+        .api
+        .post(
+            &format!("/webhooks/{}/recover", it.id),
+            json!({ "since": "2026-01-01T00:00:00Z" }),
+        )
+        .await;
+    assert_eq!(
+        rejected.expect(409).json()["type"],
+        "/problems/webhook-inactive"
+    );
     assert_eq!((it.pending().await, it.work().await), (vec![], 0));
-    assert!(it.audited().await.is_empty(), "a rejected request is not audited");
+    assert!(
+        it.audited().await.is_empty(),
+        "a rejected request is not audited"
+    );
 }
 
 #[tokio::test]
@@ -150,7 +256,11 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
     let it = Logged::start().await;
     let mut wanted = Vec::new();
     for outcome in ["permanently_failed", "cancelled"] {
-        wanted.push((delivery_id(it.logged(outcome, hours_ago(2)).await.0, it.webhook), 2, 1));
+        wanted.push((
+            delivery_id(it.logged(outcome, hours_ago(2)).await.0, it.webhook),
+            2,
+            1,
+        ));
     }
     for outcome in ["delivered", "failed"] {
         it.logged(outcome, hours_ago(2)).await;
@@ -159,10 +269,19 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
     // The second of its two rounds was delivered.
     let (healed, _) = it.logged("permanently_failed", hours_ago(2)).await;
     let round = "insert into walhook.delivery_round values ($1, 2)";
-    it.service.sql.execute(round, &[&delivery_id(healed, it.webhook)]).await.unwrap();
+    it.service
+        .sql
+        .execute(round, &[&delivery_id(healed, it.webhook)])
+        .await
+        .unwrap();
     it.log(healed, 2, 1, "delivered", hours_ago(1)).await;
-    it.log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(2)).await;
-    for (kind, hours) in [("delivery.failed", 2), ("delivery.failed", 6), ("transcode.failed", 2)] {
+    it.log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(2))
+        .await;
+    for (kind, hours) in [
+        ("delivery.failed", 2),
+        ("delivery.failed", 6),
+        ("transcode.failed", 2),
+    ] {
         let event = it.event(kind, hours_ago(hours)).await;
         it.missed(event).await;
         if (kind, hours) == ("delivery.failed", 2) {
@@ -173,16 +292,27 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
     let body = |dry_run: bool| json!({ "since": hours_ago(4).to_string(), "dry_run": dry_run });
     for _ in 0..2 {
         let dry = it.recover(body(true)).await;
-        assert_eq!((&dry["count"], &dry["count_is_exact"], &dry["dry_run"]), (&json!(3), &json!(true), &json!(true)));
+        assert_eq!(
+            (&dry["count"], &dry["count_is_exact"], &dry["dry_run"]),
+            (&json!(3), &json!(true), &json!(true))
+        );
         assert_eq!(dry["recovery_id"], Value::Null);
-        assert_eq!((it.work().await, it.pending().await), (0, vec![]), "a dry run changes nothing");
+        assert_eq!(
+            (it.work().await, it.pending().await),
+            (0, vec![]),
+            "a dry run changes nothing"
+        );
     }
     let started = it.recover(body(false)).await;
     assert_eq!(started["count"], 3);
     assert!(started["recovery_id"].is_string());
     assert_eq!(it.work().await, 3);
     assert_eq!(it.pending().await, wanted);
-    assert_eq!(it.recover(body(false)).await["count"], 0, "their deliveries are pending now");
+    assert_eq!(
+        it.recover(body(false)).await["count"],
+        0,
+        "their deliveries are pending now"
+    );
     assert_eq!((it.work().await, it.pending().await), (0, wanted));
 }
 
@@ -195,7 +325,11 @@ async fn a_recovery_by_outcome_includes_failures_with_a_pending_retry() {
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
                    values ($1, $2, $3, 3, now() + interval '1 hour')";
     let delivery = delivery_id(failing, it.webhook);
-    it.service.sql.execute(pending, &[&delivery, &it.webhook, &failing]).await.unwrap();
+    it.service
+        .sql
+        .execute(pending, &[&delivery, &it.webhook, &failing])
+        .await
+        .unwrap();
     for attempt in [1, 2] {
         it.log(failing, 1, attempt, "failed", hours_ago(1)).await;
     }
@@ -203,7 +337,12 @@ async fn a_recovery_by_outcome_includes_failures_with_a_pending_retry() {
         let body = json!({ "since": hours_ago(2).to_string(), "outcome": outcome });
         assert_eq!(it.recover(body).await["count"], 1, "{outcome}");
         assert_eq!(it.work().await, 1, "{outcome}");
-        assert!(it.pending().await.contains(&(delivery_id(event, it.webhook), 2, 1)), "{outcome}");
+        assert!(
+            it.pending()
+                .await
+                .contains(&(delivery_id(event, it.webhook), 2, 1)),
+            "{outcome}"
+        );
     }
     assert_eq!(it.pending().await.len(), 2);
 }
@@ -220,12 +359,19 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
                select (overlay(event.id::text placing substr($2::text, 1, 18) from 1 for 18))::uuid, $1, event.id, event.id,
                    'delivery.failed', 1, 10, now() - interval '1 hour', 'permanently_failed' from walhook.event";
     let like = id_at(hours_ago(1)).to_string();
-    it.service.sql.execute(log, &[&it.webhook, &like]).await.unwrap();
+    it.service
+        .sql
+        .execute(log, &[&it.webhook, &like])
+        .await
+        .unwrap();
     for _ in 0..2 {
-        let started = it.recover(json!({ "since": hours_ago(3).to_string() })).await;
+        let started = it
+            .recover(json!({ "since": hours_ago(3).to_string() }))
+            .await;
         assert_eq!(started["count"], 1_200);
     }
-    let count = async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
+    let count =
+        async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
     let (mut started, mut most) = (0, 0);
     loop {
         // Two replicas at the same time.
@@ -240,15 +386,22 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
         }
         most = most.max(count("select count(*) from walhook.delivery").await);
         // Deliver the pending deliveries.
-        count("with gone as (delete from walhook.delivery returning 1) select count(*) from gone").await;
+        count("with gone as (delete from walhook.delivery returning 1) select count(*) from gone")
+            .await;
         if count("select count(*) from walhook.recovery where finished_at is null").await == 0 {
             break;
         }
     }
     assert_eq!(started, 1_200);
     assert!(most <= 1_500, "{most} pending at the same time");
-    assert_eq!(count("select count(*) from walhook.delivery_round where round = 2").await, 1_200);
-    assert_eq!(count("select count(*) from walhook.delivery_round where round <> 2").await, 0);
+    assert_eq!(
+        count("select count(*) from walhook.delivery_round where round = 2").await,
+        1_200
+    );
+    assert_eq!(
+        count("select count(*) from walhook.delivery_round where round <> 2").await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -259,9 +412,16 @@ async fn a_recovery_ends_with_its_webhook_and_unfinished_ones_are_limited() {
     for _ in 0..10 {
         it.recover(body.clone()).await;
     }
-    let rejected = it.api.post(&format!("/webhooks/{}/recover", it.id), body).await.expect(409);
+    let rejected = it
+        .api
+        .post(&format!("/webhooks/{}/recover", it.id), body)
+        .await
+        .expect(409);
     assert_eq!(rejected.json()["type"], "/problems/too-many-recoveries");
-    it.api.delete(&format!("/webhooks/{}", it.id)).await.expect(204);
+    it.api
+        .delete(&format!("/webhooks/{}", it.id))
+        .await
+        .expect(204);
     assert_eq!((it.work().await, it.pending().await), (0, vec![]));
 }
 
@@ -272,20 +432,46 @@ async fn every_error_of_a_recovery_is_listed() {
         (json!({}), "/since"),
         (json!({ "since": 1 }), "/since"),
         (json!({ "since": "yesterday" }), "/since"),
-        (json!({ "since": Timestamp::now() + SignedDuration::from_hours(1) }), "/since"),
-        (json!({ "since": "2026-03-02T00:00:00Z", "until": "2026-03-02T00:00:00Z" }), "/until"),
-        (json!({ "since": "2026-03-02T00:00:00Z", "until": null }), "/until"),
-        (json!({ "since": "2026-03-02T00:00:00Z", "outcome": "lost" }), "/outcome"),
-        (json!({ "since": "2026-03-02T00:00:00Z", "dry_run": "yes" }), "/dry_run"),
-        (json!({ "since": "2026-03-02T00:00:00Z", "limit": 1 }), "/limit"),
+        (
+            json!({ "since": Timestamp::now() + SignedDuration::from_hours(1) }),
+            "/since",
+        ),
+        (
+            json!({ "since": "2026-03-02T00:00:00Z", "until": "2026-03-02T00:00:00Z" }),
+            "/until",
+        ),
+        (
+            json!({ "since": "2026-03-02T00:00:00Z", "until": null }),
+            "/until",
+        ),
+        (
+            json!({ "since": "2026-03-02T00:00:00Z", "outcome": "lost" }),
+            "/outcome",
+        ),
+        (
+            json!({ "since": "2026-03-02T00:00:00Z", "dry_run": "yes" }),
+            "/dry_run",
+        ),
+        (
+            json!({ "since": "2026-03-02T00:00:00Z", "limit": 1 }),
+            "/limit",
+        ),
         (
             json!({ "since": "9000-01-01T00:00:00Z", "outcome": "lost", "dry_run": 1, "limit": 1 }),
             "/outcome /dry_run /since /limit",
         ),
     ] {
-        let problem = it.api.post(&format!("/webhooks/{}/recover", it.id), body.clone()).await.expect(422).json();
+        let problem = it
+            .api
+            .post(&format!("/webhooks/{}/recover", it.id), body.clone())
+            .await
+            .expect(422)
+            .json();
         let errors = problem["errors"].as_array().unwrap();
-        let found: Vec<&str> = errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect();
+        let found: Vec<&str> = errors
+            .iter()
+            .map(|error| error["pointer"].as_str().unwrap())
+            .collect();
         assert_eq!(found.join(" "), pointers, "{body}: {problem}");
     }
 }
@@ -297,13 +483,22 @@ async fn users_take_turns_however_many_jobs_each_has() {
     let (busy, other) = (service.api("1").await, service.api("2").await);
     let body = json!({ "since": hours_ago(4).to_string() });
     for _ in 0..5 {
-        let (webhook, _) = busy.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+        let (webhook, _) = busy
+            .create_webhook("https://receiver.example/in", &["delivery.failed"])
+            .await;
         for _ in 0..10 {
-            busy.post(&format!("/webhooks/{webhook}/recover"), body.clone()).await.expect(202);
+            busy.post(&format!("/webhooks/{webhook}/recover"), body.clone())
+                .await
+                .expect(202);
         }
     }
-    let (own, _) = other.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
-    other.post(&format!("/webhooks/{own}/recover"), body).await.expect(202);
+    let (own, _) = other
+        .create_webhook("https://receiver.example/in", &["delivery.failed"])
+        .await;
+    other
+        .post(&format!("/webhooks/{own}/recover"), body)
+        .await
+        .expect(202);
     let own: Uuid = own.parse().unwrap();
     let mut turns = Turns::default();
     let mut ended = 0;

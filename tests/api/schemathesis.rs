@@ -11,11 +11,13 @@ fn text(value: &Value) -> &str {
 #[tokio::test]
 #[ignore = "needs Schemathesis: `make schemathesis`"]
 async fn schemathesis_finds_no_errors() {
-    let program = std::env::var("SCHEMATHESIS").expect("SCHEMATHESIS names the program: run `make schemathesis`");
+    let program = std::env::var("SCHEMATHESIS")
+        .expect("SCHEMATHESIS names the program: run `make schemathesis`");
     let arguments = std::env::var("SCHEMATHESIS_ARGUMENTS").unwrap_or_default();
     let mut app = TestApp::prepare().await;
     // Without limits on requests and webhooks, which are not tested here.
-    app.set("limits.requests_per_second", "0").set("limits.webhooks_per_user", "1000000");
+    app.set("limits.requests_per_second", "0")
+        .set("limits.webhooks_per_user", "1000000");
     app.set("delivery.timeout", "1s");
     app.setup().await;
     app.run().await;
@@ -24,11 +26,20 @@ async fn schemathesis_finds_no_errors() {
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/hooks"), &["payment.statement_ready"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/hooks"), &["payment.statement_ready"])
+        .await;
     platform.payment(user, "ready").await;
-    let log = api.wait_for_logs(&webhook, "the delivery", |logs| logs.len() == 1).await.remove(0);
+    let log = api
+        .wait_for_logs(&webhook, "the delivery", |logs| logs.len() == 1)
+        .await
+        .remove(0);
     let recovery = json!({ "since": "2026-01-01T00:00:00Z", "outcome": "delivered" });
-    let job = api.post(&format!("/webhooks/{webhook}/recover"), recovery).await.expect(202).json();
+    let job = api
+        .post(&format!("/webhooks/{webhook}/recover"), recovery)
+        .await
+        .expect(202)
+        .json();
     let ids = [
         ("WEBHOOK", webhook.as_str()),
         ("EVENT", text(&log["event_id"])),
@@ -38,10 +49,23 @@ async fn schemathesis_finds_no_errors() {
     let directory = tempfile::tempdir().expect("a directory");
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/schemathesis.toml");
     let status = Command::new(program)
-        .args(["--config-file", config, "run", &format!("{}/openapi.json", api.url)])
-        .args(["--checks", "all", "--header", &format!("Authorization: Bearer {}", api.token)])
+        .args([
+            "--config-file",
+            config,
+            "run",
+            &format!("{}/openapi.json", api.url),
+        ])
+        .args([
+            "--checks",
+            "all",
+            "--header",
+            &format!("Authorization: Bearer {}", api.token),
+        ])
         .args(arguments.split_whitespace())
-        .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/scripts"))
+        .env(
+            "PYTHONPATH",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/scripts"),
+        )
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .envs(ids)
         .current_dir(&directory)

@@ -9,22 +9,39 @@ use crate::fixture::Service;
 async fn another_user_s_webhook_is_not_found_by_any_operation() {
     let service = Service::start().await;
     let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
-    let (id, secret) = owner.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+    let (id, secret) = owner
+        .create_webhook("https://receiver.example/in", &["delivery.failed"])
+        .await;
     let log = Uuid::now_v7();
     let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                   values ($1, $2, $1, $1, 'delivery.failed', 1, 1, now(), 'delivered')";
-    service.sql.execute(insert, &[&log, &id.parse::<Uuid>().unwrap()]).await.unwrap();
+    service
+        .sql
+        .execute(insert, &[&log, &id.parse::<Uuid>().unwrap()])
+        .await
+        .unwrap();
     let job = Uuid::now_v7();
-    let insert = "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, finished_at)
+    let insert =
+        "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, finished_at)
                   values ($1, $2, now(), now(), '{}', false, now())";
-    service.sql.execute(insert, &[&job, &id.parse::<Uuid>().unwrap()]).await.unwrap();
+    service
+        .sql
+        .execute(insert, &[&job, &id.parse::<Uuid>().unwrap()])
+        .await
+        .unwrap();
     let before = owner.webhook(&id).await;
     let path = format!("/webhooks/{id}");
-    let (mine, _) = stranger.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+    let (mine, _) = stranger
+        .create_webhook("https://receiver.example/in", &["delivery.failed"])
+        .await;
     let attempts = [
         ("GET", path.clone(), None),
         ("PATCH", path.clone(), Some(json!({ "active": false }))),
-        ("PATCH", path.clone(), Some(json!({ "url": "not even a URL" }))),
+        (
+            "PATCH",
+            path.clone(),
+            Some(json!({ "url": "not even a URL" })),
+        ),
         ("DELETE", path.clone(), None),
         ("POST", format!("{path}/regenerate-secret"), None),
         ("POST", format!("{path}/test"), None),
@@ -32,11 +49,31 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         ("GET", format!("{path}/logs/{log}"), None),
         ("GET", format!("/webhooks/{mine}/logs/{log}"), None),
         ("POST", format!("{path}/logs/{log}/redeliver"), None),
-        ("POST", format!("/webhooks/{mine}/logs/{log}/redeliver"), None),
-        ("POST", format!("{path}/recover"), Some(json!({ "since": "2026-03-01T00:00:00Z" }))),
-        ("POST", format!("{path}/recover"), Some(json!({ "since": "yesterday" }))),
-        ("POST", format!("{path}/replay"), Some(json!({ "since": "2026-03-01T00:00:00Z" }))),
-        ("POST", format!("{path}/replay"), Some(json!({ "since": "yesterday" }))),
+        (
+            "POST",
+            format!("/webhooks/{mine}/logs/{log}/redeliver"),
+            None,
+        ),
+        (
+            "POST",
+            format!("{path}/recover"),
+            Some(json!({ "since": "2026-03-01T00:00:00Z" })),
+        ),
+        (
+            "POST",
+            format!("{path}/recover"),
+            Some(json!({ "since": "yesterday" })),
+        ),
+        (
+            "POST",
+            format!("{path}/replay"),
+            Some(json!({ "since": "2026-03-01T00:00:00Z" })),
+        ),
+        (
+            "POST",
+            format!("{path}/replay"),
+            Some(json!({ "since": "yesterday" })),
+        ),
         ("GET", format!("{path}/jobs"), None),
         ("GET", format!("{path}/jobs/{job}"), None),
         ("GET", format!("/webhooks/{mine}/jobs/{job}"), None),
@@ -45,21 +82,51 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         ("GET", format!("{path}/stats"), None),
     ];
     for (method, path, body) in attempts {
-        let answer = stranger.send(method, &path, &[], body.as_ref()).await.expect(404);
+        let answer = stranger
+            .send(method, &path, &[], body.as_ref())
+            .await
+            .expect(404);
         assert_eq!(answer.json()["type"], "/problems/not-found");
         let none = [&id, &log.to_string(), &job.to_string()]
             .into_iter()
-            .fold(path, |path, own| path.replace(own.as_str(), &Uuid::nil().to_string()));
+            .fold(path, |path, own| {
+                path.replace(own.as_str(), &Uuid::nil().to_string())
+            });
         let nowhere = stranger.send(method, &none, &[], body.as_ref()).await;
-        assert_eq!(answer.body, nowhere.body, "the response is the same as for a webhook that does not exist");
+        assert_eq!(
+            answer.body, nowhere.body,
+            "the response is the same as for a webhook that does not exist"
+        );
     }
-    let ids: Vec<_> = stranger.webhooks().await.iter().map(|webhook| webhook["id"].clone()).collect();
+    let ids: Vec<_> = stranger
+        .webhooks()
+        .await
+        .iter()
+        .map(|webhook| webhook["id"].clone())
+        .collect();
     assert_eq!(ids, [json!(mine)]);
-    let started = "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery
+    let started =
+        "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery
                        where finished_at is null)";
-    assert_eq!(service.sql.query_one(started, &[]).await.unwrap().get::<_, i64>(0), 0, "nothing was started");
+    assert_eq!(
+        service
+            .sql
+            .query_one(started, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0,
+        "nothing was started"
+    );
     assert_eq!(owner.webhook(&id).await, before);
     assert_eq!(service.stored_secret(&id).await, secret);
     owner.get(&format!("{path}/logs/{log}")).await.expect(200);
-    assert_eq!(owner.get(&format!("{path}/jobs/{job}")).await.expect(200).json()["state"], "finished");
+    assert_eq!(
+        owner
+            .get(&format!("{path}/jobs/{job}"))
+            .await
+            .expect(200)
+            .json()["state"],
+        "finished"
+    );
 }

@@ -10,25 +10,55 @@ const URL: &str = "https://receiver.example/in";
 async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
     let service = Service::start().await;
     let api = service.api("1").await;
-    let (id, _) = api.create_webhook(URL, &["delivery.failed", "payment.statement_ready"]).await;
+    let (id, _) = api
+        .create_webhook(URL, &["delivery.failed", "payment.statement_ready"])
+        .await;
     let path = format!("/webhooks/{id}/test");
     let first = api.send("POST", &path, &[], None).await.expect(200).json();
     assert_eq!(
-        (&first["delivered"], &first["response_status"], &first["duration_ms"]),
+        (
+            &first["delivered"],
+            &first["response_status"],
+            &first["duration_ms"]
+        ),
         (&json!(false), &json!(500), &json!(31))
     );
-    assert_eq!(first["error"], json!({ "kind": "http_status", "message": "it answered 500" }));
+    assert_eq!(
+        first["error"],
+        json!({ "kind": "http_status", "message": "it answered 500" })
+    );
     assert!(first["log_id"].is_string());
-    api.patch(&format!("/webhooks/{id}"), json!({ "active": false })).await.expect(200);
-    let other = api.post(&path, json!({ "event": "payment.statement_ready" })).await.expect(200).json();
-    assert_eq!((&other["delivered"], &other["error"]), (&json!(true), &Value::Null));
+    api.patch(&format!("/webhooks/{id}"), json!({ "active": false }))
+        .await
+        .expect(200);
+    let other = api
+        .post(&path, json!({ "event": "payment.statement_ready" }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&other["delivered"], &other["error"]),
+        (&json!(true), &Value::Null)
+    );
     let events = service
         .sql
-        .query("select kind, user_id, commit_lsn is null from walhook.event order by id", &[])
+        .query(
+            "select kind, user_id, commit_lsn is null from walhook.event order by id",
+            &[],
+        )
         .await
         .unwrap();
-    let events: Vec<(&str, &str, bool)> = events.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-    assert_eq!(events, [("delivery.failed", "1", true), ("payment.statement_ready", "1", true)]);
+    let events: Vec<(&str, &str, bool)> = events
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect();
+    assert_eq!(
+        events,
+        [
+            ("delivery.failed", "1", true),
+            ("payment.statement_ready", "1", true)
+        ]
+    );
 }
 
 #[tokio::test]
@@ -37,12 +67,29 @@ async fn a_test_that_cannot_be_sent_is_a_problem() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}/test");
-    for body in [json!({ "event": "nothing.known" }), json!({ "events": [] }), json!({ "event": null })] {
+    for body in [
+        json!({ "event": "nothing.known" }),
+        json!({ "events": [] }),
+        json!({ "event": null }),
+    ] {
         api.post(&path, body).await.expect(422);
     }
-    api.send("POST", &path, &[("content-type", "text/plain")], Some(&json!("x"))).await.expect(415);
-    let broken = api.post(&path, json!({ "event": "transcode.failed" })).await.expect(500);
-    assert!(!broken.body.contains("vault"), "internal texts are not shown: {broken:?}");
+    api.send(
+        "POST",
+        &path,
+        &[("content-type", "text/plain")],
+        Some(&json!("x")),
+    )
+    .await
+    .expect(415);
+    let broken = api
+        .post(&path, json!({ "event": "transcode.failed" }))
+        .await
+        .expect(500);
+    assert!(
+        !broken.body.contains("vault"),
+        "internal texts are not shown: {broken:?}"
+    );
 }
 
 #[tokio::test]
@@ -64,7 +111,14 @@ async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
     assert_eq!(rejected.json()["type"], "/problems/rate-limited");
     let wait: u64 = rejected.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
-    let stored = service.sql.query_one("select count(*) from walhook.event", &[]).await.unwrap();
+    let stored = service
+        .sql
+        .query_one("select count(*) from walhook.event", &[])
+        .await
+        .unwrap();
     assert_eq!(stored.get::<_, i64>(0), sent);
-    other.post(&format!("/webhooks/{others}/test"), json!({})).await.expect(200);
+    other
+        .post(&format!("/webhooks/{others}/test"), json!({}))
+        .await
+        .expect(200);
 }

@@ -43,17 +43,22 @@ fn address(api: &Api) -> String {
 }
 
 fn request(api: &Api, method: &str, path: &str, headers: &str) -> String {
-    format!("{method} /api/public{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{headers}\r\n", api.token)
+    format!(
+        "{method} /api/public{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{headers}\r\n",
+        api.token
+    )
 }
 
 #[tokio::test]
 async fn a_tenant_who_reads_no_responses_takes_little_memory_and_locks_nobody_out() {
     let mut app = start().await;
     let (hostile, other) = (app.api("1").await, app.api("2").await);
-    let metadata: serde_json::Map<String, Value> =
-        (0..20).map(|number| (format!("key{number}"), "\u{1F3B5}".repeat(500).into())).collect();
+    let metadata: serde_json::Map<String, Value> = (0..20)
+        .map(|number| (format!("key{number}"), "\u{1F3B5}".repeat(500).into()))
+        .collect();
     for _ in 0..10 {
-        let webhook = json!({ "name": "x", "url": URL, "events": ["delivery.failed"], "metadata": metadata });
+        let webhook =
+            json!({ "name": "x", "url": URL, "events": ["delivery.failed"], "metadata": metadata });
         hostile.post("/webhooks", webhook).await.expect(201);
     }
     let list = hostile.get("/webhooks").await.expect(200);
@@ -100,14 +105,28 @@ async fn bodies_that_do_not_arrive_delay_nobody() {
     let json = "Content-Type: application/json\r\nContent-Length: 60000\r\n";
     let authenticated = request(&hostile, "POST", "/webhooks", json) + "{";
     let mut clients = Vec::new();
-    for (text, bytes) in [(&anonymous, 0), (&anonymous, 100_000), (&authenticated, 0), (&authenticated, 50_000)] {
-        clients.extend(flood(CLIENTS, &address(&other), &format!("{text}{}", "x".repeat(bytes))).await);
+    for (text, bytes) in [
+        (&anonymous, 0),
+        (&anonymous, 100_000),
+        (&authenticated, 0),
+        (&authenticated, 50_000),
+    ] {
+        clients.extend(
+            flood(
+                CLIENTS,
+                &address(&other),
+                &format!("{text}{}", "x".repeat(bytes)),
+            )
+            .await,
+        );
         for _ in 0..20 {
             other.get("/webhooks").await.expect(200);
         }
         // A large one, which waits for those that have not arrived.
-        let large = json!({ "name": "x".repeat(30_000), "url": URL, "events": ["delivery.failed"] });
-        let rejected = async || (other.post("/webhooks", large.clone()).await.status == 422).then_some(());
+        let large =
+            json!({ "name": "x".repeat(30_000), "url": URL, "events": ["delivery.failed"] });
+        let rejected =
+            async || (other.post("/webhooks", large.clone()).await.status == 422).then_some(());
         eventually("a response to a large body", rejected).await;
     }
 
@@ -123,7 +142,11 @@ async fn a_client_that_does_not_read_a_stream_of_events_is_disconnected() {
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
-    let stream = send(&address(&api), &request(&api, "GET", "/events", "Accept: text/event-stream\r\n")).await;
+    let stream = send(
+        &address(&api),
+        &request(&api, "GET", "/events", "Accept: text/event-stream\r\n"),
+    )
+    .await;
     wait_for_streams(app.sidecar(), 1).await;
     let pay = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
          select n, $1, repeat('x', 200), 1, 1, 'ready' from generate_series(1, 2000) as n";

@@ -10,7 +10,12 @@ use crate::support::Api;
 const URL: &str = "https://receiver.example/in";
 
 fn keys(value: &Value) -> Vec<&str> {
-    value.as_object().unwrap().keys().map(String::as_str).collect()
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
 }
 
 const WEBHOOK_KEYS: [&str; 21] = [
@@ -45,8 +50,7 @@ fn new_webhook(name: &str) -> Value {
 async fn a_webhook_is_created_with_a_secret_and_read_without() {
     let service = Service::start().await;
     let api = service.api("1").await;
-    let body =
-        json!({ "name": "Ops", "url": URL, "events": ["transcode.failed", "delivery.failed", "transcode.failed"] });
+    let body = json!({ "name": "Ops", "url": URL, "events": ["transcode.failed", "delivery.failed", "transcode.failed"] });
     let answer = api.post("/webhooks", body).await.expect(201);
     let created = answer.json();
     assert_eq!(keys(&created), [&WEBHOOK_KEYS[..], &["secret"]].concat());
@@ -55,15 +59,29 @@ async fn a_webhook_is_created_with_a_secret_and_read_without() {
         json!(["delivery.failed", "transcode.failed"]),
         "without duplicates, in the catalogue's order"
     );
-    assert_eq!((&created["name"], &created["url"], &created["active"]), (&json!("Ops"), &json!(URL), &json!(true)));
+    assert_eq!(
+        (&created["name"], &created["url"], &created["active"]),
+        (&json!("Ops"), &json!(URL), &json!(true))
+    );
     assert!(created["created_at"].as_str().unwrap().ends_with("+00:00"));
     let id = created["id"].as_str().unwrap();
-    assert_eq!(answer.header("location").unwrap(), format!("/api/public/webhooks/{id}"));
+    assert_eq!(
+        answer.header("location").unwrap(),
+        format!("/api/public/webhooks/{id}")
+    );
     let secret = created["secret"].as_str().unwrap();
     assert_eq!(secret.strip_prefix("whsec_").unwrap().len(), 44);
     assert_eq!(service.stored_secret(id).await, secret);
-    let sealed: Vec<u8> = service.sql.query_one("select secret from walhook.webhook", &[]).await.unwrap().get(0);
-    assert!(!sealed.windows(6).any(|window| window == b"whsec_"), "encrypted at rest");
+    let sealed: Vec<u8> = service
+        .sql
+        .query_one("select secret from walhook.webhook", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert!(
+        !sealed.windows(6).any(|window| window == b"whsec_"),
+        "encrypted at rest"
+    );
 
     let read = api.get(&format!("/webhooks/{id}")).await.expect(200);
     assert_eq!(read.header("etag"), answer.header("etag"));
@@ -76,7 +94,10 @@ async fn a_webhook_can_be_created_inactive() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let body = json!({ "name": "x", "url": URL, "events": ["delivery.failed"], "active": false });
-    assert_eq!(api.post("/webhooks", body).await.expect(201).json()["active"], false);
+    assert_eq!(
+        api.post("/webhooks", body).await.expect(201).json()["active"],
+        false
+    );
 }
 
 #[tokio::test]
@@ -84,11 +105,25 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, old) = api.create_webhook(URL, &["delivery.failed"]).await;
-    let answer = api.send("POST", &format!("/webhooks/{id}/regenerate-secret"), &[], None).await.expect(200);
+    let answer = api
+        .send(
+            "POST",
+            &format!("/webhooks/{id}/regenerate-secret"),
+            &[],
+            None,
+        )
+        .await
+        .expect(200);
     let new = answer.json();
-    assert_eq!(keys(&new), ["id", "secret", "public_key", "previous_secret_expires_at"]);
+    assert_eq!(
+        keys(&new),
+        ["id", "secret", "public_key", "previous_secret_expires_at"]
+    );
     assert_ne!(new["secret"], old);
-    assert_eq!(service.stored_secret(&id).await, new["secret"].as_str().unwrap());
+    assert_eq!(
+        service.stored_secret(&id).await,
+        new["secret"].as_str().unwrap()
+    );
     let path = format!("/webhooks/{id}");
     let others = [
         api.get(&path).await,
@@ -102,7 +137,10 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
     for answer in others {
         assert!(answer.status < 300, "{answer:?}");
         let stored = new["secret"].as_str().unwrap();
-        assert!(!answer.body.contains(stored) && !answer.body.contains(&old), "{answer:?}");
+        assert!(
+            !answer.body.contains(stored) && !answer.body.contains(&old),
+            "{answer:?}"
+        );
     }
 }
 
@@ -117,7 +155,10 @@ async fn an_edit_changes_only_the_given_settings() {
     let edits = [
         ("name", json!("renamed")),
         ("url", json!("https://other.example/")),
-        ("events", json!(["delivery.completed", "payment.statement_ready"])),
+        (
+            "events",
+            json!(["delivery.completed", "payment.statement_ready"]),
+        ),
         ("active", json!(false)),
         ("description", json!("For the\nlabel office")),
         ("metadata", json!({ "team": "ops" })),
@@ -125,7 +166,11 @@ async fn an_edit_changes_only_the_given_settings() {
     ];
     let mut expected = before.clone();
     for (key, value) in edits {
-        let answer = api.patch(&path, json!({ key: value })).await.expect(200).json();
+        let answer = api
+            .patch(&path, json!({ key: value }))
+            .await
+            .expect(200)
+            .json();
         expected[key] = value;
         expected["updated_at"] = answer["updated_at"].clone();
         assert_eq!(answer, expected);
@@ -142,15 +187,35 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
     let path = format!("/webhooks/{id}");
     let counted = "update walhook.webhook set success_count = 5, failure_count = 7, consecutive_failures = 3, failing_since = now()";
     service.sql.batch_execute(counted).await.unwrap();
-    api.patch(&path, json!({ "active": false })).await.expect(200);
-    let toggled = api.patch(&path, json!({ "active": true })).await.expect(200).json();
-    assert_eq!((&toggled["failure_count"], &toggled["consecutive_failures"]), (&json!(7), &json!(3)));
+    api.patch(&path, json!({ "active": false }))
+        .await
+        .expect(200);
+    let toggled = api
+        .patch(&path, json!({ "active": true }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&toggled["failure_count"], &toggled["consecutive_failures"]),
+        (&json!(7), &json!(3))
+    );
 
     let disabled = "update walhook.webhook set active = false, disabled_at = now(), disabled_reason = 'http_status'";
     service.sql.batch_execute(disabled).await.unwrap();
-    let renamed = api.patch(&path, json!({ "name": "still off" })).await.expect(200).json();
-    assert_eq!((&renamed["disabled_reason"], &renamed["failure_count"]), (&json!("http_status"), &json!(7)));
-    let back = api.patch(&path, json!({ "active": true })).await.expect(200).json();
+    let renamed = api
+        .patch(&path, json!({ "name": "still off" }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&renamed["disabled_reason"], &renamed["failure_count"]),
+        (&json!("http_status"), &json!(7))
+    );
+    let back = api
+        .patch(&path, json!({ "active": true }))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(back["active"], true);
     for (key, value) in [
         ("failure_count", json!(0)),
@@ -161,7 +226,11 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
     ] {
         assert_eq!(back[key], value, "{key}");
     }
-    let row = service.sql.query_one("select failing_since is null from walhook.webhook", &[]).await.unwrap();
+    let row = service
+        .sql
+        .query_one("select failing_since is null from walhook.webhook", &[])
+        .await
+        .unwrap();
     assert!(row.get::<_, bool>(0));
 }
 
@@ -171,15 +240,23 @@ async fn add_pending(service: &Service, webhooks: &[&str]) {
     let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data) values ($1, '1', 'delivery.failed', now(), '{}')";
     service.sql.execute(insert, &[&event]).await.unwrap();
     for webhook in webhooks {
-        let insert =
-            "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at) values ($1, $2, $3, 4, now())";
+        let insert = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at) values ($1, $2, $3, 4, now())";
         let webhook: Uuid = webhook.parse().unwrap();
-        service.sql.execute(insert, &[&Uuid::now_v7(), &webhook, &event]).await.unwrap();
+        service
+            .sql
+            .execute(insert, &[&Uuid::now_v7(), &webhook, &event])
+            .await
+            .unwrap();
     }
 }
 
 async fn pending(service: &Service) -> i64 {
-    service.sql.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0)
+    service
+        .sql
+        .query_one("select count(*) from walhook.delivery", &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 #[tokio::test]
@@ -190,9 +267,16 @@ async fn deactivation_cancels_pending_deliveries_and_logs_it() {
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     add_pending(&service, &[&id, &other]).await;
     add_pending(&service, &[&id]).await;
-    api.patch(&format!("/webhooks/{id}"), json!({ "name": "an edit cancels nothing" })).await.expect(200);
+    api.patch(
+        &format!("/webhooks/{id}"),
+        json!({ "name": "an edit cancels nothing" }),
+    )
+    .await
+    .expect(200);
     assert_eq!(pending(&service).await, 3);
-    api.patch(&format!("/webhooks/{id}"), json!({ "active": false })).await.expect(200);
+    api.patch(&format!("/webhooks/{id}"), json!({ "active": false }))
+        .await
+        .expect(200);
     assert_eq!(pending(&service).await, 1, "the other webhook's stays");
     assert!(api.logs(&other).await.is_empty());
     let logs = api.logs(&id).await;
@@ -200,10 +284,14 @@ async fn deactivation_cancels_pending_deliveries_and_logs_it() {
     for entry in logs {
         assert_eq!(entry["outcome"], "cancelled");
         assert_eq!(entry["error"]["kind"], "webhook_inactive");
-        assert_eq!((&entry["attempt"], &entry["duration_ms"]), (&json!(4), &Value::Null));
+        assert_eq!(
+            (&entry["attempt"], &entry["duration_ms"]),
+            (&json!(4), &Value::Null)
+        );
         let entry: Uuid = entry["id"].as_str().unwrap().parse().unwrap();
         assert_eq!(entry.get_version_num(), 7);
-        let age = Uuid::now_v7().get_timestamp().unwrap().to_unix().0 - entry.get_timestamp().unwrap().to_unix().0;
+        let age = Uuid::now_v7().get_timestamp().unwrap().to_unix().0
+            - entry.get_timestamp().unwrap().to_unix().0;
         assert!(age < 60, "the id contains the time");
     }
 }
@@ -217,7 +305,11 @@ async fn a_deleted_webhook_and_its_pending_deliveries_are_gone() {
     let answer = api.delete(&format!("/webhooks/{id}")).await.expect(204);
     assert!(answer.body.is_empty());
     assert_eq!(pending(&service).await, 0);
-    let logged = service.sql.query_one("select outcome from walhook.attempt", &[]).await.unwrap();
+    let logged = service
+        .sql
+        .query_one("select outcome from walhook.attempt", &[])
+        .await
+        .unwrap();
     assert_eq!(logged.get::<_, &str>(0), "cancelled");
     for path in [format!("/webhooks/{id}"), format!("/webhooks/{id}/logs")] {
         api.get(&path).await.expect(404);
@@ -242,23 +334,41 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
     let answers = join_all((0..20).map(|_| api.post("/webhooks", new_webhook("race"))));
     let release = async {
         service.wait_until_blocked(CONNECTIONS).await;
-        service.sql.batch_execute("select pg_advisory_unlock(1)").await.unwrap();
+        service
+            .sql
+            .batch_execute("select pg_advisory_unlock(1)")
+            .await
+            .unwrap();
     };
     let (answers, ()) = tokio::join!(answers, release);
     let created = answers.iter().filter(|answer| answer.status == 201).count();
     let rejected = answers.iter().filter(|answer| answer.status == 409).count();
     assert_eq!((created, rejected), (1, 19));
-    let rejection = answers.iter().find(|answer| answer.status == 409).unwrap().json();
+    let rejection = answers
+        .iter()
+        .find(|answer| answer.status == 409)
+        .unwrap()
+        .json();
     assert_eq!(rejection["type"], "/problems/webhook-limit-reached");
     assert_eq!(api.webhooks().await.len(), 10);
-    service.api("2").await.create_webhook(URL, &["delivery.failed"]).await;
+    service
+        .api("2")
+        .await
+        .create_webhook(URL, &["delivery.failed"])
+        .await;
 }
 
 async fn page(api: &Api, path: &str, cursor: Option<&str>) -> (Vec<Value>, Option<String>) {
-    let path = cursor.map_or_else(|| path.to_owned(), |cursor| format!("{path}&cursor={cursor}"));
+    let path = cursor.map_or_else(
+        || path.to_owned(),
+        |cursor| format!("{path}&cursor={cursor}"),
+    );
     let page = api.get(&path).await.expect(200).json();
     assert_eq!(keys(&page), ["data", "next_cursor"]);
-    (page["data"].as_array().unwrap().clone(), page["next_cursor"].as_str().map(str::to_owned))
+    (
+        page["data"].as_array().unwrap().clone(),
+        page["next_cursor"].as_str().map(str::to_owned),
+    )
 }
 
 #[tokio::test]
@@ -273,7 +383,10 @@ async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
     loop {
         let (data, next) = page(&api, "/webhooks?limit=3", cursor.as_deref()).await;
         assert!(!data.is_empty() && data.len() <= 3);
-        seen.extend(data.iter().map(|webhook| webhook["id"].as_str().unwrap().to_owned()));
+        seen.extend(
+            data.iter()
+                .map(|webhook| webhook["id"].as_str().unwrap().to_owned()),
+        );
         if created.len() < 12 {
             created.push(api.create_webhook(URL, &["delivery.failed"]).await.0);
         }
@@ -283,7 +396,10 @@ async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
         }
     }
     assert_eq!(seen[..], created[..seen.len()]);
-    assert!(seen.len() >= 9, "webhooks that were added meanwhile are listed too");
+    assert!(
+        seen.len() >= 9,
+        "webhooks that were added meanwhile are listed too"
+    );
 }
 
 #[tokio::test]
@@ -295,20 +411,41 @@ async fn an_edit_of_another_version_is_rejected() {
     let first = api.get(&path).await.header("etag").unwrap().to_owned();
     let counted = "update walhook.webhook set success_count = 9, last_triggered_at = now(), updated_at = now()";
     service.sql.batch_execute(counted).await.unwrap();
-    assert_eq!(api.get(&path).await.header("etag"), Some(&*first), "a busy webhook can be edited");
+    assert_eq!(
+        api.get(&path).await.header("etag"),
+        Some(&*first),
+        "a busy webhook can be edited"
+    );
 
     let edit = |tag: String, name: &'static str| {
         let (api, path) = (&api, &path);
-        async move { api.send("PATCH", path, &[("if-match", &tag)], Some(&json!({ "name": name }))).await }
+        async move {
+            api.send(
+                "PATCH",
+                path,
+                &[("if-match", &tag)],
+                Some(&json!({ "name": name })),
+            )
+            .await
+        }
     };
-    let second = edit(first.clone(), "one").await.expect(200).header("etag").unwrap().to_owned();
+    let second = edit(first.clone(), "one")
+        .await
+        .expect(200)
+        .header("etag")
+        .unwrap()
+        .to_owned();
     assert_ne!(first, second);
     let rejected = edit(first.clone(), "two").await.expect(412);
     assert_eq!(rejected.json()["type"], "/problems/precondition-failed");
     edit(format!("W/{second}"), "two").await.expect(412);
-    api.send("DELETE", &path, &[("if-match", &first)], None).await.expect(412);
+    api.send("DELETE", &path, &[("if-match", &first)], None)
+        .await
+        .expect(412);
     assert_eq!(api.webhook(&id).await["name"], "one");
-    edit(format!("{first}, {second}"), "three").await.expect(200);
+    edit(format!("{first}, {second}"), "three")
+        .await
+        .expect(200);
     edit("*".into(), "four").await.expect(200);
 }
 
@@ -320,14 +457,24 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
     let path = format!("/webhooks/{id}");
     let tag = api.get(&path).await.header("etag").unwrap().to_owned();
     // A lock blocks the edits after they have read the version, until all have reached it.
-    service.sql.batch_execute("begin; select from walhook.webhook for update").await.unwrap();
-    let edits =
-        (0..CONNECTIONS).map(|n| {
-            let (api, path, tag) = (&api, &path, &tag);
-            async move {
-                api.send("PATCH", path, &[("if-match", tag)], Some(&json!({ "name": format!("{n}") }))).await.status
-            }
-        });
+    service
+        .sql
+        .batch_execute("begin; select from walhook.webhook for update")
+        .await
+        .unwrap();
+    let edits = (0..CONNECTIONS).map(|n| {
+        let (api, path, tag) = (&api, &path, &tag);
+        async move {
+            api.send(
+                "PATCH",
+                path,
+                &[("if-match", tag)],
+                Some(&json!({ "name": format!("{n}") })),
+            )
+            .await
+            .status
+        }
+    });
     let release = async {
         service.wait_until_blocked(CONNECTIONS).await;
         service.sql.batch_execute("commit").await.unwrap();

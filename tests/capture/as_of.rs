@@ -6,7 +6,9 @@ const MODES: [&str; 2] = ["wal", "trigger"];
 
 async fn prepared(mode: &str) -> TestApp {
     let mut app = TestApp::prepare().await;
-    app.set("source.capture", mode).set("source.poll_interval", "20ms").set("source.heartbeat", "300ms");
+    app.set("source.capture", mode)
+        .set("source.poll_interval", "20ms")
+        .set("source.heartbeat", "300ms");
     app
 }
 
@@ -15,13 +17,23 @@ async fn scheduled(platform: &Platform, user: i64) -> (i64, i64) {
     let label = platform.label(user).await;
     let release = platform.release(label).await;
     let outlet = platform.outlet("O").await;
-    (label, platform.distribution(release, outlet, "scheduled").await)
+    (
+        label,
+        platform.distribution(release, outlet, "scheduled").await,
+    )
 }
 
 /// Returns the owners of the events of one type, in commit order.
 async fn owners(app: &TestApp, event: &str) -> Vec<String> {
     let owners = "select user_id from walhook.event where kind = $1 order by sequence";
-    app.store().await.query(owners, &[&event]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    app.store()
+        .await
+        .query(owners, &[&event])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,19 +45,35 @@ async fn an_event_that_is_read_late_belongs_to_the_owner_as_of_its_change() {
         let (label, entry) = scheduled(&platform, former).await;
         app.setup().await;
         platform.set_distribution_status(entry, "complete").await;
-        platform.execute("update label set user_id = $2 where id = $1", &[&label, &owner]).await;
+        platform
+            .execute(
+                "update label set user_id = $2 where id = $1",
+                &[&label, &owner],
+            )
+            .await;
         let transfer = format!(
             "update distro_queue set status = 'error' where id = {entry};
              update label set user_id = {former} where id = {label};
              update distro_queue set status = 'complete' where id = {entry}"
         );
         platform.transaction(&transfer).await;
-        platform.execute("delete from distro_queue where id = $1", &[&entry]).await;
-        platform.execute("update label set user_id = $2 where id = $1", &[&label, &owner]).await;
+        platform
+            .execute("delete from distro_queue where id = $1", &[&entry])
+            .await;
+        platform
+            .execute(
+                "update label set user_id = $2 where id = $1",
+                &[&label, &owner],
+            )
+            .await;
         app.run().await;
         app.wait_for_events(6).await;
         let expected = [former, owner, former].map(|id| id.to_string());
-        assert_eq!(owners(&app, "distribution.outlet.status_changed").await, expected, "{mode}");
+        assert_eq!(
+            owners(&app, "distribution.outlet.status_changed").await,
+            expected,
+            "{mode}"
+        );
     }
 }
 
@@ -69,8 +97,13 @@ async fn an_id_in_another_form_is_another_row() {
         );
         platform.transaction(&rows).await;
         app.wait_for_events(1).await;
-        app.wait_for_count("select count(*) from walhook.unrouted_event", 1).await;
-        assert_eq!(owners(&app, "release.review.status_changed").await, [user.to_string()], "{mode}");
+        app.wait_for_count("select count(*) from walhook.unrouted_event", 1)
+            .await;
+        assert_eq!(
+            owners(&app, "release.review.status_changed").await,
+            [user.to_string()],
+            "{mode}"
+        );
     }
 }
 
@@ -82,7 +115,12 @@ async fn an_add_on_counts_until_its_last_row_is_deleted() {
         let keyless = "alter table user_addon drop constraint user_addon_pkey";
         platform.execute(keyless, &[]).await;
         let user = platform.user(&["stream_radar"]).await;
-        platform.execute("insert into user_addon values ($1, 'stream_radar')", &[&user]).await;
+        platform
+            .execute(
+                "insert into user_addon values ($1, 'stream_radar')",
+                &[&user],
+            )
+            .await;
         let label = platform.label(user).await;
         let release = platform.release(label).await;
         app.setup().await;
@@ -98,7 +136,11 @@ async fn an_add_on_counts_until_its_last_row_is_deleted() {
         }
         platform.payment(user, "ready").await;
         app.wait_for_events(3).await;
-        assert_eq!(owners(&app, "stream_radar.flag_created").await.len(), 2, "{mode}");
+        assert_eq!(
+            owners(&app, "stream_radar.flag_created").await.len(),
+            2,
+            "{mode}"
+        );
     }
 }
 
@@ -107,21 +149,30 @@ async fn an_add_on_counts_until_its_last_row_is_deleted() {
 async fn a_changed_mapping_of_looked_up_rows_takes_effect_at_once() {
     let mut app = prepared("wal").await;
     let platform = app.platform().await;
-    platform.transaction("alter table outlet add column display text default 'Shown'").await;
+    platform
+        .transaction("alter table outlet add column display text default 'Shown'")
+        .await;
     let user = platform.user(&[]).await;
     let (_, entry) = scheduled(&platform, user).await;
     app.setup().await;
     app.run().await;
-    let name = "select data::jsonb->>'outlet_name' from walhook.event order by sequence desc limit 1";
+    let name =
+        "select data::jsonb->>'outlet_name' from walhook.event order by sequence desc limit 1";
     let store = app.store().await;
     platform.set_distribution_status(entry, "batched").await;
     app.wait_for_events(1).await;
-    assert_eq!(store.query_one(name, &[]).await.unwrap().get::<_, &str>(0), "O");
+    assert_eq!(
+        store.query_one(name, &[]).await.unwrap().get::<_, &str>(0),
+        "O"
+    );
     app.set_environment("WALHOOK_SOURCE__TABLES__OUTLET__COLUMNS__NAME", "display");
     app.restart().await;
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(2).await;
-    assert_eq!(store.query_one(name, &[]).await.unwrap().get::<_, &str>(0), "Shown");
+    assert_eq!(
+        store.query_one(name, &[]).await.unwrap().get::<_, &str>(0),
+        "Shown"
+    );
     assert!(app.stop().await.success());
     app.walhook_ok(&["repair", "--force"]).await;
     let copied = "select state from walhook.lookup_row where relation = 8";
@@ -145,18 +196,28 @@ async fn files_that_were_written_before_capture_began_are_those_of_the_change() 
         );
         platform.transaction(&before).await;
         app.setup().await;
-        platform.transaction("delete from transcoder_queue_file where id = 1").await;
-        platform.transaction("update transcoder_queue_file set transcoder_queue_id = 2 where id = 2").await;
-        platform.transaction("update transcoder_queue set status = 'complete'").await;
+        platform
+            .transaction("delete from transcoder_queue_file where id = 1")
+            .await;
+        platform
+            .transaction("update transcoder_queue_file set transcoder_queue_id = 2 where id = 2")
+            .await;
+        platform
+            .transaction("update transcoder_queue set status = 'complete'")
+            .await;
         platform.transaction("truncate transcoder_queue_file").await;
         app.run().await;
         app.wait_for_events(2).await;
         let files = "select data::jsonb->'files' from walhook.event order by data::jsonb->>'transcoder_queue_id'";
         let found = app.store().await.query(files, &[]).await.unwrap();
-        let types = found.iter().map(|row| row.get::<_, serde_json::Value>(0)[0]["asset_type_id"].clone());
+        let types = found
+            .iter()
+            .map(|row| row.get::<_, serde_json::Value>(0)[0]["asset_type_id"].clone());
         assert_eq!(types.collect::<Vec<_>>(), [3, 2], "{mode}");
         assert!(
-            found.iter().all(|row| row.get::<_, serde_json::Value>(0).as_array().map(Vec::len) == Some(1)),
+            found
+                .iter()
+                .all(|row| row.get::<_, serde_json::Value>(0).as_array().map(Vec::len) == Some(1)),
             "{mode}"
         );
     }

@@ -26,7 +26,8 @@ const CATALOG: &str = "
 
 async fn dump(app: &TestApp) -> Vec<String> {
     let client = app.source().await;
-    let statement = format!("select what || ' ' || row::text from ({CATALOG}) all_of(what, row) order by 1");
+    let statement =
+        format!("select what || ' ' || row::text from ({CATALOG}) all_of(what, row) order by 1");
     let rows = client.query(&statement, &[]);
     rows.await.unwrap().iter().map(|row| row.get(0)).collect()
 }
@@ -34,7 +35,10 @@ async fn dump(app: &TestApp) -> Vec<String> {
 fn assert_same(before: &[String], after: &[String]) {
     let lacks: Vec<&String> = before.iter().filter(|row| !after.contains(row)).collect();
     let more: Vec<&String> = after.iter().filter(|row| !before.contains(row)).collect();
-    assert!(lacks.is_empty() && more.is_empty(), "gone: {lacks:#?}\nleft behind: {more:#?}");
+    assert!(
+        lacks.is_empty() && more.is_empty(),
+        "gone: {lacks:#?}\nleft behind: {more:#?}"
+    );
 }
 
 #[tokio::test]
@@ -52,21 +56,38 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
     app.source().await.batch_execute(variety).await.unwrap();
     let before = dump(&app).await;
     assert!(before.len() > 200, "{}", before.len());
-    for modes in [&["full"][..], &["index"], &["full", "index"], &["index", "full"]] {
+    for modes in [
+        &["full"][..],
+        &["index"],
+        &["full", "index"],
+        &["index", "full"],
+    ] {
         for mode in modes {
             app.set("source.replica_identity", mode).setup().await;
             app.walhook_ok(&["check"]).await;
         }
         let during = dump(&app).await;
         assert_ne!(during, before);
-        assert_eq!(during.iter().any(|row| row.contains("walhook_identity_release")), modes.last() == Some(&"index"));
+        assert_eq!(
+            during
+                .iter()
+                .any(|row| row.contains("walhook_identity_release")),
+            modes.last() == Some(&"index")
+        );
         app.walhook_ok(&["teardown", "--yes", "--store"]).await;
         assert_same(&before, &dump(&app).await);
     }
     // Without the store's record, Walhook's index is still dropped, and the primary key becomes the replica identity.
     app.set("source.replica_identity", "index").setup().await;
-    app.store().await.batch_execute("drop schema walhook cascade").await.unwrap();
+    app.store()
+        .await
+        .batch_execute("drop schema walhook cascade")
+        .await
+        .unwrap();
     let output = app.walhook_ok(&["teardown", "--yes"]).await;
-    assert!(output.contains("replica identity of public.release: default"), "{output}");
+    assert!(
+        output.contains("replica identity of public.release: default"),
+        "{output}"
+    );
     assert!(!dump(&app).await.iter().any(|row| row.contains("walhook")));
 }

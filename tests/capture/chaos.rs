@@ -24,14 +24,24 @@ pub struct Scenario {
 impl Scenario {
     /// Runs setup and the sidecar, and creates the webhook.
     pub async fn start(mut app: TestApp) -> Scenario {
-        app.set("source.heartbeat", "200ms").set("delivery.timeout", "2s");
+        app.set("source.heartbeat", "200ms")
+            .set("delivery.timeout", "2s");
         app.setup().await;
         app.run().await;
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let receiver = Receiver::start().await;
-        app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
-        Scenario { app, platform, user, receiver: Arc::new(receiver), payments: HashSet::new() }
+        app.api(&user.to_string())
+            .await
+            .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
+            .await;
+        Scenario {
+            app,
+            platform,
+            user,
+            receiver: Arc::new(receiver),
+            payments: HashSet::new(),
+        }
     }
 
     /// Commits `count` payments that raise an event each.
@@ -45,19 +55,32 @@ impl Scenario {
     /// Waits until the event of every payment is delivered, and asserts that the store has each once.
     pub async fn assert_delivered(&self) {
         let paid = |requests: &[crate::support::Received]| -> HashSet<i64> {
-            requests.iter().filter_map(|request| request.data()["payment_request_id"].as_i64()).collect()
+            requests
+                .iter()
+                .filter_map(|request| request.data()["payment_request_id"].as_i64())
+                .collect()
         };
         let received = self.receiver.wait_for_deliveries(self.payments.len()).await;
         assert_eq!(paid(&received), self.payments);
         let deliveries: HashSet<&str> = received.iter().map(|request| request.delivery()).collect();
-        assert_eq!(deliveries.len(), self.payments.len(), "an event was delivered under two ids");
+        assert_eq!(
+            deliveries.len(),
+            self.payments.len(),
+            "an event was delivered under two ids"
+        );
         self.app.wait_for_events(self.payments.len()).await;
     }
 
     async fn wait_until_slot_is_inactive(&self) {
         let streams = "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
         eventually("the server to end the connection", async || {
-            self.platform.client.query_opt(streams, &[&self.app.name]).await.unwrap().is_none().then_some(())
+            self.platform
+                .client
+                .query_opt(streams, &[&self.app.name])
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
     }
@@ -71,9 +94,15 @@ pub const BUSY: [(&str, &str); 1] = [("wal_sender_timeout", "10s")];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_event_is_lost_or_repeated_over_bad_networks() {
-    let mut app = TestApp::prepare_alone(Options { settings: &IMPATIENT, ..Options::default() }).await;
+    let mut app = TestApp::prepare_alone(Options {
+        settings: &IMPATIENT,
+        ..Options::default()
+    })
+    .await;
     let proxy = Proxy::start(app.server.port()).await;
-    let url = app.source_url.replace(&app.server.port().to_string(), &proxy.port.to_string());
+    let url = app
+        .source_url
+        .replace(&app.server.port().to_string(), &proxy.port.to_string());
     app.set("source.url", &url);
     let mut scenario = Scenario::start(app).await;
     let pid = scenario.app.sidecar().pid();
@@ -110,7 +139,10 @@ async fn no_event_is_lost_or_repeated_over_bad_networks() {
          where slot_name = $1 and active_pid is not null";
     for _ in 0..3 {
         let (client, name): (&Client, &str) = (&scenario.platform.client, &scenario.app.name);
-        eventually("a walsender to end", async || client.query_opt(ended, &[&name]).await.unwrap()).await;
+        eventually("a walsender to end", async || {
+            client.query_opt(ended, &[&name]).await.unwrap()
+        })
+        .await;
         scenario.pay(5).await;
     }
     scenario.assert_delivered().await;
@@ -132,13 +164,24 @@ async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
     scenario.app.sidecar().signal(Signal::STOP);
     let bytes = 2 * (largest_buffer("tcp_rmem") + largest_buffer("tcp_wmem"));
     let large = format!("select pg_logical_emit_message(false, 'large', repeat('x', {bytes}))");
-    scenario.platform.client.batch_execute(&large).await.unwrap();
+    scenario
+        .platform
+        .client
+        .batch_execute(&large)
+        .await
+        .unwrap();
     // Flushes it too.
     scenario.pay(1).await;
     let blocked = "select from pg_stat_activity join pg_replication_slots on pid = active_pid
          where slot_name = $1 and wait_event = 'WalSenderWriteData'";
     eventually("the walsender to wait for the socket", async || {
-        scenario.platform.client.query_opt(blocked, &[&scenario.app.name]).await.unwrap().map(drop)
+        scenario
+            .platform
+            .client
+            .query_opt(blocked, &[&scenario.app.name])
+            .await
+            .unwrap()
+            .map(drop)
     })
     .await;
     scenario.app.sidecar().signal(Signal::CONT);
@@ -148,7 +191,11 @@ async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sidecar_that_was_stopped_for_longer_than_wal_sender_timeout_continues() {
-    let app = TestApp::prepare_alone(Options { settings: &IMPATIENT, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options {
+        settings: &IMPATIENT,
+        ..Options::default()
+    })
+    .await;
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.app.sidecar().signal(Signal::STOP);
@@ -163,7 +210,11 @@ async fn a_sidecar_that_was_stopped_for_longer_than_wal_sender_timeout_continues
 #[ignore = "takes more than a minute: `make soak`"]
 async fn a_sidecar_that_was_stopped_for_a_minute_continues() {
     let settings = [("wal_sender_timeout", "5s")];
-    let app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     let mut scenario = Scenario::start(app).await;
     scenario.app.sidecar().signal(Signal::STOP);
     scenario.pay(200).await;
@@ -175,33 +226,62 @@ async fn a_sidecar_that_was_stopped_for_a_minute_continues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     const ROWS: i64 = 20_000;
-    let app = TestApp::prepare_alone(Options { settings: &BUSY, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options {
+        settings: &BUSY,
+        ..Options::default()
+    })
+    .await;
     let scenario = Scenario::start(app).await;
     let walsender = "select pid, reply_time from pg_stat_replication where reply_time is not null";
     let client = &scenario.platform.client;
     let mut store = scenario.app.store().await;
     let lock = store.transaction().await.unwrap();
-    lock.batch_execute("lock table walhook.event in access exclusive mode").await.unwrap();
+    lock.batch_execute("lock table walhook.event in access exclusive mode")
+        .await
+        .unwrap();
     let (started_at, pid) = {
-        let row = eventually("feedback", async || client.query_opt(walsender, &[]).await.unwrap()).await;
+        let row = eventually("feedback", async || {
+            client.query_opt(walsender, &[]).await.unwrap()
+        })
+        .await;
         (row.get::<_, jiff::Timestamp>(1), row.get::<_, i32>(0))
     };
     let statement = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
         select n, $1, 'INV', 1, 1, 'ready' from generate_series(1000000, 1000000 + $2::bigint - 1) n";
-    client.execute(statement, &[&scenario.user, &ROWS]).await.unwrap();
+    client
+        .execute(statement, &[&scenario.user, &ROWS])
+        .await
+        .unwrap();
     eventually("feedback for longer than wal_sender_timeout", async || {
         let row = client.query_one(walsender, &[]).await.unwrap();
         assert_eq!(row.get::<_, i32>(0), pid, "the connection must not end");
-        (row.get::<_, jiff::Timestamp>(1).duration_since(started_at).as_secs_f64() > 15.0).then_some(())
+        (row.get::<_, jiff::Timestamp>(1)
+            .duration_since(started_at)
+            .as_secs_f64()
+            > 15.0)
+            .then_some(())
     })
     .await;
     lock.rollback().await.unwrap();
     eventually("all events in the store", async || {
-        let row = store.query_one("select count(*), count(distinct id) from walhook.event", &[]).await.unwrap();
+        let row = store
+            .query_one(
+                "select count(*), count(distinct id) from walhook.event",
+                &[],
+            )
+            .await
+            .unwrap();
         (row.get::<_, i64>(0) == ROWS && row.get::<_, i64>(1) == ROWS).then_some(())
     })
     .await;
-    assert_eq!(client.query_one(walsender, &[]).await.unwrap().get::<_, i32>(0), pid);
+    assert_eq!(
+        client
+            .query_one(walsender, &[])
+            .await
+            .unwrap()
+            .get::<_, i32>(0),
+        pid
+    );
 }
 
 /// A deadlock to avoid: the server shuts down only after the stream has received everything. The stream waits for the store, which is
@@ -216,8 +296,15 @@ async fn a_primary_that_is_also_the_store_can_shut_down_while_changes_wait() {
 async fn a_primary_that_is_one_of_several_hosts_can_shut_down_while_changes_wait() {
     let mut app = TestApp::prepare_alone(Options::default()).await;
     let port = format!(":{}/", app.server.port());
-    let hosts = format!("{}127.0.0.1:{}/", port.replace('/', ","), free_port().unwrap());
-    let (source, store) = (app.source_url.replace(&port, &hosts), app.store_url.replace(&port, &hosts));
+    let hosts = format!(
+        "{}127.0.0.1:{}/",
+        port.replace('/', ","),
+        free_port().unwrap()
+    );
+    let (source, store) = (
+        app.source_url.replace(&port, &hosts),
+        app.store_url.replace(&port, &hosts),
+    );
     app.set("source.url", &source).set("store.url", &store);
     shut_down_while_changes_wait(app).await;
 }
@@ -228,12 +315,19 @@ async fn shut_down_while_changes_wait(app: TestApp) {
     scenario.assert_delivered().await;
     let mut store = scenario.app.store().await;
     let lock = store.transaction().await.unwrap();
-    lock.batch_execute("lock table walhook.event in access exclusive mode").await.unwrap();
+    lock.batch_execute("lock table walhook.event in access exclusive mode")
+        .await
+        .unwrap();
     scenario.pay(20).await;
     let client = &scenario.platform.client;
     eventually("a statement to wait for the lock", async || {
         let waiting = "select exists (select from pg_locks where not granted)";
-        client.query_one(waiting, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+        client
+            .query_one(waiting, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+            .then_some(())
     })
     .await;
     // Fails if the server waits for the stream for longer than the time limit of the stop.
@@ -254,15 +348,28 @@ async fn a_standby_replica_takes_over_after_a_kill() {
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     named(&mut scenario.app, "standing_by");
-    let _others = [scenario.app.replica(&[]).await, scenario.app.replica(&[]).await];
+    let _others = [
+        scenario.app.replica(&[]).await,
+        scenario.app.replica(&[]).await,
+    ];
     let client = scenario.app.source().await;
     let name = scenario.app.name.clone();
     let reader = async || {
         let reader = "select application_name from pg_stat_replication join pg_replication_slots on active_pid = pid
              where slot_name = $1";
-        Some(client.query_opt(reader, &[&name]).await.unwrap()?.get::<_, String>(0))
+        Some(
+            client
+                .query_opt(reader, &[&name])
+                .await
+                .unwrap()?
+                .get::<_, String>(0),
+        )
     };
-    assert_eq!(reader().await.as_deref(), Some("first"), "the others are ready and stand by");
+    assert_eq!(
+        reader().await.as_deref(),
+        Some("first"),
+        "the others are ready and stand by"
+    );
     scenario.app.kill().await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
@@ -276,20 +383,35 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
     let app = TestApp::prepare_alone(Options::default()).await;
     let scenario = Scenario::start(app).await;
     scenario.app.server.create_database("busy").await.unwrap();
-    let busy = walhook::postgres::connect(&scenario.app.server.url("busy")).await.unwrap();
-    let current = async || busy.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get::<_, PgLsn>(0);
+    let busy = walhook::postgres::connect(&scenario.app.server.url("busy"))
+        .await
+        .unwrap();
+    let current = async || {
+        busy.query_one("select pg_current_wal_lsn()", &[])
+            .await
+            .unwrap()
+            .get::<_, PgLsn>(0)
+    };
     let start = current().await;
     for table in 0..8 {
-        let write = format!("create table t{table} as select n, repeat('x', 1000) from generate_series(1, 16000) n");
+        let write = format!(
+            "create table t{table} as select n, repeat('x', 1000) from generate_series(1, 16000) n"
+        );
         busy.batch_execute(&write).await.unwrap();
     }
     let written = current().await;
-    assert!(u64::from(written) - u64::from(start) > 128 << 20, "several segments");
+    assert!(
+        u64::from(written) - u64::from(start) > 128 << 20,
+        "several segments"
+    );
     busy.batch_execute("checkpoint").await.unwrap();
     let statement = "select confirmed_flush_lsn, (pg_current_wal_lsn() - restart_lsn)::bigint
          from pg_replication_slots where slot_name = $1";
     let retained = eventually("the slot to follow", async || {
-        let row = busy.query_one(statement, &[&scenario.app.name]).await.unwrap();
+        let row = busy
+            .query_one(statement, &[&scenario.app.name])
+            .await
+            .unwrap();
         let retained: i64 = row.get(1);
         // The slot releases WAL only up to a record of the running transactions: a checkpoint writes one.
         busy.batch_execute("checkpoint").await.unwrap();
@@ -302,5 +424,15 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
         retained >> 10
     );
     let events = "select count(*) from walhook.event";
-    assert_eq!(scenario.app.store().await.query_one(events, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        scenario
+            .app
+            .store()
+            .await
+            .query_one(events, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 }

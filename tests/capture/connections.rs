@@ -37,14 +37,24 @@ impl Certificates {
         let key = KeyPair::generate().unwrap();
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.distinguished_name.push(DnType::CommonName, "a private authority");
+        authority
+            .distinguished_name
+            .push(DnType::CommonName, "a private authority");
         write("ca.pem", authority.self_signed(&key).unwrap().pem());
         let issuer = Issuer::new(authority, key);
-        for (file, name, common_name) in [("server", "localhost", "localhost"), ("client", "client", "certified")] {
+        for (file, name, common_name) in [
+            ("server", "localhost", "localhost"),
+            ("client", "client", "certified"),
+        ] {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-            params.distinguished_name.push(DnType::CommonName, common_name);
-            write(&format!("{file}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+            params
+                .distinguished_name
+                .push(DnType::CommonName, common_name);
+            write(
+                &format!("{file}.pem"),
+                params.signed_by(&key, &issuer).unwrap().pem(),
+            );
             write(&format!("{file}.key"), key.serialize_pem());
         }
         Certificates { directory }
@@ -90,7 +100,15 @@ async fn prepare(certificates: &Certificates) -> TestApp {
     for statement in statements {
         owner.batch_execute(&statement).await.unwrap();
     }
-    let is_on = async || owner.query_one("show ssl", &[]).await.unwrap().get::<_, &str>(0).eq("on").then_some(());
+    let is_on = async || {
+        owner
+            .query_one("show ssl", &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0)
+            .eq("on")
+            .then_some(())
+    };
     crate::support::eventually("TLS to be on", is_on).await;
     app
 }
@@ -99,7 +117,11 @@ async fn prepare(certificates: &Certificates) -> TestApp {
 async fn every_form_of_url_works_for_queries_and_for_replication() {
     let certificates = Certificates::make();
     let mut app = prepare(&certificates).await;
-    let (port, database, secret) = (app.server.port(), format!("{}_platform", app.name), encode(&password()));
+    let (port, database, secret) = (
+        app.server.port(),
+        format!("{}_platform", app.name),
+        encode(&password()),
+    );
     let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
     let client = format!(
         "sslcert={}&sslkey={}",
@@ -115,11 +137,17 @@ async fn every_form_of_url_works_for_queries_and_for_replication() {
         format!("postgresql://odd@127.0.0.1:{port}/{database}?password={secret}"),
         format!("postgres://odd:{secret}@{socket}:{port}/{database}"),
         format!("postgres:///{database}?host={socket}&port={port}&user=odd&password={secret}"),
-        format!("postgres://sealed:{secret}@localhost:{port}/{database}?sslmode=verify-full&{authority}"),
+        format!(
+            "postgres://sealed:{secret}@localhost:{port}/{database}?sslmode=verify-full&{authority}"
+        ),
         format!("postgres://sealed:{secret}@localhost:{port}/{database}?{authority}"),
-        format!("postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=verify-ca&{authority}"),
+        format!(
+            "postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=verify-ca&{authority}"
+        ),
         format!("postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=prefer"),
-        format!("postgres://certified@localhost:{port}/{database}?sslmode=verify-full&{authority}&{client}"),
+        format!(
+            "postgres://certified@localhost:{port}/{database}?sslmode=verify-full&{authority}&{client}"
+        ),
         format!(
             "postgres://odd:{secret}@127.0.0.1:1,127.0.0.1:{port}/{database}?target_session_attrs=read-write&connect_timeout=2"
         ),
@@ -140,16 +168,33 @@ async fn connection_errors_give_the_reason_and_never_contain_the_password() {
     let mut app = prepare(&certificates).await;
     let (port, database) = (app.server.port(), format!("{}_platform", app.name));
     let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
-    let at = |host: &str, rest: &str| format!("postgres://sealed:{SECRET}@{host}:{port}/{database}?{rest}");
+    let at = |host: &str, rest: &str| {
+        format!("postgres://sealed:{SECRET}@{host}:{port}/{database}?{rest}")
+    };
     let cases = [
         (at("localhost", "sslmode=verify-full"), "sslrootcert"),
-        (at("127.0.0.1", &format!("sslmode=verify-full&{authority}")), "by a name in the server's certificate"),
-        (at("localhost", &format!("sslmode=require&{authority}")), "password authentication failed"),
+        (
+            at("127.0.0.1", &format!("sslmode=verify-full&{authority}")),
+            "by a name in the server's certificate",
+        ),
+        (
+            at("localhost", &format!("sslmode=require&{authority}")),
+            "password authentication failed",
+        ),
         (at("localhost", "sslmode=disable"), "no encryption"),
-        (at("localhost", "sslmode=verify-full&sslrootcert=/nowhere.pem"), "sslrootcert: /nowhere.pem"),
-        (at("localhost", "sslmode=always"), "sslmode=always is not one of"),
+        (
+            at("localhost", "sslmode=verify-full&sslrootcert=/nowhere.pem"),
+            "sslrootcert: /nowhere.pem",
+        ),
+        (
+            at("localhost", "sslmode=always"),
+            "sslmode=always is not one of",
+        ),
         (at("localhost", "sslcert=/x.pem"), "sslkey"),
-        (format!("postgres://certified:{SECRET}@localhost:{port}/{database}?{authority}"), "certificate"),
+        (
+            format!("postgres://certified:{SECRET}@localhost:{port}/{database}?{authority}"),
+            "certificate",
+        ),
     ];
     for (url, reason) in cases {
         app.set("source.url", &url);
@@ -171,11 +216,24 @@ async fn statements_that_store_events_are_prepared() {
     let store = Store::open(&app.store_url, 1).unwrap();
     store.prepare_enqueue().await.unwrap();
     let connection = store.connection().await.unwrap();
-    let prepared = connection.query("select statement from pg_prepared_statements", &[]).await.unwrap();
+    let prepared = connection
+        .query("select statement from pg_prepared_statements", &[])
+        .await
+        .unwrap();
     let prepared: Vec<String> = prepared.iter().map(|row| row.get(0)).collect();
-    for table in ["checkpoint", "event", "delivery", "missed_event", "last_seen", "lookup_row"] {
+    for table in [
+        "checkpoint",
+        "event",
+        "delivery",
+        "missed_event",
+        "last_seen",
+        "lookup_row",
+    ] {
         let named = format!("walhook.{table}");
-        assert!(prepared.iter().any(|statement| statement.contains(&named)), "{table}: {prepared:?}");
+        assert!(
+            prepared.iter().any(|statement| statement.contains(&named)),
+            "{table}: {prepared:?}"
+        );
     }
 }
 
@@ -185,9 +243,16 @@ async fn hosts_that_do_not_answer_keep_no_connection_from_the_next_host() {
     let (unreachable, _held) = full_listener(([127, 0, 0, 1], 0).into()).await;
     // The kernel accepts connections to it, and nothing answers: as at a frozen server.
     let frozen = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let ports = [unreachable.local_addr().unwrap().port(), frozen.local_addr().unwrap().port(), app.server.port()];
+    let ports = [
+        unreachable.local_addr().unwrap().port(),
+        frozen.local_addr().unwrap().port(),
+        app.server.port(),
+    ];
     let hosts = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
-    let url = format!("postgres://postgres@{hosts}/{}_store?target_session_attrs=read-write", app.name);
+    let url = format!(
+        "postgres://postgres@{hosts}/{}_store?target_session_attrs=read-write",
+        app.name
+    );
     postgres::connect(&url).await.unwrap();
     Store::open(&url, 1).unwrap().ping().await.unwrap();
 }

@@ -43,7 +43,10 @@ impl Load {
                     insert(never),
                     insert(second)
                 );
-                client.batch_execute(&statements).await.expect("the platform's database is up");
+                client
+                    .batch_execute(&statements)
+                    .await
+                    .expect("the platform's database is up");
                 committed.extend([first, second]);
                 rolled_back.push(never);
                 // Some load is enough: the test searches the receiver's requests repeatedly.
@@ -61,12 +64,20 @@ impl Load {
 }
 
 /// Asserts that every committed payment was delivered under one delivery id and is stored once, and that no other payment was.
-async fn assert_complete(app: &TestApp, receiver: &Receiver, committed: &[i64], rolled_back: &[i64]) {
+async fn assert_complete(
+    app: &TestApp,
+    receiver: &Receiver,
+    committed: &[i64],
+    rolled_back: &[i64],
+) {
     let by_payment = |requests: &[Received]| {
         let mut deliveries: HashMap<i64, HashSet<String>> = HashMap::new();
         for request in requests {
             let payment = request.data()["payment_request_id"].as_i64().unwrap();
-            deliveries.entry(payment).or_default().insert(request.delivery().to_owned());
+            deliveries
+                .entry(payment)
+                .or_default()
+                .insert(request.delivery().to_owned());
         }
         deliveries
     };
@@ -74,11 +85,18 @@ async fn assert_complete(app: &TestApp, receiver: &Receiver, committed: &[i64], 
     let received = receiver.wait_for_deliveries(wanted.len()).await;
     let delivered = by_payment(&received);
     for payment in rolled_back {
-        assert!(!delivered.contains_key(payment), "payment {payment} was rolled back");
+        assert!(
+            !delivered.contains_key(payment),
+            "payment {payment} was rolled back"
+        );
     }
     assert_eq!(delivered.len(), wanted.len(), "an event was invented");
     for (payment, deliveries) in &delivered {
-        assert_eq!(deliveries.len(), 1, "payment {payment} has several delivery ids");
+        assert_eq!(
+            deliveries.len(),
+            1,
+            "payment {payment} has several delivery ids"
+        );
     }
     app.wait_for_events(wanted.len()).await;
 }
@@ -86,7 +104,10 @@ async fn assert_complete(app: &TestApp, receiver: &Receiver, committed: &[i64], 
 async fn subscribe(app: &TestApp, platform: &Platform) -> (i64, Receiver) {
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
-    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
+    app.api(&user.to_string())
+        .await
+        .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
+        .await;
     (user, receiver)
 }
 
@@ -102,7 +123,10 @@ async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
     let mut seen = 0;
     for round in 0..20_u64 {
         // A different moment in each round: after some more deliveries, and after some more microseconds.
-        seen = receiver.wait_for(seen + 20 + (round as usize * 7) % 40).await.len();
+        seen = receiver
+            .wait_for(seen + 20 + (round as usize * 7) % 40)
+            .await
+            .len();
         tokio::time::sleep(std::time::Duration::from_micros(round * 977 % 15_000)).await;
         app.kill().await;
         app.run().await;
@@ -114,12 +138,21 @@ async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sidecar_survives_restarts_of_either_postgres() {
-    let store_server = Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL"));
-    let mut app = TestApp::prepare_alone(Options { fsync: true, ..Options::default() }).await;
+    let store_server = Arc::new(
+        PrivatePostgres::start(Options::default())
+            .await
+            .expect("a private PostgreSQL"),
+    );
+    let mut app = TestApp::prepare_alone(Options {
+        fsync: true,
+        ..Options::default()
+    })
+    .await;
     store_server.create_database("elsewhere").await.unwrap();
     app.store_url = store_server.url("elsewhere");
     let store_url = app.store_url.clone();
-    app.set("store.url", &store_url).set("delivery.timeout", "5s");
+    app.set("store.url", &store_url)
+        .set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
     let pid = app.sidecar().pid();
@@ -152,28 +185,51 @@ async fn the_sidecar_survives_restarts_of_either_postgres() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
-    let store_server = PrivatePostgres::start(Options { settings: &settings, ..Options::default() }).await.unwrap();
+    let store_server = PrivatePostgres::start(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await
+    .unwrap();
     let mut app = TestApp::prepare().await;
     store_server.create_database("elsewhere").await.unwrap();
     app.store_url = store_server.url("elsewhere");
     let store_url = app.store_url.clone();
-    app.set("store.url", &store_url).set("delivery.timeout", "5s");
+    app.set("store.url", &store_url)
+        .set("delivery.timeout", "5s");
     app.setup().await;
     let checked = app.walhook_ok(&["check"]).await;
-    assert!(checked.contains("warn  store's synchronous_commit: off"), "{checked}");
+    assert!(
+        checked.contains("warn  store's synchronous_commit: off"),
+        "{checked}"
+    );
     app.run().await;
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
     // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about events.
-    app.store().await.batch_execute("set synchronous_commit = on; create table flushed ()").await.unwrap();
+    app.store()
+        .await
+        .batch_execute("set synchronous_commit = on; create table flushed ()")
+        .await
+        .unwrap();
     let load = Load::start(app.source().await, user);
     for round in 1..=3 {
         receiver.wait_for(40 * round).await;
         let written = "select pg_current_wal_lsn()";
-        let end: PgLsn = platform.client.query_one(written, &[]).await.unwrap().get(0);
-        let slot = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
+        let end: PgLsn = platform
+            .client
+            .query_one(written, &[])
+            .await
+            .unwrap()
+            .get(0);
+        let slot =
+            "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
         eventually("the WAL to be acknowledged", async || {
-            platform.client.query_opt(slot, &[&app.name, &end]).await.unwrap()
+            platform
+                .client
+                .query_opt(slot, &[&app.name, &end])
+                .await
+                .unwrap()
         })
         .await;
         store_server.restart(StopMode::Immediate).await.unwrap();
@@ -186,7 +242,12 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rely_on() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
-    let server = PrivatePostgres::start(Options { settings: &settings, ..Options::default() }).await.unwrap();
+    let server = PrivatePostgres::start(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await
+    .unwrap();
     let mut app = TestApp::prepare().await;
     server.create_database("elsewhere").await.unwrap();
     app.store_url = server.url("elsewhere");
@@ -197,12 +258,26 @@ async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rel
     let crash = async || server.restart(StopMode::Immediate).await.unwrap();
 
     crash().await;
-    assert!(open().claim_acknowledgement(slot, None, reader).await.unwrap().is_some());
+    assert!(
+        open()
+            .claim_acknowledgement(slot, None, reader)
+            .await
+            .unwrap()
+            .is_some()
+    );
     crash().await;
-    assert_eq!(open().acknowledgement_reader(slot).await.unwrap(), Some(reader));
+    assert_eq!(
+        open().acknowledgement_reader(slot).await.unwrap(),
+        Some(reader)
+    );
 
     let limit = Lsn(open().acknowledgement_limit(slot).await.unwrap().0 + 1);
-    assert!(open().raise_acknowledgement_limit(slot, reader, limit).await.unwrap());
+    assert!(
+        open()
+            .raise_acknowledgement_limit(slot, reader, limit)
+            .await
+            .unwrap()
+    );
     crash().await;
     assert_eq!(open().acknowledgement_limit(slot).await.unwrap(), limit);
 
@@ -210,5 +285,14 @@ async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rel
     let timeline = found.lineage.timeline + 1;
     assert!(open().enter_timeline(slot, &found, timeline).await.unwrap());
     crash().await;
-    assert_eq!(open().checkpoint(slot).await.unwrap().unwrap().lineage.timeline, timeline);
+    assert_eq!(
+        open()
+            .checkpoint(slot)
+            .await
+            .unwrap()
+            .unwrap()
+            .lineage
+            .timeline,
+        timeline
+    );
 }

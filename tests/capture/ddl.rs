@@ -12,13 +12,20 @@ const GAPS: &str = "select count(*) from walhook.gap";
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 
 async fn prepared(programs: Option<&Path>) -> TestApp {
-    let mut app = TestApp::prepare_alone(Options { programs, ..Options::default() }).await;
+    let mut app = TestApp::prepare_alone(Options {
+        programs,
+        ..Options::default()
+    })
+    .await;
     app.set("source.heartbeat", "200ms");
     app
 }
 
 fn version_18() -> Option<std::path::PathBuf> {
-    let found = installed().into_iter().find(|(version, _)| *version == 18).map(|(_, programs)| programs);
+    let found = installed()
+        .into_iter()
+        .find(|(version, _)| *version == 18)
+        .map(|(_, programs)| programs);
     if found.is_none() {
         skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
     }
@@ -52,18 +59,32 @@ async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_al
 
     let stored = "alter table release add words tsvector generated always as (to_tsvector('simple', coalesce(title, ''))) stored";
     platform.transaction(stored).await;
-    platform.transaction("update release set review_status = 'approved'").await;
+    platform
+        .transaction("update release set review_status = 'approved'")
+        .await;
     app.wait_for_events(2).await;
 
     // No publication can have it: until the replica identity is an index, updates fail.
-    platform.transaction("alter table release add upper_title text generated always as (upper(title)) virtual").await;
+    platform
+        .transaction(
+            "alter table release add upper_title text generated always as (upper(title)) virtual",
+        )
+        .await;
     eventually("updates to succeed again", async || {
         let update = "update release set review_status = 'rejected'";
         platform.client.batch_execute(update).await.ok()
     })
     .await;
     app.wait_for_events(3).await;
-    assert_eq!(app.store().await.query_one(GAPS, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        app.store()
+            .await
+            .query_one(GAPS, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
     let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(!check.contains("fail  replica identity"), "{check}");
 }
@@ -79,12 +100,16 @@ async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe(
         .await;
     let refused = app.walhook(&["setup"]).await;
     let error = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(1) && error.contains("has virtual generated columns (shown)"), "{error}");
-    let touched =
-        "select count(*) from pg_publication union all select count(*) from pg_class where relreplident = 'f'";
+    assert!(
+        refused.status.code() == Some(1) && error.contains("has virtual generated columns (shown)"),
+        "{error}"
+    );
+    let touched = "select count(*) from pg_publication union all select count(*) from pg_class where relreplident = 'f'";
     let touched = platform.client.query(touched, &[]).await.unwrap();
     assert!(touched.iter().all(|row| row.get::<_, i64>(0) == 0));
-    platform.execute("update preflight_report set profile_name = 'x'", &[]).await;
+    platform
+        .execute("update preflight_report set profile_name = 'x'", &[])
+        .await;
 }
 
 /// A replica identity may contain only columns that every publication of the table has.
@@ -100,11 +125,29 @@ async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_
     let error = String::from_utf8(refused.stderr).unwrap();
     let named = "table public.payment: is in publication other without user_id, with which replica identity full makes every UPDATE and \
         DELETE fail; an index is impossible, since the table is in publication other without status";
-    assert!(error.contains(named) && !error.contains("distro_queue") && !error.contains("release"), "{error}");
-    let own = format!("select count(*) from pg_publication where pubname = '{}'", app.name);
-    assert_eq!(platform.client.query_one(&own, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert!(
+        error.contains(named) && !error.contains("distro_queue") && !error.contains("release"),
+        "{error}"
+    );
+    let own = format!(
+        "select count(*) from pg_publication where pubname = '{}'",
+        app.name
+    );
+    assert_eq!(
+        platform
+            .client
+            .query_one(&own, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 
-    platform.transaction("alter publication other set table payment (id, status), distro_queue (id, status)").await;
+    platform
+        .transaction(
+            "alter publication other set table payment (id, status), distro_queue (id, status)",
+        )
+        .await;
     app.setup().await;
     app.run().await;
     let label = platform.label(platform.user(&[]).await).await;
@@ -128,15 +171,27 @@ async fn another_installation_on_the_same_database_keeps_its_replica_identity() 
     };
     let mut second = TestApp::prepare_on(std::sync::Arc::clone(&first.server)).await;
     let url = first.source_url.clone();
-    second.set("source.url", &url).set("source.capture", "trigger");
+    second
+        .set("source.url", &url)
+        .set("source.capture", "trigger");
     second.setup().await;
     second.run().await;
-    first.platform().await.payment(first.platform().await.user(&[]).await, "ready").await;
+    first
+        .platform()
+        .await
+        .payment(first.platform().await.user(&[]).await, "ready")
+        .await;
     second.wait_for_events(1).await;
     second.stop().await;
     second.walhook_ok(&["teardown", "--yes"]).await;
     let identity = "select relreplident::text from pg_class where relname = 'payment'";
-    let identity: String = first.source().await.query_one(identity, &[]).await.unwrap().get(0);
+    let identity: String = first
+        .source()
+        .await
+        .query_one(identity, &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(identity, "i");
 }
 
@@ -155,10 +210,20 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
         app.setup().await;
         app.run().await;
         let user = platform.user(&[]).await;
-        platform.transaction("create table payment_new partition of payment for values from (100) to (200)").await;
+        platform
+            .transaction(
+                "create table payment_new partition of payment for values from (100) to (200)",
+            )
+            .await;
         let identity = "select relreplident = 'f' from pg_class where relname = 'payment_new'";
         eventually("the replica identity", async || {
-            platform.client.query_one(identity, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+            platform
+                .client
+                .query_one(identity, &[])
+                .await
+                .unwrap()
+                .get::<_, bool>(0)
+                .then_some(())
         })
         .await;
         let rows = format!(
@@ -166,10 +231,14 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
              values (1, {user}, 'A', 1, 1, 'draft'), (101, {user}, 'B', 1, 1, 'draft')"
         );
         platform.transaction(&rows).await;
-        platform.transaction("update payment set status = 'ready'").await;
+        platform
+            .transaction("update payment set status = 'ready'")
+            .await;
         app.wait_for_events(2).await;
         platform.transaction("drop table payment_old").await;
-        platform.transaction("update payment set status = 'draft'; update payment set status = 'ready'").await;
+        platform
+            .transaction("update payment set status = 'draft'; update payment set status = 'ready'")
+            .await;
         app.wait_for_events(3).await;
         let gaps: i64 = app.store().await.query_one(GAPS, &[]).await.unwrap().get(0);
         assert_eq!(gaps, 0, "{key}");
@@ -188,7 +257,9 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     assert!(app.stop().await.success());
-    platform.transaction(&format!("drop publication {}", app.name)).await;
+    platform
+        .transaction(&format!("drop publication {}", app.name))
+        .await;
     platform.payment(user, "ready").await;
     app.setup().await;
     let mut sidecar = app.spawn(&[]);
@@ -205,9 +276,13 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
 async fn tables_that_inherit_from_a_mapped_table_are_captured() {
     for (mode, identity) in [("wal", "full"), ("wal", "index"), ("trigger", "full")] {
         let mut app = prepared(None).await;
-        app.set("source.capture", mode).set("source.replica_identity", identity).set("source.poll_interval", "20ms");
+        app.set("source.capture", mode)
+            .set("source.replica_identity", identity)
+            .set("source.poll_interval", "20ms");
         let platform = app.platform().await;
-        platform.transaction("create table payment_2025 (check (id < 1000)) inherits (payment)").await;
+        platform
+            .transaction("create table payment_2025 (check (id < 1000)) inherits (payment)")
+            .await;
         app.setup().await;
         app.run().await;
         let user = platform.user(&[]).await;
@@ -216,12 +291,19 @@ async fn tables_that_inherit_from_a_mapped_table_are_captured() {
              insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (2000, {user}, 'B', 1, 1, 'draft')"
         );
         platform.transaction(&rows).await;
-        platform.transaction("update payment set status = 'ready'").await;
+        platform
+            .transaction("update payment set status = 'ready'")
+            .await;
         app.wait_for_events(2).await;
         // One that is created later is named until setup has prepared it.
-        platform.transaction("create table payment_2026 () inherits (payment)").await;
+        platform
+            .transaction("create table payment_2026 () inherits (payment)")
+            .await;
         let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-        assert!(check.contains("fail ") && check.contains("payment_2026"), "{mode}: {check}");
+        assert!(
+            check.contains("fail ") && check.contains("payment_2026"),
+            "{mode}: {check}"
+        );
         app.setup().await;
         let later = format!(
             "insert into payment_2026 (id, user_id, invoice_number, amount, total_due_usd, status) values (3, {user}, 'C', 1, 1, 'draft');
@@ -237,10 +319,26 @@ async fn tables_that_inherit_from_a_mapped_table_are_captured() {
 async fn the_tables_can_be_read_while_one_is_dropped() {
     let app = TestApp::prepare().await;
     let (reader, platform) = (app.source().await, app.platform().await);
-    reader.batch_execute("begin isolation level repeatable read; select 1").await.unwrap();
-    platform.client.batch_execute("drop table payment").await.unwrap();
+    reader
+        .batch_execute("begin isolation level repeatable read; select 1")
+        .await
+        .unwrap();
+    platform
+        .client
+        .batch_execute("drop table payment")
+        .await
+        .unwrap();
     let (schemas, tables, indexes) = (["public"; 2], ["payment", "outlet"], ["a", "b"]);
-    let found = reader.query(RELATIONS, &[&&schemas[..], &&tables[..], &&indexes[..], &"walhook"]).await.unwrap();
-    let found: Vec<(&str, bool)> = found.iter().map(|row| (row.get("name"), row.get("may_trigger"))).collect();
+    let found = reader
+        .query(
+            RELATIONS,
+            &[&&schemas[..], &&tables[..], &&indexes[..], &"walhook"],
+        )
+        .await
+        .unwrap();
+    let found: Vec<(&str, bool)> = found
+        .iter()
+        .map(|row| (row.get("name"), row.get("may_trigger")))
+        .collect();
     assert_eq!(found, [("payment", false), ("outlet", true)]);
 }

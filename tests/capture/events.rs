@@ -33,8 +33,16 @@ impl Tenant {
         let label = platform.label(user).await;
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
-        let (webhook, secret) = api.create_webhook(&receiver.url("/hook"), &ALL_EVENTS).await;
-        Tenant { user, label, receiver, webhook, secret }
+        let (webhook, secret) = api
+            .create_webhook(&receiver.url("/hook"), &ALL_EVENTS)
+            .await;
+        Tenant {
+            user,
+            label,
+            receiver,
+            webhook,
+            secret,
+        }
     }
 
     /// Waits for `count` deliveries and returns all. Checks the headers and the signature of each.
@@ -64,7 +72,12 @@ impl World {
         let platform = app.platform().await;
         let tenant = Tenant::new(&app, &platform, &["preflight_qc", "stream_radar"]).await;
         let other = Tenant::new(&app, &platform, &["preflight_qc", "stream_radar"]).await;
-        World { app, platform, tenant, other }
+        World {
+            app,
+            platform,
+            tenant,
+            other,
+        }
     }
 
     /// Asserts that the first tenant received exactly the expected events and the other none. A last event of each proves that no
@@ -75,12 +88,22 @@ impl World {
         let is_last = |delivery: &Received| delivery.event() == "payment.statement_ready";
         let received = self.tenant.received(expected.len() + 1).await;
         let others = self.other.received(1).await;
-        assert_eq!(others.iter().map(Received::event).collect::<Vec<_>>(), ["payment.statement_ready"]);
-        let received: Vec<Received> = received.into_iter().filter(|delivery| !is_last(delivery)).collect();
-        let mut found: Vec<(String, Value)> =
-            received.iter().map(|delivery| (delivery.event().to_owned(), delivery.data())).collect();
+        assert_eq!(
+            others.iter().map(Received::event).collect::<Vec<_>>(),
+            ["payment.statement_ready"]
+        );
+        let received: Vec<Received> = received
+            .into_iter()
+            .filter(|delivery| !is_last(delivery))
+            .collect();
+        let mut found: Vec<(String, Value)> = received
+            .iter()
+            .map(|delivery| (delivery.event().to_owned(), delivery.data()))
+            .collect();
         for (event, data) in expected {
-            let index = found.iter().position(|(name, found)| name == event && found == data);
+            let index = found
+                .iter()
+                .position(|(name, found)| name == event && found == data);
             let index = index.unwrap_or_else(|| panic!("no {event} with {data} among {found:#?}"));
             found.remove(index);
         }
@@ -105,8 +128,17 @@ async fn distributions_raise_each_transition_and_their_completion() {
     for status in ["transcoding", "batched", "complete", "complete"] {
         platform.set_distribution_status(entry, status).await;
     }
-    platform.rolled_back(&format!("update distro_queue set status = 'error' where id = {entry}")).await;
-    platform.execute("update distro_queue set message = 'x' where id = $1", &[&entry]).await;
+    platform
+        .rolled_back(&format!(
+            "update distro_queue set status = 'error' where id = {entry}"
+        ))
+        .await;
+    platform
+        .execute(
+            "update distro_queue set message = 'x' where id = $1",
+            &[&entry],
+        )
+        .await;
     let moved = |previous: Value, status: &str| {
         let data = json!({
             "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": format!("CAT{release}"),
@@ -127,10 +159,21 @@ async fn distributions_raise_each_transition_and_their_completion() {
             ("delivery.completed", completed),
         ])
         .await;
-    let completed = received.iter().find(|delivery| delivery.event() == "delivery.completed").unwrap();
+    let completed = received
+        .iter()
+        .find(|delivery| delivery.event() == "delivery.completed")
+        .unwrap();
     assert_eq!(
         keys(completed),
-        ["distro_queue_id", "release_id", "label_id", "release_cat", "outlet_id", "outlet_name", "status"]
+        [
+            "distro_queue_id",
+            "release_id",
+            "label_id",
+            "release_cat",
+            "outlet_id",
+            "outlet_name",
+            "status"
+        ]
     );
 }
 
@@ -139,29 +182,49 @@ async fn each_failed_status_raises_a_failure_with_the_message() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
-    platform.execute("update release set cat = null where id = $1", &[&release]).await;
+    platform
+        .execute("update release set cat = null where id = $1", &[&release])
+        .await;
     let insert = "insert into distro_queue (id, release_id, outlet_id, status, message) values ($1, $2, null, $3, $4)";
     let entry = crate::support::next_id();
-    platform.execute(insert, &[&entry, &release, &"invented", &Option::<&str>::None]).await;
+    platform
+        .execute(
+            insert,
+            &[&entry, &release, &"invented", &Option::<&str>::None],
+        )
+        .await;
     let base = json!({
         "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": null,
         "outlet_id": null, "outlet_name": null,
     });
     let with = |more: Value| {
         let mut data = base.clone();
-        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        data.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         data
     };
     let changed = "distribution.outlet.status_changed";
-    let mut expected = vec![(changed, with(json!({"previous_status": null, "status": "invented"})))];
+    let mut expected = vec![(
+        changed,
+        with(json!({"previous_status": null, "status": "invented"})),
+    )];
     // An unknown previous status is null. The message is the row's at that change.
     let mut previous = Value::Null;
     for status in ["error", "fault", "rejected", "batch_exception"] {
         let update = "update distro_queue set status = $2, message = $3 where id = $1";
-        platform.execute(update, &[&entry, &status, &format!("because of {status}")]).await;
-        expected.push((changed, with(json!({"previous_status": previous, "status": status}))));
+        platform
+            .execute(update, &[&entry, &status, &format!("because of {status}")])
+            .await;
+        expected.push((
+            changed,
+            with(json!({"previous_status": previous, "status": status})),
+        ));
         let message = format!("because of {status}");
-        expected.push(("delivery.failed", with(json!({"status": status, "message": message}))));
+        expected.push((
+            "delivery.failed",
+            with(json!({"status": status, "message": message})),
+        ));
         previous = status.into();
     }
     world.expect(&expected).await;
@@ -174,7 +237,12 @@ async fn takedowns_raise_their_own_completion_and_the_common_failure() {
     let release = platform.release(label).await;
     let outlet = platform.outlet("Shop").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
-    platform.execute("update distro_queue set takedown = true where id = $1", &[&entry]).await;
+    platform
+        .execute(
+            "update distro_queue set takedown = true where id = $1",
+            &[&entry],
+        )
+        .await;
     platform.set_distribution_status(entry, "error").await;
     platform.set_distribution_status(entry, "complete").await;
     let base = |more: Value| {
@@ -182,20 +250,40 @@ async fn takedowns_raise_their_own_completion_and_the_common_failure() {
             "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": format!("CAT{release}"),
             "outlet_id": outlet, "outlet_name": "Shop",
         });
-        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        data.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         data
     };
     let changed = "distribution.outlet.status_changed";
     let received = world
         .expect(&[
-            (changed, base(json!({"previous_status": null, "status": "scheduled"}))),
-            (changed, base(json!({"previous_status": "scheduled", "status": "error"}))),
-            ("delivery.failed", base(json!({"status": "error", "message": null}))),
-            (changed, base(json!({"previous_status": "error", "status": "complete"}))),
-            ("takedown.completed", base(json!({"status": "complete", "takedown": true}))),
+            (
+                changed,
+                base(json!({"previous_status": null, "status": "scheduled"})),
+            ),
+            (
+                changed,
+                base(json!({"previous_status": "scheduled", "status": "error"})),
+            ),
+            (
+                "delivery.failed",
+                base(json!({"status": "error", "message": null})),
+            ),
+            (
+                changed,
+                base(json!({"previous_status": "error", "status": "complete"})),
+            ),
+            (
+                "takedown.completed",
+                base(json!({"status": "complete", "takedown": true})),
+            ),
         ])
         .await;
-    let takedown = received.iter().find(|delivery| delivery.event() == "takedown.completed").unwrap();
+    let takedown = received
+        .iter()
+        .find(|delivery| delivery.event() == "takedown.completed")
+        .unwrap();
     assert_eq!(keys(takedown).last().unwrap(), "takedown");
 }
 
@@ -217,9 +305,13 @@ async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_reject
     platform.set_review_status(release, "to_review").await;
     let issues = json!([{"field": "artwork", "text": "too small: <1400 px>"}, {"field": "title"}]);
     let update = "update release set review_status = $2, review_issues = $3 where id = $1";
-    platform.execute(update, &[&release, &"require_changes", &issues]).await;
+    platform
+        .execute(update, &[&release, &"require_changes", &issues])
+        .await;
     platform.set_review_status(release, "audit").await;
-    platform.execute(update, &[&release, &"rejected", &Option::<Value>::None]).await;
+    platform
+        .execute(update, &[&release, &"rejected", &Option::<Value>::None])
+        .await;
     platform.set_review_status(release, "invented").await;
     platform.set_review_status(release, "approved").await;
     let received = world
@@ -231,8 +323,12 @@ async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_reject
         ])
         .await;
     for delivery in received {
-        let wanted = delivery.data()["new_status"] == "require_changes" || delivery.data()["new_status"] == "rejected";
-        assert_eq!(keys(&delivery).contains(&"review_issues".to_owned()), wanted);
+        let wanted = delivery.data()["new_status"] == "require_changes"
+            || delivery.data()["new_status"] == "rejected";
+        assert_eq!(
+            keys(&delivery).contains(&"review_issues".to_owned()),
+            wanted
+        );
     }
 }
 
@@ -242,12 +338,16 @@ async fn a_release_is_distributed_once() {
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
     platform.set_delivery_status(release, "distributed").await;
-    platform.execute("update release set title = 'New' where id = $1", &[&release]).await;
+    platform
+        .execute(
+            "update release set title = 'New' where id = $1",
+            &[&release],
+        )
+        .await;
     platform.set_delivery_status(release, "pending").await;
     platform.set_delivery_status(release, "distributed").await;
     let second = crate::support::next_id();
-    let insert =
-        "insert into release (id, label_id, review_status, delivery_status) values ($1, $2, 'draft', 'distributed')";
+    let insert = "insert into release (id, label_id, review_status, delivery_status) values ($1, $2, 'draft', 'distributed')";
     platform.execute(insert, &[&second, &label]).await;
     world
         .expect(&[
@@ -270,20 +370,45 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let held = platform.release(label).await;
-    platform.execute("update release set pre_review_hold = true where id = $1", &[&held]).await;
+    platform
+        .execute(
+            "update release set pre_review_hold = true where id = $1",
+            &[&held],
+        )
+        .await;
     let free = platform.release(label).await;
     let insert = "insert into preflight_report (id, release_id, generated_at, profile_name, profile_version, blocking,
         informational, requires_feedback) values ($1, $2, $3::text::timestamptz, 'Strict', 3, 1, 4, 2)";
     let (report, other) = (crate::support::next_id(), crate::support::next_id());
-    platform.execute(insert, &[&report, &held, &Option::<&str>::None]).await;
-    platform.execute(insert, &[&other, &free, &Some("2026-03-01 10:00:00+00")]).await;
+    platform
+        .execute(insert, &[&report, &held, &Option::<&str>::None])
+        .await;
+    platform
+        .execute(insert, &[&other, &free, &Some("2026-03-01 10:00:00+00")])
+        .await;
     let generate = "update preflight_report set generated_at = $2::text::timestamptz where id = $1";
-    platform.execute(generate, &[&report, &"2026-03-01 12:00:00.5+02"]).await;
-    platform.execute("update preflight_report set blocking = 0 where id = $1", &[&report]).await;
-    platform.execute(generate, &[&report, &"2026-03-02 00:00:00.123456+00"]).await;
+    platform
+        .execute(generate, &[&report, &"2026-03-01 12:00:00.5+02"])
+        .await;
+    platform
+        .execute(
+            "update preflight_report set blocking = 0 where id = $1",
+            &[&report],
+        )
+        .await;
+    platform
+        .execute(generate, &[&report, &"2026-03-02 00:00:00.123456+00"])
+        .await;
     // Without the add-on, no more events are raised.
-    platform.execute("delete from user_addon where user_id = $1", &[&world.tenant.user]).await;
-    platform.execute(generate, &[&report, &"2026-03-03 00:00:00+00"]).await;
+    platform
+        .execute(
+            "delete from user_addon where user_id = $1",
+            &[&world.tenant.user],
+        )
+        .await;
+    platform
+        .execute(generate, &[&report, &"2026-03-03 00:00:00+00"])
+        .await;
     let ready = |at: &str, blocking: i64| {
         let data = json!({
             "release_id": held, "label_id": label, "release_cat": format!("CAT{held}"),
@@ -293,7 +418,12 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
         });
         ("release.preflight.report_ready", data)
     };
-    world.expect(&[ready("2026-03-01T10:00:00.500000+00:00", 1), ready("2026-03-02T00:00:00.123456+00:00", 0)]).await;
+    world
+        .expect(&[
+            ready("2026-03-01T10:00:00.500000+00:00", 1),
+            ready("2026-03-02T00:00:00.123456+00:00", 0),
+        ])
+        .await;
 }
 
 #[tokio::test]
@@ -308,11 +438,34 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
         '2026-02-02 03:04:05.6+00', null)";
     let (flag, resolved) = (crate::support::next_id(), crate::support::next_id());
     let streams = 12_345_678_901_i64;
-    platform.execute(insert, &[&flag, &release, &Some(track), &"active", &Some(streams)]).await;
-    platform.execute(insert, &[&resolved, &release, &Option::<i64>::None, &"resolved", &Option::<i64>::None]).await;
+    platform
+        .execute(
+            insert,
+            &[&flag, &release, &Some(track), &"active", &Some(streams)],
+        )
+        .await;
+    platform
+        .execute(
+            insert,
+            &[
+                &resolved,
+                &release,
+                &Option::<i64>::None,
+                &"resolved",
+                &Option::<i64>::None,
+            ],
+        )
+        .await;
     let update = "update stream_radar_flag set status = $2, resolved_at = $3::text::timestamptz where id = $1";
-    platform.execute(update, &[&flag, &"resolved", &Some("2026-02-03 00:00:00+00")]).await;
-    platform.execute(update, &[&flag, &"active", &Option::<&str>::None]).await;
+    platform
+        .execute(
+            update,
+            &[&flag, &"resolved", &Some("2026-02-03 00:00:00+00")],
+        )
+        .await;
+    platform
+        .execute(update, &[&flag, &"active", &Option::<&str>::None])
+        .await;
     let data = |status: &str, transition: Option<&str>, resolved_at: Value| {
         let mut data = json!({
             "flag_id": flag, "dsp": "spotify", "isrc": "XXA012600001", "release_id": release, "track_id": track,
@@ -327,9 +480,18 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
     };
     world
         .expect(&[
-            ("stream_radar.flag_created", data("active", Some("published"), Value::Null)),
-            ("stream_radar.flag_resolved", data("resolved", None, "2026-02-03T00:00:00.000000+00:00".into())),
-            ("stream_radar.flag_created", data("active", Some("reopened"), Value::Null)),
+            (
+                "stream_radar.flag_created",
+                data("active", Some("published"), Value::Null),
+            ),
+            (
+                "stream_radar.flag_resolved",
+                data("resolved", None, "2026-02-03T00:00:00.000000+00:00".into()),
+            ),
+            (
+                "stream_radar.flag_created",
+                data("active", Some("reopened"), Value::Null),
+            ),
         ])
         .await;
 }
@@ -342,15 +504,44 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
         "insert into payment (id, user_id, invoice_number, period_end, amount, total_due_usd, currency, status)
         values ($1, $2, 'INV-7', $3::text::date, 123456789012.50, 0.00, $4, 'draft')";
     let (first, second) = (crate::support::next_id(), crate::support::next_id());
-    platform.execute(insert, &[&first, &world.tenant.user, &Some("2026-01-31"), &Some("EUR")]).await;
-    platform.execute(insert, &[&second, &world.tenant.user, &Option::<&str>::None, &Option::<&str>::None]).await;
+    platform
+        .execute(
+            insert,
+            &[
+                &first,
+                &world.tenant.user,
+                &Some("2026-01-31"),
+                &Some("EUR"),
+            ],
+        )
+        .await;
+    platform
+        .execute(
+            insert,
+            &[
+                &second,
+                &world.tenant.user,
+                &Option::<&str>::None,
+                &Option::<&str>::None,
+            ],
+        )
+        .await;
     for id in [first, second] {
-        platform.execute("update payment set status = 'ready' where id = $1", &[&id]).await;
-        platform.execute("update payment set invoice_number = 'INV-8' where id = $1", &[&id]).await;
+        platform
+            .execute("update payment set status = 'ready' where id = $1", &[&id])
+            .await;
+        platform
+            .execute(
+                "update payment set invoice_number = 'INV-8' where id = $1",
+                &[&id],
+            )
+            .await;
     }
     let received = world.tenant.received(2).await;
     let sent = |id: i64| {
-        let found = received.iter().find(|delivery| delivery.data()["payment_request_id"] == id);
+        let found = received
+            .iter()
+            .find(|delivery| delivery.data()["payment_request_id"] == id);
         String::from_utf8(found.expect("one event per payment").body.to_vec()).unwrap()
     };
     // Compared as text: a parser would lose trailing digits.
@@ -361,8 +552,16 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
         "{}",
         sent(first)
     );
-    assert!(sent(second).contains(r#""period":null,"#), "{}", sent(second));
-    assert!(sent(second).contains(r#""currency":"USD""#), "{}", sent(second));
+    assert!(
+        sent(second).contains(r#""period":null,"#),
+        "{}",
+        sent(second)
+    );
+    assert!(
+        sent(second).contains(r#""currency":"USD""#),
+        "{}",
+        sent(second)
+    );
 }
 
 #[tokio::test]
@@ -396,8 +595,17 @@ async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
     world
         .expect(&[
             ("transcode.failed", data("error", json!([]))),
-            ("transcode.failed", data("incomplete", json!([file(8, "complete"), file(9, "error")]))),
-            ("transcode.completed", data("complete", json!([file(8, "complete"), file(9, "complete")]))),
+            (
+                "transcode.failed",
+                data("incomplete", json!([file(8, "complete"), file(9, "error")])),
+            ),
+            (
+                "transcode.completed",
+                data(
+                    "complete",
+                    json!([file(8, "complete"), file(9, "complete")]),
+                ),
+            ),
         ])
         .await;
 }
@@ -416,9 +624,18 @@ async fn files_from_before_the_sidecar_started_are_looked_up() {
         ))
         .await;
     world.app.restart().await;
-    world.platform.execute("update transcoder_queue set status = 'complete' where id = $1", &[&entry]).await;
+    world
+        .platform
+        .execute(
+            "update transcoder_queue set status = 'complete' where id = $1",
+            &[&entry],
+        )
+        .await;
     let received = world.tenant.received(1).await;
-    assert_eq!(received[0].data()["files"], json!([{"asset_type_id": 5, "status": "complete"}]));
+    assert_eq!(
+        received[0].data()["files"],
+        json!([{"asset_type_id": 5, "status": "complete"}])
+    );
 }
 
 #[tokio::test]
@@ -441,13 +658,26 @@ async fn lookups_follow_the_stream_and_owners_follow_their_labels() {
     let mine = world.tenant.received(2).await;
     let theirs = world.other.received(1).await;
     let names = |deliveries: &[Received], status: &str| {
-        let found = deliveries.iter().find(|delivery| delivery.data()["status"] == status);
-        let data = found.unwrap_or_else(|| panic!("{status} is missing: {deliveries:?}")).data();
+        let found = deliveries
+            .iter()
+            .find(|delivery| delivery.data()["status"] == status);
+        let data = found
+            .unwrap_or_else(|| panic!("{status} is missing: {deliveries:?}"))
+            .data();
         (data["outlet_name"].clone(), data["release_cat"].clone())
     };
-    assert_eq!(names(&mine, "scheduled"), ("Before".into(), format!("CAT{release}").into()));
-    assert_eq!(names(&mine, "transcoding"), ("After".into(), "NEW-CAT".into()));
-    assert_eq!(names(&theirs, "batched"), ("After".into(), "NEW-CAT".into()));
+    assert_eq!(
+        names(&mine, "scheduled"),
+        ("Before".into(), format!("CAT{release}").into())
+    );
+    assert_eq!(
+        names(&mine, "transcoding"),
+        ("After".into(), "NEW-CAT".into())
+    );
+    assert_eq!(
+        names(&theirs, "batched"),
+        ("After".into(), "NEW-CAT".into())
+    );
     assert_eq!((mine.len(), theirs.len()), (2, 1));
 }
 
@@ -479,14 +709,29 @@ async fn muted_transactions_raise_nothing_and_count_as_first_distribution() {
 async fn events_without_an_owner_are_stored_as_unrouted() {
     let world = World::new().await;
     let platform = &world.platform;
-    platform.execute("update label set user_id = null where id = $1", &[&world.tenant.label]).await;
+    platform
+        .execute(
+            "update label set user_id = null where id = $1",
+            &[&world.tenant.label],
+        )
+        .await;
     let release = platform.release(world.tenant.label).await;
     platform.set_review_status(release, "to_review").await;
     world.expect(&[]).await;
     let store = world.app.store().await;
     let kept = "select kind, source, source_id, reason from walhook.unrouted_event";
-    let row = eventually("the unrouted event", || async { store.query_opt(kept, &[]).await.unwrap() }).await;
+    let row = eventually("the unrouted event", || async {
+        store.query_opt(kept, &[]).await.unwrap()
+    })
+    .await;
     let unrouted: [String; 4] = [row.get(0), row.get(1), row.get(2), row.get(3)];
-    assert_eq!(unrouted[..3], ["release.review.status_changed", "release", &release.to_string()]);
+    assert_eq!(
+        unrouted[..3],
+        [
+            "release.review.status_changed",
+            "release",
+            &release.to_string()
+        ]
+    );
     assert!(!unrouted[3].is_empty());
 }

@@ -14,7 +14,8 @@ use crate::support::{TestApp, eventually, skip};
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";
 const OPEN_GAP: &str = "select reason from walhook.gap where repaired_at is null";
-const ACTIVE_SLOT: &str = "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
+const ACTIVE_SLOT: &str =
+    "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
 
 pub struct Pair {
     pub app: TestApp,
@@ -22,8 +23,15 @@ pub struct Pair {
 }
 
 /// Starts a primary and its standby. The store is on another server: it must not be lost with the primary.
-pub async fn pair(programs: Option<PathBuf>, settings: &[(&str, &str)], store: &PrivatePostgres) -> Pair {
-    let options = Options { programs: programs.as_deref(), ..Options::default() };
+pub async fn pair(
+    programs: Option<PathBuf>,
+    settings: &[(&str, &str)],
+    store: &PrivatePostgres,
+) -> Pair {
+    let options = Options {
+        programs: programs.as_deref(),
+        ..Options::default()
+    };
     let mut app = TestApp::prepare_alone(options).await;
     store.create_database(&app.name).await.unwrap();
     app.store_url = store.url(&app.name);
@@ -31,8 +39,19 @@ pub async fn pair(programs: Option<PathBuf>, settings: &[(&str, &str)], store: &
     app.set("store.url", &url);
     app.source().await.execute(PHYSICAL, &[]).await.unwrap();
     app.server.stop(StopMode::Fast).await.unwrap();
-    let settings = [&[("primary_slot_name", STANDBY_SLOT), ("hot_standby", "on")], settings].concat();
-    let standby = app.server.standby(Options { settings: &settings, ..options }).await.unwrap();
+    let settings = [
+        &[("primary_slot_name", STANDBY_SLOT), ("hot_standby", "on")],
+        settings,
+    ]
+    .concat();
+    let standby = app
+        .server
+        .standby(Options {
+            settings: &settings,
+            ..options
+        })
+        .await
+        .unwrap();
     app.server.start_again().await.unwrap();
     // Without a restart, a standby that found no primary waits before it connects again.
     standby.restart(StopMode::Fast).await.unwrap();
@@ -47,11 +66,20 @@ pub async fn pair(programs: Option<PathBuf>, settings: &[(&str, &str)], store: &
 }
 
 pub async fn until_caught_up(primary: &tokio_postgres::Client, standby: &PrivatePostgres) {
-    let end: PgLsn = primary.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
+    let end: PgLsn = primary
+        .query_one("select pg_current_wal_lsn()", &[])
+        .await
+        .unwrap()
+        .get(0);
     let standby = postgres::connect(&standby.url("postgres")).await.unwrap();
     let replayed = "select coalesce(pg_last_wal_replay_lsn() >= $1, false)";
     eventually("the standby to catch up", async || {
-        standby.query_one(replayed, &[&end]).await.unwrap().get::<_, bool>(0).then_some(())
+        standby
+            .query_one(replayed, &[&end])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+            .then_some(())
     })
     .await;
 }
@@ -61,29 +89,58 @@ pub async fn until_slot_is_synchronized(scenario: &Scenario, standby: &PrivatePo
     let follower = postgres::connect(&standby.url("postgres")).await.unwrap();
     let synced = "select to_jsonb(slot) from pg_replication_slots slot
          where slot_name = $1 and synced and not temporary and confirmed_flush_lsn >= $2";
-    let end: PgLsn = scenario.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
+    let end: PgLsn = scenario
+        .platform
+        .client
+        .query_one("select pg_current_wal_lsn()", &[])
+        .await
+        .unwrap()
+        .get(0);
     // The standby synchronizes a slot up to a record of the running transactions: a checkpoint writes one.
     eventually("the slot on the standby", async || {
-        scenario.platform.client.batch_execute("checkpoint").await.unwrap();
-        follower.query_opt(synced, &[&scenario.app.name, &end]).await.unwrap()
+        scenario
+            .platform
+            .client
+            .batch_execute("checkpoint")
+            .await
+            .unwrap();
+        follower
+            .query_opt(synced, &[&scenario.app.name, &end])
+            .await
+            .unwrap()
     })
     .await;
 }
 
 pub async fn promote(standby: &PrivatePostgres) {
     let client = postgres::connect(&standby.url("postgres")).await.unwrap();
-    assert!(client.query_one("select pg_promote()", &[]).await.unwrap().get::<_, bool>(0));
+    assert!(
+        client
+            .query_one("select pg_promote()", &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    );
 }
 
 async fn gap(app: &TestApp) -> String {
     let store = app.store().await;
-    eventually("the gap to be recorded", async || store.query_opt(OPEN_GAP, &[]).await.unwrap()).await.get(0)
+    eventually("the gap to be recorded", async || {
+        store.query_opt(OPEN_GAP, &[]).await.unwrap()
+    })
+    .await
+    .get(0)
 }
 
 /// Creates a slot of the sidecar's name, as something else than Walhook does.
 async fn create_slot(scenario: &Scenario) {
     let create = "select pg_create_logical_replication_slot($1, 'pgoutput')";
-    scenario.platform.client.execute(create, &[&scenario.app.name]).await.unwrap();
+    scenario
+        .platform
+        .client
+        .execute(create, &[&scenario.app.name])
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,8 +197,16 @@ async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
     let _sidecar = scenario.app.spawn(&[]);
     let (gaps, primary) = (scenario.app.store().await, &scenario.platform.client);
     let found = eventually("a gap, or a stream", async || {
-        let gap = gaps.query_opt(OPEN_GAP, &[]).await.unwrap().map(|row| Some(row.get::<_, String>(0)));
-        let stream = primary.query_opt(ACTIVE_SLOT, &[&scenario.app.name]).await.unwrap().map(|_| None);
+        let gap = gaps
+            .query_opt(OPEN_GAP, &[])
+            .await
+            .unwrap()
+            .map(|row| Some(row.get::<_, String>(0)));
+        let stream = primary
+            .query_opt(ACTIVE_SLOT, &[&scenario.app.name])
+            .await
+            .unwrap()
+            .map(|_| None);
         gap.or(stream)
     })
     .await;
@@ -171,18 +236,33 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
     app.setup().await;
     let check = async |state: &str| {
         let checked = app.walhook_ok(&["check"]).await;
-        let warning = format!("warn  slot {} on 127.0.0.1:{}: {state}", app.name, standby.port());
+        let warning = format!(
+            "warn  slot {} on 127.0.0.1:{}: {state}",
+            app.name,
+            standby.port()
+        );
         assert!(checked.contains(&warning), "{warning}: {checked}");
     };
     check("missing").await;
-    let (primary, follower) = (app.source().await, postgres::connect(&standby.url("postgres")).await.unwrap());
+    let (primary, follower) = (
+        app.source().await,
+        postgres::connect(&standby.url("postgres")).await.unwrap(),
+    );
     let name = app.name.clone();
     let created = tokio::spawn(async move {
-        follower.execute("select pg_create_logical_replication_slot($1, 'pgoutput')", &[&name]).await
+        follower
+            .execute(
+                "select pg_create_logical_replication_slot($1, 'pgoutput')",
+                &[&name],
+            )
+            .await
     });
     // A slot on a standby starts at a record of the primary's running transactions.
     eventually("the slot on the standby", async || {
-        primary.batch_execute("select pg_log_standby_snapshot()").await.unwrap();
+        primary
+            .batch_execute("select pg_log_standby_snapshot()")
+            .await
+            .unwrap();
         created.is_finished().then_some(())
     })
     .await;
@@ -194,7 +274,10 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
 
 /// Returns the programs of a PostgreSQL that synchronizes slots. If there is none, reports that the test is skipped.
 fn programs() -> Option<PathBuf> {
-    let found = installed().into_iter().find(|(version, _)| *version >= 17).map(|(_, programs)| programs);
+    let found = installed()
+        .into_iter()
+        .find(|(version, _)| *version >= 17)
+        .map(|(_, programs)| programs);
     if found.is_none() {
         skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
     }
@@ -208,7 +291,10 @@ pub async fn with_slot_on_standby(
     store_url: Option<&str>,
 ) -> Option<(Scenario, PrivatePostgres)> {
     let programs = programs()?;
-    let settings = [("sync_replication_slots", "on"), ("hot_standby_feedback", "on")];
+    let settings = [
+        ("sync_replication_slots", "on"),
+        ("hot_standby_feedback", "on"),
+    ];
     let Pair { mut app, standby } = pair(Some(programs), &settings, store).await;
     if let Some(template) = store_url {
         let url = template.replace("{database}", &app.name);
@@ -230,37 +316,75 @@ async fn fail_over(scenario: &mut Scenario, standby: &PrivatePostgres) {
 }
 
 /// Commits payments that only the primary has, far beyond the end of the standby's WAL. Returns them and the LSN of their end.
-async fn pay_on_the_primary_alone(scenario: &Scenario, standby: &PrivatePostgres) -> (Vec<i64>, PgLsn) {
+async fn pay_on_the_primary_alone(
+    scenario: &Scenario,
+    standby: &PrivatePostgres,
+) -> (Vec<i64>, PgLsn) {
     standby.stop(StopMode::Fast).await.unwrap();
     let filler = "select pg_logical_emit_message(false, 'filler', repeat('x', 4000000))";
-    scenario.platform.client.batch_execute(filler).await.unwrap();
+    scenario
+        .platform
+        .client
+        .batch_execute(filler)
+        .await
+        .unwrap();
     let mut payments = Vec::new();
-    scenario.platform.client.batch_execute("begin").await.unwrap();
+    scenario
+        .platform
+        .client
+        .batch_execute("begin")
+        .await
+        .unwrap();
     for _ in 0..3 {
         payments.push(scenario.platform.payment(scenario.user, "ready").await);
     }
-    scenario.platform.client.batch_execute("commit").await.unwrap();
+    scenario
+        .platform
+        .client
+        .batch_execute("commit")
+        .await
+        .unwrap();
     (payments, wal_end(&scenario.platform.client).await)
 }
 
 async fn wal_end(client: &tokio_postgres::Client) -> PgLsn {
-    client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0)
+    client
+        .query_one("select pg_current_wal_lsn()", &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 /// Returns the payments whose events are stored.
 async fn stored_payments(app: &TestApp) -> Vec<i64> {
     let statement = "select (data ->> 'payment_request_id')::bigint from walhook.event order by 1";
-    app.store().await.query(statement, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    app.store()
+        .await
+        .query(statement, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 async fn timeline(app: &TestApp) -> i32 {
-    app.store().await.query_one("select timeline from walhook.checkpoint", &[]).await.unwrap().get(0)
+    app.store()
+        .await
+        .query_one("select timeline from walhook.checkpoint", &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 async fn until_streamed(scenario: &Scenario) {
     let client = &scenario.platform.client;
     eventually("the new primary's slot to be read", async || {
-        client.query_opt(ACTIVE_SLOT, &[&scenario.app.name]).await.unwrap().map(drop)
+        client
+            .query_opt(ACTIVE_SLOT, &[&scenario.app.name])
+            .await
+            .unwrap()
+            .map(drop)
     })
     .await;
 }
@@ -268,10 +392,19 @@ async fn until_streamed(scenario: &Scenario) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn capture_continues_on_a_standby_that_has_the_slot() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
+        return;
+    };
     let checked = scenario.app.walhook_ok(&["check"]).await;
-    assert!(checked.contains("alter system set synchronized_standby_slots = 'standby'"), "{checked}");
-    let slot = format!("slot {} on 127.0.0.1:{}: synchronized\n", scenario.app.name, standby.port());
+    assert!(
+        checked.contains("alter system set synchronized_standby_slots = 'standby'"),
+        "{checked}"
+    );
+    let slot = format!(
+        "slot {} on 127.0.0.1:{}: synchronized\n",
+        scenario.app.name,
+        standby.port()
+    );
     assert!(checked.contains(&slot), "{checked}");
     let pid = scenario.app.sidecar().pid();
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
@@ -282,9 +415,16 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     assert_eq!(timeline(&scenario.app).await, 2);
     // On the new timeline, WAL beyond the end of the old one is acknowledged: that is no gap for the next process.
     let end = wal_end(&scenario.platform.client).await;
-    let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+    let acknowledged =
+        "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
     eventually("the new WAL to be acknowledged", async || {
-        scenario.platform.client.query_opt(acknowledged, &[&scenario.app.name, &end]).await.unwrap().map(drop)
+        scenario
+            .platform
+            .client
+            .query_opt(acknowledged, &[&scenario.app.name, &end])
+            .await
+            .unwrap()
+            .map(drop)
     })
     .await;
     scenario.app.kill().await;
@@ -297,17 +437,24 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
+        return;
+    };
     let mut client = scenario.app.store().await;
     let lock = client.transaction().await.unwrap();
-    lock.batch_execute("lock table walhook.event in access exclusive mode").await.unwrap();
+    lock.batch_execute("lock table walhook.event in access exclusive mode")
+        .await
+        .unwrap();
     let (undone, end) = pay_on_the_primary_alone(&scenario, &standby).await;
     let observer = scenario.app.store().await;
     // The transaction has moved the checkpoint and waits for the lock.
     let hanging = "select from pg_locks wanted join pg_locks had using (pid)
          where wanted.relation = 'walhook.event'::regclass and not wanted.granted
          and had.relation = 'walhook.checkpoint'::regclass and had.granted and had.mode = 'RowExclusiveLock'";
-    eventually("the commit to hang", async || observer.query_opt(hanging, &[]).await.unwrap()).await;
+    eventually("the commit to hang", async || {
+        observer.query_opt(hanging, &[]).await.unwrap()
+    })
+    .await;
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     fail_over(&mut scenario, &standby).await;
@@ -318,24 +465,48 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
     })
     .await;
     scenario.pay(5).await;
-    assert!(wal_end(&scenario.platform.client).await < end, "the new payments are numbered below the undone ones");
+    assert!(
+        wal_end(&scenario.platform.client).await < end,
+        "the new payments are numbered below the undone ones"
+    );
     lock.rollback().await.unwrap();
-    let gap = async || observer.query_opt(OPEN_GAP, &[]).await.unwrap().map(|row| row.get::<_, String>(0));
+    let gap = async || {
+        observer
+            .query_opt(OPEN_GAP, &[])
+            .await
+            .unwrap()
+            .map(|row| row.get::<_, String>(0))
+    };
     let found = eventually("the new payments in the store, or a gap", async || {
-        let all = scenario.payments.is_subset(&stored_payments(&scenario.app).await.into_iter().collect());
-        if all { Some(None) } else { gap().await.map(Some) }
+        let all = scenario
+            .payments
+            .is_subset(&stored_payments(&scenario.app).await.into_iter().collect());
+        if all {
+            Some(None)
+        } else {
+            gap().await.map(Some)
+        }
     })
     .await;
     let stored = stored_payments(&scenario.app).await;
     println!("the gap: {found:?}, stored {stored:?}, undone {undone:?}");
     match found {
-        None => assert!(!undone.iter().any(|payment| stored.contains(payment)), "{stored:?} {undone:?}"),
+        None => assert!(
+            !undone.iter().any(|payment| stored.contains(payment)),
+            "{stored:?} {undone:?}"
+        ),
         Some(reason) => {
             assert_eq!(reason, "timeline_forked");
-            assert!(undone.iter().all(|payment| stored.contains(payment)), "{stored:?} {undone:?}");
+            assert!(
+                undone.iter().all(|payment| stored.contains(payment)),
+                "{stored:?} {undone:?}"
+            );
             scenario.app.walhook_ok(&["repair"]).await;
             eventually("the new payments in the store", async || {
-                scenario.payments.is_subset(&stored_payments(&scenario.app).await.into_iter().collect()).then_some(())
+                scenario
+                    .payments
+                    .is_subset(&stored_payments(&scenario.app).await.into_iter().collect())
+                    .then_some(())
             })
             .await;
         }
@@ -348,8 +519,13 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
 async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let proxy = Proxy::start(store.port()).await;
-    let through_proxy = store.url("{database}").replace(&store.port().to_string(), &proxy.port.to_string());
-    let Some((mut scenario, standby)) = with_slot_on_standby(&store, Some(&through_proxy)).await else { return };
+    let through_proxy = store
+        .url("{database}")
+        .replace(&store.port().to_string(), &proxy.port.to_string());
+    let Some((mut scenario, standby)) = with_slot_on_standby(&store, Some(&through_proxy)).await
+    else {
+        return;
+    };
     let direct = scenario.app.store_url.clone();
     let other = scenario.app.set("store.url", &direct).replica(&[]).await;
     proxy.weather(Weather::Frozen);
@@ -357,7 +533,13 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
     let received = "select from pg_stat_replication join pg_replication_slots on pid = active_pid
          where slot_name = $1 and write_lsn >= $2";
     eventually("the late replica to have the changes", async || {
-        scenario.platform.client.query_opt(received, &[&scenario.app.name, &end]).await.unwrap().map(drop)
+        scenario
+            .platform
+            .client
+            .query_opt(received, &[&scenario.app.name, &end])
+            .await
+            .unwrap()
+            .map(drop)
     })
     .await;
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
@@ -370,17 +552,38 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
     let switch: PgLsn = wal_end(&scenario.platform.client).await;
     let client = scenario.app.store().await;
     eventually("the late batch to be stored or rejected", async || {
-        let rejected = std::fs::read_to_string(&log).unwrap().contains("standing by");
-        (rejected || client.query_opt(committed, &[&switch]).await.unwrap().is_some()).then_some(())
+        let rejected = std::fs::read_to_string(&log)
+            .unwrap()
+            .contains("standing by");
+        (rejected
+            || client
+                .query_opt(committed, &[&switch])
+                .await
+                .unwrap()
+                .is_some())
+        .then_some(())
     })
     .await;
     scenario.pay(5).await;
-    assert!(wal_end(&scenario.platform.client).await < end, "the new payments are numbered below the undone ones");
+    assert!(
+        wal_end(&scenario.platform.client).await < end,
+        "the new payments are numbered below the undone ones"
+    );
     scenario.assert_delivered().await;
     let stored = stored_payments(&scenario.app).await;
-    assert!(!undone.iter().any(|payment| stored.contains(payment)), "{stored:?} {undone:?}");
+    assert!(
+        !undone.iter().any(|payment| stored.contains(payment)),
+        "{stored:?} {undone:?}"
+    );
     assert_eq!(timeline(&scenario.app).await, 2);
-    assert_eq!(client.query_one("select count(*) from walhook.gap", &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        client
+            .query_one("select count(*) from walhook.gap", &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
     drop(other);
 }
 
@@ -388,10 +591,14 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_that_are_read_again_after_a_failover_keep_their_ids() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
+        return;
+    };
     let mut client = scenario.app.store().await;
     let lock = client.transaction().await.unwrap();
-    lock.batch_execute("lock table walhook.event in access exclusive mode").await.unwrap();
+    lock.batch_execute("lock table walhook.event in access exclusive mode")
+        .await
+        .unwrap();
     scenario.pay(1).await;
     let received = scenario.receiver.wait_for_deliveries(6).await.len();
     until_caught_up(&scenario.platform.client, &standby).await;
@@ -402,7 +609,12 @@ async fn changes_that_are_read_again_after_a_failover_keep_their_ids() {
     let observer = scenario.app.store().await;
     eventually("the commit to be lost", async || {
         observer.execute(ended, &[]).await.unwrap();
-        observer.query_opt(hanging, &[]).await.unwrap().is_none().then_some(())
+        observer
+            .query_opt(hanging, &[])
+            .await
+            .unwrap()
+            .is_none()
+            .then_some(())
     })
     .await;
     lock.rollback().await.unwrap();

@@ -16,18 +16,31 @@ async fn forge_a_switch(app: &TestApp) {
     let source = app.source().await;
     let forge = "begin; create role {role}; set local role {role};
         select pg_logical_emit_message(true, 'walhook', 'handover'); commit";
-    source.batch_execute(&forge.replace("{role}", &format!("nobody_{}", app.name))).await.unwrap();
+    source
+        .batch_execute(&forge.replace("{role}", &format!("nobody_{}", app.name)))
+        .await
+        .unwrap();
 }
 
 const FORGE: &str = "select pg_logical_emit_message(true, 'walhook', 'handover')";
 
 async fn captures_from_wal(app: &TestApp) -> bool {
     let is_wal = "select window_to is null from walhook.checkpoint";
-    app.store().await.query_one(is_wal, &[]).await.unwrap().get(0)
+    app.store()
+        .await
+        .query_one(is_wal, &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 async fn gaps(app: &TestApp) -> i64 {
-    app.store().await.query_one("select count(*) from walhook.gap", &[]).await.unwrap().get(0)
+    app.store()
+        .await
+        .query_one("select count(*) from walhook.gap", &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +60,13 @@ async fn forged_switch_messages_are_checked_over_one_connection() {
     let mut app = TestApp::prepare().await;
     let proxy = Proxy::start(app.server.port()).await;
     let direct = app.source_url.clone();
-    app.set("source.url", &direct.replace(&format!(":{}/", app.server.port()), &format!(":{}/", proxy.port)));
+    app.set(
+        "source.url",
+        &direct.replace(
+            &format!(":{}/", app.server.port()),
+            &format!(":{}/", proxy.port),
+        ),
+    );
     let mut scenario = Scenario::start(app).await;
     scenario.pay(2).await;
     scenario.assert_delivered().await;
@@ -59,7 +78,10 @@ async fn forged_switch_messages_are_checked_over_one_connection() {
     scenario.assert_delivered().await;
     // Lookups may open some too.
     let opened = proxy.accepted() - before;
-    assert!(opened < MESSAGES / 5, "{opened} connections were opened for {MESSAGES} messages");
+    assert!(
+        opened < MESSAGES / 5,
+        "{opened} connections were opened for {MESSAGES} messages"
+    );
     assert!(captures_from_wal(&scenario.app).await);
 }
 
@@ -70,15 +92,23 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
     scenario.assert_delivered().await;
     // The check reads this catalog. The session that has locked it can still read it.
     let holder = scenario.app.source().await;
-    holder.batch_execute("begin; lock table pg_catalog.pg_namespace").await.unwrap();
+    holder
+        .batch_execute("begin; lock table pg_catalog.pg_namespace")
+        .await
+        .unwrap();
     let client = &scenario.platform.client;
     client.batch_execute(FORGE).await.unwrap();
-    let waits =
-        "select clock_timestamp() from pg_locks where relation = 'pg_namespace'::regclass and not granted limit 1";
-    let waits = eventually("the check to wait", async || holder.query_opt(waits, &[]).await.unwrap()).await;
+    let waits = "select clock_timestamp() from pg_locks where relation = 'pg_namespace'::regclass and not granted limit 1";
+    let waits = eventually("the check to wait", async || {
+        holder.query_opt(waits, &[]).await.unwrap()
+    })
+    .await;
     let since: std::time::SystemTime = waits.get(0);
     let later = "select from pg_stat_replication where reply_time - interval '3 s' > $1";
-    eventually("acknowledgements during the check", async || holder.query_opt(later, &[&since]).await.unwrap()).await;
+    eventually("acknowledgements during the check", async || {
+        holder.query_opt(later, &[&since]).await.unwrap()
+    })
+    .await;
     holder.batch_execute("rollback").await.unwrap();
     scenario.pay(2).await;
     scenario.assert_delivered().await;
@@ -94,7 +124,10 @@ async fn a_forged_switch_before_a_real_one_loses_nothing() {
     assert!(scenario.app.stop().await.success());
     forge_a_switch(&scenario.app).await;
     scenario.pay(2).await;
-    scenario.app.set("source.capture", "trigger").set("source.poll_interval", "20ms");
+    scenario
+        .app
+        .set("source.capture", "trigger")
+        .set("source.poll_interval", "20ms");
     scenario.app.setup().await;
     scenario.pay(2).await;
     scenario.app.run().await;
@@ -106,7 +139,10 @@ async fn a_forged_switch_before_a_real_one_loses_nothing() {
 /// A replica whose connection to the primary was frozen stops after another one has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
-    let options = Options { settings: &IMPATIENT, ..Options::default() };
+    let options = Options {
+        settings: &IMPATIENT,
+        ..Options::default()
+    };
     let mut app = TestApp::prepare_alone(options).await;
     let direct = app.source_url.clone();
     let proxy = Proxy::start(app.server.port()).await;
@@ -117,26 +153,54 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     scenario.assert_delivered().await;
     let reader = "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
     let client = scenario.app.source().await;
-    let late = eventually("a reader", async || client.query_opt(reader, &[&scenario.app.name]).await.unwrap()).await;
+    let late = eventually("a reader", async || {
+        client
+            .query_opt(reader, &[&scenario.app.name])
+            .await
+            .unwrap()
+    })
+    .await;
     let late: i32 = late.get(0);
     let successor = scenario.app.set("source.url", &direct).replica(&[]).await;
     proxy.weather(Weather::Frozen);
     eventually("the successor to take over", async || {
-        let row = client.query_opt(reader, &[&scenario.app.name]).await.unwrap();
+        let row = client
+            .query_opt(reader, &[&scenario.app.name])
+            .await
+            .unwrap();
         row.filter(|row| row.get::<_, i32>(0) != late).map(drop)
     })
     .await;
-    client.batch_execute("select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))").await.unwrap();
-    let end: PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
-    let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+    client
+        .batch_execute("select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))")
+        .await
+        .unwrap();
+    let end: PgLsn = client
+        .query_one("select pg_current_wal_lsn()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let acknowledged =
+        "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
     eventually("the successor to acknowledge idle WAL", async || {
-        client.query_opt(acknowledged, &[&scenario.app.name, &end]).await.unwrap().map(drop)
+        client
+            .query_opt(acknowledged, &[&scenario.app.name, &end])
+            .await
+            .unwrap()
+            .map(drop)
     })
     .await;
     assert!(scenario.app.stop().await.success());
     let store = scenario.app.store().await;
-    let limit: PgLsn = store.query_one("select limit_lsn from walhook.acknowledgement", &[]).await.unwrap().get(0);
-    assert!(limit >= end, "the limit is {limit:?}, and {end:?} is acknowledged");
+    let limit: PgLsn = store
+        .query_one("select limit_lsn from walhook.acknowledgement", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert!(
+        limit >= end,
+        "the limit is {limit:?}, and {end:?} is acknowledged"
+    );
     successor.kill().await;
     scenario.app.run().await;
     scenario.pay(2).await;
@@ -153,27 +217,65 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
     let first = store.checkpoint(&app.name).await.unwrap().unwrap();
     let later = |checkpoint: &Checkpoint| {
         let commit = Lsn(checkpoint.progress.number() + 100);
-        let progress = Progress::Wal { commit, through: Through::End, resume: Lsn(commit.0 + 8) };
-        Checkpoint { progress, ..*checkpoint }
+        let progress = Progress::Wal {
+            commit,
+            through: Through::End,
+            resume: Lsn(commit.0 + 8),
+        };
+        Checkpoint {
+            progress,
+            ..*checkpoint
+        }
     };
     let second = later(&first);
     let mut connection = store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
-    assert!(advance_checkpoint(&transaction, &app.name, &first, &second, None).await.unwrap());
+    assert!(
+        advance_checkpoint(&transaction, &app.name, &first, &second, None)
+            .await
+            .unwrap()
+    );
     let timeline = first.lineage.timeline + 1;
     let (entering, name) = (store.clone(), app.name.clone());
-    let entered = tokio::spawn(async move { entering.enter_timeline(&name, &first, timeline).await.unwrap() });
+    let entered = tokio::spawn(async move {
+        entering
+            .enter_timeline(&name, &first, timeline)
+            .await
+            .unwrap()
+    });
     let waits = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     let client = app.store().await;
-    eventually("the new timeline to wait", async || client.query_opt(waits, &[]).await.unwrap()).await;
+    eventually("the new timeline to wait", async || {
+        client.query_opt(waits, &[]).await.unwrap()
+    })
+    .await;
     transaction.commit().await.unwrap();
-    assert!(!entered.await.unwrap(), "the checkpoint is no longer the one that was compared");
-    assert!(store.enter_timeline(&app.name, &second, timeline).await.unwrap());
-    let expected = Checkpoint { lineage: Lineage { timeline, ..second.lineage }, progress: second.progress.clone() };
-    assert_eq!(store.checkpoint(&app.name).await.unwrap(), Some(expected.clone()));
+    assert!(
+        !entered.await.unwrap(),
+        "the checkpoint is no longer the one that was compared"
+    );
+    assert!(
+        store
+            .enter_timeline(&app.name, &second, timeline)
+            .await
+            .unwrap()
+    );
+    let expected = Checkpoint {
+        lineage: Lineage {
+            timeline,
+            ..second.lineage
+        },
+        progress: second.progress.clone(),
+    };
+    assert_eq!(
+        store.checkpoint(&app.name).await.unwrap(),
+        Some(expected.clone())
+    );
     let advanced = async |from: &Checkpoint| {
         let connection = store.connection().await.unwrap();
-        advance_checkpoint(&*connection, &app.name, from, &later(from), None).await.unwrap()
+        advance_checkpoint(&*connection, &app.name, from, &later(from), None)
+            .await
+            .unwrap()
     };
     assert!(!advanced(&second).await, "a batch of the previous timeline");
     assert!(advanced(&expected).await);

@@ -13,7 +13,8 @@ async fn a_repair_delivers_only_events_that_pass_the_filter() {
     let (mine, other) = (platform.label(user).await, platform.label(user).await);
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    let mut body = json!({ "name": "x", "url": receiver.url("/"), "events": ["release.distributed"] });
+    let mut body =
+        json!({ "name": "x", "url": receiver.url("/"), "events": ["release.distributed"] });
     body["filter"] = json!({ "label_ids": [mine] });
     let created = api.post("/webhooks", body).await.expect(201).json();
     let (wanted, unwanted) = (platform.release(mine).await, platform.release(other).await);
@@ -38,5 +39,9 @@ async fn a_repair_delivers_only_events_that_pass_the_filter() {
     let id = created["id"].as_str().unwrap();
     api.wait_for_logs(id, "both", |logs| logs.len() == 2).await;
     let row = store.query_one(counts, &[&id]).await.unwrap();
-    assert_eq!([0, 1, 2].map(|column| row.get::<_, i64>(column)), [2, 0, 0], "two events, one of them for nobody");
+    assert_eq!(
+        [0, 1, 2].map(|column| row.get::<_, i64>(column)),
+        [2, 0, 0],
+        "two events, one of them for nobody"
+    );
 }

@@ -65,26 +65,40 @@ async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in
             app.run().await;
             let receiver = Receiver::start().await;
             let api = app.api(&user.to_string()).await;
-            api.create_webhook(&receiver.url("/"), &["delivery.completed"]).await;
+            api.create_webhook(&receiver.url("/"), &["delivery.completed"])
+                .await;
             let jobs = format!(
                 "insert into distro_queue (id, release_id, outlet_id, status)
                  select n, 1 + n % {releases}, {outlet}, 'complete' from generate_series(1, {JOBS}) as n"
             );
             platform.transaction(&jobs).await;
             app.wait_for_events(2 * JOBS as usize).await;
-            let failed = "select count(*) from walhook.attempt where error_kind = 'payload_too_large'";
+            let failed =
+                "select count(*) from walhook.attempt where error_kind = 'payload_too_large'";
             app.wait_for_count(failed, JOBS as usize).await;
             let data: String = {
                 let query = "select data::text from walhook.event where kind = 'delivery.completed' limit 1";
-                app.store().await.query_one(query, &[]).await.unwrap().get(0)
+                app.store()
+                    .await
+                    .query_one(query, &[])
+                    .await
+                    .unwrap()
+                    .get(0)
             };
             assert!(
-                data.starts_with("{\"omitted_bytes\":65") && data.contains("\"status\":\"complete\""),
+                data.starts_with("{\"omitted_bytes\":65")
+                    && data.contains("\"status\":\"complete\""),
                 "{data:.300}"
             );
             let peak = app.sidecar().peak_memory_kib();
-            println!("{capture}, {releases} releases: peak resident memory: {} MiB", peak / 1024);
-            assert!(peak < SHIPPED_LIMIT_KIB, "{capture}, {releases} releases: {peak} KiB");
+            println!(
+                "{capture}, {releases} releases: peak resident memory: {} MiB",
+                peak / 1024
+            );
+            assert!(
+                peak < SHIPPED_LIMIT_KIB,
+                "{capture}, {releases} releases: {peak} KiB"
+            );
             app.stop().await;
         }
     }
@@ -106,9 +120,17 @@ async fn assert_raises_all(rows: i64) {
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     // Subscribes to an event that a single row raises. The other events are only stored.
-    api.create_webhook(&receiver.url("/"), &["delivery.completed"]).await;
-    platform.execute("update distro_queue set status = 'transcoding'", &[]).await;
-    platform.execute("update distro_queue set status = 'complete' where id = 1", &[]).await;
+    api.create_webhook(&receiver.url("/"), &["delivery.completed"])
+        .await;
+    platform
+        .execute("update distro_queue set status = 'transcoding'", &[])
+        .await;
+    platform
+        .execute(
+            "update distro_queue set status = 'complete' where id = 1",
+            &[],
+        )
+        .await;
 
     // The last change is delivered only after the others are stored.
     let metric = format!("walhook_events_total{{event=\"{KIND}\"}}");
@@ -123,10 +145,16 @@ async fn assert_raises_all(rows: i64) {
     let row = app
         .store()
         .await
-        .query_one("select count(*), count(distinct id) from walhook.event where kind = $1", &[&KIND])
+        .query_one(
+            "select count(*), count(distinct id) from walhook.event where kind = $1",
+            &[&KIND],
+        )
         .await;
     let row = row.unwrap();
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (rows + 1, rows + 1));
+    assert_eq!(
+        (row.get::<_, i64>(0), row.get::<_, i64>(1)),
+        (rows + 1, rows + 1)
+    );
     let peak = app.sidecar().peak_memory_kib();
     println!("peak resident memory: {} MiB", peak / 1024);
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");

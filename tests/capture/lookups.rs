@@ -15,7 +15,10 @@ struct Owner {
 
 async fn owner(app: &TestApp, platform: &Platform, addons: &[&str], events: &[&str]) -> Owner {
     let (id, receiver) = (platform.user(addons).await, Receiver::start().await);
-    app.api(&id.to_string()).await.create_webhook(&receiver.url("/"), events).await;
+    app.api(&id.to_string())
+        .await
+        .create_webhook(&receiver.url("/"), events)
+        .await;
     Owner { id, receiver }
 }
 
@@ -24,7 +27,10 @@ async fn distributed(platform: &Platform, owner: &Owner) -> (i64, i64) {
     let label = platform.label(owner.id).await;
     let release = platform.release(label).await;
     let outlet = platform.outlet("O").await;
-    (label, platform.distribution(release, outlet, "scheduled").await)
+    (
+        label,
+        platform.distribution(release, outlet, "scheduled").await,
+    )
 }
 
 async fn flag(platform: &Platform, release: i64) {
@@ -41,7 +47,10 @@ async fn flag(platform: &Platform, release: i64) {
 async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_change() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
-    let (before, after) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (before, after) = (
+        owner(&app, &platform, &[], &[STATUS]).await,
+        owner(&app, &platform, &[], &[STATUS]).await,
+    );
     let (label, entry) = distributed(&platform, &before).await;
     app.wait_for_events(1).await;
     let store = app.store().await;
@@ -64,7 +73,11 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     // Counted in the store: deliveries of the first attempt may have been handed off before it failed.
     let owned = "select count(*) from walhook.event where user_id = $1";
     for (owner, count) in [(&before, 2), (&after, 1)] {
-        let found: i64 = store.query_one(owned, &[&owner.id.to_string()]).await.unwrap().get(0);
+        let found: i64 = store
+            .query_one(owned, &[&owner.id.to_string()])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(found, count, "events of user {}", owner.id);
     }
 }
@@ -75,15 +88,28 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
     let mut app = TestApp::prepare().await;
     let (source, store) = (app.source_url.clone(), app.store_url.clone());
     let proxy = Proxy::start(app.server.port()).await;
-    app.set("source.url", &source.replace(&format!(":{}/", app.server.port()), &format!(":{}/", proxy.port)));
+    app.set(
+        "source.url",
+        &source.replace(
+            &format!(":{}/", app.server.port()),
+            &format!(":{}/", proxy.port),
+        ),
+    );
     app.set("store.url", &format!("{store}?application_name=first"));
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (former, owner) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (former, owner) = (
+        owner(&app, &platform, &[], &[STATUS]).await,
+        owner(&app, &platform, &[], &[STATUS]).await,
+    );
     let (label, entry) = distributed(&platform, &former).await;
     app.wait_for_events(1).await;
-    let second = app.set("source.url", &source).set("store.url", &store).replica(&[]).await;
+    let second = app
+        .set("source.url", &source)
+        .set("store.url", &store)
+        .replica(&[])
+        .await;
     let client = app.store().await;
     let refuse = "create table refusal (); insert into refusal default values;
          create function refuse() returns trigger language plpgsql as
@@ -95,24 +121,41 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
     wait_until_unready(app.sidecar(), "enqueue: events cannot be stored now").await;
     // The second replica takes the slot: the first one does not notice the end of its connection.
     proxy.weather(Weather::Frozen);
-    let end = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1";
+    let end =
+        "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1";
     platform.client.query(end, &[&app.name]).await.unwrap();
     app.wait_for_events(2).await;
-    platform.execute("update label set user_id = $2 where id = $1", &[&label, &owner.id]).await;
+    platform
+        .execute(
+            "update label set user_id = $2 where id = $1",
+            &[&label, &owner.id],
+        )
+        .await;
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
     // The first replica finds its batch stored, and stands by.
     proxy.weather(Weather::Fair);
     client.batch_execute("delete from refusal").await.unwrap();
     let first = &*app.sidecar();
-    eventually("the first replica to stand by", async || first.readiness().await.filter(|(status, _)| *status == 200))
-        .await;
+    eventually("the first replica to stand by", async || {
+        first.readiness().await.filter(|(status, _)| *status == 200)
+    })
+    .await;
     assert!(second.stop().await.success());
     platform.set_distribution_status(entry, "batched").await;
     app.wait_for_events(4).await;
     let owners = "select user_id from walhook.event order by occurred_at, id";
-    let owners: Vec<String> = client.query(owners, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
-    assert_eq!(owners, [former.id, former.id, owner.id, owner.id].map(|id| id.to_string()));
+    let owners: Vec<String> = client
+        .query(owners, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert_eq!(
+        owners,
+        [former.id, former.id, owner.id, owner.id].map(|id| id.to_string())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,18 +166,38 @@ async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (before, after) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (before, after) = (
+        owner(&app, &platform, &[], &[STATUS]).await,
+        owner(&app, &platform, &[], &[STATUS]).await,
+    );
     let (label, entry) = distributed(&platform, &before).await;
     before.receiver.wait_for(1).await;
-    platform.execute(&format!("alter publication {} drop table label", app.name), &[]).await;
-    platform.execute("update label set user_id = $2 where id = $1", &[&label, &after.id]).await;
+    platform
+        .execute(
+            &format!("alter publication {} drop table label", app.name),
+            &[],
+        )
+        .await;
+    platform
+        .execute(
+            "update label set user_id = $2 where id = $1",
+            &[&label, &after.id],
+        )
+        .await;
     platform.set_distribution_status(entry, "batched").await;
     wait_until_unready(app.sidecar(), ": lacks public.label; run `walhook setup`").await;
-    assert!(app.walhook_ok(&["setup"]).await.contains(r#"added "public"."label""#));
+    assert!(
+        app.walhook_ok(&["setup"])
+            .await
+            .contains(r#"added "public"."label""#)
+    );
     wait_until_reading(app.sidecar()).await;
     platform.set_distribution_status(entry, "transcoding").await;
     let received = after.receiver.wait_for(2).await;
-    let mut statuses: Vec<String> = received.iter().map(|request| request.data()["status"].to_string()).collect();
+    let mut statuses: Vec<String> = received
+        .iter()
+        .map(|request| request.data()["status"].to_string())
+        .collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [r#""batched""#, r#""transcoding""#]);
     assert_eq!(before.receiver.requests().len(), 1);
@@ -148,7 +211,10 @@ async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_own
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (former, owner) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (former, owner) = (
+        owner(&app, &platform, &[], &[STATUS]).await,
+        owner(&app, &platform, &[], &[STATUS]).await,
+    );
     let (label, entry) = distributed(&platform, &former).await;
     former.receiver.wait_for(1).await;
     let (drop, add) = (
@@ -156,7 +222,12 @@ async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_own
         format!("alter publication {} add table label", app.name),
     );
     platform.execute(&drop, &[]).await;
-    platform.execute("update label set user_id = $2 where id = $1", &[&label, &owner.id]).await;
+    platform
+        .execute(
+            "update label set user_id = $2 where id = $1",
+            &[&label, &owner.id],
+        )
+        .await;
     platform.execute(&add, &[]).await;
     platform.set_distribution_status(entry, "batched").await;
     owner.receiver.wait_for(1).await;
@@ -194,9 +265,20 @@ async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
     let release = platform.release(label).await;
     flag(&platform, release).await;
     owner.receiver.wait_for(1).await;
-    platform.execute(&format!("alter publication {} drop table user_addon", app.name), &[]).await;
-    wait_until_unready(app.sidecar(), ": lacks public.user_addon; run `walhook setup`").await;
-    platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
+    platform
+        .execute(
+            &format!("alter publication {} drop table user_addon", app.name),
+            &[],
+        )
+        .await;
+    wait_until_unready(
+        app.sidecar(),
+        ": lacks public.user_addon; run `walhook setup`",
+    )
+    .await;
+    platform
+        .execute("delete from user_addon where user_id = $1", &[&owner.id])
+        .await;
     app.setup().await;
     wait_until_reading(app.sidecar()).await;
     flag(&platform, release).await;
@@ -210,7 +292,8 @@ async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
 async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     let mut app = TestApp::prepare().await;
     let owner_of_tables = app.source().await;
-    let by_user = "alter table user_addon drop constraint user_addon_pkey, add primary key (user_id)";
+    let by_user =
+        "alter table user_addon drop constraint user_addon_pkey, add primary key (user_id)";
     owner_of_tables.batch_execute(by_user).await.unwrap();
     app.setup().await;
     app.run().await;
@@ -220,7 +303,9 @@ async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     let release = platform.release(label).await;
     flag(&platform, release).await;
     owner.receiver.wait_for(1).await;
-    platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
+    platform
+        .execute("delete from user_addon where user_id = $1", &[&owner.id])
+        .await;
     flag(&platform, release).await;
     platform.payment(owner.id, "ready").await;
     let received = owner.receiver.wait_for(2).await;
@@ -228,10 +313,19 @@ async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     app.wait_for_events(2).await;
     // Another session changes the replica identity while the stream is read.
     app.restart().await;
-    platform.execute("alter table user_addon replica identity default", &[]).await;
-    platform.execute("insert into user_addon values ($1, 'stream_radar')", &[&owner.id]).await;
+    platform
+        .execute("alter table user_addon replica identity default", &[])
+        .await;
+    platform
+        .execute(
+            "insert into user_addon values ($1, 'stream_radar')",
+            &[&owner.id],
+        )
+        .await;
     wait_until_unready(app.sidecar(), "gap: changes were lost (identity_lost)").await;
-    platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
+    platform
+        .execute("delete from user_addon where user_id = $1", &[&owner.id])
+        .await;
     flag(&platform, release).await;
     app.setup().await;
     wait_until_reading(app.sidecar()).await;

@@ -50,10 +50,9 @@ async fn wait_until_unready(sidecar: &Sidecar, reason: &str) {
 /// Waits until changes are read again, while readiness still reports the gap.
 async fn wait_until_reading(sidecar: &Sidecar) {
     eventually("changes to be read again", async || {
-        sidecar
-            .readiness()
-            .await
-            .filter(|(_, text)| text.contains("gap: changes were lost") && !text.contains("capture: "))
+        sidecar.readiness().await.filter(|(_, text)| {
+            text.contains("gap: changes were lost") && !text.contains("capture: ")
+        })
     })
     .await;
 }

@@ -26,7 +26,8 @@ const COLUMNS: &str = "id, release_id, outlet_id, status, takedown, message";
 
 async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
     let mut app = TestApp::prepare().await;
-    app.set("source.capture", capture).set("source.poll_interval", "20ms");
+    app.set("source.capture", capture)
+        .set("source.poll_interval", "20ms");
     let platform = app.platform().await;
     platform.client.batch_execute(PARTITIONED).await.unwrap();
     let user = platform.user(&[]).await;
@@ -38,18 +39,34 @@ async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
 /// Waits until everything committed so far is stored, by a last payment. Returns the kinds and data of all other events.
 async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, Value)> {
     platform.payment(user, "ready").await;
-    app.wait_for_count("select count(*) from walhook.event where kind = 'payment.statement_ready'", 1).await;
+    app.wait_for_count(
+        "select count(*) from walhook.event where kind = 'payment.statement_ready'",
+        1,
+    )
+    .await;
     let query = "select kind, data::text from walhook.event where kind <> 'payment.statement_ready' order by id, kind";
     let rows = app.store().await.query(query, &[]).await.unwrap();
-    let mut events: Vec<(String, Value)> =
-        rows.iter().map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap())).collect();
-    events.sort_by_key(|(kind, data)| (data["distro_queue_id"].as_i64(), kind.clone(), data.to_string()));
+    let mut events: Vec<(String, Value)> = rows
+        .iter()
+        .map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap()))
+        .collect();
+    events.sort_by_key(|(kind, data)| {
+        (
+            data["distro_queue_id"].as_i64(),
+            kind.clone(),
+            data.to_string(),
+        )
+    });
     events
 }
 
 fn moves(events: &[(String, Value)]) -> Vec<String> {
     let one = |(kind, data): &(String, Value)| {
-        format!("{} {kind} {} {}", data["distro_queue_id"], data["previous_status"], data["status"]).replace('"', "")
+        format!(
+            "{} {kind} {} {}",
+            data["distro_queue_id"], data["previous_status"], data["status"]
+        )
+        .replace('"', "")
     };
     events.iter().map(one).collect()
 }
@@ -61,14 +78,28 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
     let insert = format!(
         "insert into distro_queue (id, release_id, status) select n, {release}, 'scheduled' from generate_series(1, 6) n"
     );
-    let mute = "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
-    platform.transaction(&format!("{mute}; {insert}; update distro_queue set status = 'complete' where id < 6")).await;
+    let mute =
+        "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
+    platform
+        .transaction(&format!(
+            "{mute}; {insert}; update distro_queue set status = 'complete' where id < 6"
+        ))
+        .await;
 
-    platform.transaction("update distro_queue set archived = true where id in (1, 2)").await;
-    platform.transaction("update distro_queue set archived = false where id = 2").await;
+    platform
+        .transaction("update distro_queue set archived = true where id in (1, 2)")
+        .await;
+    platform
+        .transaction("update distro_queue set archived = false where id = 2")
+        .await;
     // Moved by one statement that deletes and inserts, by two statements, and by statements on leaves, back in the same transaction.
-    let moved = format!("insert into distro_queue ({COLUMNS}, archived) select {COLUMNS}, true from gone");
-    platform.transaction(&format!("with gone as (delete from distro_queue where id = 3 returning *) {moved}")).await;
+    let moved =
+        format!("insert into distro_queue ({COLUMNS}, archived) select {COLUMNS}, true from gone");
+    platform
+        .transaction(&format!(
+            "with gone as (delete from distro_queue where id = 3 returning *) {moved}"
+        ))
+        .await;
     let two = format!(
         "create temporary table gone on commit drop as select * from distro_queue where id = 4;
          delete from distro_queue where id = 4; savepoint s; {moved}; rollback to s; {moved}"
@@ -81,11 +112,17 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
     );
     platform.transaction(&leaves).await;
     // A move that is also a transition.
-    platform.transaction("update distro_queue set archived = true, status = 'complete' where id = 6").await;
-    // Deleted in another transaction: the inserted row is new.
-    platform.transaction("delete from distro_queue where id = 1").await;
     platform
-        .transaction(&format!("insert into distro_queue (id, release_id, status) values (1, {release}, 'complete')"))
+        .transaction("update distro_queue set archived = true, status = 'complete' where id = 6")
+        .await;
+    // Deleted in another transaction: the inserted row is new.
+    platform
+        .transaction("delete from distro_queue where id = 1")
+        .await;
+    platform
+        .transaction(&format!(
+            "insert into distro_queue (id, release_id, status) values (1, {release}, 'complete')"
+        ))
         .await;
     let expected = [
         "1 delivery.completed null complete",
@@ -93,7 +130,11 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
         "6 delivery.completed null complete",
         "6 distribution.outlet.status_changed scheduled complete",
     ];
-    assert_eq!(moves(&events(&app, &platform, user).await), expected, "{capture}");
+    assert_eq!(
+        moves(&events(&app, &platform, user).await),
+        expected,
+        "{capture}"
+    );
 }
 
 #[tokio::test]
@@ -116,10 +157,16 @@ async fn assert_review_changes_are_raised(capture: &str) {
     let events = events(&app, &platform, user).await;
     let mut changes: Vec<String> = events
         .iter()
-        .map(|(_, data)| format!("{} {}", data["previous_status"], data["new_status"]).replace('"', ""))
+        .map(|(_, data)| {
+            format!("{} {}", data["previous_status"], data["new_status"]).replace('"', "")
+        })
         .collect();
     changes.sort();
-    assert_eq!(changes, ["draft approved", "draft to_review", "to_review draft"], "{capture}");
+    assert_eq!(
+        changes,
+        ["draft approved", "draft to_review", "to_review draft"],
+        "{capture}"
+    );
 }
 
 #[tokio::test]
@@ -138,7 +185,8 @@ async fn assert_many_rewritten_rows_raise_only_transitions(capture: &str) {
     let (app, platform, user) = partitioned(capture).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
-    let mute = "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
+    let mute =
+        "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
     let fill = format!(
         "{mute}; insert into distro_queue (id, release_id, status)
          select n, {release}, 'batched' from generate_series(1, {ROWS}) n"
@@ -161,7 +209,12 @@ async fn assert_many_rewritten_rows_raise_only_transitions(capture: &str) {
             ]
         })
         .collect();
-    assert!(events == expected, "{capture}: {} events, {:?}", events.len(), &events[..events.len().min(20)]);
+    assert!(
+        events == expected,
+        "{capture}: {} events, {:?}",
+        events.len(),
+        &events[..events.len().min(20)]
+    );
     // The ledger has the current rows.
     let states = "select count(*) from walhook.last_seen where relation = 2";
     app.wait_for_count(states, ROWS).await;
@@ -197,12 +250,25 @@ async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
         let batch = stage.receive().await;
         changes.extend(stage.store(batch).await);
     }
-    assert!(changes.len() < ROWS && changes.iter().all(|change| matches!(change.operation, Operation::Delete { .. })));
+    assert!(
+        changes.len() < ROWS
+            && changes
+                .iter()
+                .all(|change| matches!(change.operation, Operation::Delete { .. }))
+    );
     stage.stop().await;
     let mut stage = Stage::start(&app).await;
     changes.extend(stage.changes(2 * ROWS - changes.len()).await);
     stage.stop().await;
-    assert!(changes.is_sorted_by_key(|change| (change.position.commit(), change.position.ordinal())));
+    assert!(
+        changes.is_sorted_by_key(|change| (change.position.commit(), change.position.ordinal()))
+    );
     let inserted = &changes[ROWS..];
-    assert!(inserted.iter().all(|change| matches!(change.operation, Operation::Replace { .. })), "{:?}", inserted[0]);
+    assert!(
+        inserted
+            .iter()
+            .all(|change| matches!(change.operation, Operation::Replace { .. })),
+        "{:?}",
+        inserted[0]
+    );
 }

@@ -26,8 +26,15 @@ async fn catalog(app: &TestApp) -> Vec<String> {
 }
 
 async fn seeded(app: &TestApp) -> Vec<i64> {
-    let rows =
-        app.store().await.query("select release_id from walhook.distributed_release order by 1", &[]).await.unwrap();
+    let rows = app
+        .store()
+        .await
+        .query(
+            "select release_id from walhook.distributed_release order by 1",
+            &[],
+        )
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -46,18 +53,40 @@ async fn a_second_setup_changes_nothing() {
     let before = platform.release(label).await;
     platform.set_delivery_status(before, "distributed").await;
     let output = app.walhook_ok(&["setup"]).await;
-    assert!(output.contains("1 releases were distributed before"), "{output}");
+    assert!(
+        output.contains("1 releases were distributed before"),
+        "{output}"
+    );
     let prepared = catalog(&app).await;
-    for line in ["identity release f", "identity payment f", "identity label d", "identity user_addon d"] {
-        assert!(prepared.iter().any(|have| have == line), "{line} in {prepared:?}");
+    for line in [
+        "identity release f",
+        "identity payment f",
+        "identity label d",
+        "identity user_addon d",
+    ] {
+        assert!(
+            prepared.iter().any(|have| have == line),
+            "{line} in {prepared:?}"
+        );
     }
-    assert_eq!(prepared.iter().filter(|line| line.starts_with("member ")).count(), 12, "{prepared:?}");
+    assert_eq!(
+        prepared
+            .iter()
+            .filter(|line| line.starts_with("member "))
+            .count(),
+        12,
+        "{prepared:?}"
+    );
 
     let between = platform.release(label).await;
     platform.set_delivery_status(between, "distributed").await;
     let again = app.walhook_ok(&["setup"]).await;
     assert!(again.contains("everything is set up"), "{again}");
-    assert_eq!(seeded(&app).await, [before], "a second setup must not seed again");
+    assert_eq!(
+        seeded(&app).await,
+        [before],
+        "a second setup must not seed again"
+    );
     assert_eq!(catalog(&app).await, prepared);
 }
 
@@ -74,10 +103,22 @@ async fn setup_completes_a_publication_and_keeps_sufficient_identities() {
     source.batch_execute(&statement).await.unwrap();
     app.setup().await;
     let prepared = catalog(&app).await;
-    assert!(prepared.contains(&"identity payment i".to_owned()), "{prepared:?}");
-    assert_eq!(prepared.iter().filter(|line| line.starts_with("member ")).count(), 12, "{prepared:?}");
-    let row =
-        source.query_one("select pubupdate and pubdelete and pubtruncate and pubviaroot from pg_publication", &[]);
+    assert!(
+        prepared.contains(&"identity payment i".to_owned()),
+        "{prepared:?}"
+    );
+    assert_eq!(
+        prepared
+            .iter()
+            .filter(|line| line.starts_with("member "))
+            .count(),
+        12,
+        "{prepared:?}"
+    );
+    let row = source.query_one(
+        "select pubupdate and pubdelete and pubtruncate and pubviaroot from pg_publication",
+        &[],
+    );
     assert!(row.await.unwrap().get::<_, bool>(0));
 }
 
@@ -133,7 +174,10 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
         "replica identity of public.release: belongs to another role".to_owned(),
         "index walhook_identity_release: belongs to another role".to_owned(),
     ];
-    assert!(named.iter().all(|named| refused.contains(named)), "{refused}");
+    assert!(
+        named.iter().all(|named| refused.contains(named)),
+        "{refused}"
+    );
     assert_eq!(catalog(&app).await, prepared);
 
     let script = app.walhook_ok(&["teardown", "--print"]).await;
@@ -146,17 +190,36 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
 
 #[tokio::test]
 async fn without_logical_decoding_setup_changes_nothing() {
-    let app = TestApp::prepare_alone(Options { settings: &[("wal_level", "replica")], ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options {
+        settings: &[("wal_level", "replica")],
+        ..Options::default()
+    })
+    .await;
     let before = catalog(&app).await;
     let refused = refusal(&app, &["setup"]).await;
-    assert!(refused.contains("wal_level: replica; set wal_level = logical"), "{refused}");
+    assert!(
+        refused.contains("wal_level: replica; set wal_level = logical"),
+        "{refused}"
+    );
     assert_eq!(refused.trim().lines().count(), 1, "{refused}");
     assert_eq!(catalog(&app).await, before);
-    assert!(!Store::open(&app.store_url, 1).unwrap().has_schema().await.unwrap(), "the store is untouched too");
+    assert!(
+        !Store::open(&app.store_url, 1)
+            .unwrap()
+            .has_schema()
+            .await
+            .unwrap(),
+        "the store is untouched too"
+    );
     let checked = app.walhook(&["check"]).await;
     assert_eq!(checked.status.code(), Some(1));
     let lines = String::from_utf8(checked.stdout).unwrap();
-    assert!(lines.lines().any(|line| line.starts_with("fail  wal_level: replica; ")), "{lines}");
+    assert!(
+        lines
+            .lines()
+            .any(|line| line.starts_with("fail  wal_level: replica; ")),
+        "{lines}"
+    );
 }
 
 #[tokio::test]
@@ -185,8 +248,17 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
         assert!(refused.contains(problem), "{problem} in {refused}");
     }
     assert_eq!(catalog(&app).await, before);
-    assert!(!Store::open(&app.store_url, 1).unwrap().has_schema().await.unwrap());
-    owner.batch_execute(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
+    assert!(
+        !Store::open(&app.store_url, 1)
+            .unwrap()
+            .has_schema()
+            .await
+            .unwrap()
+    );
+    owner
+        .batch_execute(&format!("drop owned by {role}; drop role {role}"))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -200,9 +272,16 @@ async fn partitions_get_their_identity_too() {
     app.setup().await;
     let prepared = catalog(&app).await;
     for line in ["identity payment_0 f", "identity payment_1 f"] {
-        assert!(prepared.iter().any(|have| have == line), "{line} in {prepared:?}");
+        assert!(
+            prepared.iter().any(|have| have == line),
+            "{line} in {prepared:?}"
+        );
     }
-    assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
+    assert!(
+        app.walhook_ok(&["setup"])
+            .await
+            .contains("everything is set up")
+    );
 }
 
 #[tokio::test]
@@ -211,13 +290,24 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
     app.setup().await;
     let store = app.store().await;
     // As if setup had been killed between the slot's creation and its first checkpoint: nothing can have been read from it.
-    let unfinished = "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
-        .replace("$1", &format!("'{}'", app.name));
+    let unfinished =
+        "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
+            .replace("$1", &format!("'{}'", app.name));
     store.batch_execute(&unfinished).await.unwrap();
     let output = app.walhook_ok(&["setup"]).await;
-    assert!(output.contains("an earlier setup did not finish") && output.contains("created at"), "{output}");
-    assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
-    store.batch_execute("drop schema walhook cascade").await.unwrap();
+    assert!(
+        output.contains("an earlier setup did not finish") && output.contains("created at"),
+        "{output}"
+    );
+    assert!(
+        app.walhook_ok(&["setup"])
+            .await
+            .contains("everything is set up")
+    );
+    store
+        .batch_execute("drop schema walhook cascade")
+        .await
+        .unwrap();
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("`walhook teardown`"), "{refused}");
     app.walhook_ok(&["teardown", "--yes"]).await;
@@ -228,17 +318,30 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
 async fn a_missing_slot_is_recorded_as_a_gap() {
     let app = TestApp::prepare().await;
     app.setup().await;
-    app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
+    app.source()
+        .await
+        .execute("select pg_drop_replication_slot($1)", &[&app.name])
+        .await
+        .unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
     for _ in 0..2 {
-        let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default()).await.unwrap_err();
+        let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("walhook repair"), "{error}");
         assert!(!error.is_transient());
     }
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("is missing"), "{refused}");
-    let gaps =
-        app.store().await.query("select slot, reason from walhook.gap where repaired_at is null", &[]).await.unwrap();
+    let gaps = app
+        .store()
+        .await
+        .query(
+            "select slot, reason from walhook.gap where repaired_at is null",
+            &[],
+        )
+        .await
+        .unwrap();
     let gaps: Vec<(&str, &str)> = gaps.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(gaps, [(app.name.as_str(), "slot_missing")]);
     // Teardown deletes the checkpoint, and the gap with it.
@@ -249,18 +352,31 @@ async fn a_missing_slot_is_recorded_as_a_gap() {
 #[tokio::test]
 async fn preflight_names_what_is_missing() {
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
     let health = Health::default();
-    let preflight = async || capture::preflight(&source(&app), &app.source_url, &store, &health).await;
-    assert!(preflight().await.unwrap_err().to_string().contains("run `walhook setup`"));
+    let preflight =
+        async || capture::preflight(&source(&app), &app.source_url, &store, &health).await;
+    assert!(
+        preflight()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("run `walhook setup`")
+    );
     app.setup().await;
     preflight().await.unwrap();
     let owner = app.source().await;
     // A table that nobody has written to would be prepared at once.
-    let written =
-        "insert into payment (id, invoice_number, amount, total_due_usd, status) values (1, 'A', 1, 1, 'draft')";
-    owner.batch_execute(&format!("{written}; alter table payment replica identity default")).await.unwrap();
+    let written = "insert into payment (id, invoice_number, amount, total_due_usd, status) values (1, 'A', 1, 1, 'draft')";
+    owner
+        .batch_execute(&format!(
+            "{written}; alter table payment replica identity default"
+        ))
+        .await
+        .unwrap();
     // Events of other tables can be captured.
     preflight().await.unwrap();
     assert_eq!(
@@ -273,11 +389,23 @@ async fn preflight_names_what_is_missing() {
     app.setup().await;
     preflight().await.unwrap();
     assert_eq!(health.reasons().len(), 1);
-    owner.batch_execute(&format!("drop publication \"{}\"", app.name)).await.unwrap();
-    assert!(preflight().await.unwrap_err().to_string().contains("publication"), "named");
+    owner
+        .batch_execute(&format!("drop publication \"{}\"", app.name))
+        .await
+        .unwrap();
+    assert!(
+        preflight()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("publication"),
+        "named"
+    );
     let mut trigger = source(&app);
     trigger.capture = CaptureMode::Trigger;
-    let error = capture::preflight(&trigger, &app.source_url, &store, &Default::default()).await.unwrap_err();
+    let error = capture::preflight(&trigger, &app.source_url, &store, &Default::default())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("is not set up"), "{error}");
 }
 
@@ -286,19 +414,32 @@ async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
     let app = TestApp::prepare().await;
     let refused = async || {
         let refused = refusal(&app, &["run"]).await;
-        let output: Vec<&str> = refused.lines().filter(|line| line.starts_with("walhook: ")).collect();
+        let output: Vec<&str> = refused
+            .lines()
+            .filter(|line| line.starts_with("walhook: "))
+            .collect();
         assert_eq!(output.len(), 1, "{refused}");
         output[0].to_owned()
     };
     assert!(refused().await.contains("run `walhook setup` first"));
     app.setup().await;
-    app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
+    app.source()
+        .await
+        .execute("select pg_drop_replication_slot($1)", &[&app.name])
+        .await
+        .unwrap();
     let output = refusal(&app, &["setup"]).await;
-    assert!(output.contains("is missing and the store has a checkpoint"), "{output}");
+    assert!(
+        output.contains("is missing and the store has a checkpoint"),
+        "{output}"
+    );
     let slots: i64 = app
         .source()
         .await
-        .query_one("select count(*) from pg_replication_slots where slot_name = $1", &[&app.name])
+        .query_one(
+            "select count(*) from pg_replication_slots where slot_name = $1",
+            &[&app.name],
+        )
         .await
         .unwrap()
         .get(0);
@@ -309,10 +450,19 @@ async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
 async fn another_cluster_is_rejected() {
     let app = TestApp::prepare().await;
     app.setup().await;
-    app.store().await.batch_execute("update walhook.checkpoint set system_identifier = 1").await.unwrap();
+    app.store()
+        .await
+        .batch_execute("update walhook.checkpoint set system_identifier = 1")
+        .await
+        .unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
-    let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default()).await.unwrap_err();
-    assert!(error.to_string().contains("another cluster") && !error.is_transient(), "{error}");
+    let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("another cluster") && !error.is_transient(),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -335,10 +485,21 @@ async fn check_passes_after_setup_and_fails_before() {
     let before = app.walhook(&["check"]).await;
     assert_eq!(before.status.code(), Some(1));
     let lines = String::from_utf8(before.stdout).unwrap();
-    assert!(lines.contains(&format!("fail  slot {}: missing; run `walhook setup`", app.name)), "{lines}");
+    assert!(
+        lines.contains(&format!(
+            "fail  slot {}: missing; run `walhook setup`",
+            app.name
+        )),
+        "{lines}"
+    );
     app.setup().await;
     let lines = app.walhook_ok(&["check"]).await;
-    assert!(lines.lines().all(|line| line.starts_with("ok ") || line.starts_with("warn ")), "{lines}");
+    assert!(
+        lines
+            .lines()
+            .all(|line| line.starts_with("ok ") || line.starts_with("warn ")),
+        "{lines}"
+    );
     assert!(lines.contains("warn  max_slot_wal_keep_size"), "{lines}");
     assert!(lines.contains("ok    wal_sender_timeout: 60 s"), "{lines}");
     assert!(lines.contains("ok    store database"), "{lines}");
@@ -355,9 +516,19 @@ async fn check_warns_of_a_shared_database_and_row_level_security() {
     );
     owner.batch_execute(&statement).await.unwrap();
     let shared = app.source_url.clone();
-    app.set("source.url", &shared.replace("postgres@", &format!("{role}@"))).set("store.url", &shared);
+    app.set(
+        "source.url",
+        &shared.replace("postgres@", &format!("{role}@")),
+    )
+    .set("store.url", &shared);
     let lines = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-    assert!(lines.contains("fail  table public.label row security"), "{lines}");
+    assert!(
+        lines.contains("fail  table public.label row security"),
+        "{lines}"
+    );
     assert!(lines.contains("warn  store database"), "{lines}");
-    owner.batch_execute(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
+    owner
+        .batch_execute(&format!("drop owned by {role}; drop role {role}"))
+        .await
+        .unwrap();
 }

@@ -31,9 +31,19 @@ impl Scene {
         let (owner, owner_id) = subscriber(&app, &platform).await;
         let label = platform.label(former_id).await;
         let release = platform.release(label).await;
-        let entry = platform.distribution(release, platform.outlet("O").await, "scheduled").await;
+        let entry = platform
+            .distribution(release, platform.outlet("O").await, "scheduled")
+            .await;
         former.wait_for(1).await;
-        Scene { app, platform, former, owner, owner_id, label, entry }
+        Scene {
+            app,
+            platform,
+            former,
+            owner,
+            owner_id,
+            label,
+            entry,
+        }
     }
 
     fn publication(&self) -> String {
@@ -45,7 +55,10 @@ impl Scene {
     }
 
     pub fn transfer(&self) -> String {
-        format!("update label set user_id = {} where id = {}", self.owner_id, self.label)
+        format!(
+            "update label set user_id = {} where id = {}",
+            self.owner_id, self.label
+        )
     }
 
     async fn distribute_again(&self) {
@@ -59,41 +72,69 @@ impl Scene {
     async fn require_gap_and_owner(&mut self) {
         self.owner.wait_for(1).await;
         wait_until_unready(self.app.sidecar(), GAP).await;
-        assert_eq!(self.former.requests().len(), 1, "events of the former owner");
+        assert_eq!(
+            self.former.requests().len(),
+            1,
+            "events of the former owner"
+        );
     }
 
     /// Verifies that capture stops with `reason`, and that nothing was sent to the former owner.
     async fn require_stop(&mut self, reason: &str) {
         wait_until_unready(self.app.sidecar(), reason).await;
         wait_until_unready(self.app.sidecar(), GAP).await;
-        assert_eq!(self.former.requests().len(), 1, "events of the former owner");
+        assert_eq!(
+            self.former.requests().len(),
+            1,
+            "events of the former owner"
+        );
     }
 }
 
 async fn subscriber(app: &TestApp, platform: &Platform) -> (Receiver, i64) {
     let (id, receiver) = (platform.user(&[]).await, Receiver::start().await);
-    app.api(&id.to_string()).await.create_webhook(&receiver.url("/"), &[STATUS]).await;
+    app.api(&id.to_string())
+        .await
+        .create_webhook(&receiver.url("/"), &[STATUS])
+        .await;
     (receiver, id)
 }
 
 /// Starts a private server of a version that can publish schemas and filter rows.
 async fn of_version_15_or_later() -> Option<TestApp> {
-    let programs = installed().into_iter().find(|(version, _)| *version >= 15).map(|(_, programs)| programs);
+    let programs = installed()
+        .into_iter()
+        .find(|(version, _)| *version >= 15)
+        .map(|(_, programs)| programs);
     if programs.is_none() {
         skip("no PostgreSQL 15 or later: scripts/fetch-postgres 17 fetches one");
     }
     let programs = programs?;
-    Some(TestApp::prepare_alone(Options { programs: Some(&programs), ..Options::default() }).await)
+    Some(
+        TestApp::prepare_alone(Options {
+            programs: Some(&programs),
+            ..Options::default()
+        })
+        .await,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publication_that_lacks_an_operation_stops_capture() {
     let mut scene = Scene::start(TestApp::prepare().await).await;
-    scene.execute(&format!("{} set (publish = 'insert')", scene.publication())).await;
+    scene
+        .execute(&format!("{} set (publish = 'insert')", scene.publication()))
+        .await;
     scene.execute(&scene.transfer()).await;
     scene.distribute_again().await;
     scene.require_stop("does not publish every operation").await;
-    assert!(scene.app.walhook_ok(&["setup"]).await.contains("options set"));
+    assert!(
+        scene
+            .app
+            .walhook_ok(&["setup"])
+            .await
+            .contains("options set")
+    );
     scene.owner.wait_for(1).await;
     assert_eq!(scene.former.requests().len(), 1);
 }
@@ -101,12 +142,18 @@ async fn a_publication_that_lacks_an_operation_stops_capture() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn options_that_were_changed_and_restored_are_a_gap() {
     let mut scene = Scene::start(TestApp::prepare().await).await;
-    let restore = format!("{} set (publish = 'insert, update, delete, truncate')", scene.publication());
+    let restore = format!(
+        "{} set (publish = 'insert, update, delete, truncate')",
+        scene.publication()
+    );
     let change = format!("{} set (publish = 'insert')", scene.publication());
     scene.execute(&change).await;
     scene.execute(&scene.transfer()).await;
     scene.execute(&restore).await;
-    scene.platform.set_distribution_status(scene.entry, "batched").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entry, "batched")
+        .await;
     scene.require_gap_and_owner().await;
     assert!(scene.app.stop().await.success());
     scene.app.walhook_ok(&["repair"]).await;
@@ -121,20 +168,40 @@ async fn options_that_were_changed_and_restored_are_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schema_that_leaves_the_publication_and_returns_is_a_gap() {
-    let Some(app) = of_version_15_or_later().await else { return };
-    let create = format!("create publication {} for tables in schema public", app.name);
+    let Some(app) = of_version_15_or_later().await else {
+        return;
+    };
+    let create = format!(
+        "create publication {} for tables in schema public",
+        app.name
+    );
     app.source().await.batch_execute(&create).await.unwrap();
     let mut scene = Scene::start(app).await;
-    scene.execute(&format!("{} drop tables in schema public", scene.publication())).await;
+    scene
+        .execute(&format!(
+            "{} drop tables in schema public",
+            scene.publication()
+        ))
+        .await;
     scene.execute(&scene.transfer()).await;
-    scene.execute(&format!("{} add tables in schema public", scene.publication())).await;
-    scene.platform.set_distribution_status(scene.entry, "batched").await;
+    scene
+        .execute(&format!(
+            "{} add tables in schema public",
+            scene.publication()
+        ))
+        .await;
+    scene
+        .platform
+        .set_distribution_status(scene.entry, "batched")
+        .await;
     scene.require_gap_and_owner().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_filter_stops_capture_and_setup_names_it() {
-    let Some(app) = of_version_15_or_later().await else { return };
+    let Some(app) = of_version_15_or_later().await else {
+        return;
+    };
     let mut scene = Scene::start(app).await;
     let filter = format!(
         "begin; {0} drop table label; {0} add table label where (id < 0); {1}; commit",
@@ -142,15 +209,30 @@ async fn a_row_filter_stops_capture_and_setup_names_it() {
         scene.transfer()
     );
     scene.platform.client.batch_execute(&filter).await.unwrap();
-    scene.platform.set_distribution_status(scene.entry, "batched").await;
-    scene.require_stop("has a row filter (`where`) for public.label").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entry, "batched")
+        .await;
+    scene
+        .require_stop("has a row filter (`where`) for public.label")
+        .await;
     let refused = scene.app.walhook(&["setup"]).await;
     let refused = String::from_utf8(refused.stderr).unwrap();
-    let remedy =
-        format!("`alter publication \"{}\" drop table \"public\".\"label\"`, then run `walhook setup`", scene.app.name);
+    let remedy = format!(
+        "`alter publication \"{}\" drop table \"public\".\"label\"`, then run `walhook setup`",
+        scene.app.name
+    );
     assert!(refused.contains(&remedy), "{refused}");
-    scene.execute(&format!("{} drop table label", scene.publication())).await;
-    assert!(scene.app.walhook_ok(&["setup"]).await.contains(r#"added "public"."label""#));
+    scene
+        .execute(&format!("{} drop table label", scene.publication()))
+        .await;
+    assert!(
+        scene
+            .app
+            .walhook_ok(&["setup"])
+            .await
+            .contains(r#"added "public"."label""#)
+    );
     scene.owner.wait_for(1).await;
     assert_eq!(scene.former.requests().len(), 1);
 }
@@ -164,9 +246,20 @@ async fn a_table_that_takes_the_name_of_a_looked_up_one_is_noticed_with_the_next
         scene.transfer()
     );
     scene.platform.transaction(&swap).await;
-    scene.platform.set_distribution_status(scene.entry, "batched").await;
-    scene.require_stop(": lacks public.label; run `walhook setup`").await;
-    assert!(scene.app.walhook_ok(&["setup"]).await.contains(r#"added "public"."label""#));
+    scene
+        .platform
+        .set_distribution_status(scene.entry, "batched")
+        .await;
+    scene
+        .require_stop(": lacks public.label; run `walhook setup`")
+        .await;
+    assert!(
+        scene
+            .app
+            .walhook_ok(&["setup"])
+            .await
+            .contains(r#"added "public"."label""#)
+    );
     scene.owner.wait_for(1).await;
     assert_eq!(scene.former.requests().len(), 1);
 }
@@ -179,6 +272,9 @@ async fn what_the_publication_streams_is_known_from_setup_on() {
     let known = store.publication_members(&app.name).await.unwrap();
     assert!(known.is_some());
     // A process that takes the lease on an outbox which is no longer read, just after a switch to the WAL.
-    store.claim_checkpoint(&app.name, uuid::Uuid::now_v7()).await.unwrap();
+    store
+        .claim_checkpoint(&app.name, uuid::Uuid::now_v7())
+        .await
+        .unwrap();
     assert_eq!(store.publication_members(&app.name).await.unwrap(), known);
 }

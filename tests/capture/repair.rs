@@ -8,13 +8,23 @@ use crate::wait_until_unready;
 use tokio_postgres::Client;
 use walhook::private_postgres::Options;
 
-const ALL_OF_A_RELEASE: [&str; 3] =
-    ["release.distributed", "release.review.status_changed", "distribution.outlet.status_changed"];
+const ALL_OF_A_RELEASE: [&str; 3] = [
+    "release.distributed",
+    "release.review.status_changed",
+    "distribution.outlet.status_changed",
+];
 
 /// The pause between two writes.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(4);
 /// The states that a row passes through repeatedly; it never returns to its first one.
-const CYCLE: [&str; 6] = ["transcoding", "batched", "complete", "error", "fault", "rejected"];
+const CYCLE: [&str; 6] = [
+    "transcoding",
+    "batched",
+    "complete",
+    "error",
+    "fault",
+    "rejected",
+];
 
 async fn open_gaps(app: &TestApp) -> Vec<String> {
     let statement = "select reason from walhook.gap where repaired_at is null order by id";
@@ -29,12 +39,21 @@ async fn wait_for_gap(sidecar: &Sidecar, reason: &str) {
 
 /// The repaired events by kind, from the store.
 async fn repaired(store: &Client) -> BTreeMap<String, i64> {
-    let rows = store.query("select kind, count(*) from walhook.event where repaired group by kind", &[]).await.unwrap();
+    let rows = store
+        .query(
+            "select kind, count(*) from walhook.event where repaired group by kind",
+            &[],
+        )
+        .await
+        .unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
 fn counts<const N: usize>(expected: [(&str, i64); N]) -> BTreeMap<String, i64> {
-    expected.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect()
+    expected
+        .into_iter()
+        .map(|(kind, count)| (kind.to_owned(), count))
+        .collect()
 }
 
 /// Stops the sidecar and waits until the server has released its slot.
@@ -42,13 +61,20 @@ async fn stop(app: &mut TestApp) {
     assert!(app.stop().await.success());
     let free = "select from pg_replication_slots where slot_name = $1 and not active";
     let client = app.source().await;
-    eventually("the slot to be free", async || client.query_opt(free, &[&app.name]).await.unwrap()).await;
+    eventually("the slot to be free", async || {
+        client.query_opt(free, &[&app.name]).await.unwrap()
+    })
+    .await;
 }
 
 /// The number of events by kind in a repair's report.
 fn reported(report: &str) -> BTreeMap<String, i64> {
-    let lines = report.lines().filter_map(|line| line.split_once(' ').filter(|(kind, _)| kind.contains('.')));
-    lines.filter_map(|(kind, count)| Some((kind.to_owned(), count.trim().parse().ok()?))).collect()
+    let lines = report
+        .lines()
+        .filter_map(|line| line.split_once(' ').filter(|(kind, _)| kind.contains('.')));
+    lines
+        .filter_map(|(kind, count)| Some((kind.to_owned(), count.trim().parse().ok()?)))
+        .collect()
 }
 
 /// A label with releases in several states, one of them distributed.
@@ -68,10 +94,15 @@ impl Scene {
     async fn new(app: &mut TestApp) -> Scene {
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
-        let (label, outlet) = (platform.label(user).await, platform.outlet("Example Music").await);
+        let (label, outlet) = (
+            platform.label(user).await,
+            platform.outlet("Example Music").await,
+        );
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
-        let (webhook, _) = api.create_webhook(&receiver.url("/"), &ALL_OF_A_RELEASE).await;
+        let (webhook, _) = api
+            .create_webhook(&receiver.url("/"), &ALL_OF_A_RELEASE)
+            .await;
         let (mut releases, mut entries) = (Vec::new(), Vec::new());
         for _ in 0..6 {
             let release = platform.release(label).await;
@@ -81,33 +112,64 @@ impl Scene {
         receiver.wait_for(6).await;
         app.wait_for_events(6).await;
         // What a kill leaves unrecorded is sent again.
-        app.wait_for_count("select count(*) from walhook.attempt", 6).await;
+        app.wait_for_count("select count(*) from walhook.attempt", 6)
+            .await;
         receiver.clear();
-        Scene { platform, receiver, label, outlet, releases, entries, webhook, api }
+        Scene {
+            platform,
+            receiver,
+            label,
+            outlet,
+            releases,
+            entries,
+            webhook,
+            api,
+        }
     }
 
     /// Changes rows while capture is stopped. The comparison finds three changes at the outlet, one of them of a new row, one change
     /// in review and two distributions.
     async fn change_rows_in_the_gap(&self) {
-        let Scene { platform, releases, entries, .. } = self;
+        let Scene {
+            platform,
+            releases,
+            entries,
+            ..
+        } = self;
         // Several changes of one row count as one: states in between are unknown.
         for status in ["transcoding", "batched", "complete"] {
             platform.set_distribution_status(entries[0], status).await;
         }
         platform.set_distribution_status(entries[1], "error").await;
         // A row that returns to its earlier state has not changed.
-        platform.set_distribution_status(entries[2], "batched").await;
-        platform.set_distribution_status(entries[2], "scheduled").await;
+        platform
+            .set_distribution_status(entries[2], "batched")
+            .await;
+        platform
+            .set_distribution_status(entries[2], "scheduled")
+            .await;
         platform.set_review_status(releases[0], "to_review").await;
-        platform.set_delivery_status(releases[1], "distributed").await;
+        platform
+            .set_delivery_status(releases[1], "distributed")
+            .await;
         // Inserted, and then deleted or not.
         let late = platform.release(self.label).await;
         platform.set_delivery_status(late, "distributed").await;
         platform.distribution(late, self.outlet, "scheduled").await;
         let short = platform.distribution(late, self.outlet, "scheduled").await;
-        platform.execute("delete from distro_queue where id = any($1)", &[&vec![short, entries[5]]]).await;
+        platform
+            .execute(
+                "delete from distro_queue where id = any($1)",
+                &[&vec![short, entries[5]]],
+            )
+            .await;
         // A column that is not watched.
-        platform.execute("update distro_queue set message = 'm' where id = $1", &[&entries[3]]).await;
+        platform
+            .execute(
+                "update distro_queue set message = 'm' where id = $1",
+                &[&entries[3]],
+            )
+            .await;
     }
 }
 
@@ -127,15 +189,24 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
     let scene = Scene::new(&mut app).await;
     let nothing = app.walhook(&["repair"]).await;
     assert!(!nothing.status.success());
-    assert!(stderr(&nothing).contains("in use by process"), "{}", stderr(&nothing));
+    assert!(
+        stderr(&nothing).contains("in use by process"),
+        "{}",
+        stderr(&nothing)
+    );
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
-    app.sidecar().wait_for_metric("walhook_gaps_open", 1.0).await;
+    app.sidecar()
+        .wait_for_metric("walhook_gaps_open", 1.0)
+        .await;
     scene.change_rows_in_the_gap().await;
 
     let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
     assert_eq!(reported(&dry), missed_events(), "{dry}");
-    assert!(dry.contains("Nothing was changed") && dry.contains("gap slot_missing: "), "{dry}");
+    assert!(
+        dry.contains("Nothing was changed") && dry.contains("gap slot_missing: "),
+        "{dry}"
+    );
     assert_eq!(open_gaps(&app).await, ["slot_missing"]);
     let store = app.store().await;
     assert_eq!(repaired(&store).await, counts([]));
@@ -146,28 +217,67 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
     assert_eq!(open_gaps(&app).await, [""; 0]);
     // The sidecar continues without a restart.
     app.sidecar().wait_until_ready().await;
-    app.sidecar().wait_for_metric("walhook_gaps_open", 0.0).await;
+    app.sidecar()
+        .wait_for_metric("walhook_gaps_open", 0.0)
+        .await;
     let received = scene.receiver.wait_for(6).await;
-    let moved = received.iter().find(|request| request.data()["distro_queue_id"] == scene.entries[0]).unwrap();
-    assert_eq!((&moved.data()["previous_status"], &moved.data()["status"]), (&"scheduled".into(), &"complete".into()));
-    let logs = scene.api.wait_for_logs(&scene.webhook, "the repaired ones", |logs| {
-        logs.iter().filter(|entry| entry["repaired"] == true).count() == 6
-    });
+    let moved = received
+        .iter()
+        .find(|request| request.data()["distro_queue_id"] == scene.entries[0])
+        .unwrap();
+    assert_eq!(
+        (&moved.data()["previous_status"], &moved.data()["status"]),
+        (&"scheduled".into(), &"complete".into())
+    );
+    let logs = scene
+        .api
+        .wait_for_logs(&scene.webhook, "the repaired ones", |logs| {
+            logs.iter()
+                .filter(|entry| entry["repaired"] == true)
+                .count()
+                == 6
+        });
     let logs = logs.await;
-    assert_eq!(logs.iter().filter(|entry| entry["repaired"] == false).count(), 6, "as they were streamed");
-    let detail = scene.api.get(&format!("/webhooks/{}/logs/{}", scene.webhook, logs[0]["id"].as_str().unwrap())).await;
+    assert_eq!(
+        logs.iter()
+            .filter(|entry| entry["repaired"] == false)
+            .count(),
+        6,
+        "as they were streamed"
+    );
+    let detail = scene
+        .api
+        .get(&format!(
+            "/webhooks/{}/logs/{}",
+            scene.webhook,
+            logs[0]["id"].as_str().unwrap()
+        ))
+        .await;
     assert_eq!(detail.expect(200).json()["repaired"], true);
 
     // Later changes raise events as usual, and a release is distributed only once.
-    scene.platform.set_delivery_status(scene.releases[1], "pending").await;
-    scene.platform.set_delivery_status(scene.releases[1], "distributed").await;
-    scene.platform.set_distribution_status(scene.entries[0], "scheduled").await;
+    scene
+        .platform
+        .set_delivery_status(scene.releases[1], "pending")
+        .await;
+    scene
+        .platform
+        .set_delivery_status(scene.releases[1], "distributed")
+        .await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[0], "scheduled")
+        .await;
     let received = scene.receiver.wait_for(7).await;
     assert_eq!(received[6].data()["previous_status"], "complete");
     assert_eq!(received.len(), 7);
     stop(&mut app).await;
     let again = app.walhook(&["repair"]).await;
-    assert!(stderr(&again).contains("nothing to repair"), "{}", stderr(&again));
+    assert!(
+        stderr(&again).contains("nothing to repair"),
+        "{}",
+        stderr(&again)
+    );
     let forced = app.walhook_ok(&["repair", "--force"]).await;
     assert_eq!(reported(&forced), counts([]), "{forced}");
 }
@@ -177,14 +287,31 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Starts repairs until `reached` returns true, and kills the repair that runs then.
-async fn kill_repair_at<F: Future<Output = bool>>(app: &TestApp, what: &str, mut reached: impl FnMut() -> F) {
-    let start = || app.command(&["repair"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+async fn kill_repair_at<F: Future<Output = bool>>(
+    app: &TestApp,
+    what: &str,
+    mut reached: impl FnMut() -> F,
+) {
+    let start = || {
+        app.command(&["repair"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
     let mut repair = start();
     let end = tokio::time::Instant::now() + crate::support::DEADLINE;
     while !reached().await {
-        assert!(tokio::time::Instant::now() < end, "no repair reached {what}");
+        assert!(
+            tokio::time::Instant::now() < end,
+            "no repair reached {what}"
+        );
         // The locks of a killed repair are released when the server notices its end.
-        if repair.try_wait().unwrap().is_some_and(|status| !status.success()) {
+        if repair
+            .try_wait()
+            .unwrap()
+            .is_some_and(|status| !status.success())
+        {
             repair = start();
         }
         tokio::time::sleep(crate::support::POLL).await;
@@ -196,18 +323,35 @@ async fn kill_repair_at<F: Future<Output = bool>>(app: &TestApp, what: &str, mut
 async fn kill_while_locked(app: &TestApp, table: &str) {
     let (blocker, watcher) = (app.store().await, app.store().await);
     // A stronger lock would assign a transaction id, and the creation of a slot waits for such transactions.
-    blocker.batch_execute(&format!("begin; lock table {table} in exclusive mode")).await.unwrap();
-    let waiting = format!("select from pg_locks where not granted and relation = '{table}'::regclass limit 1");
-    kill_repair_at(app, table, async || watcher.query_opt(&waiting, &[]).await.unwrap().is_some()).await;
+    blocker
+        .batch_execute(&format!("begin; lock table {table} in exclusive mode"))
+        .await
+        .unwrap();
+    let waiting = format!(
+        "select from pg_locks where not granted and relation = '{table}'::regclass limit 1"
+    );
+    kill_repair_at(app, table, async || {
+        watcher.query_opt(&waiting, &[]).await.unwrap().is_some()
+    })
+    .await;
     blocker.batch_execute("rollback").await.unwrap();
 }
 
 /// Kills a repair while its new slot waits for an older transaction.
 async fn kill_while_the_slot_is_created(app: &TestApp) {
     let (blocker, watcher) = (app.source().await, app.source().await);
-    blocker.batch_execute("begin; select txid_current()").await.unwrap();
+    blocker
+        .batch_execute("begin; select txid_current()")
+        .await
+        .unwrap();
     let active = "select from pg_replication_slots where slot_name = $1 and active";
-    let reached = async || watcher.query_opt(active, &[&app.name]).await.unwrap().is_some();
+    let reached = async || {
+        watcher
+            .query_opt(active, &[&app.name])
+            .await
+            .unwrap()
+            .is_some()
+    };
     kill_repair_at(app, "a slot", reached).await;
     blocker.batch_execute("rollback").await.unwrap();
 }
@@ -223,17 +367,33 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.change_rows_in_the_gap().await;
     kill_while_the_slot_is_created(&app).await;
-    for table in ["checkpoint", "last_seen", "event", "user_addon", "gap", "acknowledgement"] {
+    for table in [
+        "checkpoint",
+        "last_seen",
+        "event",
+        "user_addon",
+        "gap",
+        "acknowledgement",
+    ] {
         kill_while_locked(&app, &format!("walhook.{table}")).await;
         let store = app.store().await;
         assert_eq!(repaired(&store).await, counts([]), "{table}");
         // If a slot exists, it is not read.
-        assert!(app.sidecar().readiness().await.is_none_or(|(status, _)| status == 503), "{table}");
+        assert!(
+            app.sidecar()
+                .readiness()
+                .await
+                .is_none_or(|(status, _)| status == 503),
+            "{table}"
+        );
     }
     // The slot that a killed repair left is held until its server notices.
     let real = eventually("a repair to succeed", async || {
         let output = app.walhook(&["repair"]).await;
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8(output.stdout).unwrap())
     })
     .await;
     assert_eq!(reported(&real), missed_events(), "{real}");
@@ -257,21 +417,34 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
             last += 1;
             let status = CYCLE[last % CYCLE.len()];
-            let statement = format!("update distro_queue set status = '{status}' where id = {entry}");
+            let statement =
+                format!("update distro_queue set status = '{status}' where id = {entry}");
             writer.batch_execute(&statement).await.unwrap();
             // Some load is enough.
             tokio::time::sleep(PAUSE).await;
         }
-        writer.batch_execute(&format!("update distro_queue set status = 'last' where id = {entry}")).await.unwrap();
+        writer
+            .batch_execute(&format!(
+                "update distro_queue set status = 'last' where id = {entry}"
+            ))
+            .await
+            .unwrap();
     });
     let report = app.walhook_ok(&["repair"]).await;
-    assert_eq!(reported(&report)["distribution.outlet.status_changed"], 1, "{report}");
+    assert_eq!(
+        reported(&report)["distribution.outlet.status_changed"],
+        1,
+        "{report}"
+    );
     app.sidecar().wait_until_ready().await;
     scene.receiver.wait_for(20).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     writing.await.unwrap();
-    let ended =
-        |requests: &[crate::support::Received]| requests.iter().any(|request| request.data()["status"] == "last");
+    let ended = |requests: &[crate::support::Received]| {
+        requests
+            .iter()
+            .any(|request| request.data()["status"] == "last")
+    };
     scene.receiver.wait_until("the last status", ended).await;
     // In the order of the WAL, each event starts in the state in which the one before ended; only the repaired one skips states.
     let statement = "select coalesce(data->>'previous_status', ''), data->>'status', repaired from walhook.event
@@ -280,7 +453,9 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     let store = app.store().await;
     let stored = || async {
         let rows = store.query(statement, &[&entry]).await.unwrap();
-        rows.last().is_some_and(|row| row.get::<_, &str>(1) == "last").then_some(rows)
+        rows.last()
+            .is_some_and(|row| row.get::<_, &str>(1) == "last")
+            .then_some(rows)
     };
     let rows = eventually("the last status in the store", stored).await;
     let mut at = "";
@@ -289,7 +464,11 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
         assert_eq!(from, at);
         let step = |status: &str| CYCLE.iter().position(|known| *known == status);
         if let (Some(from), Some(to), false) = (step(from), step(to), repaired) {
-            assert_eq!((from + 1) % CYCLE.len(), to, "a transition is missing or repeated");
+            assert_eq!(
+                (from + 1) % CYCLE.len(),
+                to,
+                "a transition is missing or repeated"
+            );
         }
         at = to;
     }
@@ -303,28 +482,53 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
     let scene = Scene::new(&mut app).await;
     // Acknowledgements are sent every second: wait for one after everything was stored.
     let client = app.source().await;
-    let confirmed = "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = $1";
-    let first: String = client.query_one(confirmed, &[&app.name]).await.unwrap().get(0);
+    let confirmed =
+        "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = $1";
+    let first: String = client
+        .query_one(confirmed, &[&app.name])
+        .await
+        .unwrap()
+        .get(0);
     eventually("an acknowledgement", async || {
-        let now: String = client.query_one(confirmed, &[&app.name]).await.unwrap().get(0);
+        let now: String = client
+            .query_one(confirmed, &[&app.name])
+            .await
+            .unwrap()
+            .get(0);
         (now != first).then_some(())
     })
     .await;
     app.restart().await;
-    assert_eq!(open_gaps(&app).await, [""; 0], "Walhook's own acknowledgements are no gap");
+    assert_eq!(
+        open_gaps(&app).await,
+        [""; 0],
+        "Walhook's own acknowledgements are no gap"
+    );
     stop(&mut app).await;
-    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
-    let advance = format!("select pg_replication_slot_advance('{}', pg_current_wal_lsn())", app.name);
+    scene
+        .platform
+        .set_distribution_status(scene.entries[0], "complete")
+        .await;
+    let advance = format!(
+        "select pg_replication_slot_advance('{}', pg_current_wal_lsn())",
+        app.name
+    );
     client.batch_execute(&advance).await.unwrap();
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_ahead").await;
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(check.contains("gap slot_ahead: ") && check.contains("run `walhook repair`"), "{check}");
+    assert!(
+        check.contains("gap slot_ahead: ") && check.contains("run `walhook repair`"),
+        "{check}"
+    );
     let report = app.walhook_ok(&["repair"]).await;
     assert_eq!(
         reported(&report),
-        counts([("delivery.completed", 1), ("distribution.outlet.status_changed", 1)]),
+        counts([
+            ("delivery.completed", 1),
+            ("distribution.outlet.status_changed", 1)
+        ]),
         "{report}"
     );
     sidecar.wait_until_ready().await;
@@ -339,35 +543,64 @@ async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
     app.setup().await;
     app.run().await;
     let scene = Scene::new(&mut app).await;
-    scene.platform.execute("alter table distro_queue replica identity default", &[]).await;
-    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
+    scene
+        .platform
+        .execute("alter table distro_queue replica identity default", &[])
+        .await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[0], "complete")
+        .await;
     wait_for_gap(app.sidecar(), "identity_lost").await;
     app.walhook_ok(&["setup"]).await;
     // Capture continues, and the gap stays open until it is repaired.
-    scene.platform.set_review_status(scene.releases[0], "to_review").await;
+    scene
+        .platform
+        .set_review_status(scene.releases[0], "to_review")
+        .await;
     scene.receiver.wait_for(1).await;
     wait_for_gap(app.sidecar(), "identity_lost").await;
     let alter = format!("alter publication {} drop table distro_queue", app.name);
     scene.platform.execute(&alter, &[]).await;
-    scene.platform.set_distribution_status(scene.entries[1], "complete").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[1], "complete")
+        .await;
     eventually("the publication's gap", async || {
-        open_gaps(&app).await.contains(&"publication_changed".to_owned()).then_some(())
+        open_gaps(&app)
+            .await
+            .contains(&"publication_changed".to_owned())
+            .then_some(())
     })
     .await;
     stop(&mut app).await;
     // The repair completes the publication first.
     let report = app.walhook_ok(&["repair"]).await;
-    let expected = counts([("delivery.completed", 2), ("distribution.outlet.status_changed", 2)]);
+    let expected = counts([
+        ("delivery.completed", 2),
+        ("distribution.outlet.status_changed", 2),
+    ]);
     assert_eq!(reported(&report), expected, "{report}");
     app.run().await;
-    scene.platform.set_distribution_status(scene.entries[1], "scheduled").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[1], "scheduled")
+        .await;
     scene.receiver.wait_for(4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
-    let settings = [("max_slot_wal_keep_size", "1MB"), ("min_wal_size", "32MB"), ("max_wal_size", "32MB")];
-    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let settings = [
+        ("max_slot_wal_keep_size", "1MB"),
+        ("min_wal_size", "32MB"),
+        ("max_wal_size", "32MB"),
+    ];
+    let mut app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     app.setup().await;
     app.run().await;
     let scene = Scene::new(&mut app).await;
@@ -385,7 +618,9 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
     let setup = app.walhook(&["setup"]).await;
     let error = String::from_utf8_lossy(&setup.stderr);
     assert!(
-        !setup.status.success() && error.contains("was invalidated") && error.contains("walhook repair"),
+        !setup.status.success()
+            && error.contains("was invalidated")
+            && error.contains("walhook repair"),
         "{error}"
     );
     let mut sidecar = app.spawn(&[]);
@@ -404,31 +639,54 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     app.setup().await;
     app.run().await;
     let scene = Scene::new(&mut app).await;
-    scene.api.patch(&format!("/webhooks/{}", scene.webhook), serde_json::json!({ "active": false })).await.expect(200);
+    scene
+        .api
+        .patch(
+            &format!("/webhooks/{}", scene.webhook),
+            serde_json::json!({ "active": false }),
+        )
+        .await
+        .expect(200);
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.change_rows_in_the_gap().await;
     // The ledger is switched on and empty: it is filled, and no events are invented.
     app.set("source.ledger", "true");
     let report = app.walhook_ok(&["repair"]).await;
-    assert_eq!(reported(&report), counts([("release.distributed", 2)]), "{report}");
-    assert!(
-        report.contains("during the gap cannot be determined") && report.contains("2 kept for inactive"),
+    assert_eq!(
+        reported(&report),
+        counts([("release.distributed", 2)]),
         "{report}"
     );
-    let missed: i64 =
-        app.store().await.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
+    assert!(
+        report.contains("during the gap cannot be determined")
+            && report.contains("2 kept for inactive"),
+        "{report}"
+    );
+    let missed: i64 = app
+        .store()
+        .await
+        .query_one("select count(*) from walhook.missed_event", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!((missed, scene.receiver.requests().len()), (2, 0));
     app.kill().await;
     app.run().await;
     // Now the ledger has every row.
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
-    scene.platform.set_distribution_status(scene.entries[3], "fault").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[3], "fault")
+        .await;
     let report = app.walhook_ok(&["repair", "--dry-run"]).await;
     assert_eq!(
         reported(&report),
-        counts([("delivery.failed", 1), ("distribution.outlet.status_changed", 1)]),
+        counts([
+            ("delivery.failed", 1),
+            ("distribution.outlet.status_changed", 1)
+        ]),
         "{report}"
     );
     assert!(!report.contains("cannot be determined"), "{report}");
@@ -443,10 +701,19 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
     let backup = format!("{}_backup", app.name);
     let copy = format!("create database {backup} template {}_store", app.name);
     let admin = app.source().await;
-    eventually("the store to be copied", async || admin.batch_execute(&copy).await.ok()).await;
+    eventually("the store to be copied", async || {
+        admin.batch_execute(&copy).await.ok()
+    })
+    .await;
     app.run().await;
-    scene.platform.set_delivery_status(scene.releases[1], "distributed").await;
-    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
+    scene
+        .platform
+        .set_delivery_status(scene.releases[1], "distributed")
+        .await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[0], "complete")
+        .await;
     scene.receiver.wait_for(2).await;
     stop(&mut app).await;
 
@@ -454,12 +721,19 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
     let url = app.store_url.clone();
     app.set("store.url", &url);
     let report = app.walhook_ok(&["repair", "--force"]).await;
-    let missed = [("release.distributed", 1), ("delivery.completed", 1), ("distribution.outlet.status_changed", 1)];
+    let missed = [
+        ("release.distributed", 1),
+        ("delivery.completed", 1),
+        ("distribution.outlet.status_changed", 1),
+    ];
     assert_eq!(reported(&report), counts(missed), "{report}");
     app.run().await;
     // The webhook subscribes to two of the three.
     scene.receiver.wait_for(4).await;
-    scene.platform.set_distribution_status(scene.entries[1], "complete").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entries[1], "complete")
+        .await;
     let received = scene.receiver.wait_for(5).await;
     assert_eq!(received.len(), 5, "{received:?}");
 }
@@ -474,7 +748,9 @@ async fn a_repair_compares_ids_of_different_lengths_in_their_order_as_numbers() 
     let user = platform.user(&[]).await;
     let pay = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
          select id, $1, '', 1, 1, 'ready' from unnest($2::bigint[]) id";
-    platform.execute(pay, &[&user, &vec![-10_i64, -9, 9, 10, 99, 100, 1000]]).await;
+    platform
+        .execute(pay, &[&user, &vec![-10_i64, -9, 9, 10, 99, 100, 1000]])
+        .await;
     app.wait_for_events(7).await;
     stop(&mut app).await;
     app.drop_slot().await;
@@ -482,6 +758,13 @@ async fn a_repair_compares_ids_of_different_lengths_in_their_order_as_numbers() 
 
     let report = app.walhook_ok(&["repair"]).await;
 
-    assert_eq!(reported(&report), counts([("payment.statement_ready", 1)]), "{report}");
-    assert_eq!(repaired(&app.store().await).await, counts([("payment.statement_ready", 1)]));
+    assert_eq!(
+        reported(&report),
+        counts([("payment.statement_ready", 1)]),
+        "{report}"
+    );
+    assert_eq!(
+        repaired(&app.store().await).await,
+        counts([("payment.statement_ready", 1)])
+    );
 }

@@ -42,7 +42,12 @@ impl Replaced {
         scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
         let both = scenario.app.setting("source.url").to_owned();
         scenario.app.set("source.url", &url);
-        Replaced { scenario, new: standby, old, both }
+        Replaced {
+            scenario,
+            new: standby,
+            old,
+            both,
+        }
     }
 
     /// Starts a replica on the new primary alone, and waits until it has delivered payments that are beyond the end of the old WAL.
@@ -67,7 +72,10 @@ impl Replaced {
         let app = &mut self.scenario.app;
         assert!(app.stop().await.success());
         app.server.stop(StopMode::Immediate).await.unwrap();
-        app.set("source.url", &self.both).set_environment("FAILPOINTS", failpoints).run().await;
+        app.set("source.url", &self.both)
+            .set_environment("FAILPOINTS", failpoints)
+            .run()
+            .await;
     }
 
     async fn start_old(&mut self) {
@@ -78,7 +86,11 @@ impl Replaced {
 
     async fn timeline(&self) -> i32 {
         let store = self.scenario.app.store().await;
-        store.query_one("select timeline from walhook.checkpoint", &[]).await.unwrap().get(0)
+        store
+            .query_one("select timeline from walhook.checkpoint", &[])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     /// Starts a replica whose URL names both servers, without waiting for it.
@@ -92,28 +104,52 @@ impl Replaced {
     /// Waits until more sessions have reached the replaced primary.
     async fn until_sessions(&self) {
         let sessions = "select sessions from pg_stat_database where datname = current_database()";
-        let count = async || self.old.query_one(sessions, &[]).await.unwrap().get::<_, i64>(0);
+        let count = async || {
+            self.old
+                .query_one(sessions, &[])
+                .await
+                .unwrap()
+                .get::<_, i64>(0)
+        };
         let before = count().await;
-        eventually("sessions on the replaced primary", async || (count().await >= before + SESSIONS).then_some(()))
-            .await;
+        eventually("sessions on the replaced primary", async || {
+            (count().await >= before + SESSIONS).then_some(())
+        })
+        .await;
     }
 
     /// Asserts that no gap was ever recorded.
     async fn assert_no_gap(&self) {
         let store = self.scenario.app.store().await;
-        let found: Vec<String> =
-            store.query("select reason from walhook.gap", &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        let found: Vec<String> = store
+            .query("select reason from walhook.gap", &[])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
         assert_eq!(found, [""; 0], "a replaced primary is no gap");
     }
 
     /// Runs a command with the URL of both servers, which must fail and name the replaced primary.
     async fn assert_refused(&mut self, arguments: &[&str]) {
         let new = self.scenario.app.setting("source.url").to_owned();
-        let output = self.scenario.app.set("source.url", &self.both).walhook(arguments).await;
+        let output = self
+            .scenario
+            .app
+            .set("source.url", &self.both)
+            .walhook(arguments)
+            .await;
         self.scenario.app.set("source.url", &new);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(!output.status.success() && text.contains(REASON), "`walhook {arguments:?}`: {text}");
-        assert!(text.contains("walhook repair --force"), "the remedy after a restore: {text}");
+        assert!(
+            !output.status.success() && text.contains(REASON),
+            "`walhook {arguments:?}`: {text}"
+        );
+        assert!(
+            text.contains("walhook repair --force"),
+            "the remedy after a restore: {text}"
+        );
     }
 }
 
@@ -123,17 +159,26 @@ async fn fill(client: &Client, bytes: usize) {
 }
 
 async fn end_of_wal(client: &Client) -> PgLsn {
-    client.query_one("select pg_current_wal_flush_lsn()", &[]).await.unwrap().get(0)
+    client
+        .query_one("select pg_current_wal_flush_lsn()", &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
+        return;
+    };
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.capture_from_new().await;
     let at: PgLsn = end_of_wal(&replaced.scenario.platform.client).await;
-    assert!(end_of_wal(&replaced.old).await < at, "the old WAL ends before the checkpoint");
+    assert!(
+        end_of_wal(&replaced.old).await < at,
+        "the old WAL ends before the checkpoint"
+    );
     let mut other = replaced.spawn_with_both();
     wait_until_unready(&other, REASON).await;
     replaced.until_sessions().await;
@@ -145,18 +190,32 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
     replaced.assert_no_gap().await;
     // As a callback of Patroni does.
     let name = replaced.scenario.app.name.clone();
-    replaced.old.execute("select pg_drop_replication_slot($1)", &[&name]).await.unwrap();
+    replaced
+        .old
+        .execute("select pg_drop_replication_slot($1)", &[&name])
+        .await
+        .unwrap();
     replaced.until_sessions().await;
     wait_until_unready(&other, REASON).await;
     for command in ["check", "setup", "repair"] {
         replaced.assert_refused(&[command]).await;
     }
     replaced.assert_no_gap().await;
-    assert_eq!(replaced.scenario.app.sidecar().readiness().await.unwrap().0, 200, "the replica that captures");
+    assert_eq!(
+        replaced.scenario.app.sidecar().readiness().await.unwrap().0,
+        200,
+        "the replica that captures"
+    );
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
 
-    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    replaced
+        .scenario
+        .app
+        .server
+        .stop(StopMode::Immediate)
+        .await
+        .unwrap();
     other.wait_until_ready().await;
     assert!(replaced.scenario.app.stop().await.success());
     replaced.scenario.pay(2).await;
@@ -170,7 +229,9 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
+        return;
+    };
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.capture_from_new().await;
     let mut restored = replaced.spawn_with_both();
@@ -182,12 +243,24 @@ async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
     replaced.scenario.pay(1).await;
     replaced.assert_refused(&["repair"]).await;
     let both = replaced.both.clone();
-    replaced.scenario.app.set("source.url", &both).walhook_ok(&["repair", "--force"]).await;
+    replaced
+        .scenario
+        .app
+        .set("source.url", &both)
+        .walhook_ok(&["repair", "--force"])
+        .await;
     restored.wait_until_ready().await;
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
     assert_eq!(replaced.timeline().await, 1);
-    replaced.scenario.app.wait_for_count("select count(*) from walhook.gap where repaired_at is null", 0).await;
+    replaced
+        .scenario
+        .app
+        .wait_for_count(
+            "select count(*) from walhook.gap where repaired_at is null",
+            0,
+        )
+        .await;
 }
 
 /// As above, with trigger capture. The process must not run during the repair.
@@ -203,7 +276,12 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
     replaced.scenario.pay(1).await;
     replaced.assert_refused(&["repair"]).await;
     let both = replaced.both.clone();
-    replaced.scenario.app.set("source.url", &both).walhook_ok(&["repair", "--force"]).await;
+    replaced
+        .scenario
+        .app
+        .set("source.url", &both)
+        .walhook_ok(&["repair", "--force"])
+        .await;
     replaced.scenario.app.run().await;
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
@@ -215,7 +293,9 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
+        return;
+    };
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.run_without_old("").await;
     // All connections but those of heartbeats stay with the new primary, also those that are opened for the first event.
@@ -223,32 +303,74 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     replaced.scenario.assert_delivered().await;
     replaced.start_old().await;
     let synchronous = "alter system set synchronous_standby_names = 'absent'";
-    replaced.scenario.platform.client.batch_execute(synchronous).await.unwrap();
-    replaced.scenario.platform.client.batch_execute("select pg_reload_conf()").await.unwrap();
+    replaced
+        .scenario
+        .platform
+        .client
+        .batch_execute(synchronous)
+        .await
+        .unwrap();
+    replaced
+        .scenario
+        .platform
+        .client
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .unwrap();
     let cut = "select pg_terminate_backend(pid) from pg_stat_activity
          where wait_event = 'SyncRep' and query like '%pg_logical_emit_message%'";
-    let beat = async || replaced.scenario.platform.client.query_opt(cut, &[]).await.unwrap();
+    let beat = async || {
+        replaced
+            .scenario
+            .platform
+            .client
+            .query_opt(cut, &[])
+            .await
+            .unwrap()
+    };
     eventually("a heartbeat that waits, to cut its connection", beat).await;
     replaced.until_sessions().await;
 
     let unseen = next_id();
-    let url = replaced.new.url(&format!("{}_platform", replaced.scenario.app.name));
-    let (writer, statement) = (postgres::connect(&url).await.unwrap(), payment(unseen, replaced.scenario.user));
+    let url = replaced
+        .new
+        .url(&format!("{}_platform", replaced.scenario.app.name));
+    let (writer, statement) = (
+        postgres::connect(&url).await.unwrap(),
+        payment(unseen, replaced.scenario.user),
+    );
     let committing = commit_unseen(&replaced.scenario, writer, statement).await;
     let events = replaced.scenario.app.store().await;
     let event = "select from walhook.event where (data ->> 'payment_request_id')::bigint = $1";
     let sidecar = replaced.scenario.app.sidecar();
     eventually("the event to be held back, or stored", async || {
-        let held_back = sidecar.readiness().await.filter(|(_, text)| text.contains(HELD_BACK));
-        held_back.map(drop).or(events.query_opt(event, &[&unseen]).await.unwrap().map(drop))
+        let held_back = sidecar
+            .readiness()
+            .await
+            .filter(|(_, text)| text.contains(HELD_BACK));
+        held_back
+            .map(drop)
+            .or(events.query_opt(event, &[&unseen]).await.unwrap().map(drop))
     })
     .await;
     assert!(!is_visible(&replaced.scenario.platform.client, unseen).await);
     replaced.scenario.assert_delivered().await;
 
     let asynchronous = "alter system reset synchronous_standby_names";
-    replaced.scenario.platform.client.batch_execute(asynchronous).await.unwrap();
-    replaced.scenario.platform.client.batch_execute("select pg_reload_conf()").await.unwrap();
+    replaced
+        .scenario
+        .platform
+        .client
+        .batch_execute(asynchronous)
+        .await
+        .unwrap();
+    replaced
+        .scenario
+        .platform
+        .client
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .unwrap();
     assert!(committing.await.unwrap());
     replaced.scenario.payments.insert(unseen);
     replaced.scenario.assert_delivered().await;
@@ -257,7 +379,8 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
 
 async fn by_triggers(store: &PrivatePostgres) -> (Scenario, PrivatePostgres) {
     let Pair { mut app, standby } = pair(None, &[], store).await;
-    app.set("source.capture", "trigger").set("source.poll_interval", "20ms");
+    app.set("source.capture", "trigger")
+        .set("source.poll_interval", "20ms");
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
@@ -268,8 +391,15 @@ async fn by_triggers(store: &PrivatePostgres) -> (Scenario, PrivatePostgres) {
 
 async fn until_outbox_is_empty(client: &Client) {
     let row = "select from walhook_capture.outbox limit 1";
-    eventually("the outbox to be empty", async || client.query_opt(row, &[]).await.unwrap().is_none().then_some(()))
-        .await;
+    eventually("the outbox to be empty", async || {
+        client
+            .query_opt(row, &[])
+            .await
+            .unwrap()
+            .is_none()
+            .then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -294,7 +424,13 @@ async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
     replaced.scenario.assert_delivered().await;
     replaced.assert_no_gap().await;
 
-    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    replaced
+        .scenario
+        .app
+        .server
+        .stop(StopMode::Immediate)
+        .await
+        .unwrap();
     other.wait_until_ready().await;
     assert!(replaced.scenario.app.stop().await.success());
     replaced.scenario.pay(2).await;
@@ -311,7 +447,9 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
-    replaced.run_connected_to_new("outbox_rows_stored_not_deleted=1*return(fail)").await;
+    replaced
+        .run_connected_to_new("outbox_rows_stored_not_deleted=1*return(fail)")
+        .await;
     let cleared = "select number, seq from walhook_capture.progress";
     let cleared = async |client: &Client| {
         let row = client.query_one(cleared, &[]).await.unwrap();
@@ -323,7 +461,13 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
     wait_until_unready(replaced.scenario.app.sidecar(), REASON).await;
     replaced.until_sessions().await;
     assert_eq!(cleared(&replaced.old).await, before);
-    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    replaced
+        .scenario
+        .app
+        .server
+        .stop(StopMode::Immediate)
+        .await
+        .unwrap();
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
     replaced.scenario.app.sidecar().wait_until_ready().await;
@@ -339,15 +483,28 @@ async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.scenario.app.set("source.heartbeat", "300ms");
     // Each removal fails, and is tried again.
-    replaced.run_connected_to_new("publication_dropped_identities_not_restored=return(fail)").await;
+    replaced
+        .run_connected_to_new("publication_dropped_identities_not_restored=return(fail)")
+        .await;
     let publication = format!("create publication \"{}\"", replaced.scenario.app.name);
     replaced.old.batch_execute(&publication).await.unwrap();
     replaced.until_sessions().await;
-    let publications = replaced.old.query("select from pg_publication", &[]).await.unwrap();
-    assert_eq!(publications.len(), 1, "the reader is connected to the new primary");
+    let publications = replaced
+        .old
+        .query("select from pg_publication", &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        publications.len(),
+        1,
+        "the reader is connected to the new primary"
+    );
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
-    assert_eq!(replaced.scenario.app.sidecar().readiness().await.unwrap().0, 200);
+    assert_eq!(
+        replaced.scenario.app.sidecar().readiness().await.unwrap().0,
+        200
+    );
     replaced.assert_no_gap().await;
 }
 
@@ -359,11 +516,16 @@ async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
     let old = scenario.app.source().await;
     until_caught_up(&old, &standby).await;
     standby.stop(StopMode::Fast).await.unwrap();
-    old.batch_execute("begin; lock table walhook_capture.progress in exclusive mode").await.unwrap();
+    old.batch_execute("begin; lock table walhook_capture.progress in exclusive mode")
+        .await
+        .unwrap();
     scenario.pay(1).await;
     scenario.assert_delivered().await;
     let waits = "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
-    eventually("the deletion to wait", async || old.query_opt(waits, &[]).await.unwrap()).await;
+    eventually("the deletion to wait", async || {
+        old.query_opt(waits, &[]).await.unwrap()
+    })
+    .await;
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     promote(&standby).await;
@@ -386,7 +548,10 @@ async fn a_replaced_primary_answers_no_lookups() {
     let keys = HashSet::from([LookupKey::Label(label)]);
     lookups.begin(&[], 2).await.unwrap();
     let error = lookups.fetch(&keys, None).await.unwrap_err();
-    assert!(matches!(error, LookupError::Replaced { found: 1, known: 2 }) && error.is_transient(), "{error}");
+    assert!(
+        matches!(error, LookupError::Replaced { found: 1, known: 2 }) && error.is_transient(),
+        "{error}"
+    );
     lookups.begin(&[], 1).await.unwrap();
     lookups.fetch(&keys, None).await.unwrap();
 }

@@ -9,8 +9,12 @@ use crate::support::{TestApp, eventually};
 /// A database with another encoding, on the app's server. Returns its URL.
 async fn database(app: &TestApp, encoding: &str) -> String {
     let name = format!("{}_{}", app.name, encoding.to_lowercase());
-    let client = postgres::connect(&app.server.url("postgres")).await.unwrap();
-    let create = format!("create database {name} encoding '{encoding}' lc_collate 'C' lc_ctype 'C' template template0");
+    let client = postgres::connect(&app.server.url("postgres"))
+        .await
+        .unwrap();
+    let create = format!(
+        "create database {name} encoding '{encoding}' lc_collate 'C' lc_ctype 'C' template template0"
+    );
     client.batch_execute(&create).await.unwrap();
     app.server.url(&name)
 }
@@ -33,11 +37,20 @@ async fn a_primary_in_latin1_is_served() {
         app.setup().await;
         app.run().await;
         platform
-            .execute("update release set title = 'Été', review_status = 'approved' where id = $1", &[&release])
+            .execute(
+                "update release set title = 'Été', review_status = 'approved' where id = $1",
+                &[&release],
+            )
             .await;
         app.wait_for_events(1).await;
         let title = "select data->>'release_title' from walhook.event";
-        let title: String = app.store().await.query_one(title, &[]).await.unwrap().get(0);
+        let title: String = app
+            .store()
+            .await
+            .query_one(title, &[])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(title, "Été", "{mode}");
         app.kill().await;
     }
@@ -50,9 +63,15 @@ async fn encodings_that_cannot_have_or_give_every_text_are_refused() {
     let latin = database(&app, "LATIN1").await;
     app.set("store.url", &latin);
     let error = error_of(&app.walhook(&["setup"]).await);
-    assert!(error.contains("LATIN1: create another database with `encoding 'UTF8'"), "{error}");
+    assert!(
+        error.contains("LATIN1: create another database with `encoding 'UTF8'"),
+        "{error}"
+    );
     let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-    assert!(check.contains("fail  store encoding: LATIN1; create another database"), "{check}");
+    assert!(
+        check.contains("fail  store encoding: LATIN1; create another database"),
+        "{check}"
+    );
 
     let ascii = database(&app, "SQL_ASCII").await;
     app.use_databases(&ascii, &store).await;
@@ -78,9 +97,16 @@ async fn a_column_whose_type_has_no_ids_or_times_is_named_by_setup_and_check() {
             "table public.preflight_report: generated_at is boolean, but must have points in time; name another column in \
              source.tables.preflight_report.columns.generated_at",
         ];
-        assert!(named.iter().all(|named| error.contains(named) && check.contains(named)), "{error}{check}");
+        assert!(
+            named
+                .iter()
+                .all(|named| error.contains(named) && check.contains(named)),
+            "{error}{check}"
+        );
         app.set("source.tables.track.computed.release_id", "null::int");
-        platform.transaction("alter table preflight_report alter generated_at type text").await;
+        platform
+            .transaction("alter table preflight_report alter generated_at type text")
+            .await;
         app.setup().await;
     }
 }
@@ -102,25 +128,46 @@ async fn rows_whose_ids_are_no_integers_are_named_and_hold_up_neither_setup_nor_
         );
         platform.transaction(&texts).await;
         let setup = app.walhook(&["setup"]).await;
-        let (text, error) = (String::from_utf8(setup.stdout).unwrap(), String::from_utf8(setup.stderr).unwrap());
-        assert!(setup.status.success() && text.contains("1 rows are in the ledger"), "{text}{error}");
+        let (text, error) = (
+            String::from_utf8(setup.stdout).unwrap(),
+            String::from_utf8(setup.stderr).unwrap(),
+        );
+        assert!(
+            setup.status.success() && text.contains("1 rows are in the ledger"),
+            "{text}{error}"
+        );
         let skipped = |table: &str, count: usize| {
             let named = [format!("table={table} "), format!("skipped={count} ")];
-            error.lines().any(|line| named.iter().all(|named| line.contains(named)))
+            error
+                .lines()
+                .any(|line| named.iter().all(|named| line.contains(named)))
         };
-        assert!(skipped("release", 2) && skipped("distro_queue", 6000), "{error}");
+        assert!(
+            skipped("release", 2) && skipped("distro_queue", 6000),
+            "{error}"
+        );
 
         app.run().await;
-        platform.transaction("update release set review_status = 'approved'").await;
+        platform
+            .transaction("update release set review_status = 'approved'")
+            .await;
         app.wait_for_events(1).await;
         eventually("the other two", async || {
-            let unrouted = app.walhook_ok(&["unrouted", "list", "--reason", "malformed_row"]).await;
+            let unrouted = app
+                .walhook_ok(&["unrouted", "list", "--reason", "malformed_row"])
+                .await;
             (unrouted.lines().count() == 2).then_some(())
         })
         .await;
         app.stop().await;
         let repaired = app.walhook(&["repair", "--force", "--dry-run"]).await;
-        let (text, error) = (String::from_utf8(repaired.stdout).unwrap(), String::from_utf8(repaired.stderr).unwrap());
-        assert!(repaired.status.success() && error.contains("example=\"0042\""), "{text}{error}");
+        let (text, error) = (
+            String::from_utf8(repaired.stdout).unwrap(),
+            String::from_utf8(repaired.stderr).unwrap(),
+        );
+        assert!(
+            repaired.status.success() && error.contains("example=\"0042\""),
+            "{text}{error}"
+        );
     }
 }

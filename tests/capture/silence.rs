@@ -18,14 +18,20 @@ const LAG: &str = "walhook_capture_lag_seconds";
 
 /// Returns the same URL through a proxy.
 fn through(proxy: &Proxy, app: &TestApp, url: &str) -> String {
-    let changed = url.replace(&format!(":{}", app.server.port()), &format!(":{}", proxy.port));
+    let changed = url.replace(
+        &format!(":{}", app.server.port()),
+        &format!(":{}", proxy.port),
+    );
     assert_ne!(changed, url);
     changed
 }
 
 async fn wait_for_lag(scenario: &mut Scenario, what: &str, holds: fn(f64) -> bool) {
     let sidecar = scenario.app.sidecar();
-    eventually(what, async || sidecar.metric(LAG).await.filter(|lag| holds(*lag))).await;
+    eventually(what, async || {
+        sidecar.metric(LAG).await.filter(|lag| holds(*lag))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,10 +72,19 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
     let store = Store::open(&app.store_url, 1).unwrap();
-    let mut lookups = Lookups::for_repair(&through(&proxy, &app, &app.source_url), &Source::default(), store);
+    let mut lookups = Lookups::for_repair(
+        &through(&proxy, &app, &app.source_url),
+        &Source::default(),
+        store,
+    );
     let keys = HashSet::from([LookupKey::Label(label)]);
     let committed = "select mod(pg_current_xact_id()::text::bigint, 4294967296)";
-    let committed: i64 = platform.client.query_one(committed, &[]).await.unwrap().get(0);
+    let committed: i64 = platform
+        .client
+        .query_one(committed, &[])
+        .await
+        .unwrap()
+        .get(0);
     // With a transaction, the wait until it is visible has a shorter limit than the query.
     for transaction in [None, Some(u32::try_from(committed).unwrap())] {
         lookups.fetch(&keys, transaction).await.unwrap();
@@ -90,16 +105,29 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
         return;
     };
     let settings = [("synchronized_standby_slots", "absent")];
-    let options = Options { programs: Some(&programs), settings: &settings, ..Options::default() };
+    let options = Options {
+        programs: Some(&programs),
+        settings: &settings,
+        ..Options::default()
+    };
     let mut scenario = Scenario::start(TestApp::prepare_alone(options).await).await;
     scenario.pay(1).await;
     for seconds in [30.0, 60.0, 80.0] {
         let sidecar = scenario.app.sidecar();
-        eventually("the lag to grow", async || sidecar.metric(LAG).await.filter(|lag| *lag > seconds)).await;
+        eventually("the lag to grow", async || {
+            sidecar.metric(LAG).await.filter(|lag| *lag > seconds)
+        })
+        .await;
     }
     let client = &scenario.platform.client;
-    client.batch_execute("alter system reset synchronized_standby_slots").await.unwrap();
-    client.batch_execute("select pg_reload_conf()").await.unwrap();
+    client
+        .batch_execute("alter system reset synchronized_standby_slots")
+        .await
+        .unwrap();
+    client
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .unwrap();
     scenario.assert_delivered().await;
     let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
     assert_eq!(log.matches("reading changes").count(), 1, "{log}");

@@ -49,21 +49,38 @@ impl Stage {
         let shutdown = CancellationToken::new();
         let (source, url, token) = (source(app), url.to_owned(), shutdown.clone());
         let health = Health::default();
-        let run = async move { capture::run(&source, &url, stores, health, sender, acknowledge, token).await };
+        let run = async move {
+            capture::run(&source, &url, stores, health, sender, acknowledge, token).await
+        };
         let task = tokio::spawn(run);
-        Stage { batches, durable, shutdown, task, store, slot: app.name.clone(), checkpoint: None }
+        Stage {
+            batches,
+            durable,
+            shutdown,
+            task,
+            store,
+            slot: app.name.clone(),
+            checkpoint: None,
+        }
     }
 
     /// Receives the next batch without storing it.
     pub async fn receive(&mut self) -> Batch {
-        let received = tokio::time::timeout(DEADLINE, self.batches.recv()).await.expect("a batch in time");
+        let received = tokio::time::timeout(DEADLINE, self.batches.recv())
+            .await
+            .expect("a batch in time");
         received.expect("capture continues")
     }
 
     async fn known(&mut self) -> Checkpoint {
         match self.checkpoint.clone() {
             Some(checkpoint) => checkpoint,
-            None => self.store.checkpoint(&self.slot).await.unwrap().expect("setup stored the first checkpoint"),
+            None => self
+                .store
+                .checkpoint(&self.slot)
+                .await
+                .unwrap()
+                .expect("setup stored the first checkpoint"),
         }
     }
 
@@ -74,14 +91,27 @@ impl Stage {
         let is_stored = known.progress.has_reached(&checkpoint.progress);
         if !is_stored {
             // The stored timeline is the expected one, also after a failover.
-            let stored = self.store.checkpoint(&self.slot).await.unwrap().expect("setup stored the first checkpoint");
+            let stored = self
+                .store
+                .checkpoint(&self.slot)
+                .await
+                .unwrap()
+                .expect("setup stored the first checkpoint");
             let connection = self.store.connection().await.unwrap();
-            assert!(advance_checkpoint(&*connection, &self.slot, &stored, &checkpoint, None).await.unwrap());
+            assert!(
+                advance_checkpoint(&*connection, &self.slot, &stored, &checkpoint, None)
+                    .await
+                    .unwrap()
+            );
         }
         let progress = known.progress.clone();
         self.checkpoint = Some(if is_stored { known } else { checkpoint.clone() });
         self.durable.send_replace(Some(checkpoint));
-        batch.changes.into_iter().filter(|change| !progress.includes(&change.position)).collect()
+        batch
+            .changes
+            .into_iter()
+            .filter(|change| !progress.includes(&change.position))
+            .collect()
     }
 
     /// Receives and stores batches, and returns their `count` changes that were not stored before.
@@ -99,10 +129,17 @@ impl Stage {
     pub async fn changes_until_past(&mut self, known: u64) -> Vec<u64> {
         loop {
             let batch = self.receive().await;
-            let ordinals: Vec<u64> = batch.changes.iter().map(|change| change.position.ordinal()).collect();
+            let ordinals: Vec<u64> = batch
+                .changes
+                .iter()
+                .map(|change| change.position.ordinal())
+                .collect();
             self.store(batch).await;
             if ordinals.last().is_some_and(|last| *last > known) {
-                return ordinals.into_iter().filter(|ordinal| *ordinal > known).collect();
+                return ordinals
+                    .into_iter()
+                    .filter(|ordinal| *ordinal > known)
+                    .collect();
             }
         }
     }
@@ -128,11 +165,18 @@ impl Stage {
 
     pub async fn stop(self) {
         self.shutdown.cancel();
-        tokio::time::timeout(DEADLINE, self.task).await.expect("capture ends").unwrap().unwrap();
+        tokio::time::timeout(DEADLINE, self.task)
+            .await
+            .expect("capture ends")
+            .unwrap()
+            .unwrap();
     }
 
     /// Waits until capture ends without a shutdown.
     pub async fn ended(self) -> Result<(), CaptureError> {
-        tokio::time::timeout(DEADLINE, self.task).await.expect("capture ends").unwrap()
+        tokio::time::timeout(DEADLINE, self.task)
+            .await
+            .expect("capture ends")
+            .unwrap()
     }
 }

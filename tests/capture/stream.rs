@@ -13,7 +13,9 @@ use crate::support::{TestApp, eventually};
 /// Returns the old and the new status of changes of distro_queue; `-` if the row or the value was not sent.
 fn statuses(changes: &[Change]) -> Vec<(&str, &str)> {
     let status = |tuple: &'_ walhook::domain::change::Tuple| -> &'static str {
-        tuple.text(distro_queue::status).map_or("-", |text| text.to_owned().leak())
+        tuple
+            .text(distro_queue::status)
+            .map_or("-", |text| text.to_owned().leak())
     };
     let one = |change: &Change| match &change.operation {
         Operation::Insert { new } => ("", status(new)),
@@ -57,8 +59,9 @@ async fn committed_changes_arrive_in_order_with_old_and_new() {
     write(&app, &mixed).await;
     write(&app, "truncate distro_queue").await;
     let changes = stage.changes(6).await;
-    let (labels, queue): (Vec<Change>, Vec<Change>) =
-        changes.into_iter().partition(|change| change.table == Table::Label);
+    let (labels, queue): (Vec<Change>, Vec<Change>) = changes
+        .into_iter()
+        .partition(|change| change.table == Table::Label);
     assert_eq!(labels.len(), 1);
     assert_eq!(
         statuses(&queue),
@@ -70,7 +73,10 @@ async fn committed_changes_arrive_in_order_with_old_and_new() {
             ("truncate", "truncate")
         ]
     );
-    let ordinals: Vec<u64> = queue.iter().map(|change| change.position.ordinal()).collect();
+    let ordinals: Vec<u64> = queue
+        .iter()
+        .map(|change| change.position.ordinal())
+        .collect();
     assert_eq!(ordinals, [1, 1, 3, 4, 1], "the label was the second");
     assert!(queue.is_sorted_by_key(|change| (change.position.commit(), change.position.ordinal())));
     stage.stop().await;
@@ -85,13 +91,31 @@ async fn an_index_identity_sends_the_old_status_exactly_when_it_changed() {
     app.setup().await;
     let mut stage = Stage::start(&app).await;
     write(&app, &format!("{INSERT} (1, 1, 'scheduled')")).await;
-    write(&app, "update distro_queue set status = 'batched', message = 'm'").await;
+    write(
+        &app,
+        "update distro_queue set status = 'batched', message = 'm'",
+    )
+    .await;
     write(&app, "update distro_queue set message = 'n'").await;
     write(&app, "delete from distro_queue").await;
     let changes = stage.changes(4).await;
-    assert_eq!(statuses(&changes), [("", "scheduled"), ("scheduled", "batched"), ("-", "batched"), ("batched", "")]);
-    let Operation::Update { old: Some(old), .. } = &changes[1].operation else { panic!("{changes:?}") };
-    assert_eq!(*old.get(distro_queue::message), Datum::Absent, "not part of the identity");
+    assert_eq!(
+        statuses(&changes),
+        [
+            ("", "scheduled"),
+            ("scheduled", "batched"),
+            ("-", "batched"),
+            ("batched", "")
+        ]
+    );
+    let Operation::Update { old: Some(old), .. } = &changes[1].operation else {
+        panic!("{changes:?}")
+    };
+    assert_eq!(
+        *old.get(distro_queue::message),
+        Datum::Absent,
+        "not part of the identity"
+    );
     stage.stop().await;
 }
 
@@ -107,7 +131,9 @@ async fn an_unchanged_long_value_is_complete_in_the_new_row() {
          update release set review_status = 'to_review'";
     write(&app, statement).await;
     let changes = stage.changes(2).await;
-    let Operation::Update { new, .. } = &changes[1].operation else { panic!("{changes:?}") };
+    let Operation::Update { new, .. } = &changes[1].operation else {
+        panic!("{changes:?}")
+    };
     assert_eq!(new.text(release::title).map(str::len), Some(10_000));
     stage.stop().await;
 }
@@ -118,15 +144,31 @@ async fn a_muted_transaction_is_marked() {
     app.setup().await;
     let mut stage = Stage::start(&app).await;
     let mute = "select pg_logical_emit_message(true, 'walhook', 'mute')";
-    write(&app, &format!("begin; {mute}; {INSERT} (1, 1, 'a'), (2, 1, 'b'); commit")).await;
+    write(
+        &app,
+        &format!("begin; {mute}; {INSERT} (1, 1, 'a'), (2, 1, 'b'); commit"),
+    )
+    .await;
     write(&app, &format!("{INSERT} (3, 1, 'c')")).await;
-    let muted: Vec<bool> = stage.changes(3).await.iter().map(|change| change.muted).collect();
+    let muted: Vec<bool> = stage
+        .changes(3)
+        .await
+        .iter()
+        .map(|change| change.muted)
+        .collect();
     assert_eq!(muted, [true, true, false]);
     stage.stop().await;
 }
 
 fn in_wal(progress: &Progress) -> (Lsn, Through, Lsn) {
-    let Progress::Wal { commit, through, resume } = *progress else { panic!("{progress:?}") };
+    let Progress::Wal {
+        commit,
+        through,
+        resume,
+    } = *progress
+    else {
+        panic!("{progress:?}")
+    };
     (commit, through, resume)
 }
 
@@ -169,8 +211,14 @@ async fn a_large_transaction_arrives_in_parts_and_resumes_inside() {
             break;
         }
         // A heartbeat's end may be the LSN at which this commit begins.
-        assert!(resume >= whole && resume <= commit, "a restart reads all of it");
-        assert_eq!(ordinals.last().copied().map(Through::Ordinal), Some(through));
+        assert!(
+            resume >= whole && resume <= commit,
+            "a restart reads all of it"
+        );
+        assert_eq!(
+            ordinals.last().copied().map(Through::Ordinal),
+            Some(through)
+        );
         if parts == 2 {
             // Another process continues where this one stopped.
             stage.stop().await;
@@ -195,10 +243,15 @@ async fn changes_are_neither_lost_nor_repeated_after_the_connection_ends() {
     for id in 2..5 {
         let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots
              where slot_name = $1 and active_pid is not null";
-        eventually("a walsender to end", async || client.query_opt(ended, &[&app.name]).await.unwrap()).await;
+        eventually("a walsender to end", async || {
+            client.query_opt(ended, &[&app.name]).await.unwrap()
+        })
+        .await;
         write(&app, &format!("{INSERT} ({id}, 1, 'a')")).await;
         let changes = stage.changes(1).await;
-        let Operation::Insert { new } = &changes[0].operation else { panic!("{changes:?}") };
+        let Operation::Insert { new } = &changes[0].operation else {
+            panic!("{changes:?}")
+        };
         assert_eq!(new.text(distro_queue::id), Some(id.to_string().as_str()));
     }
     stage.stop().await;
@@ -231,7 +284,13 @@ async fn dropping_the_slot_ends_capture_with_a_gap() {
     app.drop_slot().await;
     let error = stage.ended().await.unwrap_err();
     assert!(error.to_string().contains("is missing"), "{error}");
-    let gaps: i64 = app.store().await.query_one("select count(*) from walhook.gap", &[]).await.unwrap().get(0);
+    let gaps: i64 = app
+        .store()
+        .await
+        .query_one("select count(*) from walhook.gap", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(gaps, 1);
 }
 
@@ -243,31 +302,56 @@ async fn only_stored_changes_and_idle_wal_are_acknowledged() {
     let client = app.source().await;
     let confirmed = async || -> Lsn {
         let statement = "select confirmed_flush_lsn from pg_replication_slots where slot_name = $1";
-        Lsn(client.query_one(statement, &[&app.name]).await.unwrap().get::<_, PgLsn>(0).into())
+        Lsn(client
+            .query_one(statement, &[&app.name])
+            .await
+            .unwrap()
+            .get::<_, PgLsn>(0)
+            .into())
     };
     let current = async || -> Lsn {
-        Lsn(client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get::<_, PgLsn>(0).into())
+        Lsn(client
+            .query_one("select pg_current_wal_lsn()", &[])
+            .await
+            .unwrap()
+            .get::<_, PgLsn>(0)
+            .into())
     };
     write(&app, &format!("{INSERT} (1, 1, 'a')")).await;
     let batch = stage.receive().await;
     // Heartbeats continue to arrive, but nothing beyond the changes that are not stored may be acknowledged.
-    let heard =
-        "select reply_time from pg_stat_replication join pg_replication_slots on pid = active_pid where slot_name = $1";
-    let reply = async || client.query_opt(heard, &[&app.name]).await.unwrap()?.get::<_, Option<jiff::Timestamp>>(0);
+    let heard = "select reply_time from pg_stat_replication join pg_replication_slots on pid = active_pid where slot_name = $1";
+    let reply = async || {
+        client
+            .query_opt(heard, &[&app.name])
+            .await
+            .unwrap()?
+            .get::<_, Option<jiff::Timestamp>>(0)
+    };
     let started_at = eventually("the first feedback", reply).await;
-    let passed = async || (reply().await?.duration_since(started_at).as_secs_f64() > 2.5).then_some(());
+    let passed =
+        async || (reply().await?.duration_since(started_at).as_secs_f64() > 2.5).then_some(());
     eventually("feedback while nothing is stored", passed).await;
     assert!(confirmed().await < in_wal(&batch.checkpoint.progress).0);
 
     stage.store(batch).await;
-    write(&app, "create table idle as select n from generate_series(1, 1000) n").await;
+    write(
+        &app,
+        "create table idle as select n from generate_series(1, 1000) n",
+    )
+    .await;
     let idle = current().await;
     let moved = async || (confirmed().await >= idle).then_some(());
-    stage.serve_until(eventually("idle WAL to be acknowledged", moved)).await;
+    stage
+        .serve_until(eventually("idle WAL to be acknowledged", moved))
+        .await;
     let written: i64 = app
         .store()
         .await
-        .query_one("select count(*) from walhook.checkpoint where resume_lsn >= $1", &[&PgLsn::from(idle.0)])
+        .query_one(
+            "select count(*) from walhook.checkpoint where resume_lsn >= $1",
+            &[&PgLsn::from(idle.0)],
+        )
         .await
         .unwrap()
         .get(0);
@@ -277,8 +361,16 @@ async fn only_stored_changes_and_idle_wal_are_acknowledged() {
 
 #[tokio::test]
 async fn the_connection_survives_while_the_channel_is_full() {
-    let app = TestApp::prepare_alone(Options { settings: &crate::chaos::BUSY, ..Options::default() }).await;
-    write(&app, "alter table distro_queue drop constraint distro_queue_release_id_fkey").await;
+    let app = TestApp::prepare_alone(Options {
+        settings: &crate::chaos::BUSY,
+        ..Options::default()
+    })
+    .await;
+    write(
+        &app,
+        "alter table distro_queue drop constraint distro_queue_release_id_fkey",
+    )
+    .await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;
     let client = app.source().await;
@@ -286,12 +378,19 @@ async fn the_connection_survives_while_the_channel_is_full() {
         .await;
     let first = stage.receive().await;
     let walsender = "select pid, reply_time from pg_stat_replication where reply_time is not null";
-    let feedback = eventually("the first feedback", async || client.query_opt(walsender, &[]).await.unwrap()).await;
+    let feedback = eventually("the first feedback", async || {
+        client.query_opt(walsender, &[]).await.unwrap()
+    })
+    .await;
     let (pid, since): (i32, jiff::Timestamp) = (feedback.get(0), feedback.get(1));
     eventually("feedback for longer than wal_sender_timeout", async || {
         let row = client.query_one(walsender, &[]).await.unwrap();
         assert_eq!(row.get::<_, i32>(0), pid, "the connection must not end");
-        (row.get::<_, jiff::Timestamp>(1).duration_since(since).as_secs_f64() > 15.0).then_some(())
+        (row.get::<_, jiff::Timestamp>(1)
+            .duration_since(since)
+            .as_secs_f64()
+            > 15.0)
+            .then_some(())
     })
     .await;
     let mut count = stage.store(first).await.len();
@@ -299,23 +398,46 @@ async fn the_connection_survives_while_the_channel_is_full() {
         let batch = stage.receive().await;
         count += stage.store(batch).await.len();
     }
-    assert_eq!(client.query_one(walsender, &[]).await.unwrap().get::<_, i32>(0), pid);
+    assert_eq!(
+        client
+            .query_one(walsender, &[])
+            .await
+            .unwrap()
+            .get::<_, i32>(0),
+        pid
+    );
     stage.stop().await;
 }
 
 #[tokio::test]
 async fn the_primary_can_shut_down_without_waiting_and_capture_continues_afterwards() {
     let app = TestApp::prepare_alone(Options::default()).await;
-    write(&app, "alter table distro_queue drop constraint distro_queue_release_id_fkey").await;
+    write(
+        &app,
+        "alter table distro_queue drop constraint distro_queue_release_id_fkey",
+    )
+    .await;
     app.setup().await;
-    let socket = app.server.directory().display().to_string().replace('/', "%2F");
+    let socket = app
+        .server
+        .directory()
+        .display()
+        .to_string()
+        .replace('/', "%2F");
     let url = app.source_url.replace("127.0.0.1", &socket);
     let mut stage = Stage::start_with_url(&app, &url).await;
     write(&app, &format!("{INSERT} (1, 1, 'a')")).await;
     stage.changes(1).await;
-    write(&app, "create table idle as select n from generate_series(1, 10000) n").await;
+    write(
+        &app,
+        "create table idle as select n from generate_series(1, 10000) n",
+    )
+    .await;
     // Fails when the walsender is still waiting for an acknowledgement.
-    stage.serve_until(app.server.stop(StopMode::Fast)).await.unwrap();
+    stage
+        .serve_until(app.server.stop(StopMode::Fast))
+        .await
+        .unwrap();
     app.server.start_again().await.unwrap();
     stage.reconnect_store(&app);
     write(&app, &format!("{INSERT} (2, 1, 'b')")).await;

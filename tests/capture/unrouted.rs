@@ -10,7 +10,9 @@ const STATUS: &str = "distribution.outlet.status_changed";
 
 async fn prepared(mode: &str) -> TestApp {
     let mut app = TestApp::prepare().await;
-    app.set("source.capture", mode).set("source.poll_interval", "20ms").set("source.heartbeat", "300ms");
+    app.set("source.capture", mode)
+        .set("source.poll_interval", "20ms")
+        .set("source.heartbeat", "300ms");
     app
 }
 
@@ -20,7 +22,8 @@ async fn release(platform: &Platform, user: i64) -> i64 {
 }
 
 async fn wait_for_unrouted(app: &TestApp, count: usize) {
-    app.wait_for_count("select count(*) from walhook.unrouted_event", count).await;
+    app.wait_for_count("select count(*) from walhook.unrouted_event", count)
+        .await;
 }
 
 /// A reference may be wider than the id to which it leads.
@@ -49,14 +52,27 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
     for mode in MODES {
         let mut app = prepared(mode).await;
         let platform = app.platform().await;
-        platform.transaction("alter table release add column settings jsonb not null default '{\"n\": 7}'").await;
-        app.set("source.tables.release.computed.cat", "((this.settings->>'n')::int)::text");
+        platform
+            .transaction(
+                "alter table release add column settings jsonb not null default '{\"n\": 7}'",
+            )
+            .await;
+        app.set(
+            "source.tables.release.computed.cat",
+            "((this.settings->>'n')::int)::text",
+        );
         let user = platform.user(&[]).await;
         let receiver = Receiver::start().await;
         app.setup().await;
         app.run().await;
-        app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &[STATUS]).await;
-        let (good, bad) = (release(&platform, user).await, release(&platform, user).await);
+        app.api(&user.to_string())
+            .await
+            .create_webhook(&receiver.url("/"), &[STATUS])
+            .await;
+        let (good, bad) = (
+            release(&platform, user).await,
+            release(&platform, user).await,
+        );
         let outlet = platform.outlet("O").await;
         let spoil = format!(
             "update release set settings = '{{\"n\": \"abc\"}}' where id = {bad};
@@ -69,18 +85,44 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
         receiver.wait_for(19).await;
 
         let list = app.walhook_ok(&["unrouted", "list"]).await;
-        assert!(list.contains("distro_queue 7\tlookup_failed") && list.contains(&format!("release {bad}")), "{list}");
+        assert!(
+            list.contains("distro_queue 7\tlookup_failed")
+                && list.contains(&format!("release {bad}")),
+            "{list}"
+        );
         let id = list.split('\t').next().unwrap().to_owned();
         let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-        assert!(check.contains("warn  unrouted events: 1, since "), "{check}");
-        assert!(app.walhook_ok(&["unrouted", "retry"]).await.contains("1 still unrouted: lookup_failed"));
+        assert!(
+            check.contains("warn  unrouted events: 1, since "),
+            "{check}"
+        );
+        assert!(
+            app.walhook_ok(&["unrouted", "retry"])
+                .await
+                .contains("1 still unrouted: lookup_failed")
+        );
 
-        platform.execute("update release set settings = '{\"n\": 8}' where id = $1", &[&bad]).await;
-        assert_eq!(app.walhook_ok(&["unrouted", "retry", "--reason", "lookup_failed"]).await, "1 routed\n");
-        let received = receiver.wait_for(20).await;
-        let late = received.iter().find(|request| request.data()["release_id"] == bad).expect("delivered");
+        platform
+            .execute(
+                "update release set settings = '{\"n\": 8}' where id = $1",
+                &[&bad],
+            )
+            .await;
         assert_eq!(
-            (late.header("x-webhook-event-id"), late.data()["release_cat"].as_str()),
+            app.walhook_ok(&["unrouted", "retry", "--reason", "lookup_failed"])
+                .await,
+            "1 routed\n"
+        );
+        let received = receiver.wait_for(20).await;
+        let late = received
+            .iter()
+            .find(|request| request.data()["release_id"] == bad)
+            .expect("delivered");
+        assert_eq!(
+            (
+                late.header("x-webhook-event-id"),
+                late.data()["release_cat"].as_str()
+            ),
             (&*id, Some("8")),
             "{mode}"
         );
@@ -112,14 +154,37 @@ async fn what_the_store_refuses_is_kept_apart_and_can_be_discarded() {
         platform.transaction(&rows).await;
         app.wait_for_events(2).await;
         wait_for_unrouted(&app, 1).await;
-        let owners = app.store().await.query("select user_id from walhook.event order by sequence", &[]).await.unwrap();
-        assert_eq!(owners.iter().map(|row| row.get::<_, &str>(0)).collect::<Vec<_>>(), ["2", ""], "{mode}");
+        let owners = app
+            .store()
+            .await
+            .query("select user_id from walhook.event order by sequence", &[])
+            .await
+            .unwrap();
+        assert_eq!(
+            owners
+                .iter()
+                .map(|row| row.get::<_, &str>(0))
+                .collect::<Vec<_>>(),
+            ["2", ""],
+            "{mode}"
+        );
         let list = app.walhook_ok(&["unrouted", "list", "--json"]).await;
-        assert!(list.contains(r#""reason":"store_refused""#) && list.contains("54000"), "{list}");
-        assert_eq!(app.walhook(&["unrouted", "discard"]).await.status.code(), Some(1));
-        assert_eq!(app.walhook_ok(&["unrouted", "discard", "--yes"]).await, "1 discarded\n");
+        assert!(
+            list.contains(r#""reason":"store_refused""#) && list.contains("54000"),
+            "{list}"
+        );
+        assert_eq!(
+            app.walhook(&["unrouted", "discard"]).await.status.code(),
+            Some(1)
+        );
+        assert_eq!(
+            app.walhook_ok(&["unrouted", "discard", "--yes"]).await,
+            "1 discarded\n"
+        );
         wait_for_unrouted(&app, 0).await;
-        platform.transaction("update release set review_status = 'rejected' where id = 2").await;
+        platform
+            .transaction("update release set review_status = 'rejected' where id = 2")
+            .await;
         app.wait_for_events(3).await;
     }
 }
@@ -145,14 +210,25 @@ async fn distributed_for_a_refused_user(mode: &str) -> (TestApp, Platform) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_or_by_the_next_distribution() {
+async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_or_by_the_next_distribution()
+ {
     for mode in MODES {
         let (app, platform) = distributed_for_a_refused_user(mode).await;
-        platform.transaction("update label set user_id = '7'; update release set review_status = 'approved'").await;
+        platform
+            .transaction(
+                "update label set user_id = '7'; update release set review_status = 'approved'",
+            )
+            .await;
         app.wait_for_events(1).await;
-        assert_eq!(app.walhook_ok(&["unrouted", "retry"]).await, "1 routed\n", "{mode}");
+        assert_eq!(
+            app.walhook_ok(&["unrouted", "retry"]).await,
+            "1 routed\n",
+            "{mode}"
+        );
         app.wait_for_events(2).await;
-        platform.transaction("update release set delivery_status = 'pending'").await;
+        platform
+            .transaction("update release set delivery_status = 'pending'")
+            .await;
         platform
             .transaction(
                 "update release set delivery_status = 'distributed'; update release set review_status = 'rejected'",
@@ -161,11 +237,20 @@ async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_o
         app.wait_for_events(3).await;
 
         let (app, platform) = distributed_for_a_refused_user(mode).await;
-        platform.transaction("update label set user_id = '7'; update release set delivery_status = 'pending'").await;
-        platform.transaction("update release set delivery_status = 'distributed'").await;
+        platform
+            .transaction(
+                "update label set user_id = '7'; update release set delivery_status = 'pending'",
+            )
+            .await;
+        platform
+            .transaction("update release set delivery_status = 'distributed'")
+            .await;
         app.wait_for_events(1).await;
         let retried = app.walhook_ok(&["unrouted", "retry"]).await;
-        assert_eq!(retried, "0 routed\n1 still unrouted: distributed_before\n", "{mode}");
+        assert_eq!(
+            retried, "0 routed\n1 still unrouted: distributed_before\n",
+            "{mode}"
+        );
         wait_for_unrouted(&app, 1).await;
     }
 }
@@ -176,14 +261,18 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.set("source.tables.outlet.computed.name", "upper(this.name)");
     let platform = app.platform().await;
-    platform.transaction("alter table distro_queue drop constraint distro_queue_outlet_id_fkey").await;
+    platform
+        .transaction("alter table distro_queue drop constraint distro_queue_outlet_id_fkey")
+        .await;
     let user = platform.user(&[]).await;
     let (release, outlet) = (release(&platform, user).await, platform.outlet("o").await);
     app.setup().await;
     app.run().await;
     let mut holder = app.source().await;
     let lock = holder.transaction().await.unwrap();
-    lock.batch_execute("lock table outlet in access exclusive mode").await.unwrap();
+    lock.batch_execute("lock table outlet in access exclusive mode")
+        .await
+        .unwrap();
     let rows = format!(
         "insert into distro_queue (id, release_id, outlet_id, status) select id, {release}, {outlet}, 'batched' from generate_series(1, 3) as id"
     );
@@ -191,12 +280,24 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
     let cancelled = "select pg_cancel_backend(pid) from pg_stat_activity
         where wait_event_type = 'Lock' and query like '%upper(this.name)%' and datname = current_database()";
     eventually("a lookup to cancel", async || {
-        (!platform.client.query(cancelled, &[]).await.unwrap().is_empty()).then_some(())
+        (!platform
+            .client
+            .query(cancelled, &[])
+            .await
+            .unwrap()
+            .is_empty())
+        .then_some(())
     })
     .await;
     wait_until_unready(app.sidecar(), "events cannot be stored").await;
     eventually("a lookup that waits again", async || {
-        (!platform.client.query(cancelled, &[]).await.unwrap().is_empty()).then_some(())
+        (!platform
+            .client
+            .query(cancelled, &[])
+            .await
+            .unwrap()
+            .is_empty())
+        .then_some(())
     })
     .await;
     lock.rollback().await.unwrap();
@@ -210,7 +311,10 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
 async fn slow_computed_columns_of_many_rows_are_evaluated_in_parts() {
     let mut app = prepared("wal").await;
     let platform = app.platform().await;
-    app.set("source.tables.release.computed.cat", "(select 'C' from pg_sleep(0.05 + 0 * this.id))");
+    app.set(
+        "source.tables.release.computed.cat",
+        "(select 'C' from pg_sleep(0.05 + 0 * this.id))",
+    );
     let label = platform.label(platform.user(&[]).await).await;
     app.setup().await;
     app.run().await;

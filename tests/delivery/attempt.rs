@@ -41,7 +41,11 @@ async fn failures_are_reported_by_kind() {
             test: true,
         };
         let attempt = sender.attempt(&target, &notification).await.unwrap();
-        (attempt.answer.error().map(|kind| kind.as_str()), attempt.answer.status(), attempt.sent.unwrap().excerpt)
+        (
+            attempt.answer.error().map(|kind| kind.as_str()),
+            attempt.answer.status(),
+            attempt.sent.unwrap().excerpt,
+        )
     };
     receiver.answer_in_turn(&[
         Answer::Full(200, Vec::new(), vec![b'x'; 200_000]),
@@ -50,21 +54,53 @@ async fn failures_are_reported_by_kind() {
         Answer::Reset,
     ]);
     let url = receiver.url("/");
-    assert_eq!(probe(&patient, url.clone()).await, (None, Some(200), vec![b'x'; 4_096]));
+    assert_eq!(
+        probe(&patient, url.clone()).await,
+        (None, Some(200), vec![b'x'; 4_096])
+    );
     assert_eq!(receiver.requests()[0].header("x-webhook-test"), "true");
-    assert_eq!(probe(&patient, url.clone()).await, (Some("http_status"), Some(404), Vec::new()));
-    assert_eq!(probe(&hasty, url.clone()).await, (Some("response_timeout"), None, Vec::new()));
-    assert_eq!(probe(&patient, url.clone()).await, (Some("connection_reset"), None, Vec::new()));
-    assert_eq!(probe(&patient, url.replace("http:", "https:")).await.0, Some("tls"));
+    assert_eq!(
+        probe(&patient, url.clone()).await,
+        (Some("http_status"), Some(404), Vec::new())
+    );
+    assert_eq!(
+        probe(&hasty, url.clone()).await,
+        (Some("response_timeout"), None, Vec::new())
+    );
+    assert_eq!(
+        probe(&patient, url.clone()).await,
+        (Some("connection_reset"), None, Vec::new())
+    );
+    assert_eq!(
+        probe(&patient, url.replace("http:", "https:")).await.0,
+        Some("tls")
+    );
     receiver.close().await;
     assert_eq!(probe(&patient, url).await.0, Some("connect_refused"));
-    assert_eq!(probe(&patient, "http://no-such-host.invalid/".into()).await.0, Some("dns"));
-    for blocked in ["http://10.0.0.1/", "http://[::1]/", "http://[::ffff:10.0.0.1]/", "http://0.0.0.0/"] {
-        assert_eq!(probe(&patient, blocked.into()).await.0, Some("blocked_address"), "{blocked}");
+    assert_eq!(
+        probe(&patient, "http://no-such-host.invalid/".into())
+            .await
+            .0,
+        Some("dns")
+    );
+    for blocked in [
+        "http://10.0.0.1/",
+        "http://[::1]/",
+        "http://[::ffff:10.0.0.1]/",
+        "http://0.0.0.0/",
+    ] {
+        assert_eq!(
+            probe(&patient, blocked.into()).await.0,
+            Some("blocked_address"),
+            "{blocked}"
+        );
     }
     let (listener, _held) = full_listener("127.0.0.1:0".parse().unwrap()).await;
     let address = listener.local_addr().unwrap();
-    assert_eq!(probe(&hasty, format!("http://{address}/")).await.0, Some("connect_timeout"));
+    assert_eq!(
+        probe(&hasty, format!("http://{address}/")).await.0,
+        Some("connect_timeout")
+    );
 }
 
 #[tokio::test]
@@ -79,7 +115,10 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
         for keep in [true, false] {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 4_096]).await.unwrap();
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome").await.unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")
+                .await
+                .unwrap();
             if keep {
                 held.push(stream);
             }
@@ -88,7 +127,13 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
     });
     let sender = bench.sender();
     let (webhook, secret) = bench.webhook(&url).await;
-    let target = Target { webhook, url: url.as_str().into(), active: true, secret, headers: Default::default() };
+    let target = Target {
+        webhook,
+        url: url.as_str().into(),
+        active: true,
+        secret,
+        headers: Default::default(),
+    };
     bench.delivery(webhook).await;
     let [delivery] = bench.claim().await.try_into().unwrap();
     let endless = sender.attempt(&target, &(&delivery).into()).await.unwrap();

@@ -11,7 +11,9 @@ use sha2::Sha256;
 
 /// The signature of Standard Webhooks, computed from the documentation alone.
 fn standard_signature(secret: &str, received: &Received) -> String {
-    let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
+    let key = STANDARD
+        .decode(secret.strip_prefix("whsec_").unwrap())
+        .unwrap();
     let mac = Hmac::<Sha256>::new_from_slice(&key)
         .unwrap()
         .chain_update(received.header("webhook-id"))
@@ -36,13 +38,20 @@ async fn a_test_updates_last_triggered_at_and_no_counter() {
     let app = with_fast_retries().await;
     let receiver = Receiver::start().await;
     let api = app.api("7").await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
+        .await;
     assert!(api.webhook(&webhook).await["last_triggered_at"].is_null());
     for status in [200, 500] {
         receiver.answer_status(status);
-        api.post(&format!("/webhooks/{webhook}/test"), json!({})).await.expect(200);
+        api.post(&format!("/webhooks/{webhook}/test"), json!({}))
+            .await
+            .expect(200);
         let (logs, called) = (api.logs(&webhook).await, api.webhook(&webhook).await);
-        assert_eq!(called["last_triggered_at"], logs[0]["timestamp"], "{called}");
+        assert_eq!(
+            called["last_triggered_at"], logs[0]["timestamp"],
+            "{called}"
+        );
         for counter in ["success_count", "failure_count", "consecutive_failures"] {
             assert_eq!(called[counter], 0, "{counter}");
         }
@@ -57,18 +66,27 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     let receiver = Receiver::start().await;
     receiver.answer_status(500);
     let api = app.api(&user.to_string()).await;
-    let (webhook, secret) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    let (webhook, secret) = api
+        .create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
+        .await;
     platform.payment(user, "ready").await;
 
     let ends = |logs: &[serde_json::Value]| logs.len() == 10;
     let logs = api.wait_for_logs(&webhook, "ten attempts", ends).await;
     let received = receiver.requests();
     assert_eq!(received.len(), 10);
-    let distinct =
-        |header: &str| received.iter().map(|request| request.header(header).to_owned()).collect::<HashSet<_>>();
+    let distinct = |header: &str| {
+        received
+            .iter()
+            .map(|request| request.header(header).to_owned())
+            .collect::<HashSet<_>>()
+    };
     for request in &received {
         request.assert_sound(&secret);
-        assert_eq!(request.header("webhook-signature"), standard_signature(&secret, request));
+        assert_eq!(
+            request.header("webhook-signature"),
+            standard_signature(&secret, request)
+        );
         assert_eq!(request.header("webhook-id"), request.delivery());
     }
     assert_eq!(distinct("x-webhook-timestamp").len(), 10);
@@ -86,8 +104,18 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
         assert_eq!(log["event_type"], "payment.statement_ready");
         assert_eq!(log["delivery_id"], received[0].delivery());
         assert_eq!(log["error"]["kind"], "http_status");
-        assert_eq!(log["outcome"], if index == 9 { "permanently_failed" } else { "failed" });
-        assert_eq!(log["timestamp"], received[index].header("x-webhook-timestamp"));
+        assert_eq!(
+            log["outcome"],
+            if index == 9 {
+                "permanently_failed"
+            } else {
+                "failed"
+            }
+        );
+        assert_eq!(
+            log["timestamp"],
+            received[index].header("x-webhook-timestamp")
+        );
         assert!(log["duration_ms"].is_u64(), "{log}");
     }
     let webhook = api.webhook(&webhook).await;
@@ -95,8 +123,15 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     assert_eq!(webhook["success_count"], 0);
     assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
     let store = app.store().await;
-    let left: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
-    assert_eq!(left, 0, "finished deliveries are removed from the table of pending ones");
+    let left: i64 = store
+        .query_one("select count(*) from walhook.delivery", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        left, 0,
+        "finished deliveries are removed from the table of pending ones"
+    );
 }
 
 #[tokio::test]
@@ -107,15 +142,38 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_a
     let receiver = Receiver::start().await;
     receiver.answer_in_turn(&[Answer::Reset, Answer::Status(301), Answer::Status(204)]);
     let api = app.api(&user.to_string()).await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
+        .await;
     platform.payment(user, "ready").await;
-    let logs =
-        api.wait_for_logs(&webhook, "a success", |logs| logs.iter().any(|log| log["outcome"] == "delivered")).await;
-    let attempts: Vec<(&str, Option<&str>)> =
-        logs.iter().rev().map(|log| (log["outcome"].as_str().unwrap(), log["error"]["kind"].as_str())).collect();
-    assert_eq!(attempts, [("failed", Some("connection_reset")), ("failed", Some("http_status")), ("delivered", None)]);
+    let logs = api
+        .wait_for_logs(&webhook, "a success", |logs| {
+            logs.iter().any(|log| log["outcome"] == "delivered")
+        })
+        .await;
+    let attempts: Vec<(&str, Option<&str>)> = logs
+        .iter()
+        .rev()
+        .map(|log| {
+            (
+                log["outcome"].as_str().unwrap(),
+                log["error"]["kind"].as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        attempts,
+        [
+            ("failed", Some("connection_reset")),
+            ("failed", Some("http_status")),
+            ("delivered", None)
+        ]
+    );
     let webhook = api.webhook(&webhook).await;
-    assert_eq!((&webhook["success_count"], &webhook["failure_count"]), (&1.into(), &2.into()));
+    assert_eq!(
+        (&webhook["success_count"], &webhook["failure_count"]),
+        (&1.into(), &2.into())
+    );
     assert_eq!(webhook["consecutive_failures"], 0);
 }
 
@@ -129,27 +187,53 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
         let label = platform.label(user).await;
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
-        let (webhook, _) = api.create_webhook(&receiver.url("/"), &["distribution.outlet.status_changed"]).await;
+        let (webhook, _) = api
+            .create_webhook(&receiver.url("/"), &["distribution.outlet.status_changed"])
+            .await;
         tenants.push((label, receiver, api, webhook));
     }
     let outlet = platform.outlet("Shop").await;
     for round in 0..10 {
         for (label, ..) in &tenants {
             let release = platform.release(*label).await;
-            platform.distribution(release, outlet, if round % 2 == 0 { "scheduled" } else { "batched" }).await;
+            platform
+                .distribution(
+                    release,
+                    outlet,
+                    if round % 2 == 0 {
+                        "scheduled"
+                    } else {
+                        "batched"
+                    },
+                )
+                .await;
         }
     }
     for (index, (label, receiver, api, webhook)) in tenants.iter().enumerate() {
         let received = receiver.wait_for(10).await;
         assert_eq!(received.len(), 10);
-        assert!(received.iter().all(|request| request.data()["label_id"] == *label));
+        assert!(
+            received
+                .iter()
+                .all(|request| request.data()["label_id"] == *label)
+        );
         let (_, _, _, others_webhook) = &tenants[1 - index];
         api.get(&format!("/webhooks/{webhook}")).await.expect(200);
-        api.get(&format!("/webhooks/{others_webhook}")).await.expect(404);
-        api.get(&format!("/webhooks/{others_webhook}/logs")).await.expect(404);
-        api.delete(&format!("/webhooks/{others_webhook}")).await.expect(404);
-        let listed: Vec<String> =
-            api.webhooks().await.iter().map(|webhook| webhook["id"].as_str().unwrap().to_owned()).collect();
+        api.get(&format!("/webhooks/{others_webhook}"))
+            .await
+            .expect(404);
+        api.get(&format!("/webhooks/{others_webhook}/logs"))
+            .await
+            .expect(404);
+        api.delete(&format!("/webhooks/{others_webhook}"))
+            .await
+            .expect(404);
+        let listed: Vec<String> = api
+            .webhooks()
+            .await
+            .iter()
+            .map(|webhook| webhook["id"].as_str().unwrap().to_owned())
+            .collect();
         assert_eq!(listed, std::slice::from_ref(webhook));
     }
 }
@@ -166,15 +250,21 @@ async fn a_hanging_receiver_does_not_delay_others() {
     let (hanging, quick) = (Receiver::start().await, Receiver::start().await);
     hanging.answer(|_| Answer::Hang);
     let api = app.api(&user.to_string()).await;
-    api.create_webhook(&hanging.url("/"), &["payment.statement_ready"]).await;
-    api.create_webhook(&quick.url("/"), &["payment.statement_ready"]).await;
+    api.create_webhook(&hanging.url("/"), &["payment.statement_ready"])
+        .await;
+    api.create_webhook(&quick.url("/"), &["payment.statement_ready"])
+        .await;
     for _ in 0..200 {
         platform.payment(user, "ready").await;
     }
     quick.wait_for(200).await;
     // The hanging receiver never had more requests in flight than the limit of one webhook.
     let cap = walhook::config::Delivery::default().per_webhook_concurrency;
-    assert!(hanging.requests().len() <= cap, "{}", hanging.requests().len());
+    assert!(
+        hanging.requests().len() <= cap,
+        "{}",
+        hanging.requests().len()
+    );
 }
 
 /// The process caches webhooks, and must never use an outdated one.
@@ -182,7 +272,11 @@ async fn a_hanging_receiver_does_not_delay_others() {
 async fn a_change_to_a_webhook_applies_to_the_next_event() {
     const READY: &str = "payment.statement_ready";
     let app = TestApp::start().await;
-    let (platform, store, receiver) = (app.platform().await, app.store().await, Receiver::start().await);
+    let (platform, store, receiver) = (
+        app.platform().await,
+        app.store().await,
+        Receiver::start().await,
+    );
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     platform.payment(user, "ready").await;
@@ -208,14 +302,25 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
         expected.extend(goes_to);
         // Otherwise the next change could overtake an attempt that is not recorded yet: a deactivation cancels it, and the log gets
         // an entry for the cancellation and one for the attempt.
-        api.wait_for_logs(&webhook, "every attempt", |logs| logs.len() == expected.len()).await;
+        api.wait_for_logs(&webhook, "every attempt", |logs| {
+            logs.len() == expected.len()
+        })
+        .await;
     }
-    let missed: i64 = store.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
+    let missed: i64 = store
+        .query_one("select count(*) from walhook.missed_event", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(missed, 1, "the event that occurred while it was inactive");
     api.delete(&path).await.expect(204);
     platform.payment(user, "ready").await;
     app.wait_for_events(stored + 1).await;
-    let pending: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
+    let pending: i64 = store
+        .query_one("select count(*) from walhook.delivery", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(pending, 0, "nothing is pending for a deleted webhook");
 
     let received = receiver.requests();
@@ -227,8 +332,15 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
 /// transaction of the event.
 async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys: i64) -> Vec<i64> {
     let store = app.store().await;
-    let before: i64 = store.query_one("select count(*) from walhook.event", &[]).await.unwrap().get(0);
-    let (release, payment) = (platform.release(nobodys).await, platform.payment(user, "draft").await);
+    let before: i64 = store
+        .query_one("select count(*) from walhook.event", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let (release, payment) = (
+        platform.release(nobodys).await,
+        platform.payment(user, "draft").await,
+    );
     let other = platform.user(&[]).await;
     platform
         .transaction(&format!(
@@ -255,7 +367,9 @@ async fn a_batch_is_stored_in_one_transaction() {
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let nobodys = platform.label(user).await;
-    platform.execute("update label set user_id = null where id = $1", &[&nobodys]).await;
+    platform
+        .execute("update label set user_id = null where id = $1", &[&nobodys])
+        .await;
     let mut found = Vec::new();
     // A slow server sends a transaction in several batches. Not in each of these.
     for _ in 0..5 {
@@ -268,5 +382,7 @@ async fn a_batch_is_stored_in_one_transaction() {
         }
         app.restart().await;
     }
-    panic!("expected one event, one unrouted event, one add-on and two ledger states, found {found:?}");
+    panic!(
+        "expected one event, one unrouted event, one add-on and two ledger states, found {found:?}"
+    );
 }

@@ -45,7 +45,10 @@ async fn insert_backlog(client: &Client, webhook: Uuid, count: i64, key: Option<
                   select gen_random_uuid(), $1, id, case when $3::bigint is null then 1 + number % 2 else 1 end,
                       case when $3 is null or number = 1 then now() + interval '1 hour' else 'infinity' end, number, $3
                   from (select id, row_number() over () as number from made) as numbered";
-    client.execute(insert, &[&webhook, &count, &key]).await.unwrap();
+    client
+        .execute(insert, &[&webhook, &count, &key])
+        .await
+        .unwrap();
 }
 
 async fn count(client: &Client, query: &str, webhook: Uuid) -> i64 {
@@ -53,7 +56,12 @@ async fn count(client: &Client, query: &str, webhook: Uuid) -> i64 {
 }
 
 async fn pending(client: &Client, webhook: Uuid) -> i64 {
-    count(client, "select count(*) from walhook.delivery where webhook_id = $1", webhook).await
+    count(
+        client,
+        "select count(*) from walhook.delivery where webhook_id = $1",
+        webhook,
+    )
+    .await
 }
 
 /// Each delivery was cancelled once, and no transaction cancelled more than a chunk. The hours count the same.
@@ -61,13 +69,20 @@ async fn assert_cancelled(client: &Client, webhook: Uuid, expected: i64) {
     let cancelled = "select count(*), count(distinct delivery_id) from walhook.attempt
                      where webhook_id = $1 and outcome = 'cancelled' and error_kind = 'webhook_inactive'";
     let row = client.query_one(cancelled, &[&webhook]).await.unwrap();
-    assert_eq!((row.get(0), row.get(1)), (expected, expected), "each delivery is cancelled once");
+    assert_eq!(
+        (row.get(0), row.get(1)),
+        (expected, expected),
+        "each delivery is cancelled once"
+    );
     let largest = "select coalesce(max(count), 0) from (
                        select count(*) from walhook.attempt
                        where webhook_id = $1 and outcome = 'cancelled' group by xmin::text
                    ) as of_transaction";
     let largest = count(client, largest, webhook).await;
-    assert!(largest <= CHUNK, "a transaction cancelled {largest} deliveries");
+    assert!(
+        largest <= CHUNK,
+        "a transaction cancelled {largest} deliveries"
+    );
     let hours = "select coalesce(sum(cancelled), 0)::bigint from walhook.webhook_hour where webhook_id = $1";
     assert_eq!(count(client, hours, webhook).await, expected);
 }
@@ -78,12 +93,20 @@ async fn cancel_all(store: &Store) {
 }
 
 fn actor() -> Actor {
-    Actor { user: UserId("u".into()), via: Via::CommandLine }
+    Actor {
+        user: UserId("u".into()),
+        via: Via::CommandLine,
+    }
 }
 
 async fn set_active(bench: &Bench, webhook: Uuid, active: bool) -> bool {
-    let changes = Changes { active: Some(active), ..Changes::default() };
-    let updated = webhooks::update(&bench.store, &actor(), webhook, &changes, &|_| true).await.unwrap();
+    let changes = Changes {
+        active: Some(active),
+        ..Changes::default()
+    };
+    let updated = webhooks::update(&bench.store, &actor(), webhook, &changes, &|_| true)
+        .await
+        .unwrap();
     matches!(updated, Conditional::Done(webhook) if webhook.settings.active == active)
 }
 
@@ -91,24 +114,43 @@ async fn set_active(bench: &Bench, webhook: Uuid, active: bool) -> bool {
 async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Recorded {
     let attempted = |delivery: Delivery| {
         let answer = match delivery.webhook == failing {
-            true => Answer::Failed { kind: ErrorKind::HttpStatus, message: "no".into(), status: Some(500) },
+            true => Answer::Failed {
+                kind: ErrorKind::HttpStatus,
+                message: "no".into(),
+                status: Some(500),
+            },
             false => Answer::Accepted { status: 200 },
         };
-        Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } }
+        Attempted {
+            delivery,
+            attempt: Attempt {
+                started_at: Timestamp::now(),
+                answer,
+                sent: None,
+            },
+        }
     };
     let batch: Vec<Attempted> = deliveries.into_iter().map(attempted).collect();
     let next = |attempted: &Attempted| match attempted.delivery.webhook == failing {
-        true => Next::Retry { after: Duration::from_secs(3_600), attempt: 2 },
+        true => Next::Retry {
+            after: Duration::from_secs(3_600),
+            attempt: 2,
+        },
         false => Next::End(Outcome::Delivered),
     };
     let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| {
             let next = next(attempted);
-            CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
+            CompletedAttempt {
+                row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()),
+                next,
+            }
         })
         .collect();
-    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await.unwrap()
+    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None)
+        .await
+        .unwrap()
 }
 
 /// Locks a few deliveries of the webhook for as long as `client` keeps its transaction open.
@@ -124,10 +166,24 @@ async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
     let (id, mut numbers) = (delivery_id(event, webhook), Sequences::default());
     let mut connection = bench.store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
-    sequences::start(&transaction, &[webhook], &mut numbers).await.unwrap();
-    let delivery = NewDelivery { id, webhook, event, leased: false, sequence: Some(BACKLOG + 1) };
-    let ordered = OrderedDelivery { delivery, key: KEY, is_first: true };
-    order::insert(&transaction, &[ordered], NewLease::NONE).await.unwrap();
+    sequences::start(&transaction, &[webhook], &mut numbers)
+        .await
+        .unwrap();
+    let delivery = NewDelivery {
+        id,
+        webhook,
+        event,
+        leased: false,
+        sequence: Some(BACKLOG + 1),
+    };
+    let ordered = OrderedDelivery {
+        delivery,
+        key: KEY,
+        is_first: true,
+    };
+    order::insert(&transaction, &[ordered], NewLease::NONE)
+        .await
+        .unwrap();
     transaction.commit().await.unwrap();
     id
 }
@@ -136,28 +192,45 @@ async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
 async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_tenants_nor_capture() {
     let mut bench = Bench::new().await;
     bench.config.disable.threshold = 1;
-    let [failing, ordered, other] =
-        [bench.webhook("http://a/").await.0, bench.webhook("http://b/").await.0, bench.webhook("http://c/").await.0];
+    let [failing, ordered, other] = [
+        bench.webhook("http://a/").await.0,
+        bench.webhook("http://b/").await.0,
+        bench.webhook("http://c/").await.0,
+    ];
     insert_backlog(&bench.client, failing, BACKLOG, None).await;
     insert_backlog(&bench.client, ordered, BACKLOG, Some(KEY)).await;
     let (failed, delivered) = (bench.delivery(failing).await, bench.delivery(other).await);
     let in_flight = bench.claim().await;
     let ids: BTreeSet<Uuid> = in_flight.iter().map(|delivery| delivery.id).collect();
     assert_eq!(ids, [failed, delivered].into());
-    let (one, two) = (bench.store.connection().await.unwrap(), bench.store.connection().await.unwrap());
+    let (one, two) = (
+        bench.store.connection().await.unwrap(),
+        bench.store.connection().await.unwrap(),
+    );
     let locked = lock_some(&one, failing).await;
     lock_some(&two, ordered).await;
 
     // Each of these would wait for the locks, and fail when it is given up.
     let recorded = record(&bench, in_flight, failing).await;
     assert_eq!(recorded.counted, [true, true]);
-    assert_eq!(recorded.disabled.iter().map(|disabled| disabled.webhook).collect::<Vec<_>>(), [failing]);
+    assert_eq!(
+        recorded
+            .disabled
+            .iter()
+            .map(|disabled| disabled.webhook)
+            .collect::<Vec<_>>(),
+        [failing]
+    );
     assert!(!bench.is_pending(delivered).await);
     let captured = tokio::join!(set_active(&bench, ordered, false), capture(&bench, ordered));
     assert!(captured.0 && bench.is_pending(captured.1).await);
 
     cancel_all(&bench.store).await;
-    assert_eq!(pending(&bench.client, failing).await, locked, "everything but what is locked");
+    assert_eq!(
+        pending(&bench.client, failing).await,
+        locked,
+        "everything but what is locked"
+    );
     for holder in [one, two] {
         holder.batch_execute("commit").await.unwrap();
     }
@@ -168,7 +241,10 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
     }
     let reasons = "select distinct error_message from walhook.attempt where webhook_id = $1 and outcome = 'cancelled'";
     let reason = bench.client.query(reasons, &[&failing]).await.unwrap();
-    assert_eq!(reason.iter().map(|row| row.get(0)).collect::<Vec<&str>>(), ["the webhook was disabled automatically"]);
+    assert_eq!(
+        reason.iter().map(|row| row.get(0)).collect::<Vec<&str>>(),
+        ["the webhook was disabled automatically"]
+    );
 }
 
 #[tokio::test]
@@ -178,16 +254,28 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
         let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
         insert_backlog(&bench.client, webhook, CHUNKS, key).await;
         assert!(set_active(&bench, webhook, false).await);
-        assert_eq!(pending(&bench.client, webhook).await, CHUNKS - CHUNK, "one chunk, before the response");
+        assert_eq!(
+            pending(&bench.client, webhook).await,
+            CHUNKS - CHUNK,
+            "one chunk, before the response"
+        );
         // Those that wait are left for the cancellation. A search for stranded deliveries starts none of them.
-        let visited = bench.store.promote_stranded((Uuid::nil(), i64::MIN), 1_000).await.unwrap();
-        assert_eq!((visited.promoted, visited.keys), (0, i64::from(key.is_some())));
+        let visited = bench
+            .store
+            .promote_stranded((Uuid::nil(), i64::MIN), 1_000)
+            .await
+            .unwrap();
+        assert_eq!(
+            (visited.promoted, visited.keys),
+            (0, i64::from(key.is_some()))
+        );
         let holder = bench.store.connection().await.unwrap();
         let locked = lock_some(&holder, webhook).await;
         let (is_active, ()) = tokio::join!(set_active(&bench, webhook, true), async {
-            eventually("everything but what is locked to be cancelled", async || {
-                (pending(&bench.client, webhook).await == locked).then_some(())
-            })
+            eventually(
+                "everything but what is locked to be cancelled",
+                async || (pending(&bench.client, webhook).await == locked).then_some(()),
+            )
             .await;
             let active = "select active::integer::bigint from walhook.webhook where id = $1";
             assert_eq!(count(&bench.client, active, webhook).await, 0, "it waits");
@@ -199,7 +287,10 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
         let fresh = bench.delivery(webhook).await;
         cancel_all(&bench.store).await;
         assert_eq!(bench.store.cancel_pending(webhook).await.unwrap(), 0);
-        assert!(bench.is_pending(fresh).await, "it is of the time after the activation");
+        assert!(
+            bench.is_pending(fresh).await,
+            "it is of the time after the activation"
+        );
         assert_eq!(bench.claim().await.len(), 1);
     }
 }
@@ -210,18 +301,36 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
     let receiver = Receiver::start().await;
     let webhook = bench.webhook(&receiver.url("/")).await.0;
     insert_backlog(&bench.client, webhook, CHUNKS, None).await;
-    let deleted = webhooks::delete(&bench.store, &actor(), webhook, &|_| true).await.unwrap();
+    let deleted = webhooks::delete(&bench.store, &actor(), webhook, &|_| true)
+        .await
+        .unwrap();
     assert_eq!(deleted, Conditional::Done(()));
-    assert!(webhooks::get(&bench.store, &actor().user, webhook).await.unwrap().is_none());
+    assert!(
+        webhooks::get(&bench.store, &actor().user, webhook)
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(pending(&bench.client, webhook).await, CHUNKS - CHUNK);
-    bench.client.batch_execute("update walhook.delivery set due_at = now()").await.unwrap();
+    bench
+        .client
+        .batch_execute("update walhook.delivery set due_at = now()")
+        .await
+        .unwrap();
     let running = bench.run();
-    eventually("the end of all", async || (pending(&bench.client, webhook).await == 0).then_some(())).await;
+    eventually("the end of all", async || {
+        (pending(&bench.client, webhook).await == 0).then_some(())
+    })
+    .await;
     running.stop().await;
     assert!(receiver.requests().is_empty());
     assert_cancelled(&bench.client, webhook, CHUNKS).await;
     let noted = "select count(*) from walhook.superseded_attempt where $1::uuid is not null";
-    assert_eq!(count(&bench.client, noted, webhook).await, 0, "nothing would take the notes");
+    assert_eq!(
+        count(&bench.client, noted, webhook).await,
+        0,
+        "nothing would take the notes"
+    );
 }
 
 #[tokio::test]
@@ -229,18 +338,35 @@ async fn an_erasure_beside_a_cancellation_leaves_no_delivery() {
     let bench = Bench::new().await;
     let webhook = Uuid::now_v7();
     insert_backlog(&bench.client, webhook, CHUNKS, None).await;
-    let deliveries = OF_WEBHOOK.into_iter().find(|removal| removal.what == "pending deliveries").unwrap();
+    let deliveries = OF_WEBHOOK
+        .into_iter()
+        .find(|removal| removal.what == "pending deliveries")
+        .unwrap();
     // A cancellation of all but one that an erasure finds, about to commit.
     let canceller = bench.store.connection().await.unwrap();
     canceller.batch_execute("begin").await.unwrap();
     let cancel = "delete from walhook.delivery
                   where webhook_id = $1 and id <> (select id from walhook.delivery where webhook_id = $1 order by id limit 1)";
     canceller.execute(cancel, &[&webhook]).await.unwrap();
-    let erase = async { while erase::remove(&bench.store, deliveries, &webhook, None).await.unwrap() > 0 {} };
+    let erase = async {
+        while erase::remove(&bench.store, deliveries, &webhook, None)
+            .await
+            .unwrap()
+            > 0
+        {}
+    };
     let ((), ()) = tokio::join!(erase, async {
         let waits = "select exists (select from pg_stat_activity
                                     where datname = current_database() and wait_event_type = 'Lock')";
-        let someone_waits = async || bench.client.query_one(waits, &[]).await.unwrap().get::<_, bool>(0).then_some(());
+        let someone_waits = async || {
+            bench
+                .client
+                .query_one(waits, &[])
+                .await
+                .unwrap()
+                .get::<_, bool>(0)
+                .then_some(())
+        };
         eventually("the erasure to wait", someone_waits).await;
         canceller.batch_execute("commit").await.unwrap();
     });
@@ -257,17 +383,31 @@ async fn a_cancellation_is_continued_after_a_kill_and_an_activation_before_its_e
     let locked = lock_some(&holder, webhook).await;
     assert_eq!(scene.set_active(false).await["active"], false);
     // It waits for what is locked, and is given up.
-    let refused = scene.api.patch(&scene.path(), json!({ "active": true })).await.expect(503);
-    assert_eq!((refused.header("retry-after"), &refused.json()["type"]), (Some("5"), &json!("/problems/unavailable")));
+    let refused = scene
+        .api
+        .patch(&scene.path(), json!({ "active": true }))
+        .await
+        .expect(503);
+    assert_eq!(
+        (refused.header("retry-after"), &refused.json()["type"]),
+        (Some("5"), &json!("/problems/unavailable"))
+    );
     assert_eq!(scene.api.webhook(&scene.webhook).await["active"], false);
     scene.app.kill().await;
     assert!(pending(&store, webhook).await >= locked);
     holder.batch_execute("commit").await.unwrap();
     scene.app.run().await;
-    eventually("the end of the backlog", async || (pending(&store, webhook).await == 0).then_some(())).await;
+    eventually("the end of the backlog", async || {
+        (pending(&store, webhook).await == 0).then_some(())
+    })
+    .await;
     assert_cancelled(&store, webhook, BACKLOG).await;
     let api = scene.app.api(&scene.user.to_string()).await;
-    let active = api.patch(&scene.path(), json!({ "active": true })).await.expect(200).json();
+    let active = api
+        .patch(&scene.path(), json!({ "active": true }))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(active["active"], true);
     scene.payment().await;
     scene.receiver.wait_for(1).await;

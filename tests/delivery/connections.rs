@@ -15,7 +15,9 @@ use walhook::deliver::Sender;
 use walhook::domain::delivery::Answer as Outcome;
 
 use crate::outbound::{NAME, config, sender};
-use crate::support::{Answer, Authority, Bench, Platform, Receiver, TestApp, TunnelProxy, attempt, eventually};
+use crate::support::{
+    Answer, Authority, Bench, Platform, Receiver, TestApp, TunnelProxy, attempt, eventually,
+};
 
 /// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes the connection after reading one
 /// more. Counts requests and connections.
@@ -29,7 +31,8 @@ impl Closing {
     async fn start(answers: &'static [usize]) -> Closing {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (requests, connections) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let (requests, connections) =
+            (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let (seen, opened) = (requests.clone(), connections.clone());
         tokio::spawn(async move {
             for count in answers {
@@ -38,7 +41,11 @@ impl Closing {
                 tokio::spawn(serve(stream, *count, seen.clone()));
             }
         });
-        Closing { address, requests, connections }
+        Closing {
+            address,
+            requests,
+            connections,
+        }
     }
 
     fn url(&self) -> String {
@@ -46,7 +53,10 @@ impl Closing {
     }
 
     fn seen(&self) -> (usize, usize) {
-        (self.requests.load(Ordering::Relaxed), self.connections.load(Ordering::Relaxed))
+        (
+            self.requests.load(Ordering::Relaxed),
+            self.connections.load(Ordering::Relaxed),
+        )
     }
 }
 
@@ -75,7 +85,10 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> bool {
 }
 
 pub async fn accept(stream: &mut (impl AsyncWrite + Unpin)) {
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        .await
+        .unwrap();
     stream.flush().await.unwrap();
 }
 
@@ -86,16 +99,31 @@ async fn an_idle_connection_that_the_receiver_closes_uses_up_no_attempt() {
     let sender = Bench::new().await.sender();
     let receiver = Closing::start(&[1, 1, 1]).await;
     for number in 1..=3 {
-        assert_eq!(attempt(&sender, &receiver.url()).await.unwrap().answer, DELIVERED, "{number}");
+        assert_eq!(
+            attempt(&sender, &receiver.url()).await.unwrap().answer,
+            DELIVERED,
+            "{number}"
+        );
     }
-    assert_eq!(receiver.seen(), (4, 3), "the second request was sent again, on a new connection that is not kept");
+    assert_eq!(
+        receiver.seen(),
+        (4, 3),
+        "the second request was sent again, on a new connection that is not kept"
+    );
 }
 
 #[tokio::test]
 async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
     let sender = Bench::new().await.sender();
     let receiver = Closing::start(&[0, 1, 0, 0]).await;
-    let kind = async || attempt(&sender, &receiver.url()).await.unwrap().answer.error().map(|kind| kind.as_str());
+    let kind = async || {
+        attempt(&sender, &receiver.url())
+            .await
+            .unwrap()
+            .answer
+            .error()
+            .map(|kind| kind.as_str())
+    };
     assert_eq!(kind().await, Some("connection_reset"));
     assert_eq!(receiver.seen(), (1, 1), "nothing is sent twice");
     assert_eq!(kind().await, None);
@@ -105,7 +133,11 @@ async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
 
 /// Answers the first request on each connection, and closes the connection after reading another. The first `idle` requests are
 /// answered together, so that they leave as many idle connections behind.
-async fn answer_once_per_connection(listener: TcpListener, idle: usize, requests: Arc<AtomicUsize>) {
+async fn answer_once_per_connection(
+    listener: TcpListener,
+    idle: usize,
+    requests: Arc<AtomicUsize>,
+) {
     let all_arrived = Arc::new(Barrier::new(idle));
     for number in 0.. {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -142,7 +174,10 @@ async fn a_request_is_sent_again_on_a_new_connection_although_others_are_idle() 
                 let answer = attempt(&sender, &url).await.unwrap().answer;
                 assert_eq!(answer, DELIVERED, "{way}, {idle} idle, {number}");
             }
-            assert!(requests.load(Ordering::Relaxed) > 2 * idle, "{way}, {idle} idle: none of them was used");
+            assert!(
+                requests.load(Ordering::Relaxed) > 2 * idle,
+                "{way}, {idle} idle: none of them was used"
+            );
         }
     }
 }
@@ -167,8 +202,11 @@ struct Relay {
 impl Relay {
     async fn start(target: String) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let relay =
-            Relay { port: listener.local_addr().unwrap().port(), opened: Arc::default(), closes: watch::channel(()).0 };
+        let relay = Relay {
+            port: listener.local_addr().unwrap().port(),
+            opened: Arc::default(),
+            closes: watch::channel(()).0,
+        };
         let (opened, closes) = (relay.opened.clone(), relay.closes.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -206,15 +244,26 @@ async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
             receiver.answer_in_turn(&[Answer::Status(200), Answer::Hang, Answer::Status(200)]);
             let relay = Relay::start(receiver.url("").replace("https://", "")).await;
             let url = format!("https://{NAME}:{}/in", relay.port);
-            assert_eq!(attempt(&sender, &url).await.unwrap().answer, DELIVERED, "{way} {offered}");
+            assert_eq!(
+                attempt(&sender, &url).await.unwrap().answer,
+                DELIVERED,
+                "{way} {offered}"
+            );
             let close = async {
                 receiver.wait_for(2).await;
                 relay.close();
             };
             let (second, ()) = tokio::join!(attempt(&sender, &url), close);
             assert_eq!(second.unwrap().answer, DELIVERED, "{way} {offered}");
-            let seen = (receiver.requests().len(), relay.opened.load(Ordering::Relaxed));
-            assert_eq!(seen, (3, 2), "{way} {offered}: the second request was sent again, on a new connection");
+            let seen = (
+                receiver.requests().len(),
+                relay.opened.load(Ordering::Relaxed),
+            );
+            assert_eq!(
+                seen,
+                (3, 2),
+                "{way} {offered}: the second request was sent again, on a new connection"
+            );
         }
     }
 }
@@ -228,7 +277,10 @@ async fn serve_the_first_connection_first(
     arrived: Arc<Notify>,
     requests: Arc<AtomicUsize>,
 ) {
-    let mut first = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+    let mut first = acceptor
+        .accept(listener.accept().await.unwrap().0)
+        .await
+        .unwrap();
     assert!(read_request(&mut first).await);
     requests.fetch_add(1, Ordering::Relaxed);
     arrived.notify_one();
@@ -241,7 +293,9 @@ async fn serve_the_first_connection_first(
     loop {
         let (acceptor, requests) = (acceptor.clone(), requests.clone());
         tokio::spawn(async move {
-            let Ok(mut stream) = acceptor.accept(waiting).await else { return };
+            let Ok(mut stream) = acceptor.accept(waiting).await else {
+                return;
+            };
             while read_request(&mut stream).await {
                 requests.fetch_add(1, Ordering::Relaxed);
                 accept(&mut stream).await;
@@ -257,10 +311,18 @@ async fn an_idle_connection_that_is_closed_uses_up_no_attempt_while_another_is_b
     let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
     for (way, sender) in senders(&authority, &proxy) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{NAME}:{}/in", listener.local_addr().unwrap().port());
+        let url = format!(
+            "https://{NAME}:{}/in",
+            listener.local_addr().unwrap().port()
+        );
         let (arrived, requests) = (Arc::<Notify>::default(), Arc::<AtomicUsize>::default());
         let acceptor = TlsAcceptor::from(authority.server(NAME, &["http/1.1"]));
-        tokio::spawn(serve_the_first_connection_first(listener, acceptor, arrived.clone(), requests.clone()));
+        tokio::spawn(serve_the_first_connection_first(
+            listener,
+            acceptor,
+            arrived.clone(),
+            requests.clone(),
+        ));
         let second = async {
             arrived.notified().await;
             attempt(&sender, &url).await
@@ -268,13 +330,18 @@ async fn an_idle_connection_that_is_closed_uses_up_no_attempt_while_another_is_b
         let (first, second) = tokio::join!(attempt(&sender, &url), second);
         assert_eq!(first.unwrap().answer, DELIVERED, "{way}");
         assert_eq!(second.unwrap().answer, DELIVERED, "{way}");
-        assert_eq!(requests.load(Ordering::Relaxed), 3, "{way}: the second request was sent again");
+        assert_eq!(
+            requests.load(Ordering::Relaxed),
+            3,
+            "{way}: the second request was sent again"
+        );
     }
 }
 
 /// Forbids the process to open another file descriptor, or restores its limit.
 fn limit_descriptors(pid: u32, is_limited: bool) {
-    let lowest_free = || (3..).find(|number| !std::path::Path::new(&format!("/proc/{pid}/fd/{number}")).exists());
+    let lowest_free =
+        || (3..).find(|number| !std::path::Path::new(&format!("/proc/{pid}/fd/{number}")).exists());
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     let current = if is_limited { lowest_free() } else { maximum };
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap());
@@ -303,7 +370,9 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
     let (mut app, platform, user) = start_app().await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/in"), &["payment.statement_ready"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/in"), &["payment.statement_ready"])
+        .await;
     let sidecar = app.sidecar();
     limit_descriptors(sidecar.pid(), true);
     platform.payment(user, "ready").await;
@@ -311,8 +380,13 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
     eventually("a try without a file descriptor", met).await;
     assert!(receiver.requests().is_empty());
     limit_descriptors(sidecar.pid(), false);
-    let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;
-    assert_eq!((logs.len(), &logs[0]["attempt"], &logs[0]["outcome"]), (1, &json!(1), &json!("delivered")));
+    let logs = api
+        .wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty())
+        .await;
+    assert_eq!(
+        (logs.len(), &logs[0]["attempt"], &logs[0]["outcome"]),
+        (1, &json!(1), &json!("delivered"))
+    );
     assert_eq!(api.webhook(&webhook).await["failure_count"], 0);
 }
 
@@ -321,17 +395,27 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
 async fn without_free_file_descriptors_no_name_is_unresolved() {
     let (mut app, platform, user) = start_app().await;
     let api = app.api(&user.to_string()).await;
-    api.create_webhook("http://receiver.test/in", &["payment.statement_ready"]).await;
+    api.create_webhook("http://receiver.test/in", &["payment.statement_ready"])
+        .await;
     let store = app.store().await;
     let sidecar = app.sidecar();
-    let resolver_faults = async || sidecar.metric("walhook_own_faults_total{cause=\"resolver\"}").await.unwrap();
+    let resolver_faults = async || {
+        sidecar
+            .metric("walhook_own_faults_total{cause=\"resolver\"}")
+            .await
+            .unwrap()
+    };
     let attempts = async || {
-        let counted = store.query_one("select count(*) from walhook.attempt", &[]).await.unwrap();
+        let counted = store
+            .query_one("select count(*) from walhook.attempt", &[])
+            .await
+            .unwrap();
         counted.get::<_, i64>(0)
     };
     // The first lookup reads the files of this host, whose nameservers may answer or not.
     platform.payment(user, "ready").await;
-    let looked_up = || async { (resolver_faults().await > 0.0 || attempts().await > 0).then_some(()) };
+    let looked_up =
+        || async { (resolver_faults().await > 0.0 || attempts().await > 0).then_some(()) };
     eventually("a first lookup", looked_up).await;
 
     let before = (resolver_faults().await, attempts().await);

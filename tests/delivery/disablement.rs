@@ -14,7 +14,11 @@ use walhook::store::{StoreError, notices};
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn failure(kind: ErrorKind, status: Option<u16>) -> Answer {
-    Answer::Failed { kind, message: "no".to_owned(), status }
+    Answer::Failed {
+        kind,
+        message: "no".to_owned(),
+        status,
+    }
 }
 
 /// A 200 for `+`, a 500 for `-`.
@@ -34,9 +38,20 @@ async fn bench(policy: DisablePolicy, threshold: u32, min_duration: Duration) ->
     bench
 }
 
-async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) -> Result<Recorded, StoreError> {
-    let attempt = |answer| Attempt { started_at: Timestamp::now(), answer, sent: None };
-    let attempted = |(delivery, answer)| Attempted { delivery, attempt: attempt(answer) };
+async fn record(
+    bench: &Bench,
+    deliveries: Vec<Delivery>,
+    answers: Vec<Answer>,
+) -> Result<Recorded, StoreError> {
+    let attempt = |answer| Attempt {
+        started_at: Timestamp::now(),
+        answer,
+        sent: None,
+    };
+    let attempted = |(delivery, answer)| Attempted {
+        delivery,
+        attempt: attempt(answer),
+    };
     let batch: Vec<Attempted> = deliveries.into_iter().zip(answers).map(attempted).collect();
     let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
@@ -44,9 +59,15 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) 
             let next = match attempted.attempt.answer {
                 Answer::Accepted { .. } => Next::End(Outcome::Delivered),
                 Answer::TooLarge { .. } => Next::End(Outcome::PermanentlyFailed),
-                _ => Next::Retry { after: HOUR, attempt: attempted.delivery.attempt + 1 },
+                _ => Next::Retry {
+                    after: HOUR,
+                    attempt: attempted.delivery.attempt + 1,
+                },
             };
-            CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
+            CompletedAttempt {
+                row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()),
+                next,
+            }
         })
         .collect();
     walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await
@@ -62,7 +83,15 @@ async fn answer(bench: &Bench, webhook: Uuid, answers: Vec<Answer>) -> bool {
 }
 
 async fn is_active(bench: &Bench, webhook: Uuid) -> bool {
-    bench.client.query_one("select active from walhook.webhook where id = $1", &[&webhook]).await.unwrap().get(0)
+    bench
+        .client
+        .query_one(
+            "select active from walhook.webhook where id = $1",
+            &[&webhook],
+        )
+        .await
+        .unwrap()
+        .get(0)
 }
 
 async fn notices(bench: &Bench, webhook: Uuid) -> Vec<String> {
@@ -75,26 +104,52 @@ async fn notices(bench: &Bench, webhook: Uuid) -> Vec<String> {
 async fn a_success_resets_consecutive_failures() {
     let bench = bench(DisablePolicy::Consecutive, 3, Duration::ZERO).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-    for (batch, disables) in [("--", false), ("+", false), ("--+", false), ("--", false), ("-+--", false), ("--", true)]
-    {
-        assert_eq!(answer(&bench, webhook, answers(batch)).await, disables, "{batch}");
+    for (batch, disables) in [
+        ("--", false),
+        ("+", false),
+        ("--+", false),
+        ("--", false),
+        ("-+--", false),
+        ("--", true),
+    ] {
+        assert_eq!(
+            answer(&bench, webhook, answers(batch)).await,
+            disables,
+            "{batch}"
+        );
         assert_eq!(is_active(&bench, webhook).await, !disables);
     }
     let (success, failures, consecutive, ..) = bench.counters(webhook).await;
     assert_eq!((success, failures, consecutive), (3, 11, 4));
-    let statement = "select disabled_reason, disabled_at = updated_at, user_id from walhook.webhook";
+    let statement =
+        "select disabled_reason, disabled_at = updated_at, user_id from walhook.webhook";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
-    assert_eq!((row.get(0), row.get(1)), ("HTTP 500 answers (http_status)", true));
+    assert_eq!(
+        (row.get(0), row.get(1)),
+        ("HTTP 500 answers (http_status)", true)
+    );
     let statement = "select via, action, subject_id, user_id from walhook.audit";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
-    assert_eq!((row.get(0), row.get(1), row.get(2)), ("automatic", "webhook.disabled", webhook));
+    assert_eq!(
+        (row.get(0), row.get(1), row.get(2)),
+        ("automatic", "webhook.disabled", webhook)
+    );
     // Pending deliveries are cancelled and logged once, as when the owner deactivates the webhook, but by another transaction.
-    assert_eq!(walhook::record::cancel_next(&bench.store, Uuid::nil()).await.unwrap().deliveries, 11);
+    assert_eq!(
+        walhook::record::cancel_next(&bench.store, Uuid::nil())
+            .await
+            .unwrap()
+            .deliveries,
+        11
+    );
     let statement = "select count(*), min(error_kind), (select count(*) from walhook.delivery), \
                      (select sum(cancelled)::bigint from walhook.webhook_hour) \
                      from walhook.attempt where outcome = 'cancelled'";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, &str>(1)), (11, "webhook_inactive"));
+    assert_eq!(
+        (row.get::<_, i64>(0), row.get::<_, &str>(1)),
+        (11, "webhook_inactive")
+    );
     assert_eq!((row.get::<_, i64>(2), row.get::<_, i64>(3)), (0, 11));
     // A late answer, to a delivery that was inserted late, counts and disables nothing.
     assert!(!answer(&bench, webhook, answers("---")).await);
@@ -110,9 +165,23 @@ async fn under_the_cumulative_policy_successes_reset_nothing_and_our_own_faults_
     assert!(!answer(&bench, webhook, answers("-+-+-+")).await);
     assert!(!answer(&bench, webhook, too_large()).await);
     assert_eq!(notices(&bench, webhook).await, ["warning"]);
-    assert!(answer(&bench, webhook, vec![failure(ErrorKind::BlockedAddress, None)]).await);
-    let reason = bench.client.query_one("select disabled_reason from walhook.webhook", &[]).await.unwrap();
-    assert_eq!(reason.get::<_, &str>(0), "an address that is not reachable from the internet (blocked_address)");
+    assert!(
+        answer(
+            &bench,
+            webhook,
+            vec![failure(ErrorKind::BlockedAddress, None)]
+        )
+        .await
+    );
+    let reason = bench
+        .client
+        .query_one("select disabled_reason from walhook.webhook", &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        reason.get::<_, &str>(0),
+        "an address that is not reachable from the internet (blocked_address)"
+    );
 }
 
 #[tokio::test]
@@ -142,7 +211,10 @@ async fn failures_must_last_min_duration_and_warnings_are_a_day_apart() {
     assert!(!answer(&bench, webhook, answers("-")).await);
     age("failing_since", "1 minute").await;
     assert!(answer(&bench, webhook, answers("-")).await);
-    assert_eq!(notices(&bench, webhook).await, ["warning", "warning", "disabled"]);
+    assert_eq!(
+        notices(&bench, webhook).await,
+        ["warning", "warning", "disabled"]
+    );
 }
 
 #[tokio::test]
@@ -151,18 +223,33 @@ async fn consecutive_failures_warn_again_on_another_day() {
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let warn_at = async |batch: &str, warnings: usize| {
         assert!(!answer(&bench, webhook, answers(batch)).await);
-        assert_eq!(notices(&bench, webhook).await, vec!["warning"; warnings], "{batch}");
+        assert_eq!(
+            notices(&bench, webhook).await,
+            vec!["warning"; warnings],
+            "{batch}"
+        );
     };
     warn_at("--", 1).await;
     warn_at("+--", 1).await;
-    bench.client.execute("update walhook.webhook set warned_at = warned_at - interval '1 day'", &[]).await.unwrap();
+    bench
+        .client
+        .execute(
+            "update walhook.webhook set warned_at = warned_at - interval '1 day'",
+            &[],
+        )
+        .await
+        .unwrap();
     warn_at("+-", 1).await;
     warn_at("-", 2).await;
     warn_at("+--", 2).await;
     let statement = "select failures, threshold from walhook.notice order by at";
     let rows = bench.client.query(statement, &[]).await.unwrap();
     let attempts: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert_eq!(attempts, [(2, 4), (2, 4)], "only consecutive failures count");
+    assert_eq!(
+        attempts,
+        [(2, 4), (2, 4)],
+        "only consecutive failures count"
+    );
 }
 
 #[tokio::test]
@@ -186,17 +273,37 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
         });
         // A deadlock would fail one of them.
         let (one, two) = tokio::join!(one, two);
-        let disabled: Vec<Uuid> =
-            [one.unwrap(), two.unwrap()].iter().flat_map(|r| &r.disabled).map(|d| d.webhook).collect();
+        let disabled: Vec<Uuid> = [one.unwrap(), two.unwrap()]
+            .iter()
+            .flat_map(|r| &r.disabled)
+            .map(|d| d.webhook)
+            .collect();
         for id in [webhook, other] {
-            assert_eq!(disabled.iter().filter(|disabled| **disabled == id).count(), 1, "{disabled:?}");
+            assert_eq!(
+                disabled.iter().filter(|disabled| **disabled == id).count(),
+                1,
+                "{disabled:?}"
+            );
             assert!(!is_active(&bench, id).await);
-            assert_eq!(notices(&bench, id).await.iter().filter(|kind| *kind == "disabled").count(), 1);
+            assert_eq!(
+                notices(&bench, id)
+                    .await
+                    .iter()
+                    .filter(|kind| *kind == "disabled")
+                    .count(),
+                1
+            );
         }
     }
     // What is left are retries of webhooks that are inactive.
-    walhook::record::cancel_next(&bench.store, Uuid::nil()).await.unwrap();
-    let left = bench.client.query_one("select count(*) from walhook.delivery", &[]).await.unwrap();
+    walhook::record::cancel_next(&bench.store, Uuid::nil())
+        .await
+        .unwrap();
+    let left = bench
+        .client
+        .query_one("select count(*) from walhook.delivery", &[])
+        .await
+        .unwrap();
     assert_eq!(left.get::<_, i64>(0), 0);
 }
 
@@ -208,7 +315,13 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     assert!(answer(&bench, webhook, answers("-")).await);
     let (store, lease) = (&bench.store, Duration::from_secs(15));
     let claim = async || notices::claim(store, lease).await.unwrap();
-    let due = async || bench.client.execute("update walhook.notice set due_at = now()", &[]).await.unwrap();
+    let due = async || {
+        bench
+            .client
+            .execute("update walhook.notice set due_at = now()", &[])
+            .await
+            .unwrap()
+    };
     let (first, second) = (claim().await.unwrap(), claim().await.unwrap());
     assert_ne!(first.notice.id, second.notice.id);
     assert!(claim().await.is_none());
@@ -216,16 +329,34 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     // Its lease has ended and another replica has claimed it: the report of the first is too late.
     due().await;
     let (third, _) = (claim().await.unwrap(), claim().await.unwrap());
-    let late = if third.notice.id == first.notice.id { &first } else { &second };
+    let late = if third.notice.id == first.notice.id {
+        &first
+    } else {
+        &second
+    };
     assert!(!notices::extend(store, late, lease).await.unwrap());
-    notices::retry(store, late, Duration::ZERO, "late").await.unwrap();
+    notices::retry(store, late, Duration::ZERO, "late")
+        .await
+        .unwrap();
     assert!(claim().await.is_none());
-    notices::retry(store, &third, Duration::ZERO, "put off").await.unwrap();
+    notices::retry(store, &third, Duration::ZERO, "put off")
+        .await
+        .unwrap();
     let again = claim().await.unwrap();
-    assert_eq!((again.notice, again.tries, again.last_error.as_deref()), (third.notice, 1, Some("put off")));
+    assert_eq!(
+        (again.notice, again.tries, again.last_error.as_deref()),
+        (third.notice, 1, Some("put off"))
+    );
     assert_eq!(notices::count_pending(store).await.unwrap(), 2);
     // Warnings expire after a day. Other notices are sent until they are removed.
-    bench.client.execute("update walhook.notice set at = at - interval '25 hours'", &[]).await.unwrap();
+    bench
+        .client
+        .execute(
+            "update walhook.notice set at = at - interval '25 hours'",
+            &[],
+        )
+        .await
+        .unwrap();
     assert_eq!(notices::remove_old(store, 2).await.unwrap(), 1);
     assert_eq!(notices(&bench, webhook).await, ["disabled"]);
     assert_eq!(notices::remove_old(store, 1).await.unwrap(), 1);

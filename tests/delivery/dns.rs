@@ -54,15 +54,30 @@ impl Nameserver {
         });
         let directory = tempfile::tempdir().unwrap();
         // Search domains and ndots must not be applied: `up` must not become `up.search.example`.
-        let resolv_conf = "search search.example\noptions ndots:5 attempts:9 timeout:30\nnameserver 127.0.0.1\n";
+        let resolv_conf =
+            "search search.example\noptions ndots:5 attempts:9 timeout:30\nnameserver 127.0.0.1\n";
         std::fs::write(directory.path().join("resolv.conf"), resolv_conf).unwrap();
-        std::fs::write(directory.path().join("hosts"), "# local\n127.0.0.1 known.example Other # and more\n").unwrap();
-        Nameserver { address, questions, is_mute, server, directory }
+        std::fs::write(
+            directory.path().join("hosts"),
+            "# local\n127.0.0.1 known.example Other # and more\n",
+        )
+        .unwrap();
+        Nameserver {
+            address,
+            questions,
+            is_mute,
+            server,
+            directory,
+        }
     }
 
     fn resolver(&self, budget: usize, timeout: Duration) -> Resolver {
         let file = |name: &str| self.directory.path().join(name);
-        let sources = Sources { resolv_conf: file("resolv.conf"), hosts: file("hosts"), port: self.address.port() };
+        let sources = Sources {
+            resolv_conf: file("resolv.conf"),
+            hosts: file("hosts"),
+            port: self.address.port(),
+        };
         Resolver::new(sources, budget, timeout)
     }
 
@@ -78,7 +93,10 @@ impl Nameserver {
     fn sender(&self) -> Sender {
         let mut config = Config::default();
         config.delivery.timeout = Period(TIMEOUT);
-        let settings = Settings { guard: self.guard(64), ..Settings::from_config(&config).unwrap() };
+        let settings = Settings {
+            guard: self.guard(64),
+            ..Settings::from_config(&config).unwrap()
+        };
         Sender::new(&settings, Arc::new(SystemClock)).unwrap()
     }
 }
@@ -104,12 +122,21 @@ fn answer(question: &[u8]) -> Option<Vec<u8>> {
         name if name.starts_with("silent") => return None,
         "" => (0, Vec::new()),
         "up" if is_absolute => (0, vec![Ipv4Addr::LOCALHOST]),
-        "many" => (0, (1..=25).map(|last| Ipv4Addr::new(127, 0, 0, last)).collect()),
+        "many" => (
+            0,
+            (1..=25)
+                .map(|last| Ipv4Addr::new(127, 0, 0, last))
+                .collect(),
+        ),
         "broken" => (SERVER_FAILURE, Vec::new()),
         "large" => (0, Vec::new()),
         _ => (NO_SUCH_NAME, Vec::new()),
     };
-    let addresses = if kind == TYPE_A { addresses } else { Vec::new() };
+    let addresses = if kind == TYPE_A {
+        addresses
+    } else {
+        Vec::new()
+    };
     let mut answer = question[..2].to_vec();
     // Flags: response, recursion desired and available, and for a large answer truncated.
     let truncated = if first == "large" { 0x02 } else { 0 };
@@ -133,13 +160,23 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
     for name in ["up", "up.", "up.example", "UP.example"] {
         assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
     }
-    assert_eq!(guard.resolve("unknown.example", 443).await, Err(Unreachable::Unresolved));
-    assert_eq!(guard.resolve("broken.example", 443).await, Err(Unreachable::Unresolved));
+    assert_eq!(
+        guard.resolve("unknown.example", 443).await,
+        Err(Unreachable::Unresolved)
+    );
+    assert_eq!(
+        guard.resolve("broken.example", 443).await,
+        Err(Unreachable::Unresolved)
+    );
     let before = nameserver.questions.load(Ordering::Relaxed);
     for name in ["known.example", "KNOWN.example.", "other"] {
         assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
     }
-    assert_eq!(nameserver.questions.load(Ordering::Relaxed), before, "names in the hosts file are not queried");
+    assert_eq!(
+        nameserver.questions.load(Ordering::Relaxed),
+        before,
+        "names in the hosts file are not queried"
+    );
     let many = guard.resolve("many.example", 443).await.unwrap();
     assert_eq!(many.len(), 16, "the number of addresses is limited");
 }
@@ -158,14 +195,27 @@ async fn unanswered_names_of_one_tenant_delay_no_other() {
         .collect();
     let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) >= 10).then_some(()) };
     eventually("queries without an answer", waiting).await;
-    assert!(guard.resolve("up.example", 443).await.is_ok(), "other names are looked up");
-    assert!(hostile.iter().all(|lookup| !lookup.is_finished()), "the others still wait");
+    assert!(
+        guard.resolve("up.example", 443).await.is_ok(),
+        "other names are looked up"
+    );
+    assert!(
+        hostile.iter().all(|lookup| !lookup.is_finished()),
+        "the others still wait"
+    );
     for lookup in hostile {
         assert_eq!(lookup.await.unwrap(), Err(Unreachable::Unanswered));
     }
     let before = nameserver.questions.load(Ordering::Relaxed);
-    assert_eq!(guard.resolve("silent1.example", 443).await, Err(Unreachable::Unanswered));
-    assert_eq!(nameserver.questions.load(Ordering::Relaxed), before, "unanswered names are remembered for a while");
+    assert_eq!(
+        guard.resolve("silent1.example", 443).await,
+        Err(Unreachable::Unanswered)
+    );
+    assert_eq!(
+        nameserver.questions.load(Ordering::Relaxed),
+        before,
+        "unanswered names are remembered for a while"
+    );
 }
 
 /// Users who change their webhooks' URLs all the time, to names that are never answered.
@@ -182,12 +232,17 @@ impl Flood {
             let (guard, ended) = (guard.clone(), ended.clone());
             tokio::spawn(async move {
                 for change in 0.. {
-                    let _ = guard.resolve(&format!("silent{webhook}-{change}.example"), 443).await;
+                    let _ = guard
+                        .resolve(&format!("silent{webhook}-{change}.example"), 443)
+                        .await;
                     ended.fetch_add(1, Ordering::Relaxed);
                 }
             })
         };
-        Flood { users: (0..40).map(look_up).collect(), ended }
+        Flood {
+            users: (0..40).map(look_up).collect(),
+            ended,
+        }
     }
 }
 
@@ -205,7 +260,8 @@ async fn names_without_answers_delay_none_that_was_answered_before() {
     let before = nameserver.questions.load(Ordering::Relaxed);
     let flood = Flood::start(&guard);
     // Two questions for each of the eight names that are looked up at first.
-    let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) >= before + 16).then_some(()) };
+    let waiting =
+        || async { (nameserver.questions.load(Ordering::Relaxed) >= before + 16).then_some(()) };
     eventually("queries without an answer", waiting).await;
     // Until some wait for a late answer, and others have taken the places of those that ended.
     while flood.ended.load(Ordering::Relaxed) < 100 {
@@ -223,8 +279,14 @@ async fn names_without_answers_leave_places_to_other_new_names() {
         let (guard, unanswered) = (guard.clone(), unanswered.clone());
         tokio::spawn(async move {
             let found = guard.resolve(&format!("silent{number}.example"), 443).await;
-            assert!(matches!(found, Err(Unreachable::Fault(_) | Unreachable::Unanswered)), "{found:?}");
-            unanswered.fetch_add(usize::from(found == Err(Unreachable::Unanswered)), Ordering::Relaxed);
+            assert!(
+                matches!(found, Err(Unreachable::Fault(_) | Unreachable::Unanswered)),
+                "{found:?}"
+            );
+            unanswered.fetch_add(
+                usize::from(found == Err(Unreachable::Unanswered)),
+                Ordering::Relaxed,
+            );
         })
     };
     let hostile: Vec<JoinHandle<_>> = (0..40).map(look_up).collect();
@@ -232,7 +294,11 @@ async fn names_without_answers_leave_places_to_other_new_names() {
     eventually("lookups to end for lack of a place", ended).await;
     let found = || async { guard.resolve("up.new.example", 443).await.ok() };
     eventually("a new name", found).await;
-    assert_eq!(unanswered.load(Ordering::Relaxed), 0, "the first silent names still wait for their nameservers");
+    assert_eq!(
+        unanswered.load(Ordering::Relaxed),
+        0,
+        "the first silent names still wait for their nameservers"
+    );
     for lookup in hostile {
         lookup.await.unwrap();
     }
@@ -250,9 +316,15 @@ async fn a_full_budget_does_not_count_against_the_receiver() {
     });
     let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
     eventually("a query without an answer", waiting).await;
-    assert!(matches!(guard.resolve("up.example", 443).await, Err(Unreachable::Fault(_))));
+    assert!(matches!(
+        guard.resolve("up.example", 443).await,
+        Err(Unreachable::Fault(_))
+    ));
     first.await.unwrap().unwrap_err();
-    assert!(guard.resolve("up.example", 443).await.is_ok(), "the budget is free again");
+    assert!(
+        guard.resolve("up.example", 443).await.is_ok(),
+        "the budget is free again"
+    );
 }
 
 /// Only if this host's nameservers answer other queries is the receiver's nameserver to blame for a missing answer.
@@ -262,13 +334,27 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
     let receiver = Receiver::start().await;
     let sender = nameserver.sender();
     let url = |name: &str| receiver.url_at(name, "/in");
-    assert_eq!(attempt(&sender, &url("up.example")).await.unwrap().answer.error(), None);
+    assert_eq!(
+        attempt(&sender, &url("up.example"))
+            .await
+            .unwrap()
+            .answer
+            .error(),
+        None
+    );
     for name in ["unknown.example", "broken.example", "silent.example"] {
         let failed = attempt(&sender, &url(name)).await.unwrap().answer;
-        assert_eq!(failed.error().map(|kind| kind.as_str()), Some("dns"), "{name}");
+        assert_eq!(
+            failed.error().map(|kind| kind.as_str()),
+            Some("dns"),
+            "{name}"
+        );
     }
     nameserver.is_mute.store(true, Ordering::Relaxed);
-    let fault = attempt(&sender, &url("other.example")).await.unwrap_err().to_string();
+    let fault = attempt(&sender, &url("other.example"))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(fault.contains("nameservers do not answer"), "{fault}");
     nameserver.is_mute.store(false, Ordering::Relaxed);
     assert_eq!(receiver.requests().len(), 1);
@@ -294,7 +380,10 @@ async fn files_that_cannot_be_read_are_not_the_receivers_fault() {
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         let found = nameserver.guard(4).resolve("unknown.example", 443).await;
-        assert!(matches!(found, Err(Unreachable::Fault(_))), "{file}: {found:?}");
+        assert!(
+            matches!(found, Err(Unreachable::Fault(_))),
+            "{file}: {found:?}"
+        );
     }
 }
 
@@ -308,28 +397,50 @@ async fn while_nameservers_do_not_answer_no_attempt_is_used_up() {
     receiver.answer(|_| Answer::Status(204));
     let (webhook, _) = bench.webhook(&receiver.url_at("up.example", "/")).await;
     let delivery = bench.delivery(webhook).await;
-    let settings = Settings { guard: nameserver.guard(64), ..bench.settings() };
+    let settings = Settings {
+        guard: nameserver.guard(64),
+        ..bench.settings()
+    };
     let running = bench.run_with(settings);
     // The query and the probe, both unanswered.
     let queried = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
     eventually("a first lookup", queried).await;
-    let free = || async { (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(()) };
+    let free = || async {
+        (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(())
+    };
     eventually("the budget to be released", free).await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
     nameserver.is_mute.store(false, Ordering::Relaxed);
-    bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    bench
+        .client
+        .execute("update walhook.delivery set due_at = now()", &[])
+        .await
+        .unwrap();
     bench.wait_for_end(delivery).await;
     running.stop().await;
-    assert_eq!(bench.log(delivery).await, [(1, "delivered".to_owned(), None, Some(204))]);
+    assert_eq!(
+        bench.log(delivery).await,
+        [(1, "delivered".to_owned(), None, Some(204))]
+    );
 }
 
 #[tokio::test]
 async fn changed_files_are_read_again() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard(4);
-    assert_eq!(guard.resolve("new.example", 443).await, Err(Unreachable::Unresolved));
-    std::fs::write(nameserver.directory.path().join("hosts"), "127.0.0.7 new.example\n").unwrap();
+    assert_eq!(
+        guard.resolve("new.example", 443).await,
+        Err(Unreachable::Unresolved)
+    );
+    std::fs::write(
+        nameserver.directory.path().join("hosts"),
+        "127.0.0.7 new.example\n",
+    )
+    .unwrap();
     let found = || async { guard.resolve("new.example", 443).await.ok() };
-    assert_eq!(eventually("the new line", found).await, [SocketAddr::from(([127, 0, 0, 7], 443))]);
+    assert_eq!(
+        eventually("the new line", found).await,
+        [SocketAddr::from(([127, 0, 0, 7], 443))]
+    );
 }

@@ -28,7 +28,10 @@ impl Scene {
         app.set_fast_retries().set("delivery.timeout", "60s");
         app.setup().await;
         app.run_with(&["--roles", "capture,api"]).await;
-        let deliverers = [app.replica(&["--roles", "deliver"]).await, app.replica(&["--roles", "deliver"]).await];
+        let deliverers = [
+            app.replica(&["--roles", "deliver"]).await,
+            app.replica(&["--roles", "deliver"]).await,
+        ];
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let (receiver, gate) = (Receiver::start().await, Arc::new(Notify::new()));
@@ -38,12 +41,23 @@ impl Scene {
             _ => Answer::Status(200),
         });
         let api = app.api(&user.to_string()).await;
-        let (webhook, secret) = api.create_webhook(&receiver.url("/old"), &["payment.statement_ready"]).await;
+        let (webhook, secret) = api
+            .create_webhook(&receiver.url("/old"), &["payment.statement_ready"])
+            .await;
         for _ in 0..PENDING {
             platform.payment(user, "ready").await;
         }
         receiver.wait_for(PENDING).await;
-        Scene { app, _deliverers: deliverers, api, receiver, gate, user, webhook, secret }
+        Scene {
+            app,
+            _deliverers: deliverers,
+            api,
+            receiver,
+            gate,
+            user,
+            webhook,
+            secret,
+        }
     }
 
     fn path(&self) -> String {
@@ -59,14 +73,24 @@ impl Scene {
 
     /// Waits for the second attempts.
     async fn retries(&self) -> Vec<Received> {
-        let of = |requests: &[Received]| requests.iter().filter(|request| request.attempt() > 1).cloned().collect();
+        let of = |requests: &[Received]| {
+            requests
+                .iter()
+                .filter(|request| request.attempt() > 1)
+                .cloned()
+                .collect()
+        };
         let all = |requests: &[Received]| Vec::<Received>::len(&of(requests)) >= PENDING;
         of(&self.receiver.wait_until("a retry of each", all).await)
     }
 
     async fn pending(&self) -> i64 {
         let store = self.app.store().await;
-        store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0)
+        store
+            .query_one("select count(*) from walhook.delivery", &[])
+            .await
+            .unwrap()
+            .get(0)
     }
 }
 
@@ -74,7 +98,11 @@ impl Scene {
 async fn a_new_url_applies_to_pending_deliveries() {
     let scene = Scene::begin().await;
     let url = scene.receiver.url("/new");
-    scene.api.patch(&scene.path(), json!({ "url": url })).await.expect(200);
+    scene
+        .api
+        .patch(&scene.path(), json!({ "url": url }))
+        .await
+        .expect(200);
     scene.release();
     for retry in scene.retries().await {
         assert_eq!((retry.path.as_str(), retry.attempt()), ("/new", 2));
@@ -86,7 +114,12 @@ async fn a_new_url_applies_to_pending_deliveries() {
 #[tokio::test]
 async fn a_new_secret_applies_to_pending_deliveries() {
     let scene = Scene::begin().await;
-    let answer = scene.api.post(&format!("{}/regenerate-secret", scene.path()), json!({})).await.expect(200).json();
+    let answer = scene
+        .api
+        .post(&format!("{}/regenerate-secret", scene.path()), json!({}))
+        .await
+        .expect(200)
+        .json();
     let secret = answer["secret"].as_str().unwrap();
     scene.release();
     for retry in scene.retries().await {
@@ -98,20 +131,47 @@ async fn a_new_secret_applies_to_pending_deliveries() {
 #[tokio::test]
 async fn a_deactivated_webhook_gets_no_requests_and_cancellations_are_logged() {
     let scene = Scene::begin().await;
-    scene.api.patch(&scene.path(), json!({ "active": false })).await.expect(200);
+    scene
+        .api
+        .patch(&scene.path(), json!({ "active": false }))
+        .await
+        .expect(200);
     scene.release();
-    let cancelled = |logs: &[Value]| logs.iter().filter(|log| log["outcome"] == "cancelled").count() == PENDING;
-    let logs = scene.api.wait_for_logs(&scene.webhook, "a cancellation of each", cancelled).await;
+    let cancelled = |logs: &[Value]| {
+        logs.iter()
+            .filter(|log| log["outcome"] == "cancelled")
+            .count()
+            == PENDING
+    };
+    let logs = scene
+        .api
+        .wait_for_logs(&scene.webhook, "a cancellation of each", cancelled)
+        .await;
     for log in logs.iter().filter(|log| log["outcome"] == "cancelled") {
         assert_eq!(log["error"]["kind"], "webhook_inactive", "{log}");
     }
-    eventually("nothing is pending", || async { (scene.pending().await == 0).then_some(()) }).await;
+    eventually("nothing is pending", || async {
+        (scene.pending().await == 0).then_some(())
+    })
+    .await;
     assert_eq!(scene.receiver.requests().len(), PENDING);
 
     scene.receiver.answer_status(200);
-    scene.api.patch(&scene.path(), json!({ "active": true })).await.expect(200);
-    scene.api.post(&format!("{}/test", scene.path()), json!({})).await.expect(200);
-    assert_eq!(scene.receiver.requests().len(), PENDING + 1, "cancelled deliveries stay cancelled");
+    scene
+        .api
+        .patch(&scene.path(), json!({ "active": true }))
+        .await
+        .expect(200);
+    scene
+        .api
+        .post(&format!("{}/test", scene.path()), json!({}))
+        .await
+        .expect(200);
+    assert_eq!(
+        scene.receiver.requests().len(),
+        PENDING + 1,
+        "cancelled deliveries stay cancelled"
+    );
 }
 
 #[tokio::test]
@@ -119,13 +179,37 @@ async fn a_deleted_webhook_gets_no_requests() {
     let scene = Scene::begin().await;
     scene.api.delete(&scene.path()).await.expect(204);
     scene.release();
-    eventually("nothing is pending", || async { (scene.pending().await == 0).then_some(()) }).await;
-    scene.api.get(&format!("{}/logs", scene.path())).await.expect(404);
+    eventually("nothing is pending", || async {
+        (scene.pending().await == 0).then_some(())
+    })
+    .await;
+    scene
+        .api
+        .get(&format!("{}/logs", scene.path()))
+        .await
+        .expect(404);
     // A later event is delivered: by then a retry would have been made.
     scene.receiver.answer_status(500);
-    scene.api.create_webhook(&scene.receiver.url("/later"), &["payment.statement_ready"]).await;
-    scene.app.platform().await.payment(scene.user, "ready").await;
-    let later = |requests: &[Received]| requests.iter().filter(|request| request.path == "/later").count() == 10;
-    let requests = scene.receiver.wait_until("ten attempts of the later one", later).await;
+    scene
+        .api
+        .create_webhook(&scene.receiver.url("/later"), &["payment.statement_ready"])
+        .await;
+    scene
+        .app
+        .platform()
+        .await
+        .payment(scene.user, "ready")
+        .await;
+    let later = |requests: &[Received]| {
+        requests
+            .iter()
+            .filter(|request| request.path == "/later")
+            .count()
+            == 10
+    };
+    let requests = scene
+        .receiver
+        .wait_until("ten attempts of the later one", later)
+        .await;
     assert_eq!(requests.len(), PENDING + 10);
 }

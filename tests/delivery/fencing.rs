@@ -20,7 +20,10 @@ impl Scene {
     /// Waits for a request, and until the store has its delivery: either may come first.
     async fn in_flight(&self) {
         self.receiver.wait_for(1).await;
-        eventually("a delivery", || async { (self.pending().await.len() == 1).then_some(()) }).await;
+        eventually("a delivery", || async {
+            (self.pending().await.len() == 1).then_some(())
+        })
+        .await;
     }
 
     /// The next attempt of each pending delivery, and whether it is leased.
@@ -31,12 +34,20 @@ impl Scene {
     }
 
     async fn end_leases(&self) {
-        self.app.store().await.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+        self.app
+            .store()
+            .await
+            .execute("update walhook.delivery set due_at = now()", &[])
+            .await
+            .unwrap();
     }
 }
 
 fn counts(webhook: &Value) -> (Value, Value) {
-    (webhook["success_count"].clone(), webhook["failure_count"].clone())
+    (
+        webhook["success_count"].clone(),
+        webhook["failure_count"].clone(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,23 +55,35 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     let mut scene = Scene::begin(&[("delivery.timeout", "5s")]).await;
     let other = scene.app.replica(&[]).await;
     let gate = Arc::new(Notify::new());
-    scene.receiver.answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
+    scene
+        .receiver
+        .answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
     scene.payment().await;
     scene.in_flight().await;
     scene.app.sidecar().signal(Signal::STOP);
     // When the lease ends, the other replica makes the attempt.
     let requests = scene.receiver.wait_for(2).await;
-    assert_eq!((requests[0].delivery(), requests[0].attempt()), (requests[1].delivery(), requests[1].attempt()));
+    assert_eq!(
+        (requests[0].delivery(), requests[0].attempt()),
+        (requests[1].delivery(), requests[1].attempt())
+    );
     let waited = requests[1].at.duration_since(requests[0].at).unwrap();
-    assert!(waited > Duration::from_secs(5), "not while the first might still answer: {waited:?}");
+    assert!(
+        waited > Duration::from_secs(5),
+        "not while the first might still answer: {waited:?}"
+    );
     let api = scene.api.at(&other.api_url);
-    api.wait_for_logs(&scene.webhook, "an entry", |logs| logs.len() == 1).await;
+    api.wait_for_logs(&scene.webhook, "an entry", |logs| logs.len() == 1)
+        .await;
     gate.notify_one();
     scene.app.sidecar().signal(Signal::CONT);
     // When it has ended, its remaining answers have been recorded or refused.
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
-    assert_eq!(counts(&api.webhook(&scene.webhook).await), (json!(1), json!(0)));
+    assert_eq!(
+        counts(&api.webhook(&scene.webhook).await),
+        (json!(1), json!(0))
+    );
     assert!(scene.pending().await.is_empty());
     assert!(other.stop().await.success());
 }
@@ -68,44 +91,71 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
     let mut scene = Scene::begin(&[("delivery.timeout", "5s")]).await;
-    scene.receiver.answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
+    scene
+        .receiver
+        .answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
     scene.payment().await;
     scene.in_flight().await;
     scene.app.kill().await;
     let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
-    let left: f64 = scene.app.store().await.query_one(left, &[]).await.unwrap().get(0);
+    let left: f64 = scene
+        .app
+        .store()
+        .await
+        .query_one(left, &[])
+        .await
+        .unwrap()
+        .get(0);
     assert!(left <= 15.0, "within the timeout and ten seconds: {left}");
     scene.app.run().await;
     let requests = scene.receiver.wait_for(2).await;
-    assert_eq!((requests[0].delivery(), requests[1].attempt()), (requests[1].delivery(), 1));
+    assert_eq!(
+        (requests[0].delivery(), requests[1].attempt()),
+        (requests[1].delivery(), 1)
+    );
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_waits_for_requests_within_the_drain_time() {
-    let settings = [("shutdown.drain", "30s"), ("delivery.timeout", "60s"), ("delivery.per_webhook_concurrency", "1")];
+    let settings = [
+        ("shutdown.drain", "30s"),
+        ("delivery.timeout", "60s"),
+        ("delivery.per_webhook_concurrency", "1"),
+    ];
     let mut scene = Scene::begin(&settings).await;
     let gate = Arc::new(Notify::new());
-    scene.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
+    scene
+        .receiver
+        .answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
     // The second waits, as the webhook has one permit. Its lease is released at once, and no attempt is used up.
     scene.payment().await;
     scene.receiver.wait_for(1).await;
     scene.payment().await;
-    eventually("both to be leased", || async { (scene.pending().await == [(1, true); 2]).then_some(()) }).await;
+    eventually("both to be leased", || async {
+        (scene.pending().await == [(1, true); 2]).then_some(())
+    })
+    .await;
     scene.app.sidecar().signal(Signal::TERM);
     let released = || async { scene.pending().await.contains(&(1, false)).then_some(()) };
     eventually("the waiting one to be released", released).await;
     gate.notify_one();
     assert!(scene.app.stop_signalled().await.success());
-    assert_eq!((scene.log().await, scene.pending().await), (vec![(1, "delivered".to_owned())], vec![(1, false)]));
+    assert_eq!(
+        (scene.log().await, scene.pending().await),
+        (vec![(1, "delivered".to_owned())], vec![(1, false)])
+    );
 
     // Longer than the drain time: the request is aborted, and no attempt is used up.
     scene.app.set("shutdown.drain", "200ms");
     scene.app.run().await;
     scene.receiver.wait_for(2).await;
     assert!(scene.app.stop().await.success());
-    assert_eq!((scene.log().await.len(), scene.pending().await), (1, vec![(1, true)]));
+    assert_eq!(
+        (scene.log().await.len(), scene.pending().await),
+        (1, vec![(1, true)])
+    );
 
     // A second signal ends the process at once, even with requests in flight.
     scene.app.set("shutdown.drain", "1h");
@@ -116,13 +166,30 @@ async fn shutdown_waits_for_requests_within_the_drain_time() {
     scene.app.sidecar().wait_until_not_ready().await;
     scene.app.sidecar().signal(Signal::INT);
     assert_eq!(scene.app.stop_signalled().await.code(), Some(1));
-    assert_eq!((scene.log().await.len(), scene.pending().await), (1, vec![(1, true)]));
+    assert_eq!(
+        (scene.log().await.len(), scene.pending().await),
+        (1, vec![(1, true)])
+    );
 
     scene.receiver.answer_status(200);
     scene.end_leases().await;
     scene.app.run().await;
-    eventually("its delivery", || async { (scene.log().await.len() == 2).then_some(()) }).await;
+    eventually("its delivery", || async {
+        (scene.log().await.len() == 2).then_some(())
+    })
+    .await;
     assert!(scene.app.stop().await.success());
-    assert_eq!(scene.log().await, [(1, "delivered".to_owned()), (1, "delivered".to_owned())]);
-    assert_eq!(scene.receiver.requests().iter().map(|request| request.attempt()).max(), Some(1));
+    assert_eq!(
+        scene.log().await,
+        [(1, "delivered".to_owned()), (1, "delivered".to_owned())]
+    );
+    assert_eq!(
+        scene
+            .receiver
+            .requests()
+            .iter()
+            .map(|request| request.attempt())
+            .max(),
+        Some(1)
+    );
 }

@@ -25,20 +25,54 @@ struct Flood {
 }
 
 const FLOODS: [(&str, Flood); 5] = [
-    ("interim responses", Flood { protocol: "http/1.1", start: b"", repeated: b"HTTP/1.1 102 Processing\r\n\r\n" }),
+    (
+        "interim responses",
+        Flood {
+            protocol: "http/1.1",
+            start: b"",
+            repeated: b"HTTP/1.1 102 Processing\r\n\r\n",
+        },
+    ),
     (
         "an unfinished head",
-        Flood { protocol: "http/1.1", start: b"HTTP/1.1 200 OK\r\n", repeated: b"X-Field: some value\r\n" },
+        Flood {
+            protocol: "http/1.1",
+            start: b"HTTP/1.1 200 OK\r\n",
+            repeated: b"X-Field: some value\r\n",
+        },
     ),
-    ("an endless field", Flood { protocol: "http/1.1", start: b"HTTP/1.1 200 OK\r\nX-Field: ", repeated: b"value " }),
-    ("interim responses over HTTP/2", Flood { protocol: "h2", start: b"", repeated: INTERIM }),
-    ("pings", Flood { protocol: "h2", start: b"", repeated: PING }),
+    (
+        "an endless field",
+        Flood {
+            protocol: "http/1.1",
+            start: b"HTTP/1.1 200 OK\r\nX-Field: ",
+            repeated: b"value ",
+        },
+    ),
+    (
+        "interim responses over HTTP/2",
+        Flood {
+            protocol: "h2",
+            start: b"",
+            repeated: INTERIM,
+        },
+    ),
+    (
+        "pings",
+        Flood {
+            protocol: "h2",
+            start: b"",
+            repeated: PING,
+        },
+    ),
 ];
 
 /// Sends the flood after a request, and waits until the other end closes the connection.
 async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, flood: Flood, repeats: usize) {
     let is_requested = match flood.protocol {
-        "h2" => frames::begin(&mut stream).await && frames::next_request(&mut stream).await.is_some(),
+        "h2" => {
+            frames::begin(&mut stream).await && frames::next_request(&mut stream).await.is_some()
+        }
         _ => read_request(&mut stream).await,
     };
     assert!(is_requested);
@@ -55,7 +89,10 @@ async fn a_receiver_that_sends_too_much_before_its_response_is_cut_off() {
     for (way, sender) in senders(&authority, &proxy) {
         for (name, flood) in FLOODS {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let url = format!("https://{NAME}:{}/in", listener.local_addr().unwrap().port());
+            let url = format!(
+                "https://{NAME}:{}/in",
+                listener.local_addr().unwrap().port()
+            );
             let acceptor = TlsAcceptor::from(authority.server(NAME, &[flood.protocol]));
             let receiver = tokio::spawn(async move {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -80,7 +117,10 @@ async fn unfinished_heads_are_not_held_in_memory() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     for _ in 0..WEBHOOKS {
-        scene.api.create_webhook(&url, &["payment.statement_ready"]).await;
+        scene
+            .api
+            .create_webhook(&url, &["payment.statement_ready"])
+            .await;
     }
     scene.payment().await;
     scene.receiver.wait_for(1).await;
@@ -89,12 +129,19 @@ async fn unfinished_heads_are_not_held_in_memory() {
     let mut receivers = JoinSet::new();
     for _ in 0..WEBHOOKS {
         let (stream, _) = listener.accept().await.unwrap();
-        let flood = Flood { protocol: "http/1.1", start: b"HTTP/1.1 200 OK\r\nX-Field: ", repeated: &[b'x'; HEAD] };
+        let flood = Flood {
+            protocol: "http/1.1",
+            start: b"HTTP/1.1 200 OK\r\nX-Field: ",
+            repeated: &[b'x'; HEAD],
+        };
         receivers.spawn(serve(stream, flood, 1));
     }
     receivers.join_all().await;
     let grown = scene.app.sidecar().peak_memory_kib() - before;
-    assert!(grown < (WEBHOOKS * HEAD / 2) as u64 >> 10, "{grown} KiB more");
+    assert!(
+        grown < (WEBHOOKS * HEAD / 2) as u64 >> 10,
+        "{grown} KiB more"
+    );
 }
 
 /// The delivery log says what happened, and deliveries of the same process to others go on.
@@ -102,14 +149,26 @@ async fn unfinished_heads_are_not_held_in_memory() {
 async fn other_deliveries_go_on_beside_a_receiver_that_sends_without_end() {
     let scene = Scene::begin(&[]).await;
     let hostile = Hostile::start(Misdeed::Interim).await;
-    let (webhook, _) = scene.api.create_webhook(&hostile.url("http"), &["payment.statement_ready"]).await;
+    let (webhook, _) = scene
+        .api
+        .create_webhook(&hostile.url("http"), &["payment.statement_ready"])
+        .await;
     for count in 1..=5 {
         scene.payment().await;
         scene.receiver.wait_for(count).await;
     }
-    let logs = scene.api.wait_for_logs(&webhook, "five attempts", |logs| logs.len() >= 5).await;
+    let logs = scene
+        .api
+        .wait_for_logs(&webhook, "five attempts", |logs| logs.len() >= 5)
+        .await;
     for entry in logs {
         assert_eq!(entry["error"]["kind"], json!("connection_reset"), "{entry}");
-        assert!(entry["error"]["message"].as_str().unwrap().contains("interim responses"), "{entry}");
+        assert!(
+            entry["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("interim responses"),
+            "{entry}"
+        );
     }
 }

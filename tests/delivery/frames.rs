@@ -33,13 +33,20 @@ pub fn reset(stream: u32, reason: u32) -> Vec<u8> {
 
 /// Returns the notice that streams after `last` are not processed.
 pub fn go_away(last: u32, reason: u32) -> Vec<u8> {
-    frame(7, 0, 0, &[last.to_be_bytes(), reason.to_be_bytes()].concat())
+    frame(
+        7,
+        0,
+        0,
+        &[last.to_be_bytes(), reason.to_be_bytes()].concat(),
+    )
 }
 
 /// Begins a connection. Returns false if the client does not.
 pub async fn begin(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> bool {
     let mut preface = [0; PREFACE.len()];
-    stream.write_all(SETTINGS).await.is_ok() && stream.read_exact(&mut preface).await.is_ok() && preface == PREFACE
+    stream.write_all(SETTINGS).await.is_ok()
+        && stream.read_exact(&mut preface).await.is_ok()
+        && preface == PREFACE
 }
 
 /// Reads frames until the end of a request. Returns its stream. `None` if the connection ends.

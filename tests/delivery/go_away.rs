@@ -31,9 +31,18 @@ enum Decline {
 const ALL: [Decline; 6] = [
     Decline::Reset(REFUSED_STREAM),
     Decline::Reset(NO_ERROR),
-    Decline::GoAway { reason: NO_ERROR, closes: true },
-    Decline::GoAway { reason: NO_ERROR, closes: false },
-    Decline::GoAway { reason: ENHANCE_YOUR_CALM, closes: true },
+    Decline::GoAway {
+        reason: NO_ERROR,
+        closes: true,
+    },
+    Decline::GoAway {
+        reason: NO_ERROR,
+        closes: false,
+    },
+    Decline::GoAway {
+        reason: ENHANCE_YOUR_CALM,
+        closes: true,
+    },
     Decline::Close,
 ];
 
@@ -44,9 +53,16 @@ struct Declining {
 }
 
 impl Declining {
-    async fn start(authority: &Authority, decline: Decline, answers: &'static [usize]) -> Declining {
+    async fn start(
+        authority: &Authority,
+        decline: Decline,
+        answers: &'static [usize],
+    ) -> Declining {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{NAME}:{}/in", listener.local_addr().unwrap().port());
+        let url = format!(
+            "https://{NAME}:{}/in",
+            listener.local_addr().unwrap().port()
+        );
         let acceptor = TlsAcceptor::from(authority.server(NAME, &["h2"]));
         let connections = Arc::<AtomicUsize>::default();
         let opened = connections.clone();
@@ -66,12 +82,16 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, decline: Decline, answe
     assert!(frames::begin(&mut stream).await);
     let mut last = 0;
     for _ in 0..answers {
-        let Some(request) = frames::next_request(&mut stream).await else { return };
+        let Some(request) = frames::next_request(&mut stream).await else {
+            return;
+        };
         last = request;
         stream.write_all(&frames::ok(request)).await.unwrap();
         stream.flush().await.unwrap();
     }
-    let Some(request) = frames::next_request(&mut stream).await else { return };
+    let Some(request) = frames::next_request(&mut stream).await else {
+        return;
+    };
     let (refusal, closes) = match decline {
         Decline::Reset(reason) => (frames::reset(request, reason), false),
         Decline::GoAway { reason, closes } => (frames::go_away(last, reason), closes),
@@ -94,9 +114,17 @@ async fn a_request_that_is_not_processed_over_http_2_is_sent_again() {
             let receiver = Declining::start(&authority, decline, &[1, 1]).await;
             for number in 1..=2 {
                 let answer = attempt(&sender, &receiver.url).await.unwrap().answer;
-                assert_eq!(answer, Outcome::Accepted { status: 200 }, "{way}, {decline:?}, {number}");
+                assert_eq!(
+                    answer,
+                    Outcome::Accepted { status: 200 },
+                    "{way}, {decline:?}, {number}"
+                );
             }
-            assert_eq!(receiver.connections.load(Ordering::Relaxed), 2, "{way}, {decline:?}: on a new connection");
+            assert_eq!(
+                receiver.connections.load(Ordering::Relaxed),
+                2,
+                "{way}, {decline:?}: on a new connection"
+            );
         }
     }
 }
@@ -116,7 +144,11 @@ async fn a_request_that_is_declined_twice_fails_with_a_plain_message() {
     for (decline, message) in ALL.into_iter().zip(messages) {
         let receiver = Declining::start(&authority, decline, &[0, 0]).await;
         let answer = attempt(&sender, &receiver.url).await.unwrap().answer;
-        assert_eq!(answer.error().map(|kind| kind.as_str()), Some("connection_reset"), "{decline:?}");
+        assert_eq!(
+            answer.error().map(|kind| kind.as_str()),
+            Some("connection_reset"),
+            "{decline:?}"
+        );
         assert_eq!(answer.message(), Some(message), "{decline:?}");
     }
 }

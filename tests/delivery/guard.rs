@@ -101,32 +101,49 @@ const REFUSED: &[(&str, &str)] = &[
 #[tokio::test]
 async fn special_addresses_are_rejected_in_every_notation() {
     let mut app = TestApp::prepare().await;
-    app.set("delivery.allow_http", "false").set("delivery.allow_networks", NOTHING);
+    app.set("delivery.allow_http", "false")
+        .set("delivery.allow_networks", NOTHING);
     app.set("limits.requests_per_second", "0");
     app.setup().await;
     app.run_with(&["--roles", "api"]).await;
     let api = app.api("1").await;
-    let (id, _) = api.create_webhook("https://1.1.1.1/in", &["delivery.failed"]).await;
+    let (id, _) = api
+        .create_webhook("https://1.1.1.1/in", &["delivery.failed"])
+        .await;
     let before = api.webhook(&id).await;
     let too_long = format!("https://1.1.1.1/{}", "x".repeat(2_049 - 16));
     let swelling = format!("https://1.1.1.1/{}", "é".repeat(900));
-    let more = [(too_long.as_str(), "2048 bytes"), (swelling.as_str(), "2048 bytes")];
+    let more = [
+        (too_long.as_str(), "2048 bytes"),
+        (swelling.as_str(), "2048 bytes"),
+    ];
     for (url, word) in REFUSED.iter().copied().chain(more) {
         let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"] });
-        for answer in
-            [api.post("/webhooks", body).await, api.patch(&format!("/webhooks/{id}"), json!({ "url": url })).await]
-        {
+        for answer in [
+            api.post("/webhooks", body).await,
+            api.patch(&format!("/webhooks/{id}"), json!({ "url": url }))
+                .await,
+        ] {
             assert_eq!(answer.status, 422, "{url}: {answer:?}");
             let problem = answer.json();
-            assert_eq!(problem["errors"].as_array().unwrap().len(), 1, "{url}: {problem}");
+            assert_eq!(
+                problem["errors"].as_array().unwrap().len(),
+                1,
+                "{url}: {problem}"
+            );
             assert_eq!(problem["errors"][0]["pointer"], "/url", "{url}");
             let reason = problem["errors"][0]["detail"].as_str().unwrap();
-            assert!(reason.replace("be at most ", "").contains(word), "{url}: {reason}");
+            assert!(
+                reason.replace("be at most ", "").contains(word),
+                "{url}: {reason}"
+            );
         }
     }
     assert_eq!(api.webhooks().await, [before], "nothing was saved");
     let longest = format!("https://1.1.1.1/{}", "x".repeat(2_048 - 16));
-    api.patch(&format!("/webhooks/{id}"), json!({ "url": longest })).await.expect(200);
+    api.patch(&format!("/webhooks/{id}"), json!({ "url": longest }))
+        .await
+        .expect(200);
 }
 
 /// A receiver must be reachable for deliveries to succeed, not for a webhook to be saved.
@@ -145,16 +162,42 @@ async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
         let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"] });
         let created = api.post("/webhooks", body).await.expect(201).json();
         assert_eq!(created["warnings"][0]["pointer"], "/url", "{created}");
-        assert_eq!(created["warnings"][0]["detail"], "the host's name does not resolve");
-        assert!(created["secret"].as_str().is_some_and(|secret| secret.starts_with("whsec_")));
+        assert_eq!(
+            created["warnings"][0]["detail"],
+            "the host's name does not resolve"
+        );
+        assert!(
+            created["secret"]
+                .as_str()
+                .is_some_and(|secret| secret.starts_with("whsec_"))
+        );
         // It can be edited, also by a form that sends all fields again.
         let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
-        let changed = api.patch(&path, json!({ "name": "y", "url": url })).await.expect(200).json();
-        assert_eq!((&changed["name"], &changed["url"]), (&json!("y"), &json!(format!("https://{called}/in"))));
+        let changed = api
+            .patch(&path, json!({ "name": "y", "url": url }))
+            .await
+            .expect(200)
+            .json();
+        assert_eq!(
+            (&changed["name"], &changed["url"]),
+            (&json!("y"), &json!(format!("https://{called}/in")))
+        );
         assert_eq!(changed["warnings"], created["warnings"]);
-        let renamed = api.patch(&path, json!({ "name": "z" })).await.expect(200).json();
-        assert_eq!(renamed["warnings"], json!(null), "there is no warning about fields that the request does not set");
-        let test = api.post(&format!("{path}/test"), json!({})).await.expect(200).json();
+        let renamed = api
+            .patch(&path, json!({ "name": "z" }))
+            .await
+            .expect(200)
+            .json();
+        assert_eq!(
+            renamed["warnings"],
+            json!(null),
+            "there is no warning about fields that the request does not set"
+        );
+        let test = api
+            .post(&format!("{path}/test"), json!({}))
+            .await
+            .expect(200)
+            .json();
         assert_eq!(test["error"]["kind"], "dns", "{test}");
     }
 }
@@ -170,23 +213,41 @@ async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
     let mut webhooks = Vec::new();
     for host in ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]"] {
         let url = format!("http://{host}:{port}/in");
-        webhooks.push(api.create_webhook(&url, &["payment.statement_ready"]).await.0);
+        webhooks.push(
+            api.create_webhook(&url, &["payment.statement_ready"])
+                .await
+                .0,
+        );
     }
     app.set("delivery.allow_networks", NOTHING);
     app.restart().await;
     platform.payment(user, "ready").await;
     let api = api.at(&app.sidecar().api_url);
     for webhook in &webhooks {
-        let logs = api.wait_for_logs(webhook, "an attempt", |logs| !logs.is_empty()).await;
+        let logs = api
+            .wait_for_logs(webhook, "an attempt", |logs| !logs.is_empty())
+            .await;
         assert_eq!(logs[0]["error"]["kind"], "blocked_address", "{}", logs[0]);
-        assert_eq!((&logs[0]["outcome"], &logs[0]["response_status"]), (&json!("failed"), &json!(null)));
-        let test = api.post(&format!("/webhooks/{webhook}/test"), json!({})).await.expect(200).json();
+        assert_eq!(
+            (&logs[0]["outcome"], &logs[0]["response_status"]),
+            (&json!("failed"), &json!(null))
+        );
+        let test = api
+            .post(&format!("/webhooks/{webhook}/test"), json!({}))
+            .await
+            .expect(200)
+            .json();
         assert_eq!(test["error"]["kind"], "blocked_address", "{test}");
     }
-    app.set("delivery.allow_networks", "127.0.0.0/8").set("delivery.allow_http", "false");
+    app.set("delivery.allow_networks", "127.0.0.0/8")
+        .set("delivery.allow_http", "false");
     app.restart().await;
     let api = api.at(&app.sidecar().api_url);
-    let test = api.post(&format!("/webhooks/{}/test", webhooks[0]), json!({})).await.expect(200).json();
+    let test = api
+        .post(&format!("/webhooks/{}/test", webhooks[0]), json!({}))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(test["error"]["kind"], "blocked_address", "{test}");
     assert!(receiver.requests().is_empty(), "nothing was sent");
 }
@@ -196,13 +257,24 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
     let app = TestApp::start().await;
     let (receiver, hidden) = (Receiver::start().await, Receiver::start().await);
     let api = app.api("1").await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/in"), &["delivery.failed"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/in"), &["delivery.failed"])
+        .await;
     for status in [301, 302, 303, 307, 308] {
         let location = hidden.url("/private");
-        receiver.answer(move |_| Answer::Full(status, vec![("location", location.clone())], Vec::new()));
-        let test = api.post(&format!("/webhooks/{webhook}/test"), json!({})).await.expect(200).json();
+        receiver.answer(move |_| {
+            Answer::Full(status, vec![("location", location.clone())], Vec::new())
+        });
+        let test = api
+            .post(&format!("/webhooks/{webhook}/test"), json!({}))
+            .await
+            .expect(200)
+            .json();
         assert_eq!(test["delivered"], false, "{test}");
-        assert_eq!((&test["response_status"], &test["error"]["kind"]), (&json!(status), &json!("http_status")));
+        assert_eq!(
+            (&test["response_status"], &test["error"]["kind"]),
+            (&json!(status), &json!("http_status"))
+        );
     }
     assert_eq!(receiver.requests().len(), 5);
     assert!(hidden.requests().is_empty());
@@ -214,7 +286,10 @@ fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicU
     let count = lookups.clone();
     let lookup: Lookup = Arc::new(move |_, port| {
         let answer = answers[count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)];
-        let addresses: Vec<SocketAddr> = answer.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
+        let addresses: Vec<SocketAddr> = answer
+            .iter()
+            .map(|ip| SocketAddr::new(ip.parse().unwrap(), port))
+            .collect();
         Box::pin(async move { Ok(addresses) })
     });
     (lookup, lookups)
@@ -223,11 +298,22 @@ fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicU
 async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
     let mut config = Config::default();
     config.delivery.timeout.0 = Duration::from_secs(5);
-    let settings = Settings { guard, ..Settings::from_config(&config).unwrap() };
+    let settings = Settings {
+        guard,
+        ..Settings::from_config(&config).unwrap()
+    };
     let sender = Sender::new(&settings, Arc::new(SystemClock)).unwrap();
     let id = Uuid::now_v7();
-    let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=".to_owned().into();
-    let target = Target { webhook: id, url: url.into(), active: true, secret, headers: Default::default() };
+    let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+        .to_owned()
+        .into();
+    let target = Target {
+        webhook: id,
+        url: url.into(),
+        active: true,
+        secret,
+        headers: Default::default(),
+    };
     let notification = Notification {
         delivery: id,
         webhook: id,
@@ -239,30 +325,58 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
         sequence: None,
         test: false,
     };
-    sender.attempt(&target, &notification).await.unwrap().answer.error()
+    sender
+        .attempt(&target, &notification)
+        .await
+        .unwrap()
+        .answer
+        .error()
 }
 
 #[tokio::test]
 async fn a_name_that_resolves_to_a_private_address_when_it_is_dialled_is_not_called() {
     let receiver = Receiver::start().await;
     let url = receiver.url("/in").replace("127.0.0.1", "rebound.example");
-    for inside in [&["127.0.0.1"][..], &["1.1.1.1", "127.0.0.1"], &["127.0.0.1", "1.1.1.1"], &["::ffff:127.0.0.1"]] {
-        let answers: &'static [&'static [&'static str]] = Box::leak(Box::new([&["1.1.1.1"][..], inside]));
+    for inside in [
+        &["127.0.0.1"][..],
+        &["1.1.1.1", "127.0.0.1"],
+        &["127.0.0.1", "1.1.1.1"],
+        &["::ffff:127.0.0.1"],
+    ] {
+        let answers: &'static [&'static [&'static str]] =
+            Box::leak(Box::new([&["1.1.1.1"][..], inside]));
         let (lookup, lookups) = resolver(answers);
         let guard = Guard::new(true, Vec::new()).with_lookup(lookup);
         let parsed = guard.check_url(&url).unwrap();
-        guard.check_reachable(&parsed).await.expect("the name resolves to a public address when it is saved");
-        assert_eq!(attempt(guard, &url).await, Some(ErrorKind::BlockedAddress), "{inside:?}");
-        assert_eq!(lookups.load(Ordering::Relaxed), 2, "the dialled addresses are those that were checked");
+        guard
+            .check_reachable(&parsed)
+            .await
+            .expect("the name resolves to a public address when it is saved");
+        assert_eq!(
+            attempt(guard, &url).await,
+            Some(ErrorKind::BlockedAddress),
+            "{inside:?}"
+        );
+        assert_eq!(
+            lookups.load(Ordering::Relaxed),
+            2,
+            "the dialled addresses are those that were checked"
+        );
     }
     assert!(receiver.requests().is_empty());
 
     // If the address is allowed, the checked one is dialled, and not that of a third lookup.
     let (lookup, lookups) = resolver(&[&["127.0.0.1"], &["127.0.0.1"], &["192.0.2.1"]]);
     let guard = Guard::new(true, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
-    guard.check_reachable(&guard.check_url(&url).unwrap()).await.unwrap();
+    guard
+        .check_reachable(&guard.check_url(&url).unwrap())
+        .await
+        .unwrap();
     assert_eq!(attempt(guard, &url).await, None);
-    assert_eq!((receiver.requests().len(), lookups.load(Ordering::Relaxed)), (1, 2));
+    assert_eq!(
+        (receiver.requests().len(), lookups.load(Ordering::Relaxed)),
+        (1, 2)
+    );
 }
 
 #[tokio::test]
@@ -270,7 +384,10 @@ async fn a_name_without_addresses_does_not_resolve() {
     let (lookup, _) = resolver(&[&[]]);
     let guard = Guard::new(true, Vec::new()).with_lookup(lookup);
     let url = guard.check_url("http://empty.example/").unwrap();
-    assert_eq!(guard.check_reachable(&url).await, Err(Unreachable::Unresolved));
+    assert_eq!(
+        guard.check_reachable(&url).await,
+        Err(Unreachable::Unresolved)
+    );
     assert_eq!(attempt(guard, url.as_str()).await, Some(ErrorKind::Dns));
 }
 
@@ -281,21 +398,38 @@ async fn a_denied_network_is_refused_at_save_and_at_dial_even_if_it_is_allowed()
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    let (webhook, _) = api.create_webhook(&receiver.url("/in"), &["payment.statement_ready"]).await;
+    let (webhook, _) = api
+        .create_webhook(&receiver.url("/in"), &["payment.statement_ready"])
+        .await;
     app.set("delivery.deny_networks", "127.0.0.0/30,1.1.1.0/24");
     app.restart().await;
     let api = api.at(&app.sidecar().api_url);
     platform.payment(user, "ready").await;
-    let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;
+    let logs = api
+        .wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty())
+        .await;
     assert_eq!(logs[0]["error"]["kind"], "blocked_address", "{}", logs[0]);
     assert!(receiver.requests().is_empty(), "nothing was sent");
     // Global, allowed, and in other notations.
-    for host in ["1.1.1.1", "127.0.0.2", "[::ffff:1.1.1.1]", "[64:ff9b::101:101]", "[2002:101:101::]"] {
+    for host in [
+        "1.1.1.1",
+        "127.0.0.2",
+        "[::ffff:1.1.1.1]",
+        "[64:ff9b::101:101]",
+        "[2002:101:101::]",
+    ] {
         let body = json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
         let problem = api.post("/webhooks", body).await.expect(422).json();
-        assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("denied"), "{host}: {problem}");
+        assert!(
+            problem["errors"][0]["detail"]
+                .as_str()
+                .unwrap()
+                .contains("denied"),
+            "{host}: {problem}"
+        );
     }
     for host in ["1.1.2.1", "127.0.0.4"] {
-        api.create_webhook(&format!("https://{host}/in"), &["delivery.failed"]).await;
+        api.create_webhook(&format!("https://{host}/in"), &["delivery.failed"])
+            .await;
     }
 }

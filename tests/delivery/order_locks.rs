@@ -20,12 +20,29 @@ const KEY: i64 = 0;
 /// Inserts a delivery as enqueue does. Returns its id, and whether it is leased because it waits for no other.
 async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (Uuid, bool) {
     let (id, mut sequences) = (delivery_id(event, webhook), Sequences::default());
-    sequences::start(transaction, &[webhook], &mut sequences).await.unwrap();
-    let delivery = NewDelivery { id, webhook, event, leased: true, sequence: sequences.next(webhook) };
-    let ordered = OrderedDelivery { delivery, key: KEY, is_first: true };
-    let lease = NewLease { token: Uuid::now_v7(), seconds: 0.0 };
+    sequences::start(transaction, &[webhook], &mut sequences)
+        .await
+        .unwrap();
+    let delivery = NewDelivery {
+        id,
+        webhook,
+        event,
+        leased: true,
+        sequence: sequences.next(webhook),
+    };
+    let ordered = OrderedDelivery {
+        delivery,
+        key: KEY,
+        is_first: true,
+    };
+    let lease = NewLease {
+        token: Uuid::now_v7(),
+        seconds: 0.0,
+    };
     let heads = order::insert(transaction, &[ordered], lease).await.unwrap();
-    sequences::store(transaction, &sequences.changed()).await.unwrap();
+    sequences::store(transaction, &sequences.changed())
+        .await
+        .unwrap();
     (id, heads == [id])
 }
 
@@ -40,21 +57,48 @@ async fn insert_committed(store: &Store, webhook: Uuid, event: Uuid) -> (Uuid, b
 /// Records that the delivery was delivered. Returns the deliveries that were promoted.
 async fn end(bench: &Bench, delivery: Delivery) -> Vec<Uuid> {
     let answer = Answer::Accepted { status: 200 };
-    let attempted = Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } };
+    let attempted = Attempted {
+        delivery,
+        attempt: Attempt {
+            started_at: Timestamp::now(),
+            answer,
+            sent: None,
+        },
+    };
     let next = Next::End(Outcome::Delivered);
     let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
-    let limits = Some(PromotionLimits { lease_length: Duration::from_secs(20), max_bytes: usize::MAX });
+    let limits = Some(PromotionLimits {
+        lease_length: Duration::from_secs(20),
+        max_bytes: usize::MAX,
+    });
     let policy = bench.config.disable.policy();
-    let recorded = record(&bench.store, &[CompletedAttempt { row, next }], &policy, limits).await.unwrap();
+    let recorded = record(
+        &bench.store,
+        &[CompletedAttempt { row, next }],
+        &policy,
+        limits,
+    )
+    .await
+    .unwrap();
     assert_eq!(recorded.counted, [true]);
-    recorded.promoted.iter().map(|delivery| delivery.id).collect()
+    recorded
+        .promoted
+        .iter()
+        .map(|delivery| delivery.id)
+        .collect()
 }
 
 /// Waits until a session of this database waits for a lock.
 async fn someone_waits(client: &Client) {
-    let waiting =
-        "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
-    let probe = || async { client.query_one(waiting, &[]).await.unwrap().get::<_, bool>(0).then_some(()) };
+    let waiting = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
+    let probe = || async {
+        client
+            .query_one(waiting, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+            .then_some(())
+    };
     eventually("a session that waits for a lock", probe).await;
 }
 
@@ -71,7 +115,10 @@ async fn an_end_waits_for_an_insert_behind_it_and_promotes_it() {
     let (first, is_head) = insert_committed(&bench.store, webhook, first).await;
     assert!(is_head);
     let held = bench.claim().await.pop().unwrap();
-    assert_eq!((held.id, held.order_key, held.sequence), (first, Some(KEY), Some(1)));
+    assert_eq!(
+        (held.id, held.order_key, held.sequence),
+        (first, Some(KEY), Some(1))
+    );
     let mut connection = bench.store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
     let (second, is_head) = insert(&transaction, webhook, second).await;
@@ -92,12 +139,17 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
     let (first, _) = insert_committed(&bench.store, webhook, first).await;
     // As recording does, up to the commit.
     bench.client.batch_execute("begin").await.unwrap();
-    bench.client.execute("delete from walhook.delivery where id = $1", &[&first]).await.unwrap();
+    bench
+        .client
+        .execute("delete from walhook.delivery where id = $1", &[&first])
+        .await
+        .unwrap();
     let observer = bench.store.connection().await.unwrap();
-    let ((second, is_head), ()) = tokio::join!(insert_committed(&bench.store, webhook, second), async {
-        someone_waits(&observer).await;
-        bench.client.batch_execute("commit").await.unwrap();
-    });
+    let ((second, is_head), ()) =
+        tokio::join!(insert_committed(&bench.store, webhook, second), async {
+            someone_waits(&observer).await;
+            bench.client.batch_execute("commit").await.unwrap();
+        });
     assert!(is_head && !is_parked(&bench.client, second).await);
 }
 
@@ -115,7 +167,11 @@ async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left()
     }
     // A build that does not know keys removes deliveries like this.
     let (ended, stranded) = pairs[1];
-    bench.client.execute("delete from walhook.delivery where id = $1", &[&ended]).await.unwrap();
+    bench
+        .client
+        .execute("delete from walhook.delivery where id = $1", &[&ended])
+        .await
+        .unwrap();
     // In steps of one key, from the first to the last.
     let (mut after, mut promoted) = ((Uuid::nil(), i64::MIN), Vec::new());
     loop {
@@ -126,8 +182,15 @@ async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left()
     }
     assert_eq!(promoted, [0, 1, 0]);
     assert!(!is_parked(&bench.client, stranded).await);
-    assert!(is_parked(&bench.client, pairs[0].1).await && is_parked(&bench.client, pairs[2].1).await);
-    let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
+    assert!(
+        is_parked(&bench.client, pairs[0].1).await && is_parked(&bench.client, pairs[2].1).await
+    );
+    let claimed: Vec<Uuid> = bench
+        .claim()
+        .await
+        .iter()
+        .map(|delivery| delivery.id)
+        .collect();
     assert_eq!(claimed.len(), 3, "the first of each webhook: {claimed:?}");
     assert!(claimed.contains(&stranded));
 }
@@ -147,22 +210,50 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     // Ends the first delivery of each webhook in one transaction.
     let promoted = async |max_bytes| {
         let answer = || Answer::Accepted { status: 200 };
-        let attempt = || Attempt { started_at: Timestamp::now(), answer: answer(), sent: None };
+        let attempt = || Attempt {
+            started_at: Timestamp::now(),
+            answer: answer(),
+            sent: None,
+        };
         let claimed = bench.claim().await.into_iter();
-        let attempted: Vec<Attempted> = claimed.map(|delivery| Attempted { delivery, attempt: attempt() }).collect();
+        let attempted: Vec<Attempted> = claimed
+            .map(|delivery| Attempted {
+                delivery,
+                attempt: attempt(),
+            })
+            .collect();
         let next = Next::End(Outcome::Delivered);
         let row = |attempted| AttemptRow::new(Uuid::now_v7(), attempted, next.outcome());
-        let attempts: Vec<CompletedAttempt<'_>> =
-            attempted.iter().map(|attempted| CompletedAttempt { row: row(attempted), next }).collect();
-        let limits = Some(PromotionLimits { lease_length: Duration::from_secs(20), max_bytes });
-        let recorded = record(&bench.store, &attempts, &bench.config.disable.policy(), limits).await.unwrap();
+        let attempts: Vec<CompletedAttempt<'_>> = attempted
+            .iter()
+            .map(|attempted| CompletedAttempt {
+                row: row(attempted),
+                next,
+            })
+            .collect();
+        let limits = Some(PromotionLimits {
+            lease_length: Duration::from_secs(20),
+            max_bytes,
+        });
+        let recorded = record(
+            &bench.store,
+            &attempts,
+            &bench.config.disable.policy(),
+            limits,
+        )
+        .await
+        .unwrap();
         assert_eq!(recorded.counted, [true; 5]);
         recorded.promoted
     };
     let leased = "select count(*) from walhook.delivery where lease is not null";
     let leased = async || -> i64 { bench.client.query_one(leased, &[]).await.unwrap().get(0) };
     let first = promoted(250_000).await;
-    assert_eq!((first.len(), leased().await), (2, 2), "the others were released");
+    assert_eq!(
+        (first.len(), leased().await),
+        (2, 2),
+        "the others were released"
+    );
     bench.store.release(&first).await.unwrap();
     assert_eq!((promoted(1).await.len(), leased().await), (1, 1));
 }

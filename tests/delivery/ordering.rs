@@ -31,19 +31,30 @@ impl Scene {
         let created = api.post("/webhooks", body).await.expect(201).json();
         assert_eq!(created["ordering"], ordering);
         let webhook = created["id"].as_str().unwrap().to_owned();
-        Scene { platform, user, api, receiver, webhook }
+        Scene {
+            platform,
+            user,
+            api,
+            receiver,
+            webhook,
+        }
     }
 
     /// Commits `count` payments in one transaction.
     async fn payments(&self, count: usize) {
         let ids: Vec<i64> = (0..count).map(|_| next_id()).collect();
-        let insert = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+        let insert =
+            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
                       select id, $2, 'INV', 1, 1, 'ready' from unnest($1::bigint[]) as id";
         self.platform.execute(insert, &[&ids, &self.user]).await;
     }
 
     async fn set(&self, settings: Value) -> Value {
-        self.api.patch(&format!("/webhooks/{}", self.webhook), settings).await.expect(200).json()
+        self.api
+            .patch(&format!("/webhooks/{}", self.webhook), settings)
+            .await
+            .expect(200)
+            .json()
     }
 
     async fn logs(&self, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
@@ -52,7 +63,10 @@ impl Scene {
 }
 
 fn sequence(request: &Received) -> i64 {
-    request.header("x-webhook-sequence").parse().expect("a number")
+    request
+        .header("x-webhook-sequence")
+        .parse()
+        .expect("a number")
 }
 
 fn sequences(requests: &[Received]) -> Vec<i64> {
@@ -75,7 +89,11 @@ fn flaky() -> impl FnMut(&Received) -> Answer + Send + 'static {
     let mut state = 1_u32;
     move |_| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        Answer::Status(if (state >> 16).is_multiple_of(2) { 200 } else { 500 })
+        Answer::Status(if (state >> 16).is_multiple_of(2) {
+            200
+        } else {
+            500
+        })
     }
 }
 
@@ -89,19 +107,27 @@ async fn strict_deliveries_arrive_in_order_from_two_replicas_at_a_flaky_receiver
     for batch in [1, 1, 20, 2, 1, 15, 20] {
         scene.payments(batch).await;
     }
-    app.wait_for_count("select last from walhook.webhook_sequence", COUNT).await;
+    app.wait_for_count("select last from walhook.webhook_sequence", COUNT)
+        .await;
     app.wait_for_count(NOTHING_PENDING, 0).await;
     let arrived = sequences(&scene.receiver.requests());
-    assert!(arrived.is_sorted(), "one delivery overtook another: {arrived:?}");
+    assert!(
+        arrived.is_sorted(),
+        "one delivery overtook another: {arrived:?}"
+    );
     let mut delivered = arrived;
     delivered.dedup();
     assert_eq!(delivered, (1..=COUNT as i64).collect::<Vec<_>>());
     // Only deliveries that have ended let the next one start.
-    let endings = "select count(*) from walhook.attempt where outcome in ('delivered', 'permanently_failed')";
+    let endings =
+        "select count(*) from walhook.attempt where outcome in ('delivered', 'permanently_failed')";
     app.wait_for_count(endings, COUNT).await;
     let stranded = "deliveries waited for others that were no longer pending";
     let log = std::fs::read_to_string(app.log_file()).unwrap();
-    assert!(!log.contains(stranded), "the search had to repair the order");
+    assert!(
+        !log.contains(stranded),
+        "the search had to repair the order"
+    );
     drop(other);
 }
 
@@ -116,7 +142,10 @@ async fn nothing_is_overtaken_when_replicas_are_killed() {
             scene.payments(COUNT / 12).await;
         }
         let enough = round * COUNT / 5;
-        scene.receiver.wait_until("some deliveries", |requests| requests.len() >= enough).await;
+        scene
+            .receiver
+            .wait_until("some deliveries", |requests| requests.len() >= enough)
+            .await;
         app.kill().await;
         app.run().await;
     }
@@ -124,7 +153,10 @@ async fn nothing_is_overtaken_when_replicas_are_killed() {
     app.wait_for_count(NOTHING_PENDING, 0).await;
     let arrived = sequences(&scene.receiver.requests());
     // A request may be repeated, but not after the next delivery was started.
-    assert!(arrived.is_sorted(), "one delivery overtook another: {arrived:?}");
+    assert!(
+        arrived.is_sorted(),
+        "one delivery overtook another: {arrived:?}"
+    );
     let mut delivered = arrived;
     delivered.dedup();
     assert_eq!(delivered, (1..=COUNT as i64).collect::<Vec<_>>());
@@ -135,17 +167,23 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
     let app = app_with(&[("delivery.timeout", "60s")]).await;
     let scene = Scene::new(&app, "release", &[REVIEW, PAYMENT]).await;
     let label = scene.platform.label(scene.user).await;
-    let releases = [scene.platform.release(label).await, scene.platform.release(label).await];
+    let releases = [
+        scene.platform.release(label).await,
+        scene.platform.release(label).await,
+    ];
     let [failing, fine] = releases;
     let steps = ["to_review", "audit", "approved"];
     // The first attempt of the failing one lasts until the others have been seen to wait.
     let gate = Arc::new(Notify::new());
     let held = gate.clone();
     scene.receiver.answer(move |request| {
-        let is_failing = request.data()["release_id"] == failing && request.data()["new_status"] == "to_review";
+        let is_failing =
+            request.data()["release_id"] == failing && request.data()["new_status"] == "to_review";
         match (is_failing, request.attempt()) {
             (false, _) => Answer::Status(200),
-            (true, 1) if request.header("x-webhook-sequence") == "1" => Answer::When(held.clone(), 500),
+            (true, 1) if request.header("x-webhook-sequence") == "1" => {
+                Answer::When(held.clone(), 500)
+            }
             (true, _) => Answer::Status(500),
         }
     });
@@ -156,23 +194,48 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
     }
     scene.payments(1).await;
     let of = |requests: &[Received], release: i64| -> Vec<String> {
-        let of_release = requests.iter().filter(|request| request.data()["release_id"] == release);
-        of_release.map(|request| request.data()["new_status"].as_str().unwrap().to_owned()).collect()
+        let of_release = requests
+            .iter()
+            .filter(|request| request.data()["release_id"] == release);
+        of_release
+            .map(|request| request.data()["new_status"].as_str().unwrap().to_owned())
+            .collect()
     };
     let is_payment = |request: &Received| request.event() == PAYMENT;
-    let others_arrived = |requests: &[Received]| of(requests, fine).len() == 3 && requests.iter().any(is_payment);
-    let requests = scene.receiver.wait_until("the deliveries of the others", others_arrived).await;
+    let others_arrived =
+        |requests: &[Received]| of(requests, fine).len() == 3 && requests.iter().any(is_payment);
+    let requests = scene
+        .receiver
+        .wait_until("the deliveries of the others", others_arrived)
+        .await;
     assert_eq!(of(&requests, fine), steps);
-    assert!(of(&requests, failing).iter().all(|step| step == "to_review"), "its other deliveries wait");
+    assert!(
+        of(&requests, failing)
+            .iter()
+            .all(|step| step == "to_review"),
+        "its other deliveries wait"
+    );
     app.wait_for_count(PARKED, 2).await;
     gate.notify_one();
     app.wait_for_count(NOTHING_PENDING, 0).await;
     let expected = [vec!["to_review"; 10], vec!["audit", "approved"]].concat();
     assert_eq!(of(&scene.receiver.requests(), failing), expected);
     // Redelivered, it is outside the order: the same number again, at once.
-    let logs = scene.logs("the failure", |logs| logs.iter().any(|log| log["outcome"] == "permanently_failed")).await;
-    let failure = logs.iter().find(|log| log["outcome"] == "permanently_failed").unwrap();
-    let path = format!("/webhooks/{}/logs/{}/redeliver", scene.webhook, failure["id"].as_str().unwrap());
+    let logs = scene
+        .logs("the failure", |logs| {
+            logs.iter()
+                .any(|log| log["outcome"] == "permanently_failed")
+        })
+        .await;
+    let failure = logs
+        .iter()
+        .find(|log| log["outcome"] == "permanently_failed")
+        .unwrap();
+    let path = format!(
+        "/webhooks/{}/logs/{}/redeliver",
+        scene.webhook,
+        failure["id"].as_str().unwrap()
+    );
     let before = scene.receiver.requests().len();
     scene.api.send("POST", &path, &[], None).await.expect(202);
     let again = &scene.receiver.wait_for(before + 1).await[before];
@@ -180,37 +243,62 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
 }
 
 #[tokio::test]
-async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_applies_to_new_deliveries() {
+async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_applies_to_new_deliveries()
+ {
     let app = app_with(&[("delivery.retry_schedule", &["1h"; 9].join(","))]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
     scene.receiver.answer_status(500);
     scene.payments(3).await;
     app.wait_for_count(PARKED, 2).await;
-    scene.logs("the first failure", |logs| logs.len() == 1).await;
+    scene
+        .logs("the first failure", |logs| logs.len() == 1)
+        .await;
     // Deliveries made from now on do not wait. Those that wait keep waiting.
-    assert_eq!(scene.set(json!({ "ordering": "none" })).await["ordering"], "none");
+    assert_eq!(
+        scene.set(json!({ "ordering": "none" })).await["ordering"],
+        "none"
+    );
     scene.payments(1).await;
     assert_eq!(sequences(&scene.receiver.wait_for(2).await), [1, 4]);
     app.wait_for_count(PARKED, 2).await;
-    assert_eq!(scene.set(json!({ "ordering": "strict" })).await["ordering"], "strict");
+    assert_eq!(
+        scene.set(json!({ "ordering": "strict" })).await["ordering"],
+        "strict"
+    );
     scene.logs("both failures", |logs| logs.len() == 2).await;
     scene.set(json!({ "active": false })).await;
     app.wait_for_count(NOTHING_PENDING, 0).await;
-    let logs = scene.logs("the cancellations", |logs| logs.len() == 6).await;
-    let mut cancelled: Vec<i64> =
-        logs.iter().filter(|log| log["outcome"] == "cancelled").map(|log| log["sequence"].as_i64().unwrap()).collect();
+    let logs = scene
+        .logs("the cancellations", |logs| logs.len() == 6)
+        .await;
+    let mut cancelled: Vec<i64> = logs
+        .iter()
+        .filter(|log| log["outcome"] == "cancelled")
+        .map(|log| log["sequence"].as_i64().unwrap())
+        .collect();
     cancelled.sort_unstable();
     assert_eq!(cancelled, [1, 2, 3, 4]);
     // What it misses is delivered in order when it is recovered. What was cancelled is outside the order, under its old numbers.
     scene.payments(2).await;
-    app.wait_for_count("select count(*) from walhook.missed_event", 2).await;
-    scene.receiver.answer(|_| Answer::After(Duration::from_millis(50), 200));
+    app.wait_for_count("select count(*) from walhook.missed_event", 2)
+        .await;
+    scene
+        .receiver
+        .answer(|_| Answer::After(Duration::from_millis(50), 200));
     scene.set(json!({ "active": true })).await;
     scene.receiver.clear();
     let body = json!({ "since": "2026-01-01T00:00:00Z" });
-    scene.api.post(&format!("/webhooks/{}/recover", scene.webhook), body).await.expect(202);
+    scene
+        .api
+        .post(&format!("/webhooks/{}/recover", scene.webhook), body)
+        .await
+        .expect(202);
     let arrived = sequences(&scene.receiver.wait_for(6).await);
-    let position: HashMap<i64, usize> = arrived.iter().enumerate().map(|(index, number)| (*number, index)).collect();
+    let position: HashMap<i64, usize> = arrived
+        .iter()
+        .enumerate()
+        .map(|(index, number)| (*number, index))
+        .collect();
     assert_eq!(position.len(), 6, "{arrived:?}");
     assert!(position[&5] < position[&6], "{arrived:?}");
     app.wait_for_count(NOTHING_PENDING, 0).await;
@@ -223,18 +311,31 @@ async fn a_recovery_does_not_wait_for_deliveries_that_wait_for_others() {
     let app = app_with(&[("delivery.retry_schedule", &["1h"; 9].join(","))]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
     scene.payments(1).await;
-    scene.logs("the first delivery", |logs| logs.len() == 1).await;
+    scene
+        .logs("the first delivery", |logs| logs.len() == 1)
+        .await;
     scene.receiver.answer_status(500);
     // More than a recovery lets be pending.
     scene.payments(501).await;
     app.wait_for_count(PARKED, 500).await;
-    scene.logs("the failure of the second", |logs| logs.len() == 2).await;
+    scene
+        .logs("the failure of the second", |logs| logs.len() == 2)
+        .await;
     scene.receiver.answer_status(200);
     let body = json!({ "since": "2026-01-01T00:00:00Z", "outcome": "delivered" });
-    let started = scene.api.post(&format!("/webhooks/{}/recover", scene.webhook), body).await.expect(202).json();
+    let started = scene
+        .api
+        .post(&format!("/webhooks/{}/recover", scene.webhook), body)
+        .await
+        .expect(202)
+        .json();
     assert_eq!(started["count"], 1);
     assert_eq!(sequences(&scene.receiver.wait_for(3).await), [1, 2, 1]);
-    app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
+    app.wait_for_count(
+        "select count(*) from walhook.recovery where finished_at is null",
+        0,
+    )
+    .await;
     app.wait_for_count(PARKED, 500).await;
 }
 
@@ -243,7 +344,12 @@ async fn an_unknown_ordering_is_refused_and_the_ordering_is_part_of_the_version(
     let app = TestApp::start().await;
     let scene = Scene::new(&app, "none", &[PAYMENT]).await;
     let path = format!("/webhooks/{}", scene.webhook);
-    let refused = scene.api.patch(&path, json!({ "ordering": "fifo" })).await.expect(422).json();
+    let refused = scene
+        .api
+        .patch(&path, json!({ "ordering": "fifo" }))
+        .await
+        .expect(422)
+        .json();
     assert_eq!(
         refused["errors"],
         json!([{ "pointer": "/ordering", "detail": "expected one of none, release, strict" }])
@@ -251,6 +357,14 @@ async fn an_unknown_ordering_is_refused_and_the_ordering_is_part_of_the_version(
     let before = scene.api.get(&path).await.expect(200);
     let tag = before.header("etag").unwrap().to_owned();
     scene.set(json!({ "ordering": "release" })).await;
-    let stale = scene.api.send("PATCH", &path, &[("if-match", &tag)], Some(&json!({ "name": "new" }))).await;
+    let stale = scene
+        .api
+        .send(
+            "PATCH",
+            &path,
+            &[("if-match", &tag)],
+            Some(&json!({ "name": "new" })),
+        )
+        .await;
     assert_eq!(stale.status, 412);
 }

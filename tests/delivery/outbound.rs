@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{
-    Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually, full_listener,
+    Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually,
+    full_listener,
 };
 use axum::http::{Request, Response, Version};
 use hyper::body::Incoming;
@@ -35,15 +36,28 @@ pub fn config() -> Config {
 /// Lookups of names that start with `slow` take a moment.
 pub fn sender(config: &Config) -> Sender {
     let lookup: Lookup = Arc::new(|name, port| {
-        let ip: IpAddr = if name.starts_with("inside") { "10.0.0.1" } else { "127.0.0.1" }.parse().unwrap();
+        let ip: IpAddr = if name.starts_with("inside") {
+            "10.0.0.1"
+        } else {
+            "127.0.0.1"
+        }
+        .parse()
+        .unwrap();
         let delay = Duration::from_millis(if name.starts_with("slow") { 100 } else { 0 });
         Box::pin(async move {
             tokio::time::sleep(delay).await;
             Ok(vec![SocketAddr::new(ip, port)])
         })
     });
-    let guard = Guard::new(config.delivery.allow_http, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
-    let settings = Settings { guard, ..Settings::from_config(config).unwrap() };
+    let guard = Guard::new(
+        config.delivery.allow_http,
+        vec!["127.0.0.0/8".parse().unwrap()],
+    )
+    .with_lookup(lookup);
+    let settings = Settings {
+        guard,
+        ..Settings::from_config(config).unwrap()
+    };
     Sender::new(&settings, Arc::new(SystemClock)).unwrap()
 }
 
@@ -63,9 +77,11 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered(
     config.delivery.extra_ca_file = Some(file.path().to_owned());
     let (trusting, other) = (sender(&config), sender(&self::config()));
 
-    for (offered, version) in
-        [(&["h2", "http/1.1"][..], Version::HTTP_2), (&["http/1.1"], Version::HTTP_11), (&[], Version::HTTP_11)]
-    {
+    for (offered, version) in [
+        (&["h2", "http/1.1"][..], Version::HTTP_2),
+        (&["http/1.1"], Version::HTTP_11),
+        (&[], Version::HTTP_11),
+    ] {
         let receiver = Receiver::start_tls(authority.server(NAME, offered)).await;
         let url = receiver.url_at(NAME, "/in?a=b");
         for _ in 0..2 {
@@ -76,18 +92,44 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered(
             );
         }
         let requests = receiver.requests();
-        assert_eq!((requests[1].version, requests[1].path.as_str()), (version, "/in?a=b"), "{offered:?}");
-        assert_eq!(kind_at(&other, &url).await, Some("tls"), "without the extra authority it is not trusted");
+        assert_eq!(
+            (requests[1].version, requests[1].path.as_str()),
+            (version, "/in?a=b"),
+            "{offered:?}"
+        );
+        assert_eq!(
+            kind_at(&other, &url).await,
+            Some("tls"),
+            "without the extra authority it is not trusted"
+        );
     }
     let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
-    assert_eq!(kind_at(&trusting, &wrong_name.url_at(NAME, "/")).await, Some("tls"));
+    assert_eq!(
+        kind_at(&trusting, &wrong_name.url_at(NAME, "/")).await,
+        Some("tls")
+    );
     let expired = Receiver::start_tls(authority.expired(NAME)).await;
-    assert_eq!(kind_at(&trusting, &expired.url_at(NAME, "/")).await, Some("tls"));
+    assert_eq!(
+        kind_at(&trusting, &expired.url_at(NAME, "/")).await,
+        Some("tls")
+    );
     let self_signed = Receiver::start_tls(Authority::new().server(NAME, &[])).await;
-    assert_eq!(kind_at(&trusting, &self_signed.url_at(NAME, "/")).await, Some("tls"));
+    assert_eq!(
+        kind_at(&trusting, &self_signed.url_at(NAME, "/")).await,
+        Some("tls")
+    );
     let plain = Receiver::start().await;
-    assert_eq!(kind_at(&trusting, &plain.url_at(NAME, "/").replace("http:", "https:")).await, Some("tls"));
-    let none = [&wrong_name, &expired, &self_signed, &plain].iter().all(|receiver| receiver.requests().is_empty());
+    assert_eq!(
+        kind_at(
+            &trusting,
+            &plain.url_at(NAME, "/").replace("http:", "https:")
+        )
+        .await,
+        Some("tls")
+    );
+    let none = [&wrong_name, &expired, &self_signed, &plain]
+        .iter()
+        .all(|receiver| receiver.requests().is_empty());
     assert!(none, "nothing is sent to an unverified receiver");
 }
 
@@ -102,28 +144,57 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
     let sender = sender(&config);
 
     let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
-    let sent = attempt(&sender, &receiver.url_at(NAME, "/in")).await.unwrap();
+    let sent = attempt(&sender, &receiver.url_at(NAME, "/in"))
+        .await
+        .unwrap();
     assert_eq!(sent.answer, Outcome::Accepted { status: 200 });
     assert_eq!(receiver.requests()[0].version, Version::HTTP_2);
     let address = receiver.url_at("127.0.0.1", "").replace("https://", "");
     let [connect] = proxy.take_requests().try_into().unwrap();
     assert_eq!(connect[0], format!("CONNECT {address} HTTP/1.1"));
-    assert!(connect.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()), "{connect:?}");
+    assert!(
+        connect.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()),
+        "{connect:?}"
+    );
     assert!(!connect.concat().contains(NAME), "{connect:?}");
 
     // Plain http uses a tunnel too: the receiver gets its own name, the proxy does not, and the password does not leak.
     let plain = Receiver::start().await;
     attempt(&sender, &plain.url_at(NAME, "/in")).await.unwrap();
     let [connect] = proxy.take_requests().try_into().unwrap();
-    assert_eq!(connect[0], format!("CONNECT {} HTTP/1.1", plain.url("").replace("http://", "")));
+    assert_eq!(
+        connect[0],
+        format!("CONNECT {} HTTP/1.1", plain.url("").replace("http://", ""))
+    );
     let request = &plain.requests()[0];
-    assert_eq!(request.header("host"), plain.url_at(NAME, "").replace("http://", ""));
-    assert_eq!((request.path.as_str(), request.headers.get("proxy-authorization")), ("/in", None));
+    assert_eq!(
+        request.header("host"),
+        plain.url_at(NAME, "").replace("http://", "")
+    );
+    assert_eq!(
+        (
+            request.path.as_str(),
+            request.headers.get("proxy-authorization")
+        ),
+        ("/in", None)
+    );
 
-    for url in ["https://inside.example/", "http://inside.example/", "https://10.0.0.1/", "https://[::1]/"] {
-        assert_eq!(kind_at(&sender, url).await, Some("blocked_address"), "{url}");
+    for url in [
+        "https://inside.example/",
+        "http://inside.example/",
+        "https://10.0.0.1/",
+        "https://[::1]/",
+    ] {
+        assert_eq!(
+            kind_at(&sender, url).await,
+            Some("blocked_address"),
+            "{url}"
+        );
     }
-    assert!(proxy.take_requests().is_empty(), "the proxy gets no request");
+    assert!(
+        proxy.take_requests().is_empty(),
+        "the proxy gets no request"
+    );
     let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
     assert_eq!(
         kind_at(&sender, &wrong_name.url_at(NAME, "/")).await,
@@ -131,16 +202,30 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
         "the certificate checked is the receiver's"
     );
     let closed = walhook::private_postgres::free_port().unwrap();
-    assert_eq!(kind_at(&sender, &format!("https://{NAME}:{closed}/")).await, Some("connect_refused"));
+    assert_eq!(
+        kind_at(&sender, &format!("https://{NAME}:{closed}/")).await,
+        Some("connect_refused")
+    );
     proxy.refuse(407);
-    let fault = attempt(&sender, &wrong_name.url_at(NAME, "/")).await.unwrap_err().to_string();
-    assert!(fault.contains("delivery.proxy") && fault.contains("authorization") && !fault.contains("ss@"), "{fault}");
+    let fault = attempt(&sender, &wrong_name.url_at(NAME, "/"))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        fault.contains("delivery.proxy")
+            && fault.contains("authorization")
+            && !fault.contains("ss@"),
+        "{fault}"
+    );
 }
 
 #[tokio::test]
 async fn while_the_proxy_is_down_no_attempt_is_used_up() {
     let mut bench = Bench::new().await;
-    let address = SocketAddr::from(([127, 0, 0, 1], walhook::private_postgres::free_port().unwrap()));
+    let address = SocketAddr::from((
+        [127, 0, 0, 1],
+        walhook::private_postgres::free_port().unwrap(),
+    ));
     bench.config.delivery.proxy = Some(format!("http://{address}").into());
     let receiver = Receiver::start().await;
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
@@ -148,15 +233,28 @@ async fn while_the_proxy_is_down_no_attempt_is_used_up() {
     let running = bench.run();
     // A try that did not reach the proxy releases its budget after a while, and the lease runs out.
     let free = || running.handoff.budget.counters().free();
-    eventually("a first try", async || (free() < walhook::handoff::CAPACITY).then_some(())).await;
-    eventually("its budget to be released", async || (free() == walhook::handoff::CAPACITY).then_some(())).await;
+    eventually("a first try", async || {
+        (free() < walhook::handoff::CAPACITY).then_some(())
+    })
+    .await;
+    eventually("its budget to be released", async || {
+        (free() == walhook::handoff::CAPACITY).then_some(())
+    })
+    .await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
     let proxy = TunnelProxy::start_at(address).await;
-    bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    bench
+        .client
+        .execute("update walhook.delivery set due_at = now()", &[])
+        .await
+        .unwrap();
     bench.wait_for_end(delivery).await;
     running.stop().await;
-    assert_eq!(bench.log(delivery).await, [(1, "delivered".to_owned(), None, Some(200))]);
+    assert_eq!(
+        bench.log(delivery).await,
+        [(1, "delivered".to_owned(), None, Some(200))]
+    );
     assert_eq!(proxy.take_requests().len(), 1);
 }
 
@@ -167,7 +265,10 @@ async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
     let mut config = config();
     config.delivery.timeout = Period(Duration::from_secs(2));
     config.delivery.proxy = Some(format!("http://{address}").into());
-    let fault = attempt(&sender(&config), "http://slow.example/").await.unwrap_err().to_string();
+    let fault = attempt(&sender(&config), "http://slow.example/")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(fault.contains("delivery.proxy"), "{fault}");
 }
 
@@ -191,14 +292,24 @@ async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind(
     for (misdeed, scheme, error, status) in expected {
         let hostile = Hostile::start(misdeed).await;
         let waits = matches!(misdeed, Misdeed::Silence | Misdeed::Trickle);
-        let attempt = attempt(if waits { &hasty } else { &patient }, &hostile.url(scheme)).await.unwrap();
-        assert_eq!((kind(&attempt), attempt.answer.status()), (error, status), "{misdeed:?} {:?}", attempt.answer);
+        let attempt = attempt(if waits { &hasty } else { &patient }, &hostile.url(scheme))
+            .await
+            .unwrap();
+        assert_eq!(
+            (kind(&attempt), attempt.answer.status()),
+            (error, status),
+            "{misdeed:?} {:?}",
+            attempt.answer
+        );
         let sent = attempt.sent.unwrap();
         assert!(sent.excerpt.len() <= 4_096, "{misdeed:?}");
         if misdeed == Misdeed::Gigabytes {
             assert_eq!(sent.excerpt, [b'x'; 4_096]);
             let taken = hostile.sent.load(Ordering::Relaxed);
-            assert!(taken < 64 << 20, "the connection is closed before the end of the body: {taken}");
+            assert!(
+                taken < 64 << 20,
+                "the connection is closed before the end of the body: {taken}"
+            );
         }
     }
 }
@@ -213,7 +324,10 @@ async fn gigabytes_over_http_2_are_cut_off_too() {
     let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
     receiver.answer(|_| Answer::Full(500, Vec::new(), vec![b'y'; 64 << 20]));
     let attempt = attempt(&sender, &receiver.url_at(NAME, "/")).await.unwrap();
-    assert_eq!((kind(&attempt), attempt.answer.status()), (Some("http_status"), Some(500)));
+    assert_eq!(
+        (kind(&attempt), attempt.answer.status()),
+        (Some("http_status"), Some(500))
+    );
     assert_eq!(attempt.sent.unwrap().excerpt, [b'y'; 4_096]);
 }
 
@@ -227,7 +341,9 @@ fn answer_early(listener: TcpListener, acceptor: TlsAcceptor) -> Arc<Mutex<Vec<I
             let stream = TokioIo::new(acceptor.accept(stream).await.unwrap());
             let kept = kept.clone();
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                kept.lock().expect("nobody panics with this lock").push(request.into_body());
+                kept.lock()
+                    .expect("nobody panics with this lock")
+                    .push(request.into_body());
                 async { Ok::<_, Infallible>(Response::new(String::from("ok"))) }
             });
             tokio::spawn(async move {

@@ -26,11 +26,21 @@ fn status(status: u16) -> domain::Answer {
 }
 
 fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
-    Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } }
+    Attempted {
+        delivery,
+        attempt: Attempt {
+            started_at: Timestamp::now(),
+            answer,
+            sent: None,
+        },
+    }
 }
 
 fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt<'_> {
-    CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
+    CompletedAttempt {
+        row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()),
+        next,
+    }
 }
 
 /// PostgreSQL stores microseconds.
@@ -44,8 +54,15 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let id = bench.delivery(webhook).await;
     let [first] = bench.claim().await.try_into().unwrap();
-    assert!(bench.claim().await.is_empty(), "a leased delivery is not claimed again");
-    bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    assert!(
+        bench.claim().await.is_empty(),
+        "a leased delivery is not claimed again"
+    );
+    bench
+        .client
+        .execute("update walhook.delivery set due_at = now()", &[])
+        .await
+        .unwrap();
     let [second] = bench.claim().await.try_into().unwrap();
     assert_ne!(first.lease.token, second.lease.token);
 
@@ -58,8 +75,16 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
 
     // In one batch with the late attempt, that of the current lease counts.
     let failed = attempted(second.clone(), status(500));
-    let retry = Next::Retry { after: Duration::ZERO, attempt: 2 };
-    assert_eq!(bench.record(&[entry(&late, ok), entry(&failed, retry)]).await, [false, true]);
+    let retry = Next::Retry {
+        after: Duration::ZERO,
+        attempt: 2,
+    };
+    assert_eq!(
+        bench
+            .record(&[entry(&late, ok), entry(&failed, retry)])
+            .await,
+        [false, true]
+    );
     assert_eq!(bench.log(id).await.len(), 1);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
     // Recorded twice, as when the commit's answer was lost.
@@ -71,44 +96,89 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
 async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_only_logged_once() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-    let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
+    let actor = Actor {
+        user: UserId("u".into()),
+        via: Via::CommandLine,
+    };
     let (redelivered, cancelled) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
     let in_flight = bench.claim().await;
     let [first, second] = [redelivered, cancelled].map(|id| {
-        let delivery = in_flight.iter().find(|delivery| delivery.id == id).unwrap().clone();
+        let delivery = in_flight
+            .iter()
+            .find(|delivery| delivery.id == id)
+            .unwrap()
+            .clone();
         attempted(delivery, status(200))
     });
     // The delivery to redeliver needs a row in the attempt log.
     let line = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                 select $1, webhook_id, id, event_id, 'release.distributed', 0, 1, now(), 'failed' from walhook.delivery where id = $2";
     let log = Uuid::now_v7();
-    bench.client.execute(line, &[&log, &redelivered]).await.unwrap();
-    let started = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
-    assert_eq!(started, Redelivery::Started { delivery: redelivered, round: 2 });
+    bench
+        .client
+        .execute(line, &[&log, &redelivered])
+        .await
+        .unwrap();
+    let started = recovery::redeliver(&bench.store, &actor, webhook, log)
+        .await
+        .unwrap();
+    assert_eq!(
+        started,
+        Redelivery::Started {
+            delivery: redelivered,
+            round: 2
+        }
+    );
     let ok = Next::End(domain::Outcome::Delivered);
     let triggered = async || bench.last_triggered(webhook).await;
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
     assert_eq!(triggered().await, stored(first.attempt.started_at));
-    assert!(bench.is_pending(redelivered).await, "its second round is pending");
+    assert!(
+        bench.is_pending(redelivered).await,
+        "its second round is pending"
+    );
 
-    let off = Changes { active: Some(false), ..Changes::default() };
-    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true).await.unwrap();
+    let off = Changes {
+        active: Some(false),
+        ..Changes::default()
+    };
+    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true)
+        .await
+        .unwrap();
     // Together with an attempt whose webhook was found inactive, so that nothing was sent.
     let third = attempted(first.delivery.clone(), domain::Answer::Inactive);
-    let entries = [entry(&second, ok), entry(&third, Next::End(domain::Outcome::Cancelled))];
+    let entries = [
+        entry(&second, ok),
+        entry(&third, Next::End(domain::Outcome::Cancelled)),
+    ];
     assert_eq!(bench.record(&entries).await, [false, false]);
-    assert_eq!(triggered().await, stored(second.attempt.started_at), "and nothing was sent after it");
+    assert_eq!(
+        triggered().await,
+        stored(second.attempt.started_at),
+        "and nothing was sent after it"
+    );
     // Recorded twice, as when the commit's answer was lost.
-    assert_eq!(bench.record(&[entry(&first, ok), entry(&second, ok)]).await, [false, false]);
+    assert_eq!(
+        bench.record(&[entry(&first, ok), entry(&second, ok)]).await,
+        [false, false]
+    );
 
-    let line = |outcome: &str, kind: Option<&str>, status| (1, outcome.to_owned(), kind.map(str::to_owned), status);
+    let line = |outcome: &str, kind: Option<&str>, status| {
+        (1, outcome.to_owned(), kind.map(str::to_owned), status)
+    };
     let inactive = line("cancelled", Some("webhook_inactive"), None);
     let logged = bench.log(cancelled).await;
     assert_eq!(logged.len(), 2, "{logged:?}");
-    assert!(logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))), "{logged:?}");
+    assert!(
+        logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))),
+        "{logged:?}"
+    );
     let logged = bench.log(redelivered).await;
     assert_eq!(logged.len(), 3, "{logged:?}");
-    assert!(logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))), "{logged:?}");
+    assert!(
+        logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))),
+        "{logged:?}"
+    );
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, true));
 }
 
@@ -136,12 +206,22 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     assert_eq!((claimed.deliveries.len(), claimed.refused), (3, 7));
     let leased: i64 = bench
         .client
-        .query_one("select count(*) from walhook.delivery where lease is not null", &[])
+        .query_one(
+            "select count(*) from walhook.delivery where lease is not null",
+            &[],
+        )
         .await
         .unwrap()
         .get(0);
     assert_eq!(leased, 3, "the others were released");
-    let claimed = bench.store.claim(&ClaimRequest { max_bytes: 1, ..request }).await.unwrap();
+    let claimed = bench
+        .store
+        .claim(&ClaimRequest {
+            max_bytes: 1,
+            ..request
+        })
+        .await
+        .unwrap();
     assert_eq!((claimed.deliveries.len(), claimed.refused), (1, 6));
 }
 
@@ -154,12 +234,24 @@ async fn counters_respect_the_order_inside_a_batch() {
     }
     let claimed = bench.claim().await;
     let answers = [500, 200, 500, 500].map(status);
-    let batch: Vec<Attempted> = claimed.into_iter().zip(answers).map(|(d, answer)| attempted(d, answer)).collect();
+    let batch: Vec<Attempted> = claimed
+        .into_iter()
+        .zip(answers)
+        .map(|(d, answer)| attempted(d, answer))
+        .collect();
     let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| match attempted.attempt.answer {
-            domain::Answer::Accepted { .. } => entry(attempted, Next::End(domain::Outcome::Delivered)),
-            _ => entry(attempted, Next::Retry { after: Duration::from_secs(60), attempt: 2 }),
+            domain::Answer::Accepted { .. } => {
+                entry(attempted, Next::End(domain::Outcome::Delivered))
+            }
+            _ => entry(
+                attempted,
+                Next::Retry {
+                    after: Duration::from_secs(60),
+                    attempt: 2,
+                },
+            ),
         })
         .collect();
     assert_eq!(bench.record(&entries).await, [true; 4]);
@@ -190,19 +282,49 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
         limits: vec![(webhooks[1], 0), (webhooks[2], 3)],
     };
     let claimed = bench.store.claim(&request).await.unwrap();
-    let of = |claimed: &[Delivery], webhook| claimed.iter().filter(|d| d.webhook == webhook).count();
-    let counts: Vec<usize> = webhooks.iter().map(|webhook| of(&claimed.deliveries, *webhook)).collect();
+    let of =
+        |claimed: &[Delivery], webhook| claimed.iter().filter(|d| d.webhook == webhook).count();
+    let counts: Vec<usize> = webhooks
+        .iter()
+        .map(|webhook| of(&claimed.deliveries, *webhook))
+        .collect();
     assert_eq!(counts, [2, 0, 3, 0, 0]);
     assert_eq!(claimed.last_visited, Some(webhooks[2]));
     assert_eq!(&*claimed.deliveries[0].data, DATA);
-    let rest = ClaimRequest { start_after: webhooks[2], limits: Vec::new(), max_rows: 3, ..request.clone() };
+    let rest = ClaimRequest {
+        start_after: webhooks[2],
+        limits: Vec::new(),
+        max_rows: 3,
+        ..request.clone()
+    };
     let rest = bench.store.claim(&rest).await.unwrap();
     assert_eq!((rest.deliveries.len(), rest.last_visited), (3, None));
-    let retries = bench.store.claim(&ClaimRequest { class: DeliveryClass::Retry, ..request.clone() }).await.unwrap();
-    assert!(retries.deliveries.is_empty(), "first attempts are no retries");
+    let retries = bench
+        .store
+        .claim(&ClaimRequest {
+            class: DeliveryClass::Retry,
+            ..request.clone()
+        })
+        .await
+        .unwrap();
+    assert!(
+        retries.deliveries.is_empty(),
+        "first attempts are no retries"
+    );
     bench.store.release(&claimed.deliveries).await.unwrap();
-    let again = bench.store.claim(&ClaimRequest { limits: Vec::new(), ..request }).await.unwrap();
-    assert_eq!(of(&again.deliveries, webhooks[0]), 2, "released deliveries are due at once");
+    let again = bench
+        .store
+        .claim(&ClaimRequest {
+            limits: Vec::new(),
+            ..request
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        of(&again.deliveries, webhooks[0]),
+        2,
+        "released deliveries are due at once"
+    );
 }
 
 /// The ids are in the reverse of the expected order.
@@ -212,13 +334,18 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     // Numbers, and the seconds of the times.
     let expected = [(9, "01"), (2, "02"), (10, "02"), (1, "03"), (3, "03")];
-    let insert = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, sequence)
+    let insert =
+        "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, sequence)
                   values ($1, $2, $3, $4, $5::text::timestamptz, $6)";
     for attempt in [1_i16, 2] {
         for (number, second) in expected.into_iter().rev() {
             let (id, event) = (Uuid::now_v7(), bench.event(DATA).await);
             let due_at = format!("2026-03-01T09:05:{second}Z");
-            bench.client.execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &number]).await.unwrap();
+            bench
+                .client
+                .execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &number])
+                .await
+                .unwrap();
         }
     }
     for class in [DeliveryClass::Fresh, DeliveryClass::Retry] {
@@ -234,9 +361,20 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
             limits: Vec::new(),
         };
         // The bytes suffice for three: the others follow in the next claim.
-        let (first, second) = (bench.store.claim(&request).await.unwrap(), bench.store.claim(&request).await.unwrap());
-        let claimed = first.deliveries.iter().chain(&second.deliveries).map(|delivery| delivery.sequence.unwrap());
-        assert_eq!(claimed.collect::<Vec<_>>(), expected.map(|(number, _)| number), "{class:?}");
+        let (first, second) = (
+            bench.store.claim(&request).await.unwrap(),
+            bench.store.claim(&request).await.unwrap(),
+        );
+        let claimed = first
+            .deliveries
+            .iter()
+            .chain(&second.deliveries)
+            .map(|delivery| delivery.sequence.unwrap());
+        assert_eq!(
+            claimed.collect::<Vec<_>>(),
+            expected.map(|(number, _)| number),
+            "{class:?}"
+        );
         assert_eq!((first.refused, second.refused), (2, 0));
     }
 }
@@ -250,14 +388,27 @@ async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
     let (sender, outcomes) = mpsc::channel(4);
     for delivery in claimed {
         // Postgres has no NUL in text.
-        let message = if delivery.id == bad { "\0".to_owned() } else { "fine".to_owned() };
-        let answer = domain::Answer::Failed { kind: domain::ErrorKind::Tls, message, status: None };
+        let message = if delivery.id == bad {
+            "\0".to_owned()
+        } else {
+            "fine".to_owned()
+        };
+        let answer = domain::Answer::Failed {
+            kind: domain::ErrorKind::Tls,
+            message,
+            status: None,
+        };
         sender.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(sender);
-    bench.recorder(walhook::handoff::handoff().0, outcomes).await;
+    bench
+        .recorder(walhook::handoff::handoff().0, outcomes)
+        .await;
     for delivery in [good, bad] {
-        assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
+        assert_eq!(
+            bench.log(delivery).await,
+            [(1, "failed".to_owned(), Some("tls".to_owned()), None)]
+        );
     }
     assert_eq!(bench.counters(webhook).await, (0, 2, 2, true, true));
 }
@@ -269,15 +420,27 @@ async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
     let delivery = bench.delivery(webhook).await;
     let rollbacks = async || -> i64 {
-        let statement = "select xact_rollback from pg_stat_database where datname = current_database()";
+        let statement =
+            "select xact_rollback from pg_stat_database where datname = current_database()";
         bench.client.query_one(statement, &[]).await.unwrap().get(0)
     };
     let before = rollbacks().await;
-    bench.client.batch_execute("alter table walhook.attempt rename to attempt_away").await.unwrap();
+    bench
+        .client
+        .batch_execute("alter table walhook.attempt rename to attempt_away")
+        .await
+        .unwrap();
     let running = bench.run();
-    eventually("a failed try", || async { (rollbacks().await > before).then_some(()) }).await;
+    eventually("a failed try", || async {
+        (rollbacks().await > before).then_some(())
+    })
+    .await;
     assert!(bench.is_pending(delivery).await);
-    bench.client.batch_execute("alter table walhook.attempt_away rename to attempt").await.unwrap();
+    bench
+        .client
+        .batch_execute("alter table walhook.attempt_away rename to attempt")
+        .await
+        .unwrap();
     bench.wait_for_end(delivery).await;
     running.stop().await;
     assert_eq!(receiver.requests().len(), 1);
@@ -288,7 +451,11 @@ async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
 #[tokio::test]
 async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     let bench = Bench::new().await;
-    bench.client.batch_execute("analyze walhook.delivery").await.unwrap();
+    bench
+        .client
+        .batch_execute("analyze walhook.delivery")
+        .await
+        .unwrap();
     for _ in 0..10 {
         assert!(bench.claim().await.is_empty());
     }
@@ -303,15 +470,30 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
         let row = bench.client.query_one(statement, &[]).await.unwrap();
         (row.get(0), row.get(1))
     };
-    let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
+    let claimed: Vec<Uuid> = bench
+        .claim()
+        .await
+        .iter()
+        .map(|delivery| delivery.id)
+        .collect();
     assert_eq!(claimed, [id]);
     let statistics = || async {
         // The connection that claimed is the only one of the pool so far. It reports its statistics when it is used a second later.
-        bench.store.connection().await.unwrap().execute("select 1", &[]).await.unwrap();
+        bench
+            .store
+            .connection()
+            .await
+            .unwrap()
+            .execute("select 1", &[])
+            .await
+            .unwrap();
         Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0)
     };
     let (all, _) = eventually("the claim in the statistics", statistics).await;
-    assert!(all < 5_000, "the claim has read the whole table: {all} rows");
+    assert!(
+        all < 5_000,
+        "the claim has read the whole table: {all} rows"
+    );
 }
 
 /// First attempts whose delivery is not stored yet are tried again until their leases end.
@@ -319,19 +501,54 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
 async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-    let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
+    let actor = Actor {
+        user: UserId("u".into()),
+        via: Via::CommandLine,
+    };
     for _ in 0..2 {
         bench.delivery(webhook).await;
     }
     let [first, second] = bench.claim().await.try_into().unwrap();
-    let unknown = Delivery { id: Uuid::now_v7(), ..first.clone() };
-    let off = Changes { active: Some(false), ..Changes::default() };
-    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true).await.unwrap();
-    let [first, second] = [attempted(first, status(200)), attempted(second, domain::Answer::Inactive)];
-    let (unknown, ok) = (attempted(unknown, status(200)), Next::End(domain::Outcome::Delivered));
-    let entries = [entry(&first, ok), entry(&second, Next::End(domain::Outcome::Cancelled)), entry(&unknown, ok)];
-    let recorded = walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await.unwrap();
-    assert_eq!((recorded.counted, recorded.settled), (vec![false; 3], vec![true, true, false]));
-    assert_eq!(bench.log(first.delivery.id).await.len(), 2, "its cancellation and its request");
-    assert_eq!(bench.log(second.delivery.id).await.len(), 1, "nothing was sent");
+    let unknown = Delivery {
+        id: Uuid::now_v7(),
+        ..first.clone()
+    };
+    let off = Changes {
+        active: Some(false),
+        ..Changes::default()
+    };
+    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true)
+        .await
+        .unwrap();
+    let [first, second] = [
+        attempted(first, status(200)),
+        attempted(second, domain::Answer::Inactive),
+    ];
+    let (unknown, ok) = (
+        attempted(unknown, status(200)),
+        Next::End(domain::Outcome::Delivered),
+    );
+    let entries = [
+        entry(&first, ok),
+        entry(&second, Next::End(domain::Outcome::Cancelled)),
+        entry(&unknown, ok),
+    ];
+    let recorded =
+        walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None)
+            .await
+            .unwrap();
+    assert_eq!(
+        (recorded.counted, recorded.settled),
+        (vec![false; 3], vec![true, true, false])
+    );
+    assert_eq!(
+        bench.log(first.delivery.id).await.len(),
+        2,
+        "its cancellation and its request"
+    );
+    assert_eq!(
+        bench.log(second.delivery.id).await.len(),
+        1,
+        "nothing was sent"
+    );
 }

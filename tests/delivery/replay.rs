@@ -30,13 +30,28 @@ impl Scene {
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api.create_webhook(&receiver.url("/"), EVENTS).await;
-        Scene { platform, user, receiver, api, webhook, payments }
+        Scene {
+            platform,
+            user,
+            receiver,
+            api,
+            webhook,
+            payments,
+        }
     }
 
     async fn replay(&self) -> String {
         let body = json!({ "since": "2026-01-01T00:00:00Z" });
-        let started = self.api.post(&format!("/webhooks/{}/replay", self.webhook), body).await.expect(202).json();
-        assert_eq!((&started["count"], &started["exact"]), (&json!(self.payments.len()), &json!(true)));
+        let started = self
+            .api
+            .post(&format!("/webhooks/{}/replay", self.webhook), body)
+            .await
+            .expect(202)
+            .json();
+        assert_eq!(
+            (&started["count"], &started["exact"]),
+            (&json!(self.payments.len()), &json!(true))
+        );
         started["job_id"].as_str().unwrap().to_owned()
     }
 }
@@ -74,14 +89,31 @@ async fn a_kill_during_a_replay_skips_nothing_and_changes_no_delivery_id() {
     app.run().await;
     let mut ids: HashMap<i64, HashSet<String>> = HashMap::new();
     for request in &scene.receiver.wait_for_deliveries(2_000).await {
-        ids.entry(payment(request)).or_default().insert(request.delivery().to_owned());
+        ids.entry(payment(request))
+            .or_default()
+            .insert(request.delivery().to_owned());
     }
-    assert!(scene.payments.iter().all(|payment| ids[payment].len() == 1), "one delivery id each");
-    app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
-    app.wait_for_count("select count(*) from walhook.delivery", 0).await;
+    assert!(
+        scene.payments.iter().all(|payment| ids[payment].len() == 1),
+        "one delivery id each"
+    );
+    app.wait_for_count(
+        "select count(*) from walhook.recovery where finished_at is null",
+        0,
+    )
+    .await;
+    app.wait_for_count("select count(*) from walhook.delivery", 0)
+        .await;
     let api = scene.api.at(&app.sidecar().api_url);
-    let shown = api.get(&format!("/webhooks/{}/jobs/{job}", scene.webhook)).await.expect(200).json();
-    assert_eq!((&shown["state"], &shown["done"], &shown["total"]), (&json!("finished"), &json!(2_000), &json!(2_000)));
+    let shown = api
+        .get(&format!("/webhooks/{}/jobs/{job}", scene.webhook))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&shown["state"], &shown["done"], &shown["total"]),
+        (&json!("finished"), &json!(2_000), &json!(2_000))
+    );
     assert_eq!(api.webhook(&scene.webhook).await["success_count"], 2_000);
     replica.kill().await;
 }
@@ -99,20 +131,40 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     let held = gate.clone();
     scene.receiver.answer(move |_| {
         answered += 1;
-        if answered == 20 { Answer::When(held.clone(), 200) } else { Answer::After(Duration::from_millis(10), 200) }
+        if answered == 20 {
+            Answer::When(held.clone(), 200)
+        } else {
+            Answer::After(Duration::from_millis(10), 200)
+        }
     });
     let job = scene.replay().await;
     scene.receiver.wait_for(20).await;
     let fresh = pay(&scene.platform, scene.user, 1).await[0];
     app.wait_for_events(301).await;
     gate.notify_one();
-    let requests =
-        scene.receiver.wait_until("the fresh event", |all| all.iter().any(|one| payment(one) == fresh)).await;
-    let shown = scene.api.get(&format!("/webhooks/{}/jobs/{job}", scene.webhook)).await.expect(200).json();
+    let requests = scene
+        .receiver
+        .wait_until("the fresh event", |all| {
+            all.iter().any(|one| payment(one) == fresh)
+        })
+        .await;
+    let shown = scene
+        .api
+        .get(&format!("/webhooks/{}/jobs/{job}", scene.webhook))
+        .await
+        .expect(200)
+        .json();
     assert_eq!(shown["state"], "running", "{shown}");
-    let before = requests.iter().position(|request| payment(request) == fresh).unwrap();
+    let before = requests
+        .iter()
+        .position(|request| payment(request) == fresh)
+        .unwrap();
     assert!(before < 250, "{before} replayed deliveries came first");
     let all = scene.receiver.wait_for_deliveries(301).await;
     let different: HashSet<i64> = all.iter().map(payment).collect();
-    assert_eq!((all.len(), different.len()), (301, 301), "each arrives once");
+    assert_eq!(
+        (all.len(), different.len()),
+        (301, 301),
+        "each arrives once"
+    );
 }

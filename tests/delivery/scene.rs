@@ -28,7 +28,14 @@ impl Scene {
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api.create_webhook(&receiver.url("/"), &[EVENT]).await;
-        Scene { app, platform, user, receiver, api, webhook }
+        Scene {
+            app,
+            platform,
+            user,
+            receiver,
+            api,
+            webhook,
+        }
     }
 
     /// Causes an event.
@@ -42,6 +49,10 @@ impl Scene {
     }
 
     pub async fn set_active(&self, active: bool) -> Value {
-        self.api.patch(&self.path(), json!({ "active": active })).await.expect(200).json()
+        self.api
+            .patch(&self.path(), json!({ "active": active }))
+            .await
+            .expect(200)
+            .json()
     }
 }

@@ -7,7 +7,9 @@ use walhook::config;
 const READY: &str = "payment.statement_ready";
 
 /// The default retry schedule, in seconds.
-const WAITS: [f64; 9] = [30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0, 3_840.0, 7_680.0];
+const WAITS: [f64; 9] = [
+    30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0, 3_840.0, 7_680.0,
+];
 const JITTER: f64 = 30.0;
 /// Deliveries per attempt number. The probability that the jitters of all of them differ by less than a third of the range is below
 /// 10^-30.
@@ -27,7 +29,11 @@ async fn a_failed_delivery_is_due_after_its_wait_and_a_random_jitter() {
         for _ in 0..DELIVERIES {
             let delivery = bench.delivery(webhook).await;
             let at = "update walhook.delivery set attempt = $2 where id = $1";
-            bench.client.execute(at, &[&delivery, &attempt]).await.unwrap();
+            bench
+                .client
+                .execute(at, &[&delivery, &attempt])
+                .await
+                .unwrap();
             deliveries.push(delivery);
         }
     }
@@ -44,10 +50,17 @@ async fn a_failed_delivery_is_due_after_its_wait_and_a_random_jitter() {
     .await;
     let mut jitters = Vec::new();
     for row in rows {
-        let (attempt, after_start, from_now): (i16, f64, f64) = (row.get(0), row.get(1), row.get(2));
+        let (attempt, after_start, from_now): (i16, f64, f64) =
+            (row.get(0), row.get(1), row.get(2));
         let wait = WAITS[attempt as usize - 1];
-        assert!(after_start >= wait, "attempt {attempt}: due {after_start} s after its start");
-        assert!(from_now <= wait + JITTER, "attempt {attempt}: due in {from_now} s");
+        assert!(
+            after_start >= wait,
+            "attempt {attempt}: due {after_start} s after its start"
+        );
+        assert!(
+            from_now <= wait + JITTER,
+            "attempt {attempt}: due in {from_now} s"
+        );
         jitters.push(after_start - wait);
     }
     jitters.sort_by(f64::total_cmp);
@@ -74,21 +87,43 @@ async fn by_default_a_hundred_consecutive_failures_disable_a_webhook() {
         for _ in 0..events {
             platform.payment(user, "ready").await;
             failures += 10;
-            app.wait_for_count("select failure_count from walhook.webhook", failures).await;
+            app.wait_for_count("select failure_count from walhook.webhook", failures)
+                .await;
         }
         api.webhook(&webhook).await
     };
     assert_eq!(fail(2).await["consecutive_failures"], 20);
     receiver.answer_status(200);
     platform.payment(user, "ready").await;
-    app.wait_for_count("select success_count from walhook.webhook", 1).await;
+    app.wait_for_count("select success_count from walhook.webhook", 1)
+        .await;
     let failing = fail(9).await;
-    assert_eq!((&failing["failure_count"], &failing["consecutive_failures"]), (&json!(110), &json!(90)));
-    assert_eq!(failing["active"], true, "there are more than a hundred failures, but not in a row");
+    assert_eq!(
+        (&failing["failure_count"], &failing["consecutive_failures"]),
+        (&json!(110), &json!(90))
+    );
+    assert_eq!(
+        failing["active"], true,
+        "there are more than a hundred failures, but not in a row"
+    );
     let disabled = fail(1).await;
-    assert_eq!((&disabled["active"], &disabled["consecutive_failures"]), (&json!(false), &json!(100)));
+    assert_eq!(
+        (&disabled["active"], &disabled["consecutive_failures"]),
+        (&json!(false), &json!(100))
+    );
     assert!(disabled["disabled_at"].is_string(), "{disabled}");
-    assert_eq!(receiver.requests().len(), 20 + 1 + 100, "the hundredth failure disables, and no earlier one");
-    let active = api.patch(&format!("/webhooks/{webhook}"), json!({ "active": true })).await.expect(200).json();
-    assert_eq!((&active["failure_count"], &active["consecutive_failures"]), (&json!(0), &json!(0)));
+    assert_eq!(
+        receiver.requests().len(),
+        20 + 1 + 100,
+        "the hundredth failure disables, and no earlier one"
+    );
+    let active = api
+        .patch(&format!("/webhooks/{webhook}"), json!({ "active": true }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&active["failure_count"], &active["consecutive_failures"]),
+        (&json!(0), &json!(0))
+    );
 }

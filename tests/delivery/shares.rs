@@ -20,7 +20,11 @@ use walhook::record::{Batching, Decided};
 use walhook::store::deliver::{Claimed, DeliveryClass};
 use walhook::vault::Vault;
 
-const LIMITS: Limits = Limits { total: 8, per_webhook: 4, adaptive: true };
+const LIMITS: Limits = Limits {
+    total: 8,
+    per_webhook: 4,
+    adaptive: true,
+};
 
 fn delivery(webhook: u128, id: u128, (round, attempt): (u16, u16)) -> Delivery {
     Delivery {
@@ -35,7 +39,10 @@ fn delivery(webhook: u128, id: u128, (round, attempt): (u16, u16)) -> Delivery {
         sequence: None,
         order_key: None,
         activation: 0,
-        lease: Lease { token: Uuid::nil(), until: Instant::now() + Duration::from_secs(20) },
+        lease: Lease {
+            token: Uuid::nil(),
+            until: Instant::now() + Duration::from_secs(20),
+        },
     }
 }
 
@@ -59,11 +66,23 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
         let started = schedule.next(now).expect("permits are free");
         let (webhook, bytes) = (started.webhook, started.bytes());
         let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
-        schedule.finish(Finished { webhook, class: DeliveryClass::Fresh, bytes, request: None, took, feedback }, now);
+        schedule.finish(
+            Finished {
+                webhook,
+                class: DeliveryClass::Fresh,
+                bytes,
+                request: None,
+                took,
+                feedback,
+            },
+            now,
+        );
     }
     (1..=8).for_each(|webhook| add(&mut schedule, &budget, webhook, now));
     add(&mut schedule, &budget, 9, now);
-    let started: Vec<u128> = std::iter::from_fn(|| schedule.next(now)).map(|one| one.webhook.as_u128()).collect();
+    let started: Vec<u128> = std::iter::from_fn(|| schedule.next(now))
+        .map(|one| one.webhook.as_u128())
+        .collect();
     assert!(started.len() == 8 && started.contains(&9), "{started:?}");
 }
 
@@ -75,9 +94,18 @@ fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
     // Fresh deliveries were handed off during the claim.
     while budget.reserve(Uuid::from_u128(1), 1) {}
     let deliveries = vec![delivery(1, 7, (1, 1)), delivery(2, 8, (1, 1))];
-    let mut claimed = Claimed { deliveries, ..Claimed::default() };
+    let mut claimed = Claimed {
+        deliveries,
+        ..Claimed::default()
+    };
     let refused = schedule.claimed(&request, &mut claimed, now);
-    assert_eq!(refused.iter().map(|delivery| delivery.id.as_u128()).collect::<Vec<_>>(), [7]);
+    assert_eq!(
+        refused
+            .iter()
+            .map(|delivery| delivery.id.as_u128())
+            .collect::<Vec<_>>(),
+        [7]
+    );
     assert_eq!(schedule.queued(), 1);
 }
 
@@ -101,7 +129,8 @@ fn target(vault: &Vault, webhook: Uuid, owner: &str) -> SealedTarget {
 #[test]
 fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others() {
     let (now, budget) = (Instant::now(), DeliveryBudget::default());
-    let vault = Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
+    let vault =
+        Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
     let mut config = Config::default();
     config.delivery.concurrency = 8;
     let limit = u128::from(config.limits.webhooks_per_user);
@@ -111,7 +140,14 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
         let fresh = delivery(webhook, webhook, (1, 1));
         assert!(budget.reserve(fresh.webhook, fresh.bytes()));
         let targets = vec![target(&vault, fresh.webhook, owner)];
-        dispatch.take(FreshDeliveries { deliveries: vec![fresh], targets, read_at: now }, now);
+        dispatch.take(
+            FreshDeliveries {
+                deliveries: vec![fresh],
+                targets,
+                read_at: now,
+            },
+            now,
+        );
         std::iter::from_fn(|| dispatch.next_start(now)).collect::<Vec<_>>()
     };
 
@@ -119,27 +155,52 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
         for started in start(webhook, "hostile") {
             budget.counters().note_slow(started.delivery.webhook);
             let Finished { webhook, bytes, .. } = started.finished;
-            budget.counters().finish(webhook, bytes, None, Permit::Fresh);
+            budget
+                .counters()
+                .finish(webhook, bytes, None, Permit::Fresh);
         }
     }
-    let hostile = (limit + 1..=limit + 20).flat_map(|webhook| start(webhook, "hostile")).count();
-    assert_eq!(hostile, Speed::Slow.share(8), "they get no more permits than slow ones");
-    let others = (100..120).flat_map(|webhook| start(webhook, "other")).count();
+    let hostile = (limit + 1..=limit + 20)
+        .flat_map(|webhook| start(webhook, "hostile"))
+        .count();
+    assert_eq!(
+        hostile,
+        Speed::Slow.share(8),
+        "they get no more permits than slow ones"
+    );
+    let others = (100..120)
+        .flat_map(|webhook| start(webhook, "other"))
+        .count();
     assert!(others > 0);
 }
 
 #[test]
 fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() {
     let (now, budget) = (Instant::now(), DeliveryBudget::default());
-    let vault = Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
+    let vault =
+        Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
     let settings = Settings::from_config(&Config::default()).expect("the defaults are valid");
     let [short, long] = [1, 15].map(Duration::from_secs);
-    for (suspended, is_slow, is_started) in [(short, false, true), (long, false, false), (long, true, false)] {
+    for (suspended, is_slow, is_started) in [
+        (short, false, true),
+        (long, false, false),
+        (long, true, false),
+    ] {
         let mut dispatch = Dispatch::new(&settings, vault.clone(), budget.clone(), now);
         let fresh = delivery(1, 1, (1, 1));
         assert!(budget.reserve(fresh.webhook, fresh.bytes()));
-        dispatch.take(FreshDeliveries { deliveries: vec![fresh], targets: Vec::new(), read_at: now }, now);
-        assert!(dispatch.next_start(now).is_none(), "its webhook is not known yet");
+        dispatch.take(
+            FreshDeliveries {
+                deliveries: vec![fresh],
+                targets: Vec::new(),
+                read_at: now,
+            },
+            now,
+        );
+        assert!(
+            dispatch.next_start(now).is_none(),
+            "its webhook is not known yet"
+        );
         let webhooks = dispatch.next_read(now).expect("its webhook is read");
         dispatch.read(&webhooks, now, vec![target(&vault, webhooks[0], "u")], now);
         if is_slow {
@@ -147,8 +208,14 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
         }
         let started = dispatch.next_start(now + suspended);
         assert_eq!(started.is_some(), is_started, "after {suspended:?}");
-        assert_eq!(dispatch.take_expiring().len(), usize::from(!is_started && !is_slow), "its lease is released");
-        started.into_iter().for_each(|start| dispatch.finish(start.finished, now + suspended));
+        assert_eq!(
+            dispatch.take_expiring().len(),
+            usize::from(!is_started && !is_slow),
+            "its lease is released"
+        );
+        started
+            .into_iter()
+            .for_each(|start| dispatch.finish(start.finished, now + suspended));
         assert_eq!(dispatch.in_flight(), 0, "its permit is free again");
     }
 }
@@ -160,12 +227,29 @@ fn only_attempts_of_deliveries_that_were_handed_off_wait_until_their_delivery_is
     let retries = RetrySchedule::new(Vec::new(), Duration::ZERO);
     let decided = |id: u128, of: (u16, u16)| {
         let answer = Answer::Accepted { status: 200 };
-        let attempt = Attempt { started_at: Timestamp::UNIX_EPOCH, answer, sent: None };
-        let attempted = Attempted { delivery: delivery(1, id, of), attempt };
+        let attempt = Attempt {
+            started_at: Timestamp::UNIX_EPOCH,
+            answer,
+            sent: None,
+        };
+        let attempted = Attempted {
+            delivery: delivery(1, id, of),
+            attempt,
+        };
         Decided::with(Uuid::nil(), attempted, &retries, || 0.0, now)
     };
-    let batch = vec![decided(1, (1, 1)), decided(2, (1, 1)), decided(3, (1, 2)), decided(4, (2, 1))];
+    let batch = vec![
+        decided(1, (1, 1)),
+        decided(2, (1, 1)),
+        decided(3, (1, 2)),
+        decided(4, (2, 1)),
+    ];
     batching.keep_unmatched(batch, vec![true, false, false, false], now);
     let kept = batching.take_due(now + Duration::from_secs(1));
-    assert_eq!(kept.iter().map(|one| one.attempted.delivery.id.as_u128()).collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        kept.iter()
+            .map(|one| one.attempted.delivery.id.as_u128())
+            .collect::<Vec<_>>(),
+        [2]
+    );
 }

@@ -22,14 +22,21 @@ const DAY: f64 = 86_400.0;
 /// seconds.
 async fn postponed(bench: &Bench, answers: &[(u16, &str)]) -> Vec<f64> {
     let receiver = Receiver::start().await;
-    let by_path: Vec<(u16, String)> = answers.iter().map(|(status, value)| (*status, (*value).to_owned())).collect();
+    let by_path: Vec<(u16, String)> = answers
+        .iter()
+        .map(|(status, value)| (*status, (*value).to_owned()))
+        .collect();
     receiver.answer(move |request| {
         let (status, value) = &by_path[request.path[1..].parse::<usize>().unwrap()];
         let value = match value.strip_prefix('@') {
             Some(seconds) => SystemTime::now() + Duration::from_secs(seconds.parse().unwrap()),
             None => return Answer::Full(*status, vec![("retry-after", value.clone())], Vec::new()),
         };
-        Answer::Full(*status, vec![("retry-after", httpdate::fmt_http_date(value))], Vec::new())
+        Answer::Full(
+            *status,
+            vec![("retry-after", httpdate::fmt_http_date(value))],
+            Vec::new(),
+        )
     });
     let mut deliveries = Vec::new();
     for number in 0..answers.len() {
@@ -54,7 +61,10 @@ async fn postponed(bench: &Bench, answers: &[(u16, &str)]) -> Vec<f64> {
 fn assert_due(due: &[f64], expected: &[f64], jitter: f64) {
     assert_eq!(due.len(), expected.len());
     for (number, (due, wait)) in due.iter().zip(expected).enumerate() {
-        assert!((wait - 1.0..wait + jitter + 60.0).contains(due), "answer {number}: due after {due} s, not {wait} s");
+        assert!(
+            (wait - 1.0..wait + jitter + 60.0).contains(due),
+            "answer {number}: due after {due} s, not {wait} s"
+        );
     }
 }
 
@@ -65,17 +75,35 @@ async fn retry_after_postpones_a_retry_by_at_most_a_day_and_never_advances_it() 
     bench.config.delivery.retry_schedule = defaults.retry_schedule;
     bench.config.delivery.retry_jitter = defaults.retry_jitter;
     bench.config.delivery.honor_retry_after = true;
-    let answers = [(429, "600"), (503, "@900"), (429, "86500"), (503, "@864000")];
-    assert_due(&postponed(&bench, &answers).await, &[600.0, 900.0, DAY, DAY], 0.0);
+    let answers = [
+        (429, "600"),
+        (503, "@900"),
+        (429, "86500"),
+        (503, "@864000"),
+    ];
+    assert_due(
+        &postponed(&bench, &answers).await,
+        &[600.0, 900.0, DAY, DAY],
+        0.0,
+    );
     // The schedule with its jitter applies to all others.
-    let answers = [(429, "1"), (429, "@0"), (500, "600"), (429, "soon"), (503, "")];
+    let answers = [
+        (429, "1"),
+        (429, "@0"),
+        (500, "600"),
+        (429, "soon"),
+        (503, ""),
+    ];
     let due = postponed(&bench, &answers).await;
     assert!(due.iter().all(|due| *due >= 30.0), "{due:?}");
     assert_due(&due, &[30.0; 5], 30.0);
-    let attempts =
-        "select attempt, consecutive_failures from walhook.delivery join walhook.webhook on webhook.id = webhook_id";
+    let attempts = "select attempt, consecutive_failures from walhook.delivery join walhook.webhook on webhook.id = webhook_id";
     let rows = bench.client.query(attempts, &[]).await.unwrap();
-    assert!(rows.iter().all(|row| (row.get(0), row.get(1)) == (2_i16, 1_i64)), "each counts as any other attempt");
+    assert!(
+        rows.iter()
+            .all(|row| (row.get(0), row.get(1)) == (2_i16, 1_i64)),
+        "each counts as any other attempt"
+    );
 }
 
 #[tokio::test]
@@ -87,7 +115,9 @@ async fn by_default_retry_after_changes_nothing() {
 }
 
 fn outcomes(logs: &[Value]) -> Vec<&str> {
-    logs.iter().map(|line| line["outcome"].as_str().unwrap()).collect()
+    logs.iter()
+        .map(|line| line["outcome"].as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -97,34 +127,77 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
     }
     let port = free_port().unwrap();
     let sink = SmtpSink::start(port, &[]).await;
-    let (url, from) = (format!("smtp://127.0.0.1:{port}"), "Example <webhooks@example.com>");
-    let mut scene = Scene::begin(&[("disable.on_gone", "true"), ("mail.smtp_url", &url), ("mail.from", from)]).await;
+    let (url, from) = (
+        format!("smtp://127.0.0.1:{port}"),
+        "Example <webhooks@example.com>",
+    );
+    let mut scene = Scene::begin(&[
+        ("disable.on_gone", "true"),
+        ("mail.smtp_url", &url),
+        ("mail.from", from),
+    ])
+    .await;
     // A test never disables.
     scene.receiver.answer_status(410);
-    scene.api.post(&format!("{}/test", scene.path()), json!({})).await.expect(200);
-    scene.receiver.answer_in_turn(&[Answer::Status(500), Answer::Status(410)]);
+    scene
+        .api
+        .post(&format!("{}/test", scene.path()), json!({}))
+        .await
+        .expect(200);
+    scene
+        .receiver
+        .answer_in_turn(&[Answer::Status(500), Answer::Status(410)]);
     scene.payment().await;
-    scene.api.wait_for_logs(&scene.webhook, "a test and a failure", |logs| logs.len() == 2).await;
+    scene
+        .api
+        .wait_for_logs(&scene.webhook, "a test and a failure", |logs| {
+            logs.len() == 2
+        })
+        .await;
     assert_eq!(scene.api.webhook(&scene.webhook).await["active"], true);
     scene.payment().await;
-    let disabled =
-        || async { Some(scene.api.webhook(&scene.webhook).await).filter(|webhook| webhook["active"] == false) };
+    let disabled = || async {
+        Some(scene.api.webhook(&scene.webhook).await).filter(|webhook| webhook["active"] == false)
+    };
     let disabled = eventually("the webhook to be disabled", disabled).await;
-    assert_eq!((&disabled["disabled_reason"], &disabled["consecutive_failures"]), (&json!("gone"), &json!(2)));
+    assert_eq!(
+        (
+            &disabled["disabled_reason"],
+            &disabled["consecutive_failures"]
+        ),
+        (&json!("gone"), &json!(2))
+    );
     assert!(disabled["disabled_at"].is_string(), "{disabled}");
     // Both retries are cancelled.
-    let logs = scene.api.wait_for_logs(&scene.webhook, "the cancellations", |logs| logs.len() == 5).await;
-    assert_eq!(outcomes(&logs), ["cancelled", "cancelled", "failed", "failed", "failed"], "{logs:?}");
+    let logs = scene
+        .api
+        .wait_for_logs(&scene.webhook, "the cancellations", |logs| logs.len() == 5)
+        .await;
+    assert_eq!(
+        outcomes(&logs),
+        ["cancelled", "cancelled", "failed", "failed", "failed"],
+        "{logs:?}"
+    );
     let mails = sink.wait_for("taken", 1).await;
     assert_eq!(mails[0]["subject"], "Webhook disabled: test", "{mails:?}");
     for part in ["text", "html"] {
         let text = mails[0][part].as_str().unwrap();
-        assert!(text.contains("410 Gone") && text.contains(&scene.receiver.url("/")), "{text}");
+        assert!(
+            text.contains("410 Gone") && text.contains(&scene.receiver.url("/")),
+            "{text}"
+        );
     }
-    scene.app.sidecar().wait_for_metric(r#"walhook_webhooks_disabled_total{error_kind="gone"}"#, 1.0).await;
+    scene
+        .app
+        .sidecar()
+        .wait_for_metric(r#"walhook_webhooks_disabled_total{error_kind="gone"}"#, 1.0)
+        .await;
     // Reactivation works as after any other disablement.
     let active = scene.set_active(true).await;
-    assert_eq!((&active["disabled_reason"], &active["failure_count"]), (&Value::Null, &json!(0)));
+    assert_eq!(
+        (&active["disabled_reason"], &active["failure_count"]),
+        (&Value::Null, &json!(0))
+    );
 }
 
 #[tokio::test]
@@ -132,7 +205,12 @@ async fn by_default_410_is_a_failure_like_any_other() {
     let mut scene = Scene::begin(&[]).await;
     scene.receiver.answer_status(410);
     scene.payment().await;
-    scene.api.wait_for_logs(&scene.webhook, "a failure", |logs| outcomes(logs) == ["failed"]).await;
+    scene
+        .api
+        .wait_for_logs(&scene.webhook, "a failure", |logs| {
+            outcomes(logs) == ["failed"]
+        })
+        .await;
     assert_eq!(scene.api.webhook(&scene.webhook).await["active"], true);
     assert!(scene.app.stop().await.success());
 }
@@ -150,9 +228,20 @@ impl Held {
         let (receiver, gate) = (Receiver::start().await, Arc::new(Notify::new()));
         let is_overloaded = Arc::new(AtomicBool::new(true));
         let (held, overloaded) = (gate.clone(), is_overloaded.clone());
-        let status = move || if overloaded.load(Ordering::Relaxed) { 429 } else { 200 };
+        let status = move || {
+            if overloaded.load(Ordering::Relaxed) {
+                429
+            } else {
+                200
+            }
+        };
         receiver.answer(move |_| Answer::When(held.clone(), status()));
-        Held { receiver, gate, is_overloaded, released: 0 }
+        Held {
+            receiver,
+            gate,
+            is_overloaded,
+            released: 0,
+        }
     }
 
     fn in_flight(&self) -> usize {
@@ -190,7 +279,11 @@ async fn an_overloaded_receiver_gets_fewer_requests_at_once_until_it_has_recover
     let recorded = async |count: usize| {
         eventually("the answers to be recorded", async || {
             let statement = "select count(*) from walhook.attempt where webhook_id = $1";
-            let row = bench.client.query_one(statement, &[&webhook]).await.unwrap();
+            let row = bench
+                .client
+                .query_one(statement, &[&webhook])
+                .await
+                .unwrap();
             (row.get::<_, i64>(0) == count as i64).then_some(())
         })
         .await;
@@ -232,33 +325,60 @@ async fn an_overloaded_receiver_gets_fewer_requests_at_once_until_it_has_recover
 #[tokio::test]
 async fn a_cancelled_delivery_in_the_queue_is_not_sent_after_a_reactivation() {
     // Leases outlast the test: what is dropped by mistake does not arrive late.
-    let settings = [("delivery.per_webhook_concurrency", "1"), ("delivery.timeout", "90s"), ("shutdown.drain", "0s")];
+    let settings = [
+        ("delivery.per_webhook_concurrency", "1"),
+        ("delivery.timeout", "90s"),
+        ("shutdown.drain", "0s"),
+    ];
     let mut scene = Scene::begin(&settings).await;
     let gate = Arc::new(Notify::new());
-    scene.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Status(200)]);
+    scene
+        .receiver
+        .answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Status(200)]);
     scene.payment().await;
     scene.receiver.wait_for(1).await;
     scene.payment().await;
-    scene.app.wait_for_count("select count(*) from walhook.delivery where lease is not null", 2).await;
+    scene
+        .app
+        .wait_for_count(
+            "select count(*) from walhook.delivery where lease is not null",
+            2,
+        )
+        .await;
     scene.set_active(false).await;
     scene.set_active(true).await;
     gate.notify_one();
     // Fresh deliveries are sent: from the hand-off, and after a claim.
     scene.payment().await;
     let requests = scene.receiver.wait_for(2).await;
-    let logs = scene.api.wait_for_logs(&scene.webhook, "all entries", |logs| logs.len() == 4).await;
+    let logs = scene
+        .api
+        .wait_for_logs(&scene.webhook, "all entries", |logs| logs.len() == 4)
+        .await;
     let mut outcomes = outcomes(&logs);
     outcomes.sort_unstable();
-    assert_eq!(outcomes, ["cancelled", "cancelled", "delivered", "delivered"]);
+    assert_eq!(
+        outcomes,
+        ["cancelled", "cancelled", "delivered", "delivered"]
+    );
     let cancelled: Vec<&str> = logs
         .iter()
         .filter(|log| log["outcome"] == "cancelled")
         .map(|log| log["delivery_id"].as_str().unwrap())
         .collect();
-    assert!(cancelled.contains(&requests[0].delivery()) && !cancelled.contains(&requests[1].delivery()), "{logs:?}");
+    assert!(
+        cancelled.contains(&requests[0].delivery()) && !cancelled.contains(&requests[1].delivery()),
+        "{logs:?}"
+    );
     // A cancelled one that is redelivered is claimed under the new activation.
-    let queued = logs.iter().find(|log| log["outcome"] == "cancelled" && log["delivery_id"] != requests[0].delivery());
-    let path = format!("{}/logs/{}/redeliver", scene.path(), queued.unwrap()["id"].as_str().unwrap());
+    let queued = logs
+        .iter()
+        .find(|log| log["outcome"] == "cancelled" && log["delivery_id"] != requests[0].delivery());
+    let path = format!(
+        "{}/logs/{}/redeliver",
+        scene.path(),
+        queued.unwrap()["id"].as_str().unwrap()
+    );
     scene.api.post(&path, json!({})).await.expect(202);
     let requests = scene.receiver.wait_for(3).await;
     assert_eq!(requests[2].delivery(), queued.unwrap()["delivery_id"]);
@@ -276,13 +396,29 @@ async fn a_claimed_delivery_is_sent_although_its_webhook_was_edited_since() {
     let deliveries = [bench.delivery(webhook).await, bench.delivery(webhook).await];
     let running = bench.run();
     receiver.wait_for(1).await;
-    let changes = Changes { url: Some(receiver.url("/new")), active: Some(true), ..Changes::default() };
-    let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
-    webhooks::update(&bench.store, &actor, webhook, &changes, &|_| true).await.unwrap();
+    let changes = Changes {
+        url: Some(receiver.url("/new")),
+        active: Some(true),
+        ..Changes::default()
+    };
+    let actor = Actor {
+        user: UserId("u".into()),
+        via: Via::CommandLine,
+    };
+    webhooks::update(&bench.store, &actor, webhook, &changes, &|_| true)
+        .await
+        .unwrap();
     gate.notify_one();
     for delivery in deliveries {
         bench.wait_for_end(delivery).await;
     }
-    assert_eq!(receiver.requests().iter().map(|request| request.path.clone()).collect::<Vec<_>>(), ["/old", "/new"]);
+    assert_eq!(
+        receiver
+            .requests()
+            .iter()
+            .map(|request| request.path.clone())
+            .collect::<Vec<_>>(),
+        ["/old", "/new"]
+    );
     running.stop().await;
 }

@@ -34,7 +34,10 @@ async fn serve(stream: TcpStream, waits: Arc<Notify>, held: Arc<Mutex<Vec<BufRea
         stream.read_line(&mut head).await.unwrap();
     }
     if head.contains(&format!("{ANSWERED} ")) {
-        stream.write_all(b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n")
+            .await
+            .unwrap();
         return;
     }
     held.lock().await.push(stream);
@@ -56,8 +59,14 @@ fn kind(sent: &walhook::domain::delivery::Attempt) -> Option<&'static str> {
 #[tokio::test]
 async fn no_attempt_is_used_up_if_the_proxy_answers_no_request_for_a_tunnel() {
     let (bench, _) = bench().await;
-    let fault = attempt(&bench.sender(), "http://127.0.0.1:7/").await.unwrap_err().to_string();
-    assert!(fault.contains("delivery.proxy") && fault.contains("CONNECT"), "{fault}");
+    let fault = attempt(&bench.sender(), "http://127.0.0.1:7/")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        fault.contains("delivery.proxy") && fault.contains("CONNECT"),
+        "{fault}"
+    );
 }
 
 #[tokio::test]
@@ -69,7 +78,12 @@ async fn the_receiver_did_not_answer_if_the_proxy_answers_other_requests_for_tun
         async move { attempt(&sender, "http://127.0.0.1:7/").await }
     });
     waits.notified().await;
-    let refused = attempt(&sender, &format!("http://127.0.0.1{ANSWERED}/")).await.unwrap();
+    let refused = attempt(&sender, &format!("http://127.0.0.1{ANSWERED}/"))
+        .await
+        .unwrap();
     assert_eq!(kind(&refused), Some("connect_refused"));
-    assert_eq!(kind(&silent.await.unwrap().unwrap()), Some("connect_timeout"));
+    assert_eq!(
+        kind(&silent.await.unwrap().unwrap()),
+        Some("connect_timeout")
+    );
 }

@@ -24,25 +24,42 @@ impl Prometheus {
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus");
         let read = |name: &str| std::fs::read_to_string(shipped.join(name)).unwrap();
         // Only durations, sizes and the target differ from the shipped files.
-        let config = read("prometheus.yml").replace("15s", "500ms").replace("127.0.0.1:9464", target);
+        let config = read("prometheus.yml")
+            .replace("15s", "500ms")
+            .replace("127.0.0.1:9464", target);
         let rules = read("walhook.rules.yml");
-        let rules = rules.lines().filter(|line| !line.trim_start().starts_with("for: "));
+        let rules = rules
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("for: "));
         let rules: String = rules.map(|line| line.to_owned() + "\n").collect();
-        let rules =
-            rules.replace("[5m]", "[5s]").replace("[1h]", "[5s]").replace("> 120", "> 1").replace("> 5e9", "> 2e7");
+        let rules = rules
+            .replace("[5m]", "[5s]")
+            .replace("[1h]", "[5s]")
+            .replace("> 120", "> 1")
+            .replace("> 5e9", "> 2e7");
         std::fs::write(directory.path().join("prometheus.yml"), config).unwrap();
         std::fs::write(directory.path().join("walhook.rules.yml"), rules).unwrap();
         let listen = format!("127.0.0.1:{}", free_port().unwrap());
         let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", directory.path().join("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
+            .arg(format!(
+                "--config.file={}",
+                directory.path().join("prometheus.yml").display()
+            ))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                directory.path().join("data").display()
+            ))
             .arg(format!("--web.listen-address={listen}"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()
             .expect("prometheus, of Debian's package");
-        Prometheus { url: format!("http://{listen}"), _child: child, _directory: directory }
+        Prometheus {
+            url: format!("http://{listen}"),
+            _child: child,
+            _directory: directory,
+        }
     }
 
     async fn get(&self, path: &str) -> Option<Value> {
@@ -53,9 +70,14 @@ impl Prometheus {
     /// Returns the firing alerts.
     async fn firing(&self) -> Vec<String> {
         let answer = self.get("/api/v1/alerts").await.unwrap_or_default();
-        let alerts = answer["data"]["alerts"].as_array().cloned().unwrap_or_default();
+        let alerts = answer["data"]["alerts"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
-        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+        firing
+            .map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     async fn wait_for(&self, alert: &str, fires: bool) {
@@ -73,12 +95,20 @@ struct Running(Child);
 impl Running {
     async fn start(app: &TestApp, metrics: &str, arguments: &[&str]) -> Running {
         let mut command = app.command(&[&["run"], arguments].concat());
-        command.env("WALHOOK_HTTP__LISTEN", format!("127.0.0.1:{}", free_port().unwrap()));
-        command.env("WALHOOK_HTTP__METRICS_LISTEN", metrics).stdout(Stdio::null()).stderr(Stdio::null());
+        command.env(
+            "WALHOOK_HTTP__LISTEN",
+            format!("127.0.0.1:{}", free_port().unwrap()),
+        );
+        command
+            .env("WALHOOK_HTTP__METRICS_LISTEN", metrics)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let running = Running(command.spawn().expect("walhook starts"));
         let alive = format!("http://{metrics}/healthz");
         eventually("the process to answer", async || {
-            crate::support::fetch(&alive).await.filter(|answer| answer.0 == 200)
+            crate::support::fetch(&alive)
+                .await
+                .filter(|answer| answer.0 == 200)
         })
         .await;
         running
@@ -106,7 +136,11 @@ impl Scene {
         app.setup().await;
         let metrics = format!("127.0.0.1:{}", free_port().unwrap());
         let prometheus = Prometheus::start(&metrics).await;
-        Scene { app, prometheus, metrics }
+        Scene {
+            app,
+            prometheus,
+            metrics,
+        }
     }
 
     async fn start(&self, arguments: &[&str]) -> Running {
@@ -166,7 +200,13 @@ async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> R
     for alert in ["WalhookDeliveriesFail", "WalhookNoticesStuck"] {
         eventually(alert, async || {
             platform.payment(user, "ready").await;
-            scene.prometheus.firing().await.iter().any(|name| name == alert).then_some(())
+            scene
+                .prometheus
+                .firing()
+                .await
+                .iter()
+                .any(|name| name == alert)
+                .then_some(())
         })
         .await;
     }
@@ -184,7 +224,8 @@ async fn subscribe(app: &TestApp, user: i64, receiver: &Receiver) {
     // By a separate process, so that the observed one keeps its ports.
     let side = app.replica(&["--roles", "api"]).await;
     let api = Api::new(&side.api_url, token.trim());
-    api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
+        .await;
     side.kill().await;
 }
 
@@ -205,21 +246,40 @@ async fn backlog(scene: &Scene) {
 
 /// Another program reads the slot and acknowledges nothing: no replica captures, and WAL accumulates.
 async fn another_reader_of_the_slot(scene: &Scene) {
-    let options = ["proto_version=1".to_owned(), format!("publication_names={}", scene.app.name)];
+    let options = [
+        "proto_version=1".to_owned(),
+        format!("publication_names={}", scene.app.name),
+    ];
     let mut intruder = scene.app.server.program("pg_recvlogical");
-    intruder.args(["--start", "--slot", &scene.app.name, "--file", "/dev/null", "--fsync-interval", "0"]);
+    intruder.args([
+        "--start",
+        "--slot",
+        &scene.app.name,
+        "--file",
+        "/dev/null",
+        "--fsync-interval",
+        "0",
+    ]);
     intruder.args(["--dbname", &scene.app.source_url, "--status-interval", "0"]);
-    intruder.args(options.iter().flat_map(|option| ["--option", option])).kill_on_drop(true);
-    let mut intruder = intruder.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("pg_recvlogical starts");
+    intruder
+        .args(options.iter().flat_map(|option| ["--option", option]))
+        .kill_on_drop(true);
+    let mut intruder = intruder
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("pg_recvlogical starts");
     let client = scene.app.source().await;
     eventually("the slot is taken", async || {
-        let row = client.query_one("select active from pg_replication_slots", &[]).await.unwrap();
+        let row = client
+            .query_one("select active from pg_replication_slots", &[])
+            .await
+            .unwrap();
         row.get::<_, bool>(0).then_some(())
     })
     .await;
     let running = scene.start(&[]).await;
-    let filler =
-        "select count(pg_logical_emit_message(false, 'filler', repeat('x', 8000))) from generate_series(1, 4000)";
+    let filler = "select count(pg_logical_emit_message(false, 'filler', repeat('x', 8000))) from generate_series(1, 4000)";
     client.batch_execute(filler).await.unwrap();
     scene.fires("WalhookNotCapturing").await;
     scene.fires("WalhookSlotRetainsWal").await;
@@ -239,7 +299,9 @@ async fn another_reader_of_the_slot(scene: &Scene) {
 async fn gap(scene: &Scene) {
     let client = scene.app.source().await;
     eventually("the slot is dropped", async || {
-        let dropped = client.execute("select pg_drop_replication_slot($1)", &[&scene.app.name]).await;
+        let dropped = client
+            .execute("select pg_drop_replication_slot($1)", &[&scene.app.name])
+            .await;
         dropped.is_ok().then_some(())
     })
     .await;

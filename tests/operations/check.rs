@@ -4,7 +4,10 @@ use crate::support::TestApp;
 
 async fn line(app: &TestApp, name: &str) -> Option<String> {
     let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-    let is_of = |line: &&str| line.get(6..).is_some_and(|rest| rest.starts_with(&format!("{name}: ")));
+    let is_of = |line: &&str| {
+        line.get(6..)
+            .is_some_and(|rest| rest.starts_with(&format!("{name}: ")))
+    };
     output.lines().find(is_of).map(str::to_owned)
 }
 
@@ -18,10 +21,19 @@ async fn a_web_ui_without_https_is_a_warning() {
         line(&app, "http.public_url").await.unwrap()
     };
     let missing = public_url(None).await;
-    assert!(missing.starts_with("warn  http.public_url: not set"), "{missing}");
+    assert!(
+        missing.starts_with("warn  http.public_url: not set"),
+        "{missing}"
+    );
     let plain = public_url(Some("http://hooks.example")).await;
-    assert!(plain.starts_with("warn  http.public_url: http://hooks.example"), "{plain}");
-    assert_eq!(public_url(Some("https://hooks.example")).await, "ok    http.public_url: https://hooks.example");
+    assert!(
+        plain.starts_with("warn  http.public_url: http://hooks.example"),
+        "{plain}"
+    );
+    assert_eq!(
+        public_url(Some("https://hooks.example")).await,
+        "ok    http.public_url: https://hooks.example"
+    );
 }
 
 #[tokio::test]
@@ -33,10 +45,18 @@ async fn a_mail_login_without_tls_is_a_warning() {
         line(&app, "mail login").await
     };
     // Nothing listens on these ports; the finding about the login does not depend on it.
-    let warned = ["smtp://user:hunter2@mail.invalid:9", "smtp://user:hunter2@192.0.2.1:9?tls=opportunistic"];
+    let warned = [
+        "smtp://user:hunter2@mail.invalid:9",
+        "smtp://user:hunter2@192.0.2.1:9?tls=opportunistic",
+    ];
     for url in warned {
-        let line = login(url).await.unwrap_or_else(|| panic!("no line about {url}"));
-        assert!(line.starts_with("warn  mail login: ") && line.contains("tls=required"), "{line}");
+        let line = login(url)
+            .await
+            .unwrap_or_else(|| panic!("no line about {url}"));
+        assert!(
+            line.starts_with("warn  mail login: ") && line.contains("tls=required"),
+            "{line}"
+        );
         assert!(!line.contains("hunter2"), "{line}");
     }
     let fine = [
@@ -56,16 +76,29 @@ async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
     let mut app = TestApp::prepare().await;
     app.setup().await;
     let store = app.store().await;
-    store.batch_execute("alter table walhook.gap rename to gap_away").await.unwrap();
+    store
+        .batch_execute("alter table walhook.gap rename to gap_away")
+        .await
+        .unwrap();
     // Its database is reached before the statement fails.
     let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-    let failed = output.lines().find(|line| line.starts_with("fail  store: ")).unwrap_or_else(|| panic!("{output}"));
+    let failed = output
+        .lines()
+        .find(|line| line.starts_with("fail  store: "))
+        .unwrap_or_else(|| panic!("{output}"));
     assert!(
-        output.contains("walhook.gap") && output.contains("can be reached: fix what the message names"),
+        output.contains("walhook.gap")
+            && output.contains("can be reached: fix what the message names"),
         "{output}"
     );
-    assert!(!failed.contains("credentials") && !output.contains("can be reached from here"), "{output}");
+    assert!(
+        !failed.contains("credentials") && !output.contains("can be reached from here"),
+        "{output}"
+    );
     app.set("store.url", "postgres://127.0.0.1:9/none");
     let refused = app.walhook(&["check"]).await.stdout;
-    assert!(String::from_utf8_lossy(&refused).contains("can be reached from here with these credentials"));
+    assert!(
+        String::from_utf8_lossy(&refused)
+            .contains("can be reached from here with these credentials")
+    );
 }

@@ -44,13 +44,23 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(config["http"]["listen"].as_str(), Some("127.0.0.1:8080"));
     assert_eq!(config["http"]["base_path"].as_str(), Some("/api/public"));
     assert_eq!(config["http"]["max_body_bytes"].as_str(), Some("64KiB"));
-    assert_eq!(config["http"]["metrics_listen"].as_str(), Some("127.0.0.1:9464"));
+    assert_eq!(
+        config["http"]["metrics_listen"].as_str(),
+        Some("127.0.0.1:9464")
+    );
     assert_eq!(delivery["timeout"].as_str(), Some("10s"));
     assert_eq!(delivery["retry_jitter"].as_str(), Some("30s"));
     assert_eq!(delivery["max_payload_bytes"].as_integer(), Some(65_536));
-    let waits: Vec<&str> =
-        delivery["retry_schedule"].as_array().unwrap().iter().map(|wait| wait.as_str().unwrap()).collect();
-    assert_eq!(waits, ["30s", "1m", "2m", "4m", "8m", "16m", "32m", "64m", "128m"]);
+    let waits: Vec<&str> = delivery["retry_schedule"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|wait| wait.as_str().unwrap())
+        .collect();
+    assert_eq!(
+        waits,
+        ["30s", "1m", "2m", "4m", "8m", "16m", "32m", "64m", "128m"]
+    );
     assert_eq!(config["disable"]["policy"].as_str(), Some("consecutive"));
     assert_eq!(config["disable"]["threshold"].as_integer(), Some(100));
     assert_eq!(config["disable"]["min_duration"].as_str(), Some("0s"));
@@ -63,7 +73,10 @@ fn defaults_are_the_documented_ones() {
 fn the_output_of_config_is_a_valid_configuration_file() {
     let printed = walhook(&["config"], &[("WALHOOK_DELIVERY__TIMEOUT", "1500ms")]);
     let again = file(&printed.stdout);
-    let config = effective(&walhook(&["config", "--config", again.path().to_str().unwrap()], &[]));
+    let config = effective(&walhook(
+        &["config", "--config", again.path().to_str().unwrap()],
+        &[],
+    ));
     assert_eq!(config["delivery"]["timeout"].as_str(), Some("1500ms"));
 }
 
@@ -71,8 +84,17 @@ fn the_output_of_config_is_a_valid_configuration_file() {
 fn flags_override_the_environment_which_overrides_the_file() {
     let path = file("[delivery]\ntimeout = \"1s\"\nconcurrency = 11\n[service]\nname = \"File\"\n");
     let run = walhook(
-        &["--config", path.path().to_str().unwrap(), "--set", "delivery.timeout=3s", "config"],
-        &[("WALHOOK_DELIVERY__TIMEOUT", "2s"), ("WALHOOK_DELIVERY__CONCURRENCY", "22")],
+        &[
+            "--config",
+            path.path().to_str().unwrap(),
+            "--set",
+            "delivery.timeout=3s",
+            "config",
+        ],
+        &[
+            ("WALHOOK_DELIVERY__TIMEOUT", "2s"),
+            ("WALHOOK_DELIVERY__CONCURRENCY", "22"),
+        ],
     );
     let config = effective(&run);
     assert_eq!(config["delivery"]["timeout"].as_str(), Some("3s"));
@@ -91,8 +113,20 @@ fn lists_in_the_environment_are_separated_by_commas_and_may_be_empty() {
         ],
     );
     let config = effective(&run);
-    assert_eq!(config["delivery"]["retry_schedule"].as_array().unwrap().len(), 0);
-    assert_eq!(config["delivery"]["allow_networks"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        config["delivery"]["retry_schedule"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
+    assert_eq!(
+        config["delivery"]["allow_networks"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
     assert_eq!(config["delivery"]["allow_http"].as_bool(), Some(true));
 }
 
@@ -107,8 +141,14 @@ fn a_platforms_own_names_are_mapped_from_file_and_environment() {
         &[("WALHOOK_SOURCE__TABLES__RELEASE__TABLE", "catalog.albums")],
     );
     let tables = &effective(&run)["source"]["tables"];
-    assert_eq!(tables["distro_queue"]["columns"]["status"].as_str(), Some("state"));
-    assert_eq!(tables["distro_queue"]["values"]["status"]["5"].as_str(), Some("complete"));
+    assert_eq!(
+        tables["distro_queue"]["columns"]["status"].as_str(),
+        Some("state")
+    );
+    assert_eq!(
+        tables["distro_queue"]["values"]["status"]["5"].as_str(),
+        Some("complete")
+    );
     assert_eq!(tables["release"]["table"].as_str(), Some("catalog.albums"));
 }
 
@@ -118,20 +158,40 @@ fn secrets_are_redacted_and_may_be_read_from_files() {
     let run = walhook(
         &["config"],
         &[
-            ("WALHOOK_SOURCE__URL", "postgres://walhook:hunter2@db/platform?sslpassword=hunter3"),
-            ("WALHOOK_SECRETS__MASTER_KEY_FILE", secret.path().to_str().unwrap()),
+            (
+                "WALHOOK_SOURCE__URL",
+                "postgres://walhook:hunter2@db/platform?sslpassword=hunter3",
+            ),
+            (
+                "WALHOOK_SECRETS__MASTER_KEY_FILE",
+                secret.path().to_str().unwrap(),
+            ),
             ("WALHOOK_MAIL__SMTP_URL", "smtps://user:hunter4@mail:465"),
-            ("WALHOOK_DELIVERY__PROXY", "http://hunter5:hunter6@proxy:3128"),
-            ("WALHOOK_AUTH__JWT__JWKS_URL", "https://hunter7:hunter8@keys.example/jwks.json?key=hunter9"),
+            (
+                "WALHOOK_DELIVERY__PROXY",
+                "http://hunter5:hunter6@proxy:3128",
+            ),
+            (
+                "WALHOOK_AUTH__JWT__JWKS_URL",
+                "https://hunter7:hunter8@keys.example/jwks.json?key=hunter9",
+            ),
             ("WALHOOK_AUTH__JWT__ISSUER", "https://platform.example"),
             ("WALHOOK_AUTH__JWT__AUDIENCE", "walhook"),
         ],
     );
     let config = effective(&run);
     assert_eq!(config["secrets"]["master_key"].as_array().unwrap().len(), 1);
-    assert!(config["source"]["url"].as_str().unwrap().starts_with("postgres://walhook:redacted@db/platform"));
+    assert!(
+        config["source"]["url"]
+            .as_str()
+            .unwrap()
+            .starts_with("postgres://walhook:redacted@db/platform")
+    );
     let jwks_url = config["auth"]["jwt"]["jwks_url"].as_str().unwrap();
-    assert_eq!(jwks_url, "https://redacted:redacted@keys.example/jwks.json?redacted");
+    assert_eq!(
+        jwks_url,
+        "https://redacted:redacted@keys.example/jwks.json?redacted"
+    );
     for leaked in ["hunter", KEY] {
         assert!(!run.stdout.contains(leaked), "{}", run.stdout);
     }
@@ -144,31 +204,111 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
     /// Arguments, environment, and texts that the error must contain.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
     let cases: [Case<'_>; 25] = [
-        (&["run"], &[("WALHOOK_SECRETS__MASTER_KEY", KEY)], &["source.url is not set", "WALHOOK_SOURCE__URL"]),
+        (
+            &["run"],
+            &[("WALHOOK_SECRETS__MASTER_KEY", KEY)],
+            &["source.url is not set", "WALHOOK_SOURCE__URL"],
+        ),
         (&["setup"], &[], &["source.url is not set"]),
-        (&["run"], &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")], &["secrets.master_key is not set"]),
-        (&["--config", unknown_key.path().to_str().unwrap(), "config"], &[], &["line 3", "timeuot"]),
-        (&["--config", unknown_section.path().to_str().unwrap(), "config"], &[], &["line 3", "deliveries"]),
-        (&["--config", "/does/not/exist.toml", "config"], &[], &["cannot read /does/not/exist.toml"]),
-        (&["config"], &[("WALHOOK_DELIVERY__TIMEUOT", "5s")], &["WALHOOK_DELIVERY__TIMEUOT is not a setting"]),
-        (&["config"], &[("WALHOOK_DELIVERY__ALLOW_NETWORKS", "10.0.0.0/33")], &["delivery.allow_networks"]),
-        (&["config"], &[("WALHOOK_DELIVERY__TIMEOUT", "ten")], &["delivery.timeout", "`ten` is not a duration"]),
-        (&["config"], &[("WALHOOK_DELIVERY__CONCURRENCY", "many")], &["delivery.concurrency", "whole number"]),
-        (&["config"], &[("WALHOOK_SECRETS__MASTER_KEY", "c2hvcnQ=")], &["secrets.master_key", "32 bytes"]),
-        (&["config"], &[("WALHOOK_MAIL__FROM", "nobody")], &["mail.from", "`nobody` is not an address"]),
-        (&["config"], &[("WALHOOK_MAIL__SMTP_URL", "http://u:p@mail")], &["mail.smtp_url", "smtps://host:port"]),
-        (&["config"], &[("WALHOOK_DISABLE__POLICY", "never")], &["disable.policy", "cumulative"]),
-        (&["config"], &[("WALHOOK_DISABLE__THRESHOLD", "0")], &["disable.threshold must be at least 1"]),
+        (
+            &["run"],
+            &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")],
+            &["secrets.master_key is not set"],
+        ),
+        (
+            &["--config", unknown_key.path().to_str().unwrap(), "config"],
+            &[],
+            &["line 3", "timeuot"],
+        ),
+        (
+            &[
+                "--config",
+                unknown_section.path().to_str().unwrap(),
+                "config",
+            ],
+            &[],
+            &["line 3", "deliveries"],
+        ),
+        (
+            &["--config", "/does/not/exist.toml", "config"],
+            &[],
+            &["cannot read /does/not/exist.toml"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_DELIVERY__TIMEUOT", "5s")],
+            &["WALHOOK_DELIVERY__TIMEUOT is not a setting"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_DELIVERY__ALLOW_NETWORKS", "10.0.0.0/33")],
+            &["delivery.allow_networks"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_DELIVERY__TIMEOUT", "ten")],
+            &["delivery.timeout", "`ten` is not a duration"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_DELIVERY__CONCURRENCY", "many")],
+            &["delivery.concurrency", "whole number"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_SECRETS__MASTER_KEY", "c2hvcnQ=")],
+            &["secrets.master_key", "32 bytes"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_MAIL__FROM", "nobody")],
+            &["mail.from", "`nobody` is not an address"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_MAIL__SMTP_URL", "http://u:p@mail")],
+            &["mail.smtp_url", "smtps://host:port"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_DISABLE__POLICY", "never")],
+            &["disable.policy", "cumulative"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_DISABLE__THRESHOLD", "0")],
+            &["disable.threshold must be at least 1"],
+        ),
         (
             &["config"],
             &[("WALHOOK_DELIVERY__RETRIES_PER_SECOND", "0")],
             &["delivery.retries_per_second must be at least 1"],
         ),
         (&["--set", "nonsense", "config"], &[], &["--set nonsense"]),
-        (&["--set", "source.tables.releases.table=x", "config"], &[], &["source.tables.releases"]),
-        (&["--set", "source.tables.payment.computed.sum=1", "config"], &[], &["source.tables.payment.computed.sum"]),
-        (&["--set", "source.tables.payment.computed.status=1", "config"], &[], &["payment.computed.status", "column"]),
-        (&["--set", "source.tables.user_addon.computed.addon=1", "config"], &[], &["user_addon.computed.addon"]),
+        (
+            &["--set", "source.tables.releases.table=x", "config"],
+            &[],
+            &["source.tables.releases"],
+        ),
+        (
+            &["--set", "source.tables.payment.computed.sum=1", "config"],
+            &[],
+            &["source.tables.payment.computed.sum"],
+        ),
+        (
+            &["--set", "source.tables.payment.computed.status=1", "config"],
+            &[],
+            &["payment.computed.status", "column"],
+        ),
+        (
+            &[
+                "--set",
+                "source.tables.user_addon.computed.addon=1",
+                "config",
+            ],
+            &[],
+            &["user_addon.computed.addon"],
+        ),
         (
             &[
                 "--set",
@@ -180,16 +320,32 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
             &[],
             &["source.tables.track.computed.release_id", "choose one"],
         ),
-        (&["--set", "source.tables.label.absent=true", "config"], &[], &["source.tables.label.absent"]),
-        (&["--set", "source.tables.payment.absent=yes", "config"], &[], &["payment.absent", "true or false"]),
-        (&["--set", "source.lookups.payment=select 1", "config"], &[], &["source.lookups.payment", "computed"]),
+        (
+            &["--set", "source.tables.label.absent=true", "config"],
+            &[],
+            &["source.tables.label.absent"],
+        ),
+        (
+            &["--set", "source.tables.payment.absent=yes", "config"],
+            &[],
+            &["payment.absent", "true or false"],
+        ),
+        (
+            &["--set", "source.lookups.payment=select 1", "config"],
+            &[],
+            &["source.lookups.payment", "computed"],
+        ),
     ];
     for (arguments, environment, expected) in cases {
         let run = walhook(arguments, environment);
         assert_eq!(run.code, 2, "{arguments:?} {environment:?}: {}", run.stderr);
         assert_eq!(run.stderr.trim_end().lines().count(), 1, "{}", run.stderr);
         for part in expected {
-            assert!(run.stderr.contains(part), "expected {part:?} in {}", run.stderr);
+            assert!(
+                run.stderr.contains(part),
+                "expected {part:?} in {}",
+                run.stderr
+            );
         }
     }
 }
@@ -199,7 +355,10 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
     assert_eq!(walhook(&["frobnicate"], &[]).code, 2);
     let help = walhook(&["--help"], &[]);
     assert_eq!(help.code, 0);
-    for command in ["run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "asyncapi", "config"] {
+    for command in [
+        "run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "asyncapi",
+        "config",
+    ] {
         assert!(help.stdout.contains(command), "{command}");
         assert_eq!(walhook(&[command, "--help"], &[]).code, 0, "{command}");
     }
@@ -209,56 +368,114 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
 #[test]
 fn documents_can_be_piped_into_a_program_that_stops_reading() {
     for command in ["openapi", "asyncapi"] {
-        let script = format!("set -o pipefail; '{}' {command} | head -1", env!("CARGO_BIN_EXE_walhook"));
-        let output = Command::new("bash").args(["-c", &script]).output().expect("bash");
-        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-        assert_eq!((output.stdout, output.stderr), (b"{\n".to_vec(), Vec::new()), "{command}");
+        let script = format!(
+            "set -o pipefail; '{}' {command} | head -1",
+            env!("CARGO_BIN_EXE_walhook")
+        );
+        let output = Command::new("bash")
+            .args(["-c", &script])
+            .output()
+            .expect("bash");
+        assert!(
+            output.status.success(),
+            "{command}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(
+            (output.stdout, output.stderr),
+            (b"{\n".to_vec(), Vec::new()),
+            "{command}"
+        );
     }
 }
 
 #[test]
 fn settings_of_api_access_are_validated() {
     let jwt = |name: &str, value: &str| {
-        let settings = [("ISSUER", "i"), ("AUDIENCE", "a")].into_iter().chain([(name, value)]);
-        let settings = settings.map(|(name, value)| (format!("WALHOOK_AUTH__JWT__{name}"), value.to_owned()));
+        let settings = [("ISSUER", "i"), ("AUDIENCE", "a")]
+            .into_iter()
+            .chain([(name, value)]);
+        let settings =
+            settings.map(|(name, value)| (format!("WALHOOK_AUTH__JWT__{name}"), value.to_owned()));
         let settings: Vec<(String, String)> = settings.collect();
-        let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let settings: Vec<(&str, &str)> = settings
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
         walhook(&["config"], &settings)
     };
     let secret = "a secret of at least thirty-two bytes";
     let good = jwt("SECRET", secret);
     assert_eq!(good.code, 0, "{}", good.stderr);
     assert!(!good.stdout.contains(secret) && good.stdout.contains("[redacted]"));
-    for url in ["https://platform.example/keys", "http://127.0.0.1:1/keys", "http://localhost/keys"] {
+    for url in [
+        "https://platform.example/keys",
+        "http://127.0.0.1:1/keys",
+        "http://localhost/keys",
+    ] {
         assert_eq!(jwt("JWKS_URL", url).code, 0, "{url}");
     }
     for (name, value, expected) in [
         ("USER_CLAIM", "sub", "set jwks_url, jwks_file or secret"),
-        ("SECRET", "short", "auth.jwt.secret must have at least 32 bytes"),
-        ("JWKS_URL", "http://platform.example/keys", "auth.jwt.jwks_url must begin with https://"),
+        (
+            "SECRET",
+            "short",
+            "auth.jwt.secret must have at least 32 bytes",
+        ),
+        (
+            "JWKS_URL",
+            "http://platform.example/keys",
+            "auth.jwt.jwks_url must begin with https://",
+        ),
         ("JWKS_URL", "keys", "auth.jwt.jwks_url"),
         ("ISSUER", "", "auth.jwt.issuer must not be empty"),
-        ("SIGN_IN_AUDIENCE", "a", "auth.jwt.sign_in_audience must differ from auth.jwt.audience"),
+        (
+            "SIGN_IN_AUDIENCE",
+            "a",
+            "auth.jwt.sign_in_audience must differ from auth.jwt.audience",
+        ),
     ] {
         let run = jwt(name, value);
         assert_eq!(run.code, 2, "{name}");
         assert!(run.stderr.contains(expected), "{}", run.stderr);
     }
-    for (name, value) in
-        [("MAX_CONNECTIONS", "0"), ("MAX_REQUESTS", "65537"), ("HEADER_TIMEOUT", "0s"), ("IDLE_TIMEOUT", "61m")]
-    {
+    for (name, value) in [
+        ("MAX_CONNECTIONS", "0"),
+        ("MAX_REQUESTS", "65537"),
+        ("HEADER_TIMEOUT", "0s"),
+        ("IDLE_TIMEOUT", "61m"),
+    ] {
         let run = walhook(&["config"], &[(&format!("WALHOOK_HTTP__{name}"), value)]);
         let expected = format!("http.{} must be ", name.to_lowercase());
-        assert!(run.code == 2 && run.stderr.contains(&expected), "{name}: {} {}", run.code, run.stderr);
+        assert!(
+            run.code == 2 && run.stderr.contains(&expected),
+            "{name}: {} {}",
+            run.code,
+            run.stderr
+        );
     }
     let origins = |value: &str| walhook(&["config"], &[("WALHOOK_HTTP__CORS_ORIGINS", value)]);
     assert_eq!(
-        effective(&origins("https://a.example,http://b.example:81"))["http"]["cors_origins"].as_array().unwrap().len(),
+        effective(&origins("https://a.example,http://b.example:81"))["http"]["cors_origins"]
+            .as_array()
+            .unwrap()
+            .len(),
         2
     );
-    for wrong in ["*", "a.example", "https://a.example/", "https://A.example", "https://a.example:443", "null"] {
+    for wrong in [
+        "*",
+        "a.example",
+        "https://a.example/",
+        "https://A.example",
+        "https://a.example:443",
+        "null",
+    ] {
         let run = origins(wrong);
-        assert!(run.code == 2 && run.stderr.contains("http.cors_origins"), "{wrong}: {}", run.stderr);
+        assert!(
+            run.code == 2 && run.stderr.contains("http.cors_origins"),
+            "{wrong}: {}",
+            run.stderr
+        );
     }
 }
 
@@ -266,22 +483,52 @@ fn settings_of_api_access_are_validated() {
 fn tracing_settings_are_validated_and_headers_are_redacted() {
     let secret = file("api-key=hunter2\n");
     let endpoint = ("WALHOOK_TRACING__OTLP_ENDPOINT", "http://127.0.0.1:4318");
-    let secret = ("WALHOOK_TRACING__HEADERS_FILE", secret.path().to_str().unwrap());
-    let run = walhook(&["config"], &[endpoint, secret, ("WALHOOK_TRACING__SAMPLE_RATIO", "0.25")]);
+    let secret = (
+        "WALHOOK_TRACING__HEADERS_FILE",
+        secret.path().to_str().unwrap(),
+    );
+    let run = walhook(
+        &["config"],
+        &[endpoint, secret, ("WALHOOK_TRACING__SAMPLE_RATIO", "0.25")],
+    );
     assert!(!run.stdout.contains("hunter2"), "{}", run.stdout);
     let tracing = effective(&run)["tracing"].as_table().unwrap().clone();
     assert_eq!(tracing["sample_ratio"].as_float(), Some(0.25));
     assert_eq!(tracing["headers"].as_str(), Some("[redacted]"));
     for (arguments, environment, expected) in [
-        (["--set", "tracing.sample_ratio=2"], vec![], "tracing.sample_ratio: 2 is not from 0 to 1"),
-        (["--set", "tracing.sample_ratio=all"], vec![], "tracing.sample_ratio: `all` is not a number"),
-        (["--set", "tracing.sample_ratio=nan"], vec![], "tracing.sample_ratio"),
-        (["--set", "tracing.otlp_endpoint=collector:4317"], vec![], "tracing.otlp_endpoint: expected a URL"),
+        (
+            ["--set", "tracing.sample_ratio=2"],
+            vec![],
+            "tracing.sample_ratio: 2 is not from 0 to 1",
+        ),
+        (
+            ["--set", "tracing.sample_ratio=all"],
+            vec![],
+            "tracing.sample_ratio: `all` is not a number",
+        ),
+        (
+            ["--set", "tracing.sample_ratio=nan"],
+            vec![],
+            "tracing.sample_ratio",
+        ),
+        (
+            ["--set", "tracing.otlp_endpoint=collector:4317"],
+            vec![],
+            "tracing.otlp_endpoint: expected a URL",
+        ),
         (["--set", "log.format=xml"], vec![], "log.format"),
-        (["--set", "service.name=X"], vec![secret], "tracing.headers needs tracing.otlp_endpoint"),
+        (
+            ["--set", "service.name=X"],
+            vec![secret],
+            "tracing.headers needs tracing.otlp_endpoint",
+        ),
     ] {
         let run = walhook(&[&arguments[..], &["config"]].concat(), &environment);
         assert_eq!(run.code, 2, "{expected}");
-        assert!(run.stderr.contains(expected) && !run.stderr.contains("hunter2"), "{}", run.stderr);
+        assert!(
+            run.stderr.contains(expected) && !run.stderr.contains("hunter2"),
+            "{}",
+            run.stderr
+        );
     }
 }

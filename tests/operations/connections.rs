@@ -11,7 +11,12 @@ const CONNECTIONS: usize = 3;
 
 /// Repeats a statement on new connections until all of them wait: the server applies settings some time after a reload.
 /// They end when the result is dropped.
-async fn wait_with(statement: &'static str, url: &str, watching: &Client, event: &str) -> JoinSet<()> {
+async fn wait_with(
+    statement: &'static str,
+    url: &str,
+    watching: &Client,
+    event: &str,
+) -> JoinSet<()> {
     let mut all = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let client = walhook::postgres::connect(url).await.unwrap();
@@ -27,8 +32,15 @@ async fn wait_with(statement: &'static str, url: &str, watching: &Client, event:
 }
 
 async fn assert_refused(url: &str) {
-    let error = Store::open_for_service(url, CONNECTIONS).unwrap().ping().await.unwrap_err();
-    assert!(matches!(&error, StoreError::Pool(reason) if reason.starts_with("3 already wait")), "{error}");
+    let error = Store::open_for_service(url, CONNECTIONS)
+        .unwrap()
+        .ping()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Pool(reason) if reason.starts_with("3 already wait")),
+        "{error}"
+    );
     assert!(error.is_outage());
 }
 
@@ -42,19 +54,37 @@ async fn no_more_are_opened_while_as_many_as_the_pool_has_wait_in_the_server() {
     let server = PrivatePostgres::start(Options::default()).await.unwrap();
     let url = server.url("postgres");
     let holder = walhook::postgres::connect(&url).await.unwrap();
-    holder.batch_execute("create table entry (id bigint)").await.unwrap();
-    holder.batch_execute("begin; lock table entry").await.unwrap();
+    holder
+        .batch_execute("create table entry (id bigint)")
+        .await
+        .unwrap();
+    holder
+        .batch_execute("begin; lock table entry")
+        .await
+        .unwrap();
     let waiting = wait_with("insert into entry values (1)", &url, &holder, "relation").await;
     assert_refused(&url).await;
     drop(waiting);
     holder.batch_execute("commit").await.unwrap();
     until_accepted(&url).await;
 
-    holder.batch_execute("alter system set synchronous_standby_names = 'absent'").await.unwrap();
-    holder.batch_execute("select pg_reload_conf()").await.unwrap();
+    holder
+        .batch_execute("alter system set synchronous_standby_names = 'absent'")
+        .await
+        .unwrap();
+    holder
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .unwrap();
     let _waiting = wait_with("insert into entry values (1)", &url, &holder, "SyncRep").await;
     assert_refused(&url).await;
-    holder.batch_execute("alter system reset synchronous_standby_names").await.unwrap();
-    holder.batch_execute("select pg_reload_conf()").await.unwrap();
+    holder
+        .batch_execute("alter system reset synchronous_standby_names")
+        .await
+        .unwrap();
+    holder
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .unwrap();
     until_accepted(&url).await;
 }

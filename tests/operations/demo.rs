@@ -17,10 +17,23 @@ async fn the_demo_delivers_verifies_and_leaves_nothing_behind() {
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(Duration::from_secs(180), run).await.expect("the demo ends in time").unwrap();
-    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}\n{printed}\n{errors}", output.status);
-    assert!(printed.contains("60  verified") && printed.contains(" 0 unverified"), "{printed}");
+    let output = tokio::time::timeout(Duration::from_secs(180), run)
+        .await
+        .expect("the demo ends in time")
+        .unwrap();
+    let (printed, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{}\n{printed}\n{errors}",
+        output.status
+    );
+    assert!(
+        printed.contains("60  verified") && printed.contains(" 0 unverified"),
+        "{printed}"
+    );
     let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -15,15 +15,26 @@ fn read(name: &str) -> String {
 }
 
 fn walhook(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_walhook")).args(arguments).env_clear().output().expect("walhook");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(env!("CARGO_BIN_EXE_walhook"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .expect("walhook");
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 #[test]
 fn the_annotated_settings_are_the_defaults() {
     let shipped = path("deploy/walhook.toml");
-    assert_eq!(walhook(&["--config", shipped.to_str().unwrap(), "config"]), walhook(&["config"]));
+    assert_eq!(
+        walhook(&["--config", shipped.to_str().unwrap(), "config"]),
+        walhook(&["config"])
+    );
 }
 
 /// Every setting is in the file, including those without a default, which are commented out.
@@ -32,9 +43,15 @@ fn the_annotated_settings_are_complete() {
     let text = read("deploy/walhook.toml");
     let defaults: toml::Table = walhook(&["config"]).parse().unwrap();
     for (section, keys) in &defaults {
-        assert!(text.contains(&format!("[{section}]")) || section == "auth", "[{section}] is missing");
+        assert!(
+            text.contains(&format!("[{section}]")) || section == "auth",
+            "[{section}] is missing"
+        );
         for key in keys.as_table().into_iter().flat_map(|keys| keys.keys()) {
-            let named = text.lines().any(|line| line.trim_start_matches("# ").starts_with(&format!("{key} =")));
+            let named = text.lines().any(|line| {
+                line.trim_start_matches("# ")
+                    .starts_with(&format!("{key} ="))
+            });
             let section = text.contains(&format!("[{section}.{key}"));
             assert!(named || section, "{section:?} {key} is missing");
         }
@@ -52,14 +69,24 @@ fn the_annotated_settings_are_complete() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &uncommented).unwrap();
     let config = walhook(&["--config", file.path().to_str().unwrap(), "config"]);
-    for expected in ["[source.tables.distro_queue", "jwks_url", "proxy", "smtp_url", "extra_ca_file"] {
-        assert!(config.contains(expected), "{expected} was not applied:\n{config}");
+    for expected in [
+        "[source.tables.distro_queue",
+        "jwks_url",
+        "proxy",
+        "smtp_url",
+        "extra_ca_file",
+    ] {
+        assert!(
+            config.contains(expected),
+            "{expected} was not applied:\n{config}"
+        );
     }
 }
 
 fn is_setting(line: &str) -> bool {
     line.split_once(" = ").is_some_and(|(key, value)| {
-        key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && value.starts_with(['"', '[', '{', '5'])
+        key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+            && value.starts_with(['"', '[', '{', '5'])
     })
 }
 
@@ -69,7 +96,12 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !is_word(c));
     let metrics = words.filter(|word| word.starts_with("walhook_") || word.starts_with("process_"));
     metrics
-        .map(|word| ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word))
+        .map(|word| {
+            ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|end| word.strip_suffix(end))
+                .unwrap_or(word)
+        })
         .collect()
 }
 
@@ -83,26 +115,44 @@ fn rules_and_dashboard_name_metrics_that_the_binary_has() {
     ] {
         let text = read(file);
         let metrics = metrics_in(&text);
-        assert!(metrics.len() > 5, "too few metrics were found in {file}: {metrics:?}");
-        for metric in metrics.iter().filter(|metric| metric.starts_with("walhook_")) {
-            assert!(known.contains(&format!("\"{metric}\"")), "{file} uses {metric}, which is not exported");
+        assert!(
+            metrics.len() > 5,
+            "too few metrics were found in {file}: {metrics:?}"
+        );
+        for metric in metrics
+            .iter()
+            .filter(|metric| metric.starts_with("walhook_"))
+        {
+            assert!(
+                known.contains(&format!("\"{metric}\"")),
+                "{file} uses {metric}, which is not exported"
+            );
         }
     }
 }
 
 #[test]
 fn the_dashboard_uses_recorded_names_and_distinct_panels() {
-    let dashboard: serde_json::Value = serde_json::from_str(&read("deploy/grafana/walhook.json")).unwrap();
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("deploy/grafana/walhook.json")).unwrap();
     let rules = read("deploy/prometheus/walhook.rules.yml");
     let panels = dashboard["panels"].as_array().unwrap();
-    let ids: BTreeSet<u64> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+    let ids: BTreeSet<u64> = panels
+        .iter()
+        .filter_map(|panel| panel["id"].as_u64())
+        .collect();
     assert_eq!(ids.len(), panels.len(), "two panels share an id");
-    let queries = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let queries = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
     for query in queries {
         let text = query["expr"].as_str().unwrap();
         for word in text.split(|c: char| c.is_whitespace() || c == '(' || c == ')') {
             if word.starts_with("walhook:") {
-                assert!(rules.contains(&format!("record: {word}")), "no rule records {word}");
+                assert!(
+                    rules.contains(&format!("record: {word}")),
+                    "no rule records {word}"
+                );
             }
         }
     }
@@ -113,11 +163,20 @@ fn the_dashboard_uses_recorded_names_and_distinct_panels() {
 fn every_alert_has_its_runbook() {
     let rules = read("deploy/prometheus/walhook.rules.yml");
     let guide = read("docs/operators.md");
-    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let alerts: Vec<&str> = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .collect();
     assert!(alerts.len() >= 10);
     for alert in alerts {
-        assert!(guide.contains(&format!("### {alert}\n")), "docs/operators.md has no section about {alert}");
-        assert!(rules.contains(&format!("docs/operators.md#{}", alert.to_lowercase())), "{alert} has no runbook");
+        assert!(
+            guide.contains(&format!("### {alert}\n")),
+            "docs/operators.md has no section about {alert}"
+        );
+        assert!(
+            rules.contains(&format!("docs/operators.md#{}", alert.to_lowercase())),
+            "{alert} has no runbook"
+        );
     }
 }
 
@@ -127,9 +186,16 @@ fn the_rules_pass_their_own_tests() {
         return;
     }
     let run = |arguments: &[&str]| {
-        let output = Command::new("promtool").args(arguments).current_dir(path("deploy/prometheus")).output();
+        let output = Command::new("promtool")
+            .args(arguments)
+            .current_dir(path("deploy/prometheus"))
+            .output();
         let output = output.expect("promtool, of Debian's package prometheus");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
     };
     run(&["check", "config", "prometheus.yml"]);
     run(&["test", "rules", "walhook.rules.test.yml"]);
@@ -148,7 +214,12 @@ fn the_systemd_unit_is_sandboxed() {
         .expect("systemd-analyze, of Debian's package systemd");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
-    let level = text.lines().rev().find_map(|line| line.split_once("service: ")).expect("a level").1;
+    let level = text
+        .lines()
+        .rev()
+        .find_map(|line| line.split_once("service: "))
+        .expect("a level")
+        .1;
     let level: f64 = level.split_whitespace().next().unwrap().parse().unwrap();
     assert!(level < 2.0, "exposure {level}");
 }
@@ -156,14 +227,22 @@ fn the_systemd_unit_is_sandboxed() {
 #[test]
 fn completions_and_manual_pages_cover_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
-        assert!(walhook(&["completions", shell]).contains("teardown"), "{shell}");
+        assert!(
+            walhook(&["completions", shell]).contains("teardown"),
+            "{shell}"
+        );
     }
     let directory = tempfile::tempdir().unwrap();
     walhook(&["man", directory.path().to_str().unwrap()]);
     let help = walhook(&["--help"]);
-    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    for command in
-        commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty())
+    let commands = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty());
+    for command in commands
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty())
     {
         if command != "help" {
             let page = directory.path().join(format!("walhook-{command}.1"));

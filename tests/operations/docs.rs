@@ -18,7 +18,8 @@ struct Block {
 }
 
 fn read(document: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).expect("a document")
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document))
+        .expect("a document")
 }
 
 fn blocks(text: &str) -> Vec<Block> {
@@ -26,7 +27,12 @@ fn blocks(text: &str) -> Vec<Block> {
     let mut open: Option<Block> = None;
     for (index, line) in text.lines().enumerate() {
         match (&mut open, line) {
-            (None, "```sh") => open = Some(Block { line: index + 1, text: String::new() }),
+            (None, "```sh") => {
+                open = Some(Block {
+                    line: index + 1,
+                    text: String::new(),
+                })
+            }
             (Some(_), "```") => blocks.extend(open.take()),
             (Some(block), line) => {
                 block.text.push_str(line);
@@ -52,44 +58,83 @@ struct Machine {
 
 impl Machine {
     async fn start() -> Machine {
-        let server = PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL");
-        server.create_database("platform").await.expect("a database");
+        let server = PrivatePostgres::start(Options::default())
+            .await
+            .expect("a private PostgreSQL");
+        server
+            .create_database("platform")
+            .await
+            .expect("a database");
         let admin = server.url("platform");
-        let client = walhook::postgres::connect(&admin).await.expect("the platform's database");
+        let client = walhook::postgres::connect(&admin)
+            .await
+            .expect("the platform's database");
         // A separate role owns the platform's tables, as is usual in production.
-        let roles =
-            "create role platform; alter database platform owner to platform; grant all on schema public to platform;";
-        client.batch_execute(&format!("{roles} set role platform; {REFERENCE_SCHEMA}")).await.expect("a platform");
-        let address = admin.split_once('@').expect("a URL with a user").1.split('/').next().expect("a host").to_owned();
+        let roles = "create role platform; alter database platform owner to platform; grant all on schema public to platform;";
+        client
+            .batch_execute(&format!("{roles} set role platform; {REFERENCE_SCHEMA}"))
+            .await
+            .expect("a platform");
+        let address = admin
+            .split_once('@')
+            .expect("a URL with a user")
+            .1
+            .split('/')
+            .next()
+            .expect("a host")
+            .to_owned();
         let directory = tempfile::tempdir().expect("a directory");
         let ports = (free_port().expect("a port"), free_port().expect("a port"));
-        let bin = Path::new(env!("CARGO_BIN_EXE_walhook")).parent().expect("a directory").display().to_string();
+        let bin = Path::new(env!("CARGO_BIN_EXE_walhook"))
+            .parent()
+            .expect("a directory")
+            .display()
+            .to_string();
         let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
         let environment = [
             ("PATH", path),
             ("HOME", directory.path().display().to_string()),
             ("ADMIN_URL", admin),
             ("WALHOOK_HTTP__LISTEN", format!("127.0.0.1:{}", ports.0)),
-            ("WALHOOK_HTTP__METRICS_LISTEN", format!("127.0.0.1:{}", ports.1)),
+            (
+                "WALHOOK_HTTP__METRICS_LISTEN",
+                format!("127.0.0.1:{}", ports.1),
+            ),
             ("WALHOOK_DELIVERY__ALLOW_HTTP", "true".into()),
             ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8".into()),
         ];
-        let environment = environment.map(|(name, value)| (name.to_owned(), value)).into();
-        Machine { _server: server, receiver: Receiver::start().await, directory, environment, address, ports }
+        let environment = environment
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+        Machine {
+            _server: server,
+            receiver: Receiver::start().await,
+            directory,
+            environment,
+            address,
+            ports,
+        }
     }
 
     /// Returns the block with this environment's addresses. Commands that do not end run in the background; commands that build or
     /// test the project only run dry, because this test is part of them.
     fn adapt(&self, text: &str) -> String {
         let listen = format!("127.0.0.1:{}", free_port().expect("a port"));
-        let lines = text.lines().map(|line| match line.split_whitespace().next() {
-            Some("make") => format!("make -n -C '{}' {}", env!("CARGO_MANIFEST_DIR"), &line[4..]),
-            Some("cargo") => ":".to_owned(),
-            Some("walhook") if ["receive", "listen"].contains(&line.split(' ').nth(1).unwrap_or_default()) => {
-                format!("{line} &")
-            }
-            _ => line.to_owned(),
-        });
+        let lines = text
+            .lines()
+            .map(|line| match line.split_whitespace().next() {
+                Some("make") => {
+                    format!("make -n -C '{}' {}", env!("CARGO_MANIFEST_DIR"), &line[4..])
+                }
+                Some("cargo") => ":".to_owned(),
+                Some("walhook")
+                    if ["receive", "listen"]
+                        .contains(&line.split(' ').nth(1).unwrap_or_default()) =>
+                {
+                    format!("{line} &")
+                }
+                _ => line.to_owned(),
+            });
         let text: Vec<String> = lines.collect();
         text.join("\n")
             .replace("db.internal", &self.address)
@@ -98,25 +143,44 @@ impl Machine {
             .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.ports.0))
             .replace("127.0.0.1:9464", &format!("127.0.0.1:{}", self.ports.1))
             .replace("127.0.0.1:9000", &listen)
-            .replace("whsec_…", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+            .replace(
+                "whsec_…",
+                "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
+            )
     }
 
     /// Runs the blocks in one shell, so that later blocks see the variables that earlier ones exported. Names a block that fails.
     async fn run(&self, document: &str, before: &str, blocks: &[Block]) {
-        let mut script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n");
+        let mut script = format!(
+            "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n"
+        );
         for block in blocks {
-            script.push_str(&format!("echo 'BLOCK {document}:{}' >&2\n{}\n", block.line, self.adapt(&block.text)));
+            script.push_str(&format!(
+                "echo 'BLOCK {document}:{}' >&2\n{}\n",
+                block.line,
+                self.adapt(&block.text)
+            ));
         }
         let file: PathBuf = self.directory.path().join("blocks.sh");
         std::fs::write(&file, &script).expect("a script");
         let mut command = Command::new("bash");
-        command.arg(&file).current_dir(self.directory.path()).env_clear().envs(self.environment.clone());
+        command
+            .arg(&file)
+            .current_dir(self.directory.path())
+            .env_clear()
+            .envs(self.environment.clone());
         command.stdin(Stdio::null()).kill_on_drop(true);
-        let output =
-            tokio::time::timeout(DEADLINE, command.output()).await.expect("the blocks end in time").expect("bash");
+        let output = tokio::time::timeout(DEADLINE, command.output())
+            .await
+            .expect("the blocks end in time")
+            .expect("bash");
         let errors = String::from_utf8_lossy(&output.stderr);
         let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{document}: {}\n{errors}\n--- printed:\n{printed}", output.status);
+        assert!(
+            output.status.success(),
+            "{document}: {}\n{errors}\n--- printed:\n{printed}",
+            output.status
+        );
     }
 }
 
@@ -128,8 +192,7 @@ const RUNNING: &str = "walhook setup >/dev/null\nwalhook run 2>run.log &\n\
      curl -fsS -o /dev/null --retry 40 --retry-delay 1 --retry-connrefused http://127.0.0.1:9464/readyz\n";
 
 /// The server may not have noticed yet that the reader of the slot has ended.
-const GAP: &str =
-    "until psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null; do sleep 0.1; done\n";
+const GAP: &str = "until psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null; do sleep 0.1; done\n";
 
 const STOPPED: &str = "kill $(jobs -p); wait || true\n";
 
@@ -141,9 +204,18 @@ const SETTINGS: &str = "export WALHOOK_SOURCE__URL=postgres://walhook:…@db.int
 #[test]
 fn the_receivers_guide_contains_the_verification_code_of_the_web_ui() {
     let guide = read("docs/receivers.md");
-    for (language, snippet) in [("python", "py"), ("js", "mjs"), ("go", "go"), ("php", "php"), ("ruby", "rb")] {
+    for (language, snippet) in [
+        ("python", "py"),
+        ("js", "mjs"),
+        ("go", "go"),
+        ("php", "php"),
+        ("ruby", "rb"),
+    ] {
         let text = read(&format!("templates/ui/verify/verify.{snippet}"));
-        assert!(guide.contains(&format!("```{language}\n{text}```\n")), "{language}");
+        assert!(
+            guide.contains(&format!("```{language}\n{text}```\n")),
+            "{language}"
+        );
     }
 }
 
@@ -153,7 +225,9 @@ async fn blocks_of_the_readme_run() {
         return;
     }
     let machine = Machine::start().await;
-    machine.run("README.md", PREPARED, &blocks(&read("README.md"))).await;
+    machine
+        .run("README.md", PREPARED, &blocks(&read("README.md")))
+        .await;
 }
 
 #[tokio::test]
@@ -164,15 +238,26 @@ async fn blocks_of_the_operators_guide_run() {
     let machine = Machine::start().await;
     let mut blocks = blocks(&read("docs/operators.md"));
     let calls_readyz = |block: &Block| block.text.contains("127.0.0.1:9464");
-    let first = blocks.iter().position(calls_readyz).expect("a block that calls /readyz");
+    let first = blocks
+        .iter()
+        .position(calls_readyz)
+        .expect("a block that calls /readyz");
     blocks[first].text.insert_str(0, RUNNING);
-    let repair = blocks.iter_mut().find(|block| block.text.contains("walhook repair")).expect("a block that repairs");
+    let repair = blocks
+        .iter_mut()
+        .find(|block| block.text.contains("walhook repair"))
+        .expect("a block that repairs");
     repair.text.insert_str(0, &format!("{STOPPED}{GAP}"));
     repair.text.push_str(&machine.adapt(RUNNING));
-    let last = blocks.iter().position(|block| block.text.contains("teardown")).expect("a block that runs teardown");
+    let last = blocks
+        .iter()
+        .position(|block| block.text.contains("teardown"))
+        .expect("a block that runs teardown");
     blocks[last].text.insert_str(0, STOPPED);
     // The role has only the privileges that the guide grants.
-    machine.run("docs/operators.md", &machine.adapt(SETTINGS), &blocks).await;
+    machine
+        .run("docs/operators.md", &machine.adapt(SETTINGS), &blocks)
+        .await;
 }
 
 #[tokio::test]
@@ -187,8 +272,15 @@ async fn blocks_of_the_other_guides_run() {
         WEBHOOK=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"id\"])')\n\
         SECRET=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"secret\"])')\n";
     let before = machine.adapt(&[PREPARED, SETTINGS, RUNNING, create].concat());
-    let [receivers, integrators] = ["docs/receivers.md", "docs/integrators.md"].map(|document| blocks(&read(document)));
+    let [receivers, integrators] =
+        ["docs/receivers.md", "docs/integrators.md"].map(|document| blocks(&read(document)));
     assert!(!receivers.is_empty() && !integrators.is_empty());
     machine.run("docs/receivers.md", &before, &receivers).await;
-    machine.run("docs/integrators.md", &machine.adapt(SETTINGS), &integrators).await;
+    machine
+        .run(
+            "docs/integrators.md",
+            &machine.adapt(SETTINGS),
+            &integrators,
+        )
+        .await;
 }

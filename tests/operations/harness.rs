@@ -7,21 +7,46 @@ use crate::support::{Answer, Api, Platform, Receiver, TestApp};
 #[tokio::test]
 async fn the_receiver_records_raw_requests_in_order_and_responds_as_scripted() {
     let receiver = Receiver::start().await;
-    receiver.answer_in_turn(&[Answer::Status(500), Answer::Full(302, vec![("location", "/x".into())], b"b".to_vec())]);
+    receiver.answer_in_turn(&[
+        Answer::Status(500),
+        Answer::Full(302, vec![("location", "/x".into())], b"b".to_vec()),
+    ]);
     let sender = Api::new(&receiver.url(""), "token");
-    assert_eq!(sender.post("/a?b=1", serde_json::json!({"n": 1})).await.status, 500);
-    let later = tokio::spawn(async move { sender.send("POST", "/c", &[("x-webhook-event", "e")], None).await.status });
+    assert_eq!(
+        sender
+            .post("/a?b=1", serde_json::json!({"n": 1}))
+            .await
+            .status,
+        500
+    );
+    let later = tokio::spawn(async move {
+        sender
+            .send("POST", "/c", &[("x-webhook-event", "e")], None)
+            .await
+            .status
+    });
     let requests = receiver.wait_for(2).await;
     assert_eq!(later.await.unwrap(), 302);
-    assert_eq!((requests[0].path.as_str(), requests[0].body.as_ref()), ("/a?b=1", br#"{"n":1}"#.as_ref()));
-    assert_eq!((requests[1].path.as_str(), requests[1].event()), ("/c", "e"));
+    assert_eq!(
+        (requests[0].path.as_str(), requests[0].body.as_ref()),
+        ("/a?b=1", br#"{"n":1}"#.as_ref())
+    );
+    assert_eq!(
+        (requests[1].path.as_str(), requests[1].event()),
+        ("/c", "e")
+    );
 }
 
 #[tokio::test]
 async fn the_receiver_can_hang_reset_and_refuse() {
     let mut receiver = Receiver::start().await;
     let client = reqwest_client();
-    let send = || client.post(receiver.url("/")).timeout(Duration::from_secs(3)).send();
+    let send = || {
+        client
+            .post(receiver.url("/"))
+            .timeout(Duration::from_secs(3))
+            .send()
+    };
     receiver.answer(|_| Answer::Hang);
     assert!(send().await.unwrap_err().is_timeout());
     receiver.answer(|_| Answer::Reset);
@@ -36,14 +61,21 @@ async fn the_receiver_can_hang_reset_and_refuse() {
 
 fn reqwest_client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap()
+    reqwest::Client::builder()
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .build()
+        .unwrap()
 }
 
 /// RFC 4231, test case 2.
 #[test]
 fn the_signature_is_the_published_one() {
     let signature = crate::support::signature("Jefe", b"what do ya want for nothing?");
-    assert_eq!(signature, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    assert_eq!(
+        signature,
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    );
 }
 
 #[tokio::test]
@@ -56,12 +88,25 @@ async fn the_platform_writes_rows_of_the_reference_schema() {
     platform.set_review_status(release, "to_review").await;
     let outlet = platform.outlet("Outlet").await;
     let distribution = platform.distribution(release, outlet, "scheduled").await;
-    platform.set_distribution_status(distribution, "complete").await;
+    platform
+        .set_distribution_status(distribution, "complete")
+        .await;
     platform.track(release).await;
     platform.payment(user, "ready").await;
-    platform.rolled_back(&format!("update release set title = 'gone' where id = {release}")).await;
-    let row = platform.client.query_one("select review_status, title from release", &[]).await.unwrap();
-    assert_eq!((row.get(0), row.get(1)), ("to_review", format!("Release {release}").as_str()));
+    platform
+        .rolled_back(&format!(
+            "update release set title = 'gone' where id = {release}"
+        ))
+        .await;
+    let row = platform
+        .client
+        .query_one("select review_status, title from release", &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        (row.get(0), row.get(1)),
+        ("to_review", format!("Release {release}").as_str())
+    );
 }
 
 #[tokio::test]

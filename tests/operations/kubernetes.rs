@@ -19,18 +19,31 @@ const CHART: &str = "deploy/helm/walhook";
 const SECRETS: [(&str, &str, &str); 7] = [
     ("source.url", "WALHOOK_SOURCE__URL_FILE", "sourceUrl"),
     ("store.url", "WALHOOK_STORE__URL_FILE", "storeUrl"),
-    ("secrets.master_key", "WALHOOK_SECRETS__MASTER_KEY_FILE", "masterKey"),
+    (
+        "secrets.master_key",
+        "WALHOOK_SECRETS__MASTER_KEY_FILE",
+        "masterKey",
+    ),
     ("mail.smtp_url", "WALHOOK_MAIL__SMTP_URL_FILE", "smtpUrl"),
     ("delivery.proxy", "WALHOOK_DELIVERY__PROXY_FILE", "proxyUrl"),
-    ("auth.jwt.secret", "WALHOOK_AUTH__JWT__SECRET_FILE", "jwtSecret"),
-    ("tracing.headers", "WALHOOK_TRACING__HEADERS_FILE", "tracingHeaders"),
+    (
+        "auth.jwt.secret",
+        "WALHOOK_AUTH__JWT__SECRET_FILE",
+        "jwtSecret",
+    ),
+    (
+        "tracing.headers",
+        "WALHOOK_TRACING__HEADERS_FILE",
+        "tracingHeaders",
+    ),
 ];
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const MINIMUM: &str = "secrets: { sourceUrl: postgres://db/platform, masterKey: MDEy }";
 
 fn can_render() -> bool {
     const LIBRARY: &str = "/usr/share/gocode/src/github.com/Masterminds/sprig";
-    are_installed(&["go"]) && (Path::new(LIBRARY).is_dir() || skip("sprig, a library of Go's, is not installed"))
+    are_installed(&["go"])
+        && (Path::new(LIBRARY).is_dir() || skip("sprig, a library of Go's, is not installed"))
 }
 
 /// Renders a manifest or a chart to its objects.
@@ -39,8 +52,14 @@ async fn render(source: &str, values: &str) -> Result<Vec<Value>, String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), values).unwrap();
     let mut command = Command::new("go");
-    command.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode").env("GOFLAGS", "");
-    command.arg("run").arg(root.join("tests/operations/helm/render.go")).arg(root.join(source));
+    command
+        .env("GO111MODULE", "off")
+        .env("GOPATH", "/usr/share/gocode")
+        .env("GOFLAGS", "");
+    command
+        .arg("run")
+        .arg(root.join("tests/operations/helm/render.go"))
+        .arg(root.join(source));
     if !source.ends_with(".yaml") {
         command.arg(file.path());
     }
@@ -52,11 +71,16 @@ async fn render(source: &str, values: &str) -> Result<Vec<Value>, String> {
 }
 
 async fn rendered(source: &str, values: &str) -> Vec<Value> {
-    render(source, values).await.unwrap_or_else(|error| panic!("{source}: {error}"))
+    render(source, values)
+        .await
+        .unwrap_or_else(|error| panic!("{source}: {error}"))
 }
 
 fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
-    let found: Vec<&Value> = objects.iter().filter(|object| object["kind"] == kind).collect();
+    let found: Vec<&Value> = objects
+        .iter()
+        .filter(|object| object["kind"] == kind)
+        .collect();
     assert_eq!(found.len(), 1, "{kind}");
     found[0]
 }
@@ -81,7 +105,11 @@ impl Pod {
     fn make(objects: &[Value], secrets: &[(&str, &str)]) -> Pod {
         let pod = &of_kind(objects, "Deployment")["spec"]["template"]["spec"];
         let security = &pod["securityContext"];
-        let number = |name: &str| security[name].as_u64().map(|number| u32::try_from(number).unwrap());
+        let number = |name: &str| {
+            security[name]
+                .as_u64()
+                .map(|number| u32::try_from(number).unwrap())
+        };
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let container = &pod["containers"][0];
@@ -91,24 +119,43 @@ impl Pod {
             let path = directory.path().join(name);
             std::fs::create_dir(&path).unwrap();
             let (files, mode) = match volume["secret"].is_object() {
-                true => (&of_kind(objects, "Secret")["stringData"], volume["secret"]["defaultMode"].as_u64()),
-                false => (&of_kind(objects, "ConfigMap")["data"], volume["configMap"]["defaultMode"].as_u64()),
+                true => (
+                    &of_kind(objects, "Secret")["stringData"],
+                    volume["secret"]["defaultMode"].as_u64(),
+                ),
+                false => (
+                    &of_kind(objects, "ConfigMap")["data"],
+                    volume["configMap"]["defaultMode"].as_u64(),
+                ),
             };
             for (key, value) in files.as_object().unwrap() {
-                let replaced = secrets.iter().find(|(name, _)| name == key).map(|(_, value)| *value);
+                let replaced = secrets
+                    .iter()
+                    .find(|(name, _)| name == key)
+                    .map(|(_, value)| *value);
                 let file = path.join(key);
                 std::fs::write(&file, replaced.unwrap_or(value.as_str().unwrap())).unwrap();
                 let mode = u32::try_from(mode.unwrap_or(0o644)).unwrap();
                 // Volumes are readable by fsGroup; without it, only by root.
-                let mode = if number("fsGroup").is_some() { mode | 0o440 } else { mode };
+                let mode = if number("fsGroup").is_some() {
+                    mode | 0o440
+                } else {
+                    mode
+                };
                 std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
                 chown(&file, Some(0), Some(number("fsGroup").unwrap_or(0))).unwrap();
             }
-            let mounted = items(&container["volumeMounts"]).find(|mount| mount["name"] == name).unwrap();
+            let mounted = items(&container["volumeMounts"])
+                .find(|mount| mount["name"] == name)
+                .unwrap();
             mounts.push((mounted["mountPath"].as_str().unwrap().to_owned(), path));
         }
         let local = |text: &str| {
-            mounts.iter().fold(text.to_owned(), |text, (mounted, path)| text.replace(mounted, path.to_str().unwrap()))
+            mounts
+                .iter()
+                .fold(text.to_owned(), |text, (mounted, path)| {
+                    text.replace(mounted, path.to_str().unwrap())
+                })
         };
         let variable = |entry: &Value| {
             let text = |name: &str| entry[name].as_str().unwrap().to_owned();
@@ -116,10 +163,24 @@ impl Pod {
         };
         let environment = items(&container["env"]).map(variable).collect();
         let containers = items(&pod["initContainers"]).chain(items(&pod["containers"]));
-        let arguments = containers.map(|c| items(&c["args"]).map(|arg| local(arg.as_str().unwrap())).collect());
+        let arguments = containers.map(|c| {
+            items(&c["args"])
+                .map(|arg| local(arg.as_str().unwrap()))
+                .collect()
+        });
         let arguments = arguments.collect();
-        let (user, group) = (number("runAsUser").unwrap(), number("runAsGroup").unwrap_or(65_532));
-        Pod { directory, mounts, user, group, environment, arguments }
+        let (user, group) = (
+            number("runAsUser").unwrap(),
+            number("runAsGroup").unwrap_or(65_532),
+        );
+        Pod {
+            directory,
+            mounts,
+            user,
+            group,
+            environment,
+            arguments,
+        }
     }
 
     /// Builds a command for the binary with these arguments, as the pod's user and with only the pod's environment.
@@ -134,7 +195,11 @@ impl Pod {
             assert!(copied.unwrap().success());
         }
         let mut command = Command::new(program);
-        command.args(arguments).env_clear().envs(&self.environment).kill_on_drop(true);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(&self.environment)
+            .kill_on_drop(true);
         command.uid(self.user).gid(self.group);
         command
     }
@@ -160,15 +225,28 @@ async fn pods_can_read_their_secrets_and_become_ready() {
         // The manifests use the default slot, which other tests on a shared server may use too.
         let app = TestApp::prepare_alone(Options::default()).await;
         let objects = rendered(source, MINIMUM).await;
-        let secrets = [("source-url", &*app.source_url), ("store-url", &*app.store_url), ("master-key", MASTER_KEY)];
+        let secrets = [
+            ("source-url", &*app.source_url),
+            ("store-url", &*app.store_url),
+            ("master-key", MASTER_KEY),
+        ];
         let pod = Pod::make(&objects, &secrets);
-        let [setup, run] = &pod.arguments[..] else { panic!("{source}: setup and run are expected") };
+        let [setup, run] = &pod.arguments[..] else {
+            panic!("{source}: setup and run are expected")
+        };
         pod.run(setup).await;
         let mut sidecar = Sidecar::spawn(pod.command(run), &app.log_file());
         sidecar.wait_until_ready().await;
         sidecar.stop().await;
-        app.walhook_ok(&["teardown", "--yes", "--set", "source.slot=walhook", "--set", "source.publication=walhook"])
-            .await;
+        app.walhook_ok(&[
+            "teardown",
+            "--yes",
+            "--set",
+            "source.slot=walhook",
+            "--set",
+            "source.publication=walhook",
+        ])
+        .await;
     }
 }
 
@@ -180,30 +258,59 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
     let given = SECRETS.map(|(_, _, value)| format!("  {value}: hidden-{value}\n"));
     let objects = rendered(CHART, &format!("secrets:\n{}", given.concat())).await;
     let (secret, deployment) = (of_kind(&objects, "Secret"), of_kind(&objects, "Deployment"));
-    let open: Vec<&Value> = objects.iter().filter(|object| object["kind"] != "Secret").collect();
-    assert!(!serde_json::to_string(&open).unwrap().contains("hidden-"), "{open:?}");
+    let open: Vec<&Value> = objects
+        .iter()
+        .filter(|object| object["kind"] != "Secret")
+        .collect();
+    assert!(
+        !serde_json::to_string(&open).unwrap().contains("hidden-"),
+        "{open:?}"
+    );
     for container in ["initContainers", "containers"] {
         let environment = &deployment["spec"]["template"]["spec"][container][0]["env"];
         for (setting, variable, value) in SECRETS {
             let entry = items(environment).find(|entry| entry["name"] == variable);
-            let path = entry.unwrap_or_else(|| panic!("{container}: {variable} is missing"))["value"].as_str().unwrap();
+            let path =
+                entry.unwrap_or_else(|| panic!("{container}: {variable} is missing"))["value"]
+                    .as_str()
+                    .unwrap();
             let key = path.strip_prefix("/run/secrets/walhook/").unwrap();
-            assert_eq!(secret["stringData"][key], format!("hidden-{value}"), "{setting}");
+            assert_eq!(
+                secret["stringData"][key],
+                format!("hidden-{value}"),
+                "{setting}"
+            );
         }
     }
     let existing = "existingSecret: mine\nexistingSecretKeys: [smtp-url, jwt-secret]";
     let objects = rendered(CHART, existing).await;
     assert!(!objects.iter().any(|object| object["kind"] == "Secret"));
     let text = of_kind(&objects, "Deployment").to_string();
-    for (name, is_named) in [("MAIL__SMTP_URL", true), ("AUTH__JWT__SECRET", true), ("DELIVERY__PROXY", false)] {
-        assert_eq!(text.contains(&format!("WALHOOK_{name}_FILE")), is_named, "{name}");
+    for (name, is_named) in [
+        ("MAIL__SMTP_URL", true),
+        ("AUTH__JWT__SECRET", true),
+        ("DELIVERY__PROXY", false),
+    ] {
+        assert_eq!(
+            text.contains(&format!("WALHOOK_{name}_FILE")),
+            is_named,
+            "{name}"
+        );
     }
     for (setting, _, _) in SECRETS {
         let (section, key) = setting.rsplit_once('.').unwrap();
-        let nested =
-            section.rsplit('.').fold(format!("{key}: hunter2"), |inner, part| format!("{part}: {{ {inner} }}"));
-        let error = render(CHART, &format!("{MINIMUM}\nsettings: {{ {nested} }}")).await.unwrap_err();
-        assert!(error.contains(&format!("settings.{setting} is a secret")), "{error}");
+        let nested = section
+            .rsplit('.')
+            .fold(format!("{key}: hunter2"), |inner, part| {
+                format!("{part}: {{ {inner} }}")
+            });
+        let error = render(CHART, &format!("{MINIMUM}\nsettings: {{ {nested} }}"))
+            .await
+            .unwrap_err();
+        assert!(
+            error.contains(&format!("settings.{setting} is a secret")),
+            "{error}"
+        );
     }
 }
 
@@ -220,9 +327,15 @@ async fn names_of_settings_that_toml_would_nest_are_refused() {
         ("mail: { '\"smtp_url\"': hunter2 }", "smtp_url"),
     ];
     for (settings, name) in cases {
-        let error = render(CHART, &format!("{MINIMUM}\nsettings: {{ {settings} }}")).await.unwrap_err();
-        let message = format!("the name {name:?} must consist of letters, digits, _ and -. Nest sections");
-        assert!(error.replace("\\\"", "").contains(&message) && !error.contains("hunter2"), "{error}");
+        let error = render(CHART, &format!("{MINIMUM}\nsettings: {{ {settings} }}"))
+            .await
+            .unwrap_err();
+        let message =
+            format!("the name {name:?} must consist of letters, digits, _ and -. Nest sections");
+        assert!(
+            error.replace("\\\"", "").contains(&message) && !error.contains("hunter2"),
+            "{error}"
+        );
     }
 }
 
@@ -243,19 +356,37 @@ extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
     );
     let mut objects = rendered(CHART, &values).await;
     let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
-    assert!(items(&pod["volumes"]).any(|volume| volume["configMap"]["name"] == "authorities"), "{pod}");
+    assert!(
+        items(&pod["volumes"]).any(|volume| volume["configMap"]["name"] == "authorities"),
+        "{pod}"
+    );
     for container in ["initContainers", "containers"] {
         let mounts = &pod[container][0]["volumeMounts"];
-        assert!(items(mounts).any(|mount| mount["mountPath"] == "/etc/walhook-ca"), "{mounts}");
+        assert!(
+            items(mounts).any(|mount| mount["mountPath"] == "/etc/walhook-ca"),
+            "{mounts}"
+        );
     }
     // Additional volumes do not exist on this machine.
-    let spec = objects.iter_mut().find(|object| object["kind"] == "Deployment").unwrap();
-    let volumes = spec["spec"]["template"]["spec"]["volumes"].as_array_mut().unwrap();
+    let spec = objects
+        .iter_mut()
+        .find(|object| object["kind"] == "Deployment")
+        .unwrap();
+    let volumes = spec["spec"]["template"]["spec"]["volumes"]
+        .as_array_mut()
+        .unwrap();
     volumes.retain(|volume| volume["name"] != "ca");
     let pod = Pod::make(&objects, &[("master-key", MASTER_KEY)]);
     let settings = &pod.arguments[0][1];
-    assert!(pod.mounts.iter().any(|(_, path)| settings.starts_with(path.to_str().unwrap())), "{settings}");
-    let config = pod.run(&["--config".to_owned(), settings.clone(), "config".to_owned()]).await;
+    assert!(
+        pod.mounts
+            .iter()
+            .any(|(_, path)| settings.starts_with(path.to_str().unwrap())),
+        "{settings}"
+    );
+    let config = pod
+        .run(&["--config".to_owned(), settings.clone(), "config".to_owned()])
+        .await;
     for expected in [
         "delay = \"3s\"",
         "concurrency = 512",
@@ -272,27 +403,44 @@ extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
 
 /// Whether a policy allows a pod to connect.
 fn allows_egress(policy: &Value, ip: IpAddr, port: u64) -> bool {
-    let contains = |network: &Value| network.as_str().unwrap().parse::<IpNet>().unwrap().contains(&ip);
+    let contains = |network: &Value| {
+        network
+            .as_str()
+            .unwrap()
+            .parse::<IpNet>()
+            .unwrap()
+            .contains(&ip)
+    };
     let is_peer = |peer: &Value| {
         let block = &peer["ipBlock"];
         block.is_object() && contains(&block["cidr"]) && !items(&block["except"]).any(contains)
     };
     let is_port = |found: &Value| {
         let first = found["port"].as_u64().unwrap();
-        found["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
+        found["protocol"]
+            .as_str()
+            .is_none_or(|protocol| protocol == "TCP")
             && (first..=found["endPort"].as_u64().unwrap_or(first)).contains(&port)
     };
-    items(&policy["spec"]["egress"])
-        .any(|rule| items(&rule["to"]).any(is_peer) && (rule["ports"].is_null() || items(&rule["ports"]).any(is_port)))
+    items(&policy["spec"]["egress"]).any(|rule| {
+        items(&rule["to"]).any(is_peer)
+            && (rule["ports"].is_null() || items(&rule["ports"]).any(is_port))
+    })
 }
 
 /// Returns the address. An IPv4 address also as NAT64 and 6to4 embed it.
 fn in_every_form(address: IpAddr) -> Vec<IpAddr> {
-    let IpAddr::V4(ip) = address else { return vec![address] };
+    let IpAddr::V4(ip) = address else {
+        return vec![address];
+    };
     let [a, b, c, d] = ip.octets();
     let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let nat64 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low);
-    vec![address, nat64.into(), Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1).into()]
+    vec![
+        address,
+        nat64.into(),
+        Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1).into(),
+    ]
 }
 
 /// Receivers may listen on any port. The guard checks addresses when a webhook is saved and at each connection.
@@ -341,20 +489,39 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
         "64:ff9b:1::1",
         "2003::1",
     ];
-    let addresses: Vec<IpAddr> = addresses.iter().flat_map(|address| in_every_form(address.parse().unwrap())).collect();
+    let addresses: Vec<IpAddr> = addresses
+        .iter()
+        .flat_map(|address| in_every_form(address.parse().unwrap()))
+        .collect();
     for objects in [&chart, &plain, &manifest] {
         let policy = of_kind(objects, "NetworkPolicy");
         for address in addresses.iter().copied() {
             for port in [80, 443, 8443, 65_535] {
-                assert_eq!(allows_egress(policy, address, port), guard.allows(address), "{address} port {port}");
+                assert_eq!(
+                    allows_egress(policy, address, port),
+                    guard.allows(address),
+                    "{address} port {port}"
+                );
             }
         }
     }
     let policy = of_kind(&chart, "NetworkPolicy");
-    let wanted =
-        [("10.9.1.1", 8080, true), ("fd00:9::1", 443, true), ("10.2.0.1", 6432, true), ("10.3.0.1", 3128, true)];
-    let unwanted = [("10.2.0.1", 443, false), ("10.3.0.1", 443, false), ("10.8.0.1", 443, false)];
+    let wanted = [
+        ("10.9.1.1", 8080, true),
+        ("fd00:9::1", 443, true),
+        ("10.2.0.1", 6432, true),
+        ("10.3.0.1", 3128, true),
+    ];
+    let unwanted = [
+        ("10.2.0.1", 443, false),
+        ("10.3.0.1", 443, false),
+        ("10.8.0.1", 443, false),
+    ];
     for (address, port, allowed) in wanted.into_iter().chain(unwanted) {
-        assert_eq!(allows_egress(policy, address.parse().unwrap(), port), allowed, "{address} port {port}");
+        assert_eq!(
+            allows_egress(policy, address.parse().unwrap(), port),
+            allowed,
+            "{address} port {port}"
+        );
     }
 }

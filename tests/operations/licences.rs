@@ -7,7 +7,10 @@ use crate::support::are_installed;
 
 fn licences(arguments: &[&str]) -> Output {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/licences"));
-    command.args(arguments).output().expect("scripts/licences runs with python3")
+    command
+        .args(arguments)
+        .output()
+        .expect("scripts/licences runs with python3")
 }
 
 #[test]
@@ -22,14 +25,26 @@ fn crates_with_a_licence_outside_the_policy_are_reported() {
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{errors}");
         let crates = errors.lines().filter_map(|line| line.strip_prefix("  "));
-        crates.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+        crates
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect()
     };
     let has = |crates: &[String], name: &str| crates.iter().any(|found| found == name);
-    let without_mit = rejected(r#""Apache-2.0", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#);
+    let without_mit = rejected(
+        r#""Apache-2.0", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#,
+    );
     assert!(has(&without_mit, "axum"), "{without_mit:?}");
-    assert!(!has(&without_mit, "serde"), "serde is also licensed under Apache-2.0: {without_mit:?}");
-    let without_isc = rejected(r#""Apache-2.0", "MIT", "BSD-3-Clause", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#);
-    assert!(has(&without_isc, "ring"), "ring requires both of its licences: {without_isc:?}");
+    assert!(
+        !has(&without_mit, "serde"),
+        "serde is also licensed under Apache-2.0: {without_mit:?}"
+    );
+    let without_isc = rejected(
+        r#""Apache-2.0", "MIT", "BSD-3-Clause", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#,
+    );
+    assert!(
+        has(&without_isc, "ring"),
+        "ring requires both of its licences: {without_isc:?}"
+    );
 }
 
 #[test]
@@ -38,18 +53,34 @@ fn the_notices_contain_the_licences_of_everything_linked() {
         return;
     }
     let output = licences(&["notices"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).unwrap();
-    let linked = ["tokio ", "rustls ", "pg_walstream ", "OpenSSL, by", "libpq, by", "jemalloc, by"];
+    let linked = [
+        "tokio ",
+        "rustls ",
+        "pg_walstream ",
+        "OpenSSL, by",
+        "libpq, by",
+        "jemalloc, by",
+    ];
     for name in linked {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name}");
     }
-    for phrase in
-        ["PostgreSQL Global Development Group", "Permission is hereby granted, free of charge", "Apache License"]
-    {
+    for phrase in [
+        "PostgreSQL Global Development Group",
+        "Permission is hereby granted, free of charge",
+        "Apache License",
+    ] {
         assert!(text.contains(phrase), "{phrase}");
     }
     for other in ["serde_derive ", "tempfile ", "proptest "] {
-        assert!(!text.lines().any(|line| line.starts_with(other)), "{other} is not linked");
+        assert!(
+            !text.lines().any(|line| line.starts_with(other)),
+            "{other} is not linked"
+        );
     }
 }

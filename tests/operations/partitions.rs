@@ -14,7 +14,11 @@ use walhook::record::record;
 use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::{Store, migrate};
 
-const TABLES: [(&str, &str); 3] = [("event", "id"), ("attempt", "id"), ("missed_event", "event_id")];
+const TABLES: [(&str, &str); 3] = [
+    ("event", "id"),
+    ("attempt", "id"),
+    ("missed_event", "event_id"),
+];
 
 struct Scene {
     app: TestApp,
@@ -34,9 +38,13 @@ impl Scene {
     async fn partitions_of(&self, id: Uuid) -> Vec<String> {
         let mut partitions = Vec::new();
         for (table, column) in TABLES {
-            let find = format!("select tableoid::regclass::text from walhook.{table} where {column} = $1");
+            let find =
+                format!("select tableoid::regclass::text from walhook.{table} where {column} = $1");
             let rows = self.client.query(&find, &[&id]).await.unwrap();
-            partitions.extend(rows.iter().map(|row| row.get::<_, String>(0).replace("walhook.", "")));
+            partitions.extend(
+                rows.iter()
+                    .map(|row| row.get::<_, String>(0).replace("walhook.", "")),
+            );
         }
         partitions
     }
@@ -73,29 +81,60 @@ async fn insert(client: &Client, id: Uuid) -> Uuid {
 #[tokio::test]
 async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one() {
     let scene = Scene::new().await;
-    let (yesterday, today) = (id_at("2026-02-28T23:59:59.999Z", 1), id_at("2026-03-01T00:00:00Z", 2));
+    let (yesterday, today) = (
+        id_at("2026-02-28T23:59:59.999Z", 1),
+        id_at("2026-03-01T00:00:00Z", 2),
+    );
     // Within retention, but of a day whose partition was not created in time.
     let earlier = id_at("2026-02-10T12:00:00Z", 3);
     for id in [yesterday, today, earlier] {
         insert(&scene.client, id).await;
     }
     assert_eq!(
-        scene.store.tables_without_partitions(day("2026-03-01")).await.unwrap(),
+        scene
+            .store
+            .tables_without_partitions(day("2026-03-01"))
+            .await
+            .unwrap(),
         ["event", "attempt", "missed_event"]
     );
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+        .await
+        .unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.created.len(), 3 * 6, "{done:?}");
-    for (id, day) in [(yesterday, "20260228"), (today, "20260301"), (earlier, "20260210")] {
-        assert_eq!(scene.partitions_of(id).await, TABLES.map(|(table, _)| format!("{table}_{day}")));
+    for (id, day) in [
+        (yesterday, "20260228"),
+        (today, "20260301"),
+        (earlier, "20260210"),
+    ] {
+        assert_eq!(
+            scene.partitions_of(id).await,
+            TABLES.map(|(table, _)| format!("{table}_{day}"))
+        );
     }
-    assert!(scene.store.tables_without_partitions(day("2026-03-01")).await.unwrap().is_empty());
+    assert!(
+        scene
+            .store
+            .tables_without_partitions(day("2026-03-01"))
+            .await
+            .unwrap()
+            .is_empty()
+    );
     // Attached partitions have the indexes of the table.
     let unlike = "select count(*) from pg_index parent
                   where parent.indrelid in (select partrelid from pg_partitioned_table)
                       and (select count(*) from pg_inherits where inhparent = parent.indexrelid)
                           <> (select count(*) from pg_inherits where inhparent = parent.indrelid)";
-    assert_eq!(scene.client.query_one(unlike, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        scene
+            .client
+            .query_one(unlike, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 }
 
 #[tokio::test]
@@ -103,50 +142,102 @@ async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
     let scene = Scene::new().await;
     // Like a running pg_dump.
     let dump = scene.app.store().await;
-    dump.batch_execute("begin; lock table walhook.attempt in access share mode").await.unwrap();
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
-    assert_eq!((done.created.len(), done.waiting.len(), &done.failed), (10, 1, &Vec::new()), "{done:?}");
+    dump.batch_execute("begin; lock table walhook.attempt in access share mode")
+        .await
+        .unwrap();
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+        .await
+        .unwrap();
+    assert_eq!(
+        (done.created.len(), done.waiting.len(), &done.failed),
+        (10, 1, &Vec::new()),
+        "{done:?}"
+    );
     dump.batch_execute("commit").await.unwrap();
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
-    assert_eq!((done.created.len(), done.is_complete()), (5, true), "{done:?}");
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+        .await
+        .unwrap();
+    assert_eq!(
+        (done.created.len(), done.is_complete()),
+        (5, true),
+        "{done:?}"
+    );
 }
 
 #[tokio::test]
-async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_cancelled_and_logged() {
+async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_cancelled_and_logged()
+ {
     let scene = Scene::new().await;
     let old = id_at("2026-01-01T12:00:00Z", 1);
     let webhook = insert(&scene.client, old).await;
-    walhook::partitions::maintain(&scene.store, day("2026-01-10"), 30).await.unwrap();
+    walhook::partitions::maintain(&scene.store, day("2026-01-10"), 30)
+        .await
+        .unwrap();
     // One whose event is in a partition, one whose event is in the default one, and one of today.
-    let (in_default, kept) = (id_at("2026-01-02T12:00:00Z", 2), id_at("2026-03-01T12:00:00Z", 3));
+    let (in_default, kept) = (
+        id_at("2026-01-02T12:00:00Z", 2),
+        id_at("2026-03-01T12:00:00Z", 3),
+    );
     assert_eq!(scene.partitions_of(old).await[0], "event_20260101");
     for id in [in_default, kept] {
         insert(&scene.client, id).await;
     }
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt, lease)
                    select id, $1, id, now(), 2, gen_random_uuid() from unnest($2::uuid[]) as id";
-    scene.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
+    scene
+        .client
+        .execute(pending, &[&webhook, &vec![old, in_default, kept]])
+        .await
+        .unwrap();
     let lease = "select lease from walhook.delivery where id = $1";
-    let lease: Uuid = scene.client.query_one(lease, &[&in_default]).await.unwrap().get(0);
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
+    let lease: Uuid = scene
+        .client
+        .query_one(lease, &[&in_default])
+        .await
+        .unwrap()
+        .get(0);
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+        .await
+        .unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.expired, 2);
-    assert!(done.dropped.contains(&"event_20260101".to_owned()), "{done:?}");
-    assert_eq!((scene.partitions_of(old).await, scene.partitions_of(in_default).await), (vec![], vec![]));
+    assert!(
+        done.dropped.contains(&"event_20260101".to_owned()),
+        "{done:?}"
+    );
+    assert_eq!(
+        (
+            scene.partitions_of(old).await,
+            scene.partitions_of(in_default).await
+        ),
+        (vec![], vec![])
+    );
     assert_eq!(scene.partitions_of(kept).await.len(), 3);
     let lines = "select delivery_id, outcome, error_kind, attempt, event_kind from walhook.attempt
                  where error_kind is not null order by delivery_id";
     let rows = scene.client.query(lines, &[]).await.unwrap();
     let line = |row: &tokio_postgres::Row| {
         let text = |at| row.get::<_, String>(at);
-        (row.get::<_, Uuid>(0), text(1), text(2), row.get::<_, i16>(3), text(4))
+        (
+            row.get::<_, Uuid>(0),
+            text(1),
+            text(2),
+            row.get::<_, i16>(3),
+            text(4),
+        )
     };
-    let expected = [old, in_default]
-        .map(|id| (id, "cancelled".to_owned(), "event_expired".to_owned(), 2, "delivery.failed".to_owned()));
+    let expected = [old, in_default].map(|id| {
+        (
+            id,
+            "cancelled".to_owned(),
+            "event_expired".to_owned(),
+            2,
+            "delivery.failed".to_owned(),
+        )
+    });
     assert_eq!(rows.iter().map(line).collect::<Vec<_>>(), expected);
     log_in_flight(&scene, webhook, in_default, lease).await;
-    let left =
-        "select (select count(*) from walhook.delivery), (select sum(cancelled)::bigint from walhook.webhook_hour)";
+    let left = "select (select count(*) from walhook.delivery), (select sum(cancelled)::bigint from walhook.webhook_hour)";
     let row = scene.client.query_one(left, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 2));
 }
@@ -165,17 +256,40 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
         sequence: None,
         order_key: None,
         activation: 0,
-        lease: Lease { token: lease, until: Instant::now() },
+        lease: Lease {
+            token: lease,
+            until: Instant::now(),
+        },
     };
-    let attempt = Attempt { started_at: Timestamp::now(), answer: Answer::Accepted { status: 200 }, sent: None };
-    let (attempted, next) = (Attempted { delivery, attempt }, Next::End(Outcome::Delivered));
+    let attempt = Attempt {
+        started_at: Timestamp::now(),
+        answer: Answer::Accepted { status: 200 },
+        sent: None,
+    };
+    let (attempted, next) = (
+        Attempted { delivery, attempt },
+        Next::End(Outcome::Delivered),
+    );
     let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
     let policy = Config::default().disable.policy();
-    let recorded = record(&scene.store, &[CompletedAttempt { row, next }], &policy, None).await.unwrap();
-    assert_eq!((recorded.counted, recorded.settled), (vec![false], vec![true]));
+    let recorded = record(
+        &scene.store,
+        &[CompletedAttempt { row, next }],
+        &policy,
+        None,
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        (recorded.counted, recorded.settled),
+        (vec![false], vec![true])
+    );
     let lines = "select outcome from walhook.attempt where delivery_id = $1 and attempt = 2 order by outcome";
     let rows = scene.client.query(lines, &[&id]).await.unwrap();
-    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["cancelled", "delivered"]);
+    assert_eq!(
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(),
+        ["cancelled", "delivered"]
+    );
 }
 
 #[tokio::test]
@@ -201,17 +315,41 @@ async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
                       for each statement execute function public.refuse()";
     client.batch_execute(refuse).await.unwrap();
     let mut sidecar = app.spawn(&[]);
-    let report =
-        async || sidecar.readiness().await.filter(|(status, text)| *status == 503 && text.contains("maintenance"));
+    let report = async || {
+        sidecar
+            .readiness()
+            .await
+            .filter(|(status, text)| *status == 503 && text.contains("maintenance"))
+    };
     eventually("a report", report).await;
     let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-    assert!(checked.lines().any(|line| line.starts_with("warn  partitions: rows of event are")), "{checked}");
+    assert!(
+        checked
+            .lines()
+            .any(|line| line.starts_with("warn  partitions: rows of event are")),
+        "{checked}"
+    );
     // The other tables have their partitions.
     let others = "select count(*) from pg_inherits where inhparent = 'walhook.attempt'::regclass";
-    assert_eq!(client.query_one(others, &[]).await.unwrap().get::<_, i64>(0), 6);
-    client.batch_execute("drop trigger refuse on walhook.event_default").await.unwrap();
+    assert_eq!(
+        client
+            .query_one(others, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        6
+    );
+    client
+        .batch_execute("drop trigger refuse on walhook.event_default")
+        .await
+        .unwrap();
     sidecar.wait_until_ready().await;
     let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-    assert!(checked.lines().any(|line| line.starts_with("ok    partitions: ")), "{checked}");
+    assert!(
+        checked
+            .lines()
+            .any(|line| line.starts_with("ok    partitions: ")),
+        "{checked}"
+    );
     assert!(sidecar.stop().await.success());
 }

@@ -9,12 +9,21 @@ use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 async fn start() -> PrivatePostgres {
-    PrivatePostgres::start(Options { settings: &[("work_mem", "5MB")], ..Options::default() }).await.unwrap()
+    PrivatePostgres::start(Options {
+        settings: &[("work_mem", "5MB")],
+        ..Options::default()
+    })
+    .await
+    .unwrap()
 }
 
 async fn setting(server: &PrivatePostgres, name: &str) -> String {
     let client = postgres::connect(&server.url("postgres")).await.unwrap();
-    client.query_one("select current_setting($1)", &[&name]).await.unwrap().get(0)
+    client
+        .query_one("select current_setting($1)", &[&name])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 /// An ended process may stay listed until its parent waits for it. Then it has no command line.
@@ -28,7 +37,12 @@ async fn a_server_supports_logical_decoding_and_has_the_given_settings() {
     assert_eq!(setting(&server, "wal_level").await, "logical");
     assert_eq!(setting(&server, "work_mem").await, "5MB");
     assert_eq!(setting(&server, "fsync").await, "off");
-    assert!(server.directory().join(format!(".s.PGSQL.{}", server.port())).exists());
+    assert!(
+        server
+            .directory()
+            .join(format!(".s.PGSQL.{}", server.port()))
+            .exists()
+    );
 }
 
 #[tokio::test]
@@ -38,12 +52,22 @@ async fn data_survives_restarts_on_the_same_port() {
     server.create_database("platform").await.unwrap();
     let url = server.url("platform");
     let client = postgres::connect(&url).await.unwrap();
-    client.batch_execute("create table kept (id int); insert into kept values (7)").await.unwrap();
+    client
+        .batch_execute("create table kept (id int); insert into kept values (7)")
+        .await
+        .unwrap();
     let before = server.pid().unwrap();
     for mode in [StopMode::Fast, StopMode::Immediate] {
         server.restart(mode).await.unwrap();
         let client = postgres::connect(&url).await.unwrap();
-        assert_eq!(client.query_one("select id from kept", &[]).await.unwrap().get::<_, i32>(0), 7);
+        assert_eq!(
+            client
+                .query_one("select id from kept", &[])
+                .await
+                .unwrap()
+                .get::<_, i32>(0),
+            7
+        );
     }
     assert_ne!(server.pid().unwrap(), before);
     server.stop(StopMode::Fast).await.unwrap();
@@ -54,7 +78,11 @@ async fn data_survives_restarts_on_the_same_port() {
 #[tokio::test]
 async fn dropping_a_server_stops_it_and_removes_its_directory() {
     let server = start().await;
-    let (pid, directory, url) = (server.pid().unwrap(), server.directory().to_owned(), server.url("postgres"));
+    let (pid, directory, url) = (
+        server.pid().unwrap(),
+        server.directory().to_owned(),
+        server.url("postgres"),
+    );
     assert!(is_running(pid));
     drop(server);
     assert!(!is_running(pid));
@@ -67,21 +95,34 @@ async fn dropping_a_server_stops_it_and_removes_its_directory() {
 #[ignore = "started by another test"]
 async fn hold_a_server_until_killed() {
     let server = start().await;
-    println!("\nHOLDS {} {}", server.pid().unwrap(), server.directory().display());
+    println!(
+        "\nHOLDS {} {}",
+        server.pid().unwrap(),
+        server.directory().display()
+    );
     std::future::pending::<()>().await;
 }
 
 #[tokio::test]
 async fn a_killed_process_leaves_nothing_behind() {
     let mut holder = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "private_postgres::hold_a_server_until_killed"])
+        .args([
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            "private_postgres::hold_a_server_until_killed",
+        ])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     let line = loop {
-        let line = lines.next_line().await.unwrap().expect("the holder prints what it holds");
+        let line = lines
+            .next_line()
+            .await
+            .unwrap()
+            .expect("the holder prints what it holds");
         if let Some(line) = line.strip_prefix("HOLDS ") {
             break line.to_owned();
         }
@@ -95,5 +136,7 @@ async fn a_killed_process_leaves_nothing_behind() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("server and directory are removed");
+    tokio::time::timeout(Duration::from_secs(30), gone)
+        .await
+        .expect("server and directory are removed");
 }

@@ -34,7 +34,11 @@ impl Receive {
             .spawn()
             .unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
-        let listening = errors.next_line().await.unwrap().expect("a line with the address");
+        let listening = errors
+            .next_line()
+            .await
+            .unwrap()
+            .expect("a line with the address");
         let url = listening.strip_prefix("listening on ").unwrap().to_owned();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Receive { child, lines, url }
@@ -50,8 +54,15 @@ impl Receive {
             ("x-webhook-timestamp", timestamp),
             ("x-webhook-signature", signature),
         ];
-        let answer = Api::new(&self.url, "none").send("POST", "/any/path", &headers, Some(body)).await;
-        let line = self.lines.next_line().await.unwrap().expect("a line per delivery");
+        let answer = Api::new(&self.url, "none")
+            .send("POST", "/any/path", &headers, Some(body))
+            .await;
+        let line = self
+            .lines
+            .next_line()
+            .await
+            .unwrap()
+            .expect("a line per delivery");
         (answer.status, serde_json::from_str(&line).unwrap())
     }
 }
@@ -64,7 +75,8 @@ fn now_minus(seconds: i64) -> String {
 async fn receive_responds_to_and_prints_each_delivery() {
     let mut receive = Receive::start().await;
     let now = now_minus(0);
-    let body = json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});
+    let body =
+        json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});
     let signed = signature(SECRET, body.to_string().as_bytes());
 
     let (status, line) = receive.deliver(&body, &now, &signed).await;
@@ -73,12 +85,28 @@ async fn receive_responds_to_and_prints_each_delivery() {
                           "attempt": 3, "timestamp": now});
     assert_eq!(line, expected);
 
-    let (status, line) = receive.deliver(&body, &now, &signature("another", body.to_string().as_bytes())).await;
-    assert_eq!((status, &line["verified"], &line["reason"]), (401, &json!(false), &json!("wrong_signature")));
+    let (status, line) = receive
+        .deliver(
+            &body,
+            &now,
+            &signature("another", body.to_string().as_bytes()),
+        )
+        .await;
+    assert_eq!(
+        (status, &line["verified"], &line["reason"]),
+        (401, &json!(false), &json!("wrong_signature"))
+    );
 
     let old = now_minus(301);
-    let stale = json!({"event": "transcode.failed", "timestamp": old, "webhook_id": "w1", "data": {}});
-    let (status, line) = receive.deliver(&stale, &old, &signature(SECRET, stale.to_string().as_bytes())).await;
+    let stale =
+        json!({"event": "transcode.failed", "timestamp": old, "webhook_id": "w1", "data": {}});
+    let (status, line) = receive
+        .deliver(
+            &stale,
+            &old,
+            &signature(SECRET, stale.to_string().as_bytes()),
+        )
+        .await;
     assert_eq!((status, &line["reason"]), (401, &json!("stale_timestamp")));
 
     let pid = rustix::process::Pid::from_raw(receive.child.id().unwrap() as i32).unwrap();
@@ -112,22 +140,36 @@ async fn receive_does_not_start_with_a_secret_with_which_others_could_sign() {
     ];
     for secret in &secrets {
         std::fs::write(file.path(), format!("{secret}\n")).unwrap();
-        for arguments in [["--secret", secret], ["--secret-file", file.path().to_str().unwrap()]] {
+        for arguments in [
+            ["--secret", secret],
+            ["--secret-file", file.path().to_str().unwrap()],
+        ] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_walhook"));
-            command.args(["receive", "--listen", "127.0.0.1:0"]).args(arguments).env_remove("WALHOOK_RECEIVE_SECRET");
+            command
+                .args(["receive", "--listen", "127.0.0.1:0"])
+                .args(arguments)
+                .env_remove("WALHOOK_RECEIVE_SECRET");
             let ended = timeout(PATIENCE, command.kill_on_drop(true).output()).await;
-            let output = ended.unwrap_or_else(|_| panic!("receive starts with {arguments:?}")).unwrap();
+            let output = ended
+                .unwrap_or_else(|_| panic!("receive starts with {arguments:?}"))
+                .unwrap();
             let errors = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
-            assert!(errors.contains("the secret must be whsec_ and the base64 of 24 to 64 bytes"), "{errors}");
+            assert!(
+                errors.contains("the secret must be whsec_ and the base64 of 24 to 64 bytes"),
+                "{errors}"
+            );
         }
     }
 }
 
 /// Sends a request and reads until the connection is closed.
 async fn send_raw(url: &str, rest: &str) -> String {
-    let mut connection = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
-    let request = format!("POST /hooks HTTP/1.1\r\nHost: receiver.example\r\nConnection: close\r\n{rest}");
+    let mut connection = TcpStream::connect(url.trim_start_matches("http://"))
+        .await
+        .unwrap();
+    let request =
+        format!("POST /hooks HTTP/1.1\r\nHost: receiver.example\r\nConnection: close\r\n{rest}");
     // The server may reject a request before it has read the whole body.
     let _ = connection.write_all(request.as_bytes()).await;
     let mut response = Vec::new();
@@ -139,7 +181,10 @@ async fn send_raw(url: &str, rest: &str) -> String {
 async fn receive_bounds_bodies_and_time() {
     let mut receive = Receive::start().await;
     let large = "x".repeat(256 * 1024 + 1);
-    let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
+    let chunked = format!(
+        "Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
+        large.len()
+    );
     let declared = format!("Content-Length: {}\r\n\r\n{large}", large.len());
     let rejected = [
         ("Content-Length: -1\r\n\r\n", " 400 "),
@@ -162,7 +207,8 @@ async fn receive_bounds_bodies_and_time() {
     futures_util::future::join_all(answers).await;
 
     let now = now_minus(0);
-    let body = json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});
+    let body =
+        json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});
     let signed = signature(SECRET, body.to_string().as_bytes());
     assert_eq!(receive.deliver(&body, &now, &signed).await.0, 200);
 }

@@ -46,7 +46,10 @@ fn assert_up_to_date(name: &str, generated: &str) {
         std::fs::write(&path, generated).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == generated, "{name} is out of date: UPDATE_DOCS=1 cargo test --test operations settings");
+    assert!(
+        committed == generated,
+        "{name} is out of date: UPDATE_DOCS=1 cargo test --test operations settings"
+    );
 }
 
 struct Section {
@@ -74,17 +77,36 @@ fn sections() -> Vec<Section> {
     for (name, property) in schema["properties"].as_object().unwrap() {
         let section = resolve(&schema, property);
         let defaults = defaults.get(name).and_then(toml::Value::as_table);
-        let (nested, settings): (Vec<_>, Vec<_>) =
-            section["properties"].as_object().unwrap().iter().partition(|(_, setting)| setting["anyOf"].is_array());
+        let (nested, settings): (Vec<_>, Vec<_>) = section["properties"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .partition(|(_, setting)| setting["anyOf"].is_array());
         if !settings.is_empty() {
-            let settings = settings.into_iter().map(|(key, value)| setting(&schema, key, value, defaults)).collect();
-            sections.push(Section { name: name.clone(), doc: text(section), optional: false, settings });
+            let settings = settings
+                .into_iter()
+                .map(|(key, value)| setting(&schema, key, value, defaults))
+                .collect();
+            sections.push(Section {
+                name: name.clone(),
+                doc: text(section),
+                optional: false,
+                settings,
+            });
         }
         for (key, property) in nested {
             let section = resolve(&schema, &property["anyOf"][0]);
             let properties = section["properties"].as_object().unwrap();
-            let settings = properties.iter().map(|(key, value)| setting(&schema, key, value, None)).collect();
-            sections.push(Section { name: format!("{name}.{key}"), doc: text(section), optional: true, settings });
+            let settings = properties
+                .iter()
+                .map(|(key, value)| setting(&schema, key, value, None))
+                .collect();
+            sections.push(Section {
+                name: format!("{name}.{key}"),
+                doc: text(section),
+                optional: true,
+                settings,
+            });
         }
     }
     sections
@@ -99,36 +121,68 @@ fn resolve<'a>(schema: &'a Value, property: &'a Value) -> &'a Value {
 }
 
 fn text(schema: &Value) -> String {
-    schema["description"].as_str().unwrap_or_default().to_owned()
+    schema["description"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>) -> Setting {
     let described = text(property);
     assert!(!described.is_empty(), "{key} has no doc comment");
     let (doc, block) = match described.split_once("```toml\n") {
-        Some((doc, block)) => (doc.trim().to_owned(), Some(block.trim_end_matches("```").trim_end().to_owned())),
+        Some((doc, block)) => (
+            doc.trim().to_owned(),
+            Some(block.trim_end_matches("```").trim_end().to_owned()),
+        ),
         None => (described, None),
     };
-    let doc = format!("{}{}", doc.replace('\n', " "), choices(resolve(schema, property)));
-    let default =
-        defaults.and_then(|defaults| defaults.get(key)).filter(|_| block.is_none()).map(toml::Value::to_string);
-    let default = default.or_else(|| property["default"].as_str().map(|default| format!("{default:?}")));
-    let example = property["examples"][0].as_str().map(|example| format!("{example:?}"));
-    Setting { key: key.to_owned(), doc, block, default, example }
+    let doc = format!(
+        "{}{}",
+        doc.replace('\n', " "),
+        choices(resolve(schema, property))
+    );
+    let default = defaults
+        .and_then(|defaults| defaults.get(key))
+        .filter(|_| block.is_none())
+        .map(toml::Value::to_string);
+    let default = default.or_else(|| {
+        property["default"]
+            .as_str()
+            .map(|default| format!("{default:?}"))
+    });
+    let example = property["examples"][0]
+        .as_str()
+        .map(|example| format!("{example:?}"));
+    Setting {
+        key: key.to_owned(),
+        doc,
+        block,
+        default,
+        example,
+    }
 }
 
 /// Lists the values of an enumeration with their meanings.
 fn choices(schema: &Value) -> String {
-    let Some(choices) = schema["oneOf"].as_array() else { return String::new() };
-    let described = choices
-        .iter()
-        .map(|choice| format!(" `{}`: {}", choice["const"].as_str().unwrap(), text(choice).replace('\n', " ")));
+    let Some(choices) = schema["oneOf"].as_array() else {
+        return String::new();
+    };
+    let described = choices.iter().map(|choice| {
+        format!(
+            " `{}`: {}",
+            choice["const"].as_str().unwrap(),
+            text(choice).replace('\n', " ")
+        )
+    });
     described.collect()
 }
 
 fn guide(sections: &[Section]) -> String {
     let mut page = GUIDE.to_owned();
-    let links = sections.iter().map(|Section { name, .. }| format!("[{name}](#{})", name.replace('.', "")));
+    let links = sections
+        .iter()
+        .map(|Section { name, .. }| format!("[{name}](#{})", name.replace('.', "")));
     write!(page, "\n{}\n", links.collect::<Vec<_>>().join(" · ")).unwrap();
     for section in sections {
         write!(page, "\n## {}\n\n", section.name).unwrap();
@@ -136,14 +190,34 @@ fn guide(sections: &[Section]) -> String {
             write!(page, "{}\n\n", section.doc.replace('\n', " ")).unwrap();
         }
         page.push_str("| Key | Default | Description |\n|---|---|---|\n");
-        for setting in section.settings.iter().filter(|setting| setting.block.is_none()) {
-            let default = setting.default.as_ref().map_or("none".to_owned(), |default| format!("`{default}`"));
-            writeln!(page, "| `{}.{}` | {default} | {} |", section.name, setting.key, setting.doc.replace('|', "\\|"))
-                .unwrap();
+        for setting in section
+            .settings
+            .iter()
+            .filter(|setting| setting.block.is_none())
+        {
+            let default = setting
+                .default
+                .as_ref()
+                .map_or("none".to_owned(), |default| format!("`{default}`"));
+            writeln!(
+                page,
+                "| `{}.{}` | {default} | {} |",
+                section.name,
+                setting.key,
+                setting.doc.replace('|', "\\|")
+            )
+            .unwrap();
         }
         for setting in &section.settings {
-            let Some(block) = &setting.block else { continue };
-            write!(page, "\n`{}.{}`: {}\n\n```toml\n{block}\n```\n", section.name, setting.key, setting.doc).unwrap();
+            let Some(block) = &setting.block else {
+                continue;
+            };
+            write!(
+                page,
+                "\n`{}.{}`: {}\n\n```toml\n{block}\n```\n",
+                section.name, setting.key, setting.doc
+            )
+            .unwrap();
         }
     }
     page
@@ -156,18 +230,30 @@ fn file(sections: &[Section]) -> String {
         comment(&mut page, &section.doc);
         let commented = if section.optional { "# " } else { "" };
         writeln!(page, "{commented}[{}]", section.name).unwrap();
-        let (plain, blocks): (Vec<_>, Vec<_>) = section.settings.iter().partition(|setting| setting.block.is_none());
+        let (plain, blocks): (Vec<_>, Vec<_>) = section
+            .settings
+            .iter()
+            .partition(|setting| setting.block.is_none());
         for setting in plain {
             comment(&mut page, &setting.doc);
             let value = setting.default.as_ref().or(setting.example.as_ref());
-            let value = value.unwrap_or_else(|| panic!("{}.{} has no example", section.name, setting.key));
-            let commented = if section.optional || setting.default.is_none() { "# " } else { "" };
+            let value =
+                value.unwrap_or_else(|| panic!("{}.{} has no example", section.name, setting.key));
+            let commented = if section.optional || setting.default.is_none() {
+                "# "
+            } else {
+                ""
+            };
             writeln!(page, "{commented}{} = {value}", setting.key).unwrap();
         }
         for setting in blocks {
             page.push('\n');
             comment(&mut page, &setting.doc);
-            setting.block.iter().flat_map(|block| block.lines()).for_each(|line| writeln!(page, "# {line}").unwrap());
+            setting
+                .block
+                .iter()
+                .flat_map(|block| block.lines())
+                .for_each(|line| writeln!(page, "# {line}").unwrap());
         }
     }
     page
@@ -175,7 +261,10 @@ fn file(sections: &[Section]) -> String {
 
 /// Adds `text` as comment lines, without links and backticks.
 fn comment(page: &mut String, text: &str) {
-    let plain = text.replace('`', "").replace("the [integrator's guide](integrators.md)", "docs/integrators.md");
+    let plain = text.replace('`', "").replace(
+        "the [integrator's guide](integrators.md)",
+        "docs/integrators.md",
+    );
     let mut line = String::new();
     for word in plain.split_whitespace() {
         if !line.is_empty() && line.len() + word.len() + 3 > WIDTH {

@@ -35,15 +35,25 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     let maintained = Store::open(&app.store_url, 1).unwrap();
     let now = Timestamp::now();
     for day in 0..=DAYS {
-        let date = (now - SignedDuration::from_hours(24 * day as i64)).to_zoned(TimeZone::UTC).date();
-        walhook::partitions::maintain(&maintained, date, 365).await.unwrap();
+        let date = (now - SignedDuration::from_hours(24 * day as i64))
+            .to_zoned(TimeZone::UTC)
+            .date();
+        walhook::partitions::maintain(&maintained, date, 365)
+            .await
+            .unwrap();
     }
     let begin = now.as_millisecond() - (DAYS * 86_400_000) as i64;
     let step = (DAYS * 86_400_000) as f64 / rows as f64;
     let webhook: uuid::Uuid = webhook.parse().unwrap();
     for first in (0..rows).step_by(500_000) {
         let last = (first + 500_000).min(rows) - 1;
-        store.execute(FILL, &[&begin, &step, &(first as i64), &(last as i64), &webhook]).await.unwrap();
+        store
+            .execute(
+                FILL,
+                &[&begin, &step, &(first as i64), &(last as i64), &webhook],
+            )
+            .await
+            .unwrap();
     }
     let others = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
                   select md5(n::text)::uuid, 'other' || n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
@@ -82,37 +92,74 @@ async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
         }
     }
     times.sort_unstable();
-    println!("{what:<32} median {:>10.2?}   slowest {:>10.2?}", times[READS / 2], times[READS - 1]);
+    println!(
+        "{what:<32} median {:>10.2?}   slowest {:>10.2?}",
+        times[READS / 2],
+        times[READS - 1]
+    );
     times[READS / 2]
 }
 
 /// Measures pages of the web UI, signed in by the token.
 async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
-    let origin = api.url.strip_suffix("/api/public").expect("the base path is the default one");
-    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    let form = client.post(format!("{origin}/ui/login")).header("content-type", "application/x-www-form-urlencoded");
-    let answer = form.body(format!("token={}", api.token)).send().await.unwrap();
-    let cookie = answer.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
-    for rest in
-        ["", "/logs", "/logs?status=5xx", "/logs?outcome=permanently_failed", &format!("/logs/{entry}"), "/recover"]
-    {
+    let origin = api
+        .url
+        .strip_suffix("/api/public")
+        .expect("the base path is the default one");
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap();
+    let form = client
+        .post(format!("{origin}/ui/login"))
+        .header("content-type", "application/x-www-form-urlencoded");
+    let answer = form
+        .body(format!("token={}", api.token))
+        .send()
+        .await
+        .unwrap();
+    let cookie = answer.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    for rest in [
+        "",
+        "/logs",
+        "/logs?status=5xx",
+        "/logs?outcome=permanently_failed",
+        &format!("/logs/{entry}"),
+        "/recover",
+    ] {
         let started = Instant::now();
-        let page = client.get(format!("{origin}/ui/webhooks/{webhook}{rest}")).header("cookie", &cookie);
+        let page = client
+            .get(format!("{origin}/ui/webhooks/{webhook}{rest}"))
+            .header("cookie", &cookie);
         assert_eq!(page.send().await.unwrap().status(), 200, "{rest}");
-        println!("{:<32} {:>10.2?}", format!("page …{}", &rest[..rest.len().min(24)]), started.elapsed());
+        println!(
+            "{:<32} {:>10.2?}",
+            format!("page …{}", &rest[..rest.len().min(24)]),
+            started.elapsed()
+        );
     }
 }
 
 #[tokio::test]
 #[ignore = "takes minutes and gigabytes: `make soak`"]
 async fn reads_of_ten_million_rows_stay_on_indexes() {
-    let rows = std::env::var("WALHOOK_SOAK_ROWS").ok().map_or(ROWS, |text| text.parse().expect("a number of rows"));
+    let rows = std::env::var("WALHOOK_SOAK_ROWS")
+        .ok()
+        .map_or(ROWS, |text| text.parse().expect("a number of rows"));
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
     app.setup().await;
     app.run_with(&["--roles", "api"]).await;
     let api = app.api("busy").await;
-    let (webhook, _) = api.create_webhook("http://127.0.0.1:9/", &["delivery.failed"]).await;
+    let (webhook, _) = api
+        .create_webhook("http://127.0.0.1:9/", &["delivery.failed"])
+        .await;
     let started = Instant::now();
     fill(&app, rows, &webhook).await;
     let store = app.store().await;
@@ -125,15 +172,42 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     let logs = format!("/webhooks/{webhook}/logs?limit=100");
     let since = Timestamp::now() - SignedDuration::from_hours(24 * 5);
     let until = since + SignedDuration::from_hours(1);
-    let entry = api.logs(&webhook).await[0]["id"].as_str().unwrap().to_owned();
+    let entry = api.logs(&webhook).await[0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     measure_pages(&api, &webhook, &entry).await;
     measure(&api, "webhooks", "/webhooks?limit=100", false).await;
     measure(&api, "the log's first page", &logs, false).await;
     measure(&api, "the log, page after page", &logs, true).await;
-    measure(&api, "an event's entries", &format!("{logs}&event=delivery.failed"), true).await;
-    measure(&api, "a rare outcome's entries", &format!("{logs}&outcome=permanently_failed"), false).await;
-    measure(&api, "an hour five days ago", &format!("{logs}&since={since}&until={until}"), true).await;
-    measure(&api, "one entry", &format!("/webhooks/{webhook}/logs/{entry}"), false).await;
+    measure(
+        &api,
+        "an event's entries",
+        &format!("{logs}&event=delivery.failed"),
+        true,
+    )
+    .await;
+    measure(
+        &api,
+        "a rare outcome's entries",
+        &format!("{logs}&outcome=permanently_failed"),
+        false,
+    )
+    .await;
+    measure(
+        &api,
+        "an hour five days ago",
+        &format!("{logs}&since={since}&until={until}"),
+        true,
+    )
+    .await;
+    measure(
+        &api,
+        "one entry",
+        &format!("/webhooks/{webhook}/logs/{entry}"),
+        false,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,9 @@ use crate::support::plan::plans;
 #[tokio::test]
 async fn every_statement_of_the_store_prepares() {
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.expect("migrations apply");
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .expect("migrations apply");
     let client = app.store().await;
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/store");
     let mut prepared = 0;
@@ -20,7 +22,11 @@ async fn every_statement_of_the_store_prepares() {
             continue;
         }
         if let Err(error) = client.prepare(&statement).await {
-            panic!("{}: {}", path.display(), walhook::postgres::describe(&error));
+            panic!(
+                "{}: {}",
+                path.display(),
+                walhook::postgres::describe(&error)
+            );
         }
         prepared += 1;
     }
@@ -42,18 +48,40 @@ async fn migrating_twice_changes_nothing_and_concurrent_migrations_are_serialize
 #[tokio::test]
 async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() {
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .unwrap();
     let store = walhook::store::Store::open(&app.store_url, 2).unwrap();
     let day = |text: &str| text.parse::<jiff::civil::Date>().unwrap();
-    let first = walhook::partitions::maintain(&store, day("2026-03-01"), 30).await.unwrap();
-    assert_eq!(first.created.len(), 15, "three tables, yesterday to three days ahead: {first:?}");
-    assert!(first.created.contains(&"event_20260228".to_owned()), "{first:?}");
-    let again = walhook::partitions::maintain(&store, day("2026-03-01"), 30).await.unwrap();
-    assert_eq!((again.created.len(), again.dropped.len()), (0, 0), "{again:?}");
+    let first = walhook::partitions::maintain(&store, day("2026-03-01"), 30)
+        .await
+        .unwrap();
+    assert_eq!(
+        first.created.len(),
+        15,
+        "three tables, yesterday to three days ahead: {first:?}"
+    );
+    assert!(
+        first.created.contains(&"event_20260228".to_owned()),
+        "{first:?}"
+    );
+    let again = walhook::partitions::maintain(&store, day("2026-03-01"), 30)
+        .await
+        .unwrap();
+    assert_eq!(
+        (again.created.len(), again.dropped.len()),
+        (0, 0),
+        "{again:?}"
+    );
     // 30 days after 1 March, that day is the oldest that is kept.
-    let later = walhook::partitions::maintain(&store, day("2026-03-31"), 30).await.unwrap();
+    let later = walhook::partitions::maintain(&store, day("2026-03-31"), 30)
+        .await
+        .unwrap();
     assert_eq!(later.dropped.len(), 3, "{later:?}");
-    assert!(later.dropped.contains(&"attempt_20260228".to_owned()), "{later:?}");
+    assert!(
+        later.dropped.contains(&"attempt_20260228".to_owned()),
+        "{later:?}"
+    );
 }
 
 /// While no deliveries are pending, the statistics show an empty table, and plans that are made then are kept for a later backlog: none
@@ -62,25 +90,47 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
 async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_table() {
     const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
     let statements = [
-        ("fence", include_str!("../../sql/store/delivery_fence.sql"), "uuid[], uuid[], smallint[]", "'{}', '{}', '{}'"),
+        (
+            "fence",
+            include_str!("../../sql/store/delivery_fence.sql"),
+            "uuid[], uuid[], smallint[]",
+            "'{}', '{}', '{}'",
+        ),
         (
             "end_held",
             include_str!("../../sql/store/delivery_end_held.sql"),
             "uuid[], uuid[], smallint[]",
             "'{}', '{}', '{}'",
         ),
-        ("end", include_str!("../../sql/store/delivery_end.sql"), "uuid[]", "'{}'"),
+        (
+            "end",
+            include_str!("../../sql/store/delivery_end.sql"),
+            "uuid[]",
+            "'{}'",
+        ),
         (
             "retry",
             include_str!("../../sql/store/delivery_retry.sql"),
             "uuid[], smallint[], float8[]",
             "'{}', '{}', '{}'",
         ),
-        ("release", include_str!("../../sql/store/delivery_release.sql"), "uuid[], uuid[]", "'{}', '{}'"),
-        ("remove_orphans", include_str!("../../sql/store/delivery_remove_orphans.sql"), "uuid[]", "'{}'"),
+        (
+            "release",
+            include_str!("../../sql/store/delivery_release.sql"),
+            "uuid[], uuid[]",
+            "'{}', '{}'",
+        ),
+        (
+            "remove_orphans",
+            include_str!("../../sql/store/delivery_remove_orphans.sql"),
+            "uuid[]",
+            "'{}'",
+        ),
     ];
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .unwrap();
     let client = app.store().await;
     for deliveries in [0, 20] {
         let fill = format!(
@@ -88,15 +138,25 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
              select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() from generate_series(1, {deliveries})"
         );
         client.batch_execute(&fill).await.unwrap();
-        client.batch_execute("vacuum analyze walhook.delivery").await.unwrap();
+        client
+            .batch_execute("vacuum analyze walhook.delivery")
+            .await
+            .unwrap();
         client.batch_execute("begin").await.unwrap();
         client.batch_execute(BY_INDEX).await.unwrap();
         for (name, statement, types, arguments) in statements {
             let [_, generic] = plans(&client, statement, types, arguments).await;
-            let mut lines = generic.lines().skip_while(|line| !line.contains("Index Scan using delivery_pkey"));
-            let searched = lines.nth(1).is_some_and(|line| line.contains("Index Cond: (id = ANY ("));
+            let mut lines = generic
+                .lines()
+                .skip_while(|line| !line.contains("Index Scan using delivery_pkey"));
+            let searched = lines
+                .nth(1)
+                .is_some_and(|line| line.contains("Index Cond: (id = ANY ("));
             assert!(searched, "{name} with {deliveries} deliveries:\n{generic}");
-            assert!(!generic.contains("Seq Scan on delivery"), "{name} with {deliveries} deliveries:\n{generic}");
+            assert!(
+                !generic.contains("Seq Scan on delivery"),
+                "{name} with {deliveries} deliveries:\n{generic}"
+            );
         }
         client.batch_execute("rollback").await.unwrap();
     }

@@ -14,6 +14,9 @@ async fn kills_restarts_and_misbehaving_receivers_lose_nothing_and_cause_no_extr
     };
     let report = storm(&plan).await;
     println!("{report:?}");
-    assert!(report.payments >= 20 && report.kills >= 4 && report.restarts >= 1, "{report:?}");
+    assert!(
+        report.payments >= 20 && report.kills >= 4 && report.restarts >= 1,
+        "{report:?}"
+    );
     assert!(report.most_memory_kib < 120 << 10, "{report:?}");
 }

@@ -12,7 +12,11 @@ async fn statements_are_prepared_before_the_first_event_needs_them() {
     for url in [&app.source_url, &app.store_url] {
         // The server logs each statement that a session prepares.
         let client = walhook::postgres::connect(url).await.unwrap();
-        let database: String = client.query_one("select current_database()", &[]).await.unwrap().get(0);
+        let database: String = client
+            .query_one("select current_database()", &[])
+            .await
+            .unwrap()
+            .get(0);
         let log = format!("alter database \"{database}\" set log_min_duration_statement = 0");
         client.batch_execute(&log).await.unwrap();
     }
@@ -24,7 +28,8 @@ async fn statements_are_prepared_before_the_first_event_needs_them() {
         platform.payment(user, "ready").await;
         app.wait_for_events(start).await;
         let log = std::fs::read_to_string(app.server.log_file()).unwrap();
-        if log.contains("from walhook.lookup_row") && log.contains("insert into walhook.delivery (") {
+        if log.contains("from walhook.lookup_row") && log.contains("insert into walhook.delivery (")
+        {
             return;
         }
         app.stop().await;

@@ -33,35 +33,66 @@ pub struct Transition {
 impl Transition {
     /// A payment that became ready.
     pub fn payment(id: i64) -> Transition {
-        Transition { kind: "payment.statement_ready".into(), key: id.to_string() }
+        Transition {
+            kind: "payment.statement_ready".into(),
+            key: id.to_string(),
+        }
     }
 
     /// An entry of the distribution queue that got this status.
     pub fn outlet_status(entry: i64, status: &str) -> Transition {
-        Transition { kind: "distribution.outlet.status_changed".into(), key: format!("{entry} {status}") }
+        Transition {
+            kind: "distribution.outlet.status_changed".into(),
+            key: format!("{entry} {status}"),
+        }
     }
 
     /// A release that got this review status.
     pub fn review(release: i64, status: &str) -> Transition {
-        Transition { kind: "release.review.status_changed".into(), key: format!("{release} {status}") }
+        Transition {
+            kind: "release.review.status_changed".into(),
+            key: format!("{release} {status}"),
+        }
     }
 
     /// Reads the transition from an event. Two transitions of one row to the same status are not distinguished.
     fn of_event(kind: &str, data: &Value) -> Transition {
-        let ids =
-            ["payment_request_id", "distro_queue_id", "transcoder_queue_id", "report_id", "flag_id", "release_id"];
-        let id = ids.iter().find_map(|name| data[*name].as_i64()).map(|id| id.to_string());
-        let status = ["new_status", "status"].iter().find_map(|name| data[*name].as_str());
+        let ids = [
+            "payment_request_id",
+            "distro_queue_id",
+            "transcoder_queue_id",
+            "report_id",
+            "flag_id",
+            "release_id",
+        ];
+        let id = ids
+            .iter()
+            .find_map(|name| data[*name].as_i64())
+            .map(|id| id.to_string());
+        let status = ["new_status", "status"]
+            .iter()
+            .find_map(|name| data[*name].as_str());
         let status = status.filter(|_| kind != "payment.statement_ready");
         let parts: Vec<&str> = [id.as_deref(), status].into_iter().flatten().collect();
-        Transition { kind: kind.into(), key: parts.join(" ") }
+        Transition {
+            kind: kind.into(),
+            key: parts.join(" "),
+        }
     }
 }
 
 /// Returns the transitions of all payments that are ready, in the order of their ids.
 pub async fn committed_payments(primary: &Client) -> Vec<Transition> {
-    let rows = primary.query("select id from payment where status = 'ready' order by id", &[]).await.expect("payments");
-    rows.iter().map(|row| Transition::payment(row.get(0))).collect()
+    let rows = primary
+        .query(
+            "select id from payment where status = 'ready' order by id",
+            &[],
+        )
+        .await
+        .expect("payments");
+    rows.iter()
+        .map(|row| Transition::payment(row.get(0)))
+        .collect()
 }
 
 /// What one webhook's receiver got.
@@ -88,7 +119,10 @@ pub async fn settled(store: &Client, committed: &[Transition]) {
             let is_settled = now.0 >= committed.len() as i64 && now.1 == 0;
             (is_settled || now.0 > events || now.1 < pending).then_some((now, is_settled))
         };
-        let what = format!("progress beyond {events} of {} events with {pending} deliveries pending", committed.len());
+        let what = format!(
+            "progress beyond {events} of {} events with {pending} deliveries pending",
+            committed.len()
+        );
         let (now, is_settled) = eventually_within(PROGRESS, &what, progress).await;
         if is_settled {
             return;
@@ -114,7 +148,15 @@ pub struct Account {
 
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Account { events, deliveries, attempts, requests, repeated, repeated_late, .. } = self;
+        let Account {
+            events,
+            deliveries,
+            attempts,
+            requests,
+            repeated,
+            repeated_late,
+            ..
+        } = self;
         write!(
             f,
             "{events} events, {deliveries} deliveries, {attempts} attempts, {requests} requests, {repeated} repeated, \
@@ -142,7 +184,11 @@ struct LoggedAttempt {
 impl Account {
     /// Compares everything. `committed` has each transition that the platform has committed since setup. Webhooks exist, with their
     /// subscriptions, since before the first one, or have replayed everything.
-    pub async fn take(store: &Client, committed: &[Transition], webhooks: &[Subscribed]) -> Account {
+    pub async fn take(
+        store: &Client,
+        committed: &[Transition],
+        webhooks: &[Subscribed],
+    ) -> Account {
         let mut account = Account::default();
         let events = stored_events(store).await;
         account.events = events.len();
@@ -159,7 +205,12 @@ impl Account {
     #[track_caller]
     pub fn assert_balanced(&self) {
         let shown: Vec<&str> = self.faults.iter().map(String::as_str).take(SHOWN).collect();
-        assert!(shown.is_empty(), "{} faults ({self}):\n{}", self.faults.len(), shown.join("\n"));
+        assert!(
+            shown.is_empty(),
+            "{} faults ({self}):\n{}",
+            self.faults.len(),
+            shown.join("\n")
+        );
     }
 
     fn fault(&mut self, fault: String) {
@@ -175,12 +226,16 @@ impl Account {
         for transition in committed {
             match found.remove(transition).as_deref() {
                 Some([_]) => {}
-                Some(several) => self.fault(format!("{transition:?} has several events: {several:?}")),
+                Some(several) => {
+                    self.fault(format!("{transition:?} has several events: {several:?}"))
+                }
                 None => self.fault(format!("{transition:?} was committed and has no event")),
             }
         }
         for (transition, ids) in found {
-            self.fault(format!("{transition:?} was not committed and has the events {ids:?}"));
+            self.fault(format!(
+                "{transition:?} was not committed and has the events {ids:?}"
+            ));
         }
     }
 
@@ -190,55 +245,95 @@ impl Account {
                              select (commit_lsn, ordinal) < lag((commit_lsn, ordinal)) over (order by sequence) as overtakes
                              from walhook.event where not repaired and commit_lsn is not null
                          ) as numbered where overtakes";
-        let overtaken: i64 = store.query_one(overtaken, &[]).await.expect("events").get(0);
+        let overtaken: i64 = store
+            .query_one(overtaken, &[])
+            .await
+            .expect("events")
+            .get(0);
         if overtaken > 0 {
-            self.fault(format!("{overtaken} events are numbered before events of earlier commits"));
+            self.fault(format!(
+                "{overtaken} events are numbered before events of earlier commits"
+            ));
         }
     }
 
     /// Every delivery of every event has ended once, and there are no others: in the attempt log, or as an event that an inactive webhook missed.
     async fn check_deliveries(&mut self, store: &Client, events: &[StoredEvent]) {
-        let pending = store.query("select id, event_id from walhook.delivery", &[]).await.expect("deliveries");
+        let pending = store
+            .query("select id, event_id from walhook.delivery", &[])
+            .await
+            .expect("deliveries");
         for row in pending {
-            self.fault(format!("delivery {} of event {} is pending", row.get::<_, Uuid>(0), row.get::<_, Uuid>(1)));
+            self.fault(format!(
+                "delivery {} of event {} is pending",
+                row.get::<_, Uuid>(0),
+                row.get::<_, Uuid>(1)
+            ));
         }
         let mut attempts = logged_attempts(store, &mut self.attempts).await;
-        let missed = store.query("select webhook_id, event_id from walhook.missed_event", &[]).await.expect("rows");
-        let mut missed: HashSet<(Uuid, Uuid)> = missed.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let missed = store
+            .query("select webhook_id, event_id from walhook.missed_event", &[])
+            .await
+            .expect("rows");
+        let mut missed: HashSet<(Uuid, Uuid)> =
+            missed.iter().map(|row| (row.get(0), row.get(1))).collect();
         let webhooks = "select id, user_id, events, success_count from walhook.webhook";
         for row in store.query(webhooks, &[]).await.expect("webhooks") {
-            let (webhook, user, kinds): (Uuid, String, Vec<String>) = (row.get(0), row.get(1), row.get(2));
+            let (webhook, user, kinds): (Uuid, String, Vec<String>) =
+                (row.get(0), row.get(1), row.get(2));
             let mut delivered = 0;
-            for event in events.iter().filter(|event| event.user == user && kinds.contains(&event.kind)) {
+            for event in events
+                .iter()
+                .filter(|event| event.user == user && kinds.contains(&event.kind))
+            {
                 let rounds = attempts.remove(&(webhook, event.id));
                 let was_missed = missed.remove(&(webhook, event.id));
                 match rounds {
                     None if was_missed => {}
-                    None => self.fault(format!("event {} has no delivery to webhook {webhook}", event.id)),
+                    None => self.fault(format!(
+                        "event {} has no delivery to webhook {webhook}",
+                        event.id
+                    )),
                     Some(_) if was_missed => {
-                        self.fault(format!("event {} was delivered to webhook {webhook} and missed", event.id));
+                        self.fault(format!(
+                            "event {} was delivered to webhook {webhook} and missed",
+                            event.id
+                        ));
                     }
                     Some(rounds) => delivered += self.check_rounds(webhook, event.id, &rounds),
                 }
             }
             let counted: i64 = row.get(3);
             if counted != delivered {
-                self.fault(format!("webhook {webhook} counts {counted} successes instead of {delivered}"));
+                self.fault(format!(
+                    "webhook {webhook} counts {counted} successes instead of {delivered}"
+                ));
             }
         }
         for (webhook, event) in attempts.into_keys() {
-            self.fault(format!("webhook {webhook} has attempts of event {event}, which it should not get"));
+            self.fault(format!(
+                "webhook {webhook} has attempts of event {event}, which it should not get"
+            ));
         }
         for (webhook, event) in missed {
-            self.fault(format!("webhook {webhook} has missed event {event}, which it should not get"));
+            self.fault(format!(
+                "webhook {webhook} has missed event {event}, which it should not get"
+            ));
         }
     }
 
     /// Each round has ended once, with its last attempt, and its attempts are numbered from one. Returns how many succeeded.
-    fn check_rounds(&mut self, webhook: Uuid, event: Uuid, deliveries: &HashMap<Uuid, Vec<LoggedAttempt>>) -> i64 {
+    fn check_rounds(
+        &mut self,
+        webhook: Uuid,
+        event: Uuid,
+        deliveries: &HashMap<Uuid, Vec<LoggedAttempt>>,
+    ) -> i64 {
         if deliveries.len() != 1 {
             let ids: Vec<&Uuid> = deliveries.keys().collect();
-            self.fault(format!("event {event} has several deliveries to webhook {webhook}: {ids:?}"));
+            self.fault(format!(
+                "event {event} has several deliveries to webhook {webhook}: {ids:?}"
+            ));
         }
         let mut successes = 0;
         for (delivery, attempts) in deliveries {
@@ -250,7 +345,9 @@ impl Account {
             for (round, attempts) in rounds {
                 match end_of_round(&attempts) {
                     Some(outcome) => successes += i64::from(outcome == "delivered"),
-                    None => self.fault(format!("delivery {delivery} round {round} has not ended once: {attempts:?}")),
+                    None => self.fault(format!(
+                        "delivery {delivery} round {round} has not ended once: {attempts:?}"
+                    )),
                 }
             }
         }
@@ -259,29 +356,58 @@ impl Account {
 
     /// Every request is of a stored event and of the delivery that the log has; repeats have the same id, data and number; everything
     /// that the log calls delivered has arrived.
-    async fn check_requests(&mut self, store: &Client, events: &[StoredEvent], subscribed: &Subscribed) {
-        let Subscribed { webhook, requests, in_order } = subscribed;
-        let logged = "select distinct delivery_id, event_id, outcome = 'delivered' from walhook.attempt
+    async fn check_requests(
+        &mut self,
+        store: &Client,
+        events: &[StoredEvent],
+        subscribed: &Subscribed,
+    ) {
+        let Subscribed {
+            webhook,
+            requests,
+            in_order,
+        } = subscribed;
+        let logged =
+            "select distinct delivery_id, event_id, outcome = 'delivered' from walhook.attempt
                       where webhook_id = $1::text::uuid and not test";
-        let logged = store.query(logged, &[webhook]).await.expect("the attempt log");
-        let deliveries: HashMap<String, Uuid> =
-            logged.iter().map(|row| (row.get::<_, Uuid>(0).to_string(), row.get(1))).collect();
+        let logged = store
+            .query(logged, &[webhook])
+            .await
+            .expect("the attempt log");
+        let deliveries: HashMap<String, Uuid> = logged
+            .iter()
+            .map(|row| (row.get::<_, Uuid>(0).to_string(), row.get(1)))
+            .collect();
         let known: HashSet<Uuid> = events.iter().map(|event| event.id).collect();
         let mut first: HashMap<&str, (&Received, Value)> = HashMap::new();
         for request in requests {
             self.requests += 1;
-            let event: Uuid = request.header("x-webhook-event-id").parse().expect("the id of an event");
+            let event: Uuid = request
+                .header("x-webhook-event-id")
+                .parse()
+                .expect("the id of an event");
             if !known.contains(&event) {
-                self.fault(format!("webhook {webhook} got event {event}, which is not stored"));
+                self.fault(format!(
+                    "webhook {webhook} got event {event}, which is not stored"
+                ));
             }
             if deliveries.get(request.delivery()) != Some(&event) {
-                self.fault(format!("webhook {webhook} got event {event} as delivery {}", request.delivery()));
+                self.fault(format!(
+                    "webhook {webhook} got event {event} as delivery {}",
+                    request.delivery()
+                ));
             }
-            let (earlier, data) = first.entry(request.delivery()).or_insert_with(|| (request, request.data()));
+            let (earlier, data) = first
+                .entry(request.delivery())
+                .or_insert_with(|| (request, request.data()));
             let differs = *data != request.data()
-                || ["x-webhook-event", "x-webhook-occurred-at", "x-webhook-sequence"]
-                    .iter()
-                    .any(|name| earlier.headers.get(*name) != request.headers.get(*name));
+                || [
+                    "x-webhook-event",
+                    "x-webhook-occurred-at",
+                    "x-webhook-sequence",
+                ]
+                .iter()
+                .any(|name| earlier.headers.get(*name) != request.headers.get(*name));
             if differs {
                 self.fault(format!(
                     "delivery {} was repeated differently: {earlier:?}, {request:?}",
@@ -297,9 +423,14 @@ impl Account {
                 ));
             }
         }
-        let attempts = "select count(*) from walhook.attempt where webhook_id = $1::text::uuid and not test
+        let attempts =
+            "select count(*) from walhook.attempt where webhook_id = $1::text::uuid and not test
                         and duration_ms is not null";
-        let attempts: i64 = store.query_one(attempts, &[webhook]).await.expect("the attempt log").get(0);
+        let attempts: i64 = store
+            .query_one(attempts, &[webhook])
+            .await
+            .expect("the attempt log")
+            .get(0);
         self.repeated += requests.len().saturating_sub(attempts as usize);
         if *in_order {
             self.check_order(webhook, requests);
@@ -310,32 +441,45 @@ impl Account {
     fn check_order(&mut self, webhook: &str, requests: &[Received]) {
         let (mut highest, mut seen) = (0, BTreeSet::new());
         for request in requests {
-            let number: i64 = request.header("x-webhook-sequence").parse().expect("a number");
+            let number: i64 = request
+                .header("x-webhook-sequence")
+                .parse()
+                .expect("a number");
             if seen.insert(number) && number < highest {
-                self.fault(format!("webhook {webhook}: delivery number {number} arrived after number {highest}"));
+                self.fault(format!(
+                    "webhook {webhook}: delivery number {number} arrived after number {highest}"
+                ));
             } else if number < highest {
                 self.repeated_late += 1;
             }
             highest = highest.max(number);
         }
         if !seen.iter().copied().eq(1..=highest) {
-            self.fault(format!("webhook {webhook}: numbers are missing among {seen:?}"));
+            self.fault(format!(
+                "webhook {webhook}: numbers are missing among {seen:?}"
+            ));
         }
     }
 }
 
 /// Returns the outcome with which a round has ended. None unless its attempts are numbered from one and it has ended exactly once.
 fn end_of_round<'a>(attempts: &[&'a LoggedAttempt]) -> Option<&'a str> {
-    let (cancelled, made): (Vec<&LoggedAttempt>, Vec<&LoggedAttempt>) =
-        attempts.iter().copied().partition(|attempt| attempt.outcome == "cancelled");
+    let (cancelled, made): (Vec<&LoggedAttempt>, Vec<&LoggedAttempt>) = attempts
+        .iter()
+        .copied()
+        .partition(|attempt| attempt.outcome == "cancelled");
     let count = made.len() as i16;
     let is_numbered = made.iter().map(|attempt| attempt.attempt).eq(1..=count);
-    let (last, earlier) = made.split_last().map_or((None, &[][..]), |(last, earlier)| (Some(*last), earlier));
+    let (last, earlier) = made
+        .split_last()
+        .map_or((None, &[][..]), |(last, earlier)| (Some(*last), earlier));
     if !is_numbered || earlier.iter().any(|attempt| attempt.outcome != "failed") {
         return None;
     }
     match cancelled[..] {
-        [] => last.map(|last| last.outcome.as_str()).filter(|outcome| *outcome != "failed"),
+        [] => last
+            .map(|last| last.outcome.as_str())
+            .filter(|outcome| *outcome != "failed"),
         // It replaces the next attempt, or the last one was in flight: that one is logged and does not count.
         [end] if [count, count + 1].contains(&end.attempt) => Some(&end.outcome),
         _ => None,
@@ -350,7 +494,12 @@ async fn stored_events(store: &Client) -> Vec<StoredEvent> {
     let event = |row: &tokio_postgres::Row| {
         let (kind, data): (String, &str) = (row.get(2), row.get(3));
         let data = serde_json::from_str(data).expect("an event's data is JSON");
-        StoredEvent { id: row.get(0), user: row.get(1), transition: Transition::of_event(&kind, &data), kind }
+        StoredEvent {
+            id: row.get(0),
+            user: row.get(1),
+            transition: Transition::of_event(&kind, &data),
+            kind,
+        }
     };
     rows.iter().map(event).collect()
 }
@@ -359,14 +508,24 @@ async fn stored_events(store: &Client) -> Vec<StoredEvent> {
 type Attempts = HashMap<(Uuid, Uuid), HashMap<Uuid, Vec<LoggedAttempt>>>;
 
 async fn logged_attempts(store: &Client, count: &mut usize) -> Attempts {
-    let attempts = "select webhook_id, event_id, delivery_id, round, attempt, outcome from walhook.attempt
+    let attempts =
+        "select webhook_id, event_id, delivery_id, round, attempt, outcome from walhook.attempt
                     where not test order by round, attempt, started_at";
     let rows = store.query(attempts, &[]).await.expect("the attempt log");
     *count = rows.len();
     let mut attempts = Attempts::new();
     for row in rows {
-        let attempt = LoggedAttempt { round: row.get(3), attempt: row.get(4), outcome: row.get(5) };
-        attempts.entry((row.get(0), row.get(1))).or_default().entry(row.get(2)).or_default().push(attempt);
+        let attempt = LoggedAttempt {
+            round: row.get(3),
+            attempt: row.get(4),
+            outcome: row.get(5),
+        };
+        attempts
+            .entry((row.get(0), row.get(1)))
+            .or_default()
+            .entry(row.get(2))
+            .or_default()
+            .push(attempt);
     }
     attempts
 }

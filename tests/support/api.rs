@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     // Another test of this binary may have installed it already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    builder.timeout(Duration::from_secs(30)).build().expect("a client without TLS settings")
+    let builder = Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none());
+    builder
+        .timeout(Duration::from_secs(30))
+        .build()
+        .expect("a client without TLS settings")
 });
 
 /// Sends a GET request. `None` if there is no response.
@@ -49,7 +54,10 @@ impl Answer {
 
 impl Api {
     pub fn new(url: &str, token: &str) -> Api {
-        Api { url: url.to_owned(), token: token.to_owned() }
+        Api {
+            url: url.to_owned(),
+            token: token.to_owned(),
+        }
     }
 
     /// A client with the same token, for another replica.
@@ -58,7 +66,13 @@ impl Api {
     }
 
     /// Sends a request. `path` is relative to the base path, such as `/webhooks`.
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
+    pub async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Answer {
         let answer = self.try_send(method, path, headers, body).await;
         answer.unwrap_or_else(|error| panic!("{path}: {error:?}"))
     }
@@ -72,16 +86,24 @@ impl Api {
         body: Option<&Value>,
     ) -> reqwest::Result<Answer> {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
-        let mut request = CLIENT.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let mut request = CLIENT
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(&self.token);
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_string());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_string());
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let answer = request.send().await?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-        Ok(Answer { status, headers, body: answer.text().await? })
+        Ok(Answer {
+            status,
+            headers,
+            body: answer.text().await?,
+        })
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -104,12 +126,20 @@ impl Api {
     pub async fn create_webhook(&self, url: &str, events: &[&str]) -> (String, String) {
         let body = json!({ "name": "test", "url": url, "events": events });
         let created = self.post("/webhooks", body).await.expect(201).json();
-        let text = |key: &str| created[key].as_str().unwrap_or_else(|| panic!("no {key} in {created}")).to_owned();
+        let text = |key: &str| {
+            created[key]
+                .as_str()
+                .unwrap_or_else(|| panic!("no {key} in {created}"))
+                .to_owned()
+        };
         (text("id"), text("secret"))
     }
 
     pub async fn webhook(&self, id: &str) -> Value {
-        self.get(&format!("/webhooks/{id}")).await.expect(200).json()
+        self.get(&format!("/webhooks/{id}"))
+            .await
+            .expect(200)
+            .json()
     }
 
     pub async fn webhooks(&self) -> Vec<Value> {
@@ -122,13 +152,24 @@ impl Api {
     }
 
     /// Waits until the delivery log's entries are as wanted: they are written shortly after the attempt.
-    pub async fn wait_for_logs(&self, id: &str, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        super::eventually(what, || async { Some(self.logs(id).await).filter(|logs| wanted(logs)) }).await
+    pub async fn wait_for_logs(
+        &self,
+        id: &str,
+        what: &str,
+        wanted: impl Fn(&[Value]) -> bool,
+    ) -> Vec<Value> {
+        super::eventually(what, || async {
+            Some(self.logs(id).await).filter(|logs| wanted(logs))
+        })
+        .await
     }
 }
 
 #[track_caller]
 fn list(answer: Answer) -> Vec<Value> {
     let answer = answer.expect(200).json();
-    answer["data"].as_array().unwrap_or_else(|| panic!("no data in {answer}")).clone()
+    answer["data"]
+        .as_array()
+        .unwrap_or_else(|| panic!("no data in {answer}"))
+        .clone()
 }

@@ -36,7 +36,13 @@ pub struct TestApp {
 /// The server that all tests of a binary share. It is removed when the test process ends.
 pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
-    let start = || async { Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL")) };
+    let start = || async {
+        Arc::new(
+            PrivatePostgres::start(Options::default())
+                .await
+                .expect("a private PostgreSQL"),
+        )
+    };
     SERVER.get_or_init(start).await.clone()
 }
 
@@ -48,7 +54,9 @@ impl TestApp {
 
     /// Like [`TestApp::prepare`] on a separate server, for tests that stop the server or change its settings.
     pub async fn prepare_alone(options: Options<'_>) -> TestApp {
-        let server = PrivatePostgres::start(options).await.expect("a private PostgreSQL");
+        let server = PrivatePostgres::start(options)
+            .await
+            .expect("a private PostgreSQL");
         TestApp::prepare_on(Arc::new(server)).await
     }
 
@@ -56,11 +64,22 @@ impl TestApp {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
-        server.create_database(&source).await.expect("a database for the platform");
-        server.create_database(&store).await.expect("a database for the store");
+        server
+            .create_database(&source)
+            .await
+            .expect("a database for the platform");
+        server
+            .create_database(&store)
+            .await
+            .expect("a database for the store");
         let (source_url, store_url) = (server.url(&source), server.url(&store));
-        let client = postgres::connect(&source_url).await.expect("the platform's database");
-        client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+        let client = postgres::connect(&source_url)
+            .await
+            .expect("the platform's database");
+        client
+            .batch_execute(REFERENCE_SCHEMA)
+            .await
+            .expect("the reference schema");
         TestApp::with_databases(server, name, source_url, store_url)
     }
 
@@ -82,18 +101,36 @@ impl TestApp {
             ("delivery.allow_http", "true"),
             ("delivery.allow_networks", "127.0.0.0/8,::1/128"),
         ];
-        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let settings = settings
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
         let program = env!("CARGO_BIN_EXE_walhook").into();
         let environment = BTreeMap::new();
-        TestApp { server, name, source_url, store_url, program, settings, environment, namespace: None, sidecar: None }
+        TestApp {
+            server,
+            name,
+            source_url,
+            store_url,
+            program,
+            settings,
+            environment,
+            namespace: None,
+            sidecar: None,
+        }
     }
 
     /// Uses databases on other servers. The platform's gets the reference schema.
     pub async fn use_databases(&mut self, source_url: &str, store_url: &str) {
-        let client = postgres::connect(source_url).await.expect("the platform's database");
-        client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+        let client = postgres::connect(source_url)
+            .await
+            .expect("the platform's database");
+        client
+            .batch_execute(REFERENCE_SCHEMA)
+            .await
+            .expect("the reference schema");
         (self.source_url, self.store_url) = (source_url.to_owned(), store_url.to_owned());
-        self.set("source.url", source_url).set("store.url", store_url);
+        self.set("source.url", source_url)
+            .set("store.url", store_url);
     }
 
     /// Prepares, sets up and runs a sidecar, and waits until it is ready.
@@ -128,7 +165,8 @@ impl TestApp {
 
     /// Makes ten attempts fit into a second, so that tests of retries are fast.
     pub fn set_fast_retries(&mut self) -> &mut TestApp {
-        self.set("delivery.retry_schedule", &["50ms"; 9].join(",")).set("delivery.retry_jitter", "0ms")
+        self.set("delivery.retry_schedule", &["50ms"; 9].join(","))
+            .set("delivery.retry_jitter", "0ms")
     }
 
     /// Runs sidecars in this namespace from now on. Subcommands still run on the host.
@@ -143,14 +181,22 @@ impl TestApp {
     }
 
     fn configured(&self, mut command: Command, arguments: &[&str]) -> Command {
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WALHOOK_")) {
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WALHOOK_"))
+        {
             command.env_remove(name);
         }
         for (key, value) in &self.settings {
-            command.env(format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()), value);
+            command.env(
+                format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()),
+                value,
+            );
         }
         command.envs(&self.environment);
-        command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         command
     }
 
@@ -158,14 +204,21 @@ impl TestApp {
     pub async fn walhook(&self, arguments: &[&str]) -> Output {
         let output = self.command(arguments).output();
         let output = tokio::time::timeout(super::DEADLINE, output).await;
-        output.unwrap_or_else(|_| panic!("`walhook {}` does not end", arguments.join(" "))).expect("walhook starts")
+        output
+            .unwrap_or_else(|_| panic!("`walhook {}` does not end", arguments.join(" ")))
+            .expect("walhook starts")
     }
 
     /// Runs a subcommand that must succeed. Returns what it printed.
     pub async fn walhook_ok(&self, arguments: &[&str]) -> String {
         let output = self.walhook(arguments).await;
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "`walhook {}`: {}\n{errors}", arguments.join(" "), output.status);
+        assert!(
+            output.status.success(),
+            "`walhook {}`: {}\n{errors}",
+            arguments.join(" "),
+            output.status
+        );
         String::from_utf8(output.stdout).expect("UTF-8 on standard output")
     }
 
@@ -228,26 +281,42 @@ impl TestApp {
 
     /// The file with the standard error of all processes of this app.
     pub fn log_file(&self) -> PathBuf {
-        let binary = std::env::current_exe().ok().and_then(|path| Some(path.file_stem()?.to_owned()));
-        let binary = binary.expect("a test has a name").to_string_lossy().into_owned();
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{binary}-{}-{}.log", std::process::id(), self.name))
+        let binary = std::env::current_exe()
+            .ok()
+            .and_then(|path| Some(path.file_stem()?.to_owned()));
+        let binary = binary
+            .expect("a test has a name")
+            .to_string_lossy()
+            .into_owned();
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
+            "{binary}-{}-{}.log",
+            std::process::id(),
+            self.name
+        ))
     }
 
     /// Opens a connection to the platform's database.
     pub async fn source(&self) -> Client {
-        postgres::connect(&self.source_url).await.expect("the platform's database")
+        postgres::connect(&self.source_url)
+            .await
+            .expect("the platform's database")
     }
 
     /// Opens a connection to the store's database.
     pub async fn store(&self) -> Client {
-        postgres::connect(&self.store_url).await.expect("the store's database")
+        postgres::connect(&self.store_url)
+            .await
+            .expect("the store's database")
     }
 
     /// Waits until the store has exactly this many events. A request may arrive before its event is committed.
     pub async fn wait_for_events(&self, count: usize) {
         let store = self.store().await;
         eventually(&format!("{count} events in the store"), || async {
-            let row = store.query_one("select count(*) from walhook.event", &[]).await.unwrap();
+            let row = store
+                .query_one("select count(*) from walhook.event", &[])
+                .await
+                .unwrap();
             let stored = row.get::<_, i64>(0) as usize;
             assert!(stored <= count, "{stored} events instead of {count}");
             (stored == count).then_some(())
@@ -275,7 +344,10 @@ impl TestApp {
             self.name
         );
         let client = self.source().await;
-        eventually("the slot to be dropped", async || client.batch_execute(&dropped).await.ok()).await;
+        eventually("the slot to be dropped", async || {
+            client.batch_execute(&dropped).await.ok()
+        })
+        .await;
     }
 
     /// Returns a client that acts as the platform.
@@ -291,7 +363,10 @@ impl TestApp {
 
     /// Creates a token of `user`.
     pub async fn token(&self, user: &str) -> String {
-        self.walhook_ok(&["token", "create", "--user", user]).await.trim().to_owned()
+        self.walhook_ok(&["token", "create", "--user", user])
+            .await
+            .trim()
+            .to_owned()
     }
 }
 
@@ -301,7 +376,10 @@ impl Drop for TestApp {
             let log = std::fs::read_to_string(self.log_file()).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(60)..].join("\n");
-            eprintln!("--- the last lines of the sidecar's log ({}):\n{last}\n---", self.log_file().display());
+            eprintln!(
+                "--- the last lines of the sidecar's log ({}):\n{last}\n---",
+                self.log_file().display()
+            );
         } else {
             let _ = std::fs::remove_file(self.log_file());
         }

@@ -19,7 +19,10 @@ pub async fn full_listener(address: SocketAddr) -> (TcpListener, Vec<TcpStream>)
         held.push(TcpStream::connect(address).await.unwrap());
     }
     // The client's side is connected before the server's side has joined the backlog.
-    eventually("the backlog to be full", async || (backlog(address.port()) == 2).then_some(())).await;
+    eventually("the backlog to be full", async || {
+        (backlog(address.port()) == 2).then_some(())
+    })
+    .await;
     (listener, held)
 }
 
@@ -29,5 +32,9 @@ fn backlog(port: u16) -> usize {
     let listening = format!(":{port:04X} 00000000:0000 0A ");
     let queues = |line: &str| line.split_whitespace().nth(4).map(str::to_owned);
     let waiting = |line: &str| usize::from_str_radix(queues(line)?.split(':').nth(1)?, 16).ok();
-    sockets.lines().filter(|line| line.contains(&listening)).filter_map(waiting).sum()
+    sockets
+        .lines()
+        .filter(|line| line.contains(&listening))
+        .filter_map(waiting)
+        .sum()
 }

@@ -36,12 +36,20 @@ pub struct Collector {
 
 impl Collector {
     pub async fn start(port: u16) -> Collector {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the collector's port");
+        let listener = TcpListener::bind(("127.0.0.1", port))
+            .await
+            .expect("the collector's port");
         let port = listener.local_addr().unwrap().port();
         let exports = Exports::default();
-        let router = Router::new().route("/v1/traces", post(receive)).with_state(exports.clone());
+        let router = Router::new()
+            .route("/v1/traces", post(receive))
+            .with_state(exports.clone());
         let server = async move { axum::serve(listener, router).await.expect("a server") };
-        Collector { port, exports, _server: AbortOnDropHandle::new(tokio::spawn(server)) }
+        Collector {
+            port,
+            exports,
+            _server: AbortOnDropHandle::new(tokio::spawn(server)),
+        }
     }
 
     pub fn exports(&self) -> Vec<Export> {
@@ -51,7 +59,9 @@ impl Collector {
     /// Returns the spans of a trace so far. The id is hexadecimal.
     pub fn trace(&self, id: &str) -> Vec<Span> {
         let spans = self.exports().into_iter().flat_map(|export| export.spans);
-        spans.filter(|span| hex::encode(&span.trace_id) == id).collect()
+        spans
+            .filter(|span| hex::encode(&span.trace_id) == id)
+            .collect()
     }
 
     /// Waits until the trace has this many spans.
@@ -64,11 +74,21 @@ impl Collector {
 }
 
 async fn receive(State(exports): State<Exports>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let Ok(request) = ExportTraceServiceRequest::decode(body) else { return StatusCode::BAD_REQUEST };
+    let Ok(request) = ExportTraceServiceRequest::decode(body) else {
+        return StatusCode::BAD_REQUEST;
+    };
     for group in request.resource_spans {
         let resource = attributes(&group.resource.expect("a resource").attributes);
-        let spans = group.scope_spans.into_iter().flat_map(|scope| scope.spans).collect();
-        exports.lock().unwrap().push(Export { headers: headers.clone(), resource, spans });
+        let spans = group
+            .scope_spans
+            .into_iter()
+            .flat_map(|scope| scope.spans)
+            .collect();
+        exports.lock().unwrap().push(Export {
+            headers: headers.clone(),
+            resource,
+            spans,
+        });
     }
     StatusCode::OK
 }
@@ -80,7 +100,14 @@ pub fn attributes(pairs: &[KeyValue]) -> BTreeMap<String, String> {
         Some(Value::IntValue(number)) => number.to_string(),
         other => panic!("{}: {other:?}", pair.key),
     };
-    let map: BTreeMap<String, String> = pairs.iter().map(|pair| (pair.key.clone(), value(pair))).collect();
-    assert_eq!(map.len(), pairs.len(), "an attribute is given twice: {pairs:?}");
+    let map: BTreeMap<String, String> = pairs
+        .iter()
+        .map(|pair| (pair.key.clone(), value(pair)))
+        .collect();
+    assert_eq!(
+        map.len(),
+        pairs.len(),
+        "an attribute is given twice: {pairs:?}"
+    );
     map
 }

@@ -49,7 +49,11 @@ impl Hostile {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Hostile { address, sent, server }
+        Hostile {
+            address,
+            sent,
+            server,
+        }
     }
 
     pub fn url(&self, scheme: &str) -> String {
@@ -72,11 +76,21 @@ async fn misbehave(mut stream: TcpStream, misdeed: Misdeed, sent: Arc<AtomicU64>
         }
         Misdeed::Greeting => (b"220 mail.example ESMTP\r\n", b"", Duration::ZERO),
         Misdeed::Silence => (b"", b"", Duration::ZERO),
-        Misdeed::Trickle => (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b".", Duration::from_millis(20)),
-        Misdeed::Gigabytes => {
-            (b"HTTP/1.1 200 OK\r\nContent-Length: 8589934592\r\n\r\n", &[b'x'; 16 << 10], Duration::ZERO)
-        }
-        Misdeed::EndlessHead => (b"HTTP/1.1 200 OK\r\nX-Long: ", &[b'x'; 16 << 10], Duration::ZERO),
+        Misdeed::Trickle => (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+            b".",
+            Duration::from_millis(20),
+        ),
+        Misdeed::Gigabytes => (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 8589934592\r\n\r\n",
+            &[b'x'; 16 << 10],
+            Duration::ZERO,
+        ),
+        Misdeed::EndlessHead => (
+            b"HTTP/1.1 200 OK\r\nX-Long: ",
+            &[b'x'; 16 << 10],
+            Duration::ZERO,
+        ),
         Misdeed::Interim => (b"", b"HTTP/1.1 102 Processing\r\n\r\n", Duration::ZERO),
     };
     // Reads the request, or the start of a TLS handshake.
@@ -88,6 +102,10 @@ async fn misbehave(mut stream: TcpStream, misdeed: Misdeed, sent: Arc<AtomicU64>
     }
     if more.is_empty() {
         // Until the other end closes the connection.
-        while stream.read(&mut [0; 4 << 10]).await.is_ok_and(|bytes| bytes > 0) {}
+        while stream
+            .read(&mut [0; 4 << 10])
+            .await
+            .is_ok_and(|bytes| bytes > 0)
+        {}
     }
 }

@@ -18,7 +18,11 @@ pub fn hs256_token(secret: &str, claims: &Value) -> String {
 
 /// Returns a token with this header, whatever it says, signed by HS256.
 pub fn hs256_token_with(header: &Value, secret: &str, claims: &Value) -> String {
-    let signed = format!("{}.{}", base64_url(header.to_string().as_bytes()), base64_url(claims.to_string().as_bytes()));
+    let signed = format!(
+        "{}.{}",
+        base64_url(header.to_string().as_bytes()),
+        base64_url(claims.to_string().as_bytes())
+    );
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let signature = base64_url(hmac::sign(&key, signed.as_bytes()).as_ref());
     format!("{signed}.{signature}")
@@ -42,8 +46,11 @@ impl Issuer {
     /// Returns a token with these claims.
     pub fn token(&self, claims: &Value) -> String {
         let header = json!({ "typ": "JWT", "alg": "EdDSA", "kid": "k" });
-        let signed =
-            format!("{}.{}", base64_url(header.to_string().as_bytes()), base64_url(claims.to_string().as_bytes()));
+        let signed = format!(
+            "{}.{}",
+            base64_url(header.to_string().as_bytes()),
+            base64_url(claims.to_string().as_bytes())
+        );
         let signature = base64_url(self.0.sign(signed.as_bytes()).as_ref());
         format!("{signed}.{signature}")
     }

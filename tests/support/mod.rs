@@ -3,7 +3,10 @@
 //! `TestApp::start()` returns a running sidecar that is ready. `TestApp::prepare()` stops before `setup`, for tests that change settings
 //! or the database first.
 
-#![allow(dead_code, reason = "every test binary compiles this for itself and uses a part")]
+#![allow(
+    dead_code,
+    reason = "every test binary compiles this for itself and uses a part"
+)]
 #![allow(unused_imports, reason = "as above")]
 
 pub mod account;
@@ -54,11 +57,17 @@ pub const POLL: Duration = Duration::from_millis(20);
 
 /// Returns the content of `/metrics`.
 pub async fn metrics(metrics_url: &str) -> String {
-    api::get(&format!("{metrics_url}/metrics")).await.expect("metrics").1
+    api::get(&format!("{metrics_url}/metrics"))
+        .await
+        .expect("metrics")
+        .1
 }
 
 /// Waits until `probe` returns a value. Panics with `what` if it takes too long.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, probe: impl FnMut() -> F) -> T {
+pub async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    probe: impl FnMut() -> F,
+) -> T {
     eventually_within(DEADLINE, what, probe).await
 }
 
@@ -73,7 +82,10 @@ pub async fn eventually_within<T, F: Future<Output = Option<T>>>(
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "not within {limit:?}: {what}");
+        assert!(
+            tokio::time::Instant::now() < end,
+            "not within {limit:?}: {what}"
+        );
         tokio::time::sleep(POLL).await;
     }
 }

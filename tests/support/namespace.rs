@@ -37,10 +37,15 @@ impl Namespace {
         }
         remove_those_of_dead_processes();
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let network =
-            u32::from(Ipv4Addr::new(198, 18, 0, 0)) + ((u32::from(u16::from_be_bytes(random_bytes())) << 1) & !7);
-        let namespace = Namespace { name: format!("walhook-{process}-{count}"), network };
-        namespace.build(&format!("wh{process}x{count}")).then_some(namespace)
+        let network = u32::from(Ipv4Addr::new(198, 18, 0, 0))
+            + ((u32::from(u16::from_be_bytes(random_bytes())) << 1) & !7);
+        let namespace = Namespace {
+            name: format!("walhook-{process}-{count}"),
+            network,
+        };
+        namespace
+            .build(&format!("wh{process}x{count}"))
+            .then_some(namespace)
     }
 
     fn address(&self, number: u32) -> Ipv4Addr {
@@ -79,15 +84,23 @@ impl Namespace {
              -n {name} route add default via {router}\n\
              route add {network}/30 via {gateway}"
         );
-        commands.lines().all(|line| run(Command::new("ip").args(line.split(' '))))
-            && run(self.at_router("sh").args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]))
-            && self.filter("add table ip faults { chain forward { type filter hook forward priority 0; }; }\n")
+        commands
+            .lines()
+            .all(|line| run(Command::new("ip").args(line.split(' '))))
+            && run(self
+                .at_router("sh")
+                .args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]))
+            && self.filter(
+                "add table ip faults { chain forward { type filter hook forward priority 0; }; }\n",
+            )
     }
 
     /// Returns a command that runs `program` in the sidecar's namespace, as the process that is spawned.
     pub fn command(&self, program: &Path) -> tokio::process::Command {
         let mut command = tokio::process::Command::new("nsenter");
-        command.arg(format!("--net={NAMESPACES}/{}", self.name)).arg(program);
+        command
+            .arg(format!("--net={NAMESPACES}/{}", self.name))
+            .arg(program);
         command
     }
 
@@ -99,31 +112,52 @@ impl Namespace {
         };
         let share = format!("numgen random mod 100 < {percent}");
         let share = if percent < 100 { share.as_str() } else { "" };
-        assert!(self.filter(&format!("add rule ip faults forward tcp {end} {port} {share} counter drop\n")));
+        assert!(self.filter(&format!(
+            "add rule ip faults forward tcp {end} {port} {share} counter drop\n"
+        )));
     }
 
     /// Drops no more packets. Returns how many were dropped.
     pub fn heal(&self) -> u64 {
-        let listed = self.at_router("nft").args(["list", "table", "ip", "faults"]).output().expect("nft starts");
+        let listed = self
+            .at_router("nft")
+            .args(["list", "table", "ip", "faults"])
+            .output()
+            .expect("nft starts");
         assert!(self.filter("flush chain ip faults forward\n"));
         let listed = String::from_utf8(listed.stdout).expect("a list in UTF-8");
         let words: Vec<&str> = listed.split_whitespace().collect();
-        let counts = words.windows(2).filter(|pair| pair[0] == "packets").map(|pair| pair[1]);
-        counts.map(|count| count.parse::<u64>().expect("a number of packets")).sum()
+        let counts = words
+            .windows(2)
+            .filter(|pair| pair[0] == "packets")
+            .map(|pair| pair[1]);
+        counts
+            .map(|count| count.parse::<u64>().expect("a number of packets"))
+            .sum()
     }
 
     fn at_router(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net={NAMESPACES}/{}-router", self.name)).arg(program);
+        command
+            .arg(format!("--net={NAMESPACES}/{}-router", self.name))
+            .arg(program);
         command
     }
 
     fn filter(&self, rules: &str) -> bool {
         let mut command = self.at_router("nft");
-        let Ok(mut process) = command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn() else {
+        let Ok(mut process) = command
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+        else {
             return false;
         };
-        let written = process.stdin.take().is_some_and(|mut input| input.write_all(rules.as_bytes()).is_ok());
+        let written = process
+            .stdin
+            .take()
+            .is_some_and(|mut input| input.write_all(rules.as_bytes()).is_ok());
         process.wait().is_ok_and(|status| status.success()) && written
     }
 }
@@ -136,7 +170,11 @@ impl Drop for Namespace {
 }
 
 fn run(command: &mut Command) -> bool {
-    let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let ended = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     ended.is_ok_and(|status| status.success())
 }
 
@@ -147,9 +185,16 @@ fn remove(name: &str) {
 
 /// Removes what tests have left that were killed.
 fn remove_those_of_dead_processes() {
-    let Ok(entries) = std::fs::read_dir(NAMESPACES) else { return };
-    for name in entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()) {
-        let process = name.strip_prefix("walhook-").and_then(|rest| rest.split('-').next());
+    let Ok(entries) = std::fs::read_dir(NAMESPACES) else {
+        return;
+    };
+    for name in entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+    {
+        let process = name
+            .strip_prefix("walhook-")
+            .and_then(|rest| rest.split('-').next());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             remove(&name);
         }

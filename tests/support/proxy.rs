@@ -95,7 +95,11 @@ impl Proxy {
         });
         let target = SocketAddr::from(([127, 0, 0, 1], target));
         let task = tokio::spawn(accept(listener, target, shared.clone()));
-        Proxy { port, shared, _task: AbortOnDropHandle::new(task) }
+        Proxy {
+            port,
+            shared,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     /// Sets the weather in both directions.
@@ -110,7 +114,11 @@ impl Proxy {
 
     /// Sets where the random decisions of lossy weather and of random resets start.
     pub fn seed(&self, seed: u64) {
-        *self.shared.random.lock().expect("nobody panics with this lock") = Random::new(seed);
+        *self
+            .shared
+            .random
+            .lock()
+            .expect("nobody panics with this lock") = Random::new(seed);
     }
 
     /// Resets all connections.
@@ -163,7 +171,9 @@ async fn accept(listener: TcpListener, target: SocketAddr, shared: Arc<Shared>) 
 }
 
 async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
-    let Ok(server) = TcpStream::connect(target).await else { return };
+    let Ok(server) = TcpStream::connect(target).await else {
+        return;
+    };
     for stream in [&client, &server] {
         stream.set_nodelay(true).expect("a fresh socket");
         stream.set_zero_linger().expect("a fresh socket");
@@ -216,7 +226,12 @@ async fn end_of_lifetime(shared: &Shared) {
 }
 
 /// Forwards until one end closes its connection. Returns true if the connection dies without that either end notices.
-async fn forward(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, shared: &Shared, direction: Direction) -> bool {
+async fn forward(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    shared: &Shared,
+    direction: Direction,
+) -> bool {
     let (sender, mut chunks) = mpsc::channel(UNDER_WAY);
     let read = async move {
         loop {
@@ -252,7 +267,13 @@ enum Written {
 }
 
 impl Shared {
-    async fn write(&self, to: &mut OwnedWriteHalf, direction: Direction, arrived: Instant, chunk: &[u8]) -> Written {
+    async fn write(
+        &self,
+        to: &mut OwnedWriteHalf,
+        direction: Direction,
+        arrived: Instant,
+        chunk: &[u8],
+    ) -> Written {
         let mut left = chunk;
         while !left.is_empty() {
             let now = self.thawed(direction).await;
@@ -269,10 +290,18 @@ impl Shared {
                 _ => {}
             }
             self.thawed(direction).await;
-            let most = if let Weather::Slow(bytes) = now { bytes.min(left.len()) } else { left.len() };
+            let most = if let Weather::Slow(bytes) = now {
+                bytes.min(left.len())
+            } else {
+                left.len()
+            };
             let (piece, rest) = left.split_at(most);
             let is_limited = direction == Direction::ToClient;
-            let budget = if is_limited { self.budget.fetch_sub(most as i64, Ordering::SeqCst) } else { UNLIMITED };
+            let budget = if is_limited {
+                self.budget.fetch_sub(most as i64, Ordering::SeqCst)
+            } else {
+                UNLIMITED
+            };
             if budget <= most as i64 {
                 let _ = to.write_all(&piece[..budget.max(0) as usize]).await;
                 self.budget.store(UNLIMITED, Ordering::SeqCst);
@@ -292,15 +321,26 @@ impl Shared {
     /// Waits until data is forwarded, and returns the weather.
     async fn thawed(&self, direction: Direction) -> Weather {
         let mut weather = self.weather[direction as usize].subscribe();
-        *weather.wait_for(|weather| *weather != Weather::Frozen).await.expect("the proxy holds the sender")
+        *weather
+            .wait_for(|weather| *weather != Weather::Frozen)
+            .await
+            .expect("the proxy holds the sender")
     }
 
     fn one_in(&self, count: u64) -> bool {
-        self.random.lock().expect("nobody panics with this lock").next().is_multiple_of(count)
+        self.random
+            .lock()
+            .expect("nobody panics with this lock")
+            .next()
+            .is_multiple_of(count)
     }
 
     fn random(&self, from: Duration, to: Duration) -> Duration {
-        let random = self.random.lock().expect("nobody panics with this lock").next();
+        let random = self
+            .random
+            .lock()
+            .expect("nobody panics with this lock")
+            .next();
         from + (to - from).mul_f64(random as f64 / u64::MAX as f64)
     }
 }

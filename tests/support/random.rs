@@ -34,6 +34,8 @@ impl Random {
     /// Returns a text. One in ten has several kB that do not compress well, so that it is stored out of line.
     pub fn text(&mut self) -> String {
         let words = if self.percent(10) { 150 } else { 1 };
-        (0..words).map(|_| format!("{:016x}", self.next())).collect()
+        (0..words)
+            .map(|_| format!("{:016x}", self.next()))
+            .collect()
     }
 }

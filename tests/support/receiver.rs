@@ -49,12 +49,16 @@ pub struct Received {
 
 impl Received {
     pub fn header(&self, name: &str) -> &str {
-        let value = self.headers.get(name).unwrap_or_else(|| panic!("no header {name} in {:?}", self.headers));
+        let value = self
+            .headers
+            .get(name)
+            .unwrap_or_else(|| panic!("no header {name} in {:?}", self.headers));
         value.to_str().expect("a header in ASCII")
     }
 
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
     }
 
     pub fn data(&self) -> Value {
@@ -81,7 +85,10 @@ impl Received {
     /// Asserts what holds for every delivery of any event.
     #[track_caller]
     pub fn assert_sound(&self, secret: &str) {
-        assert!(self.is_signed_with(secret), "the signature is wrong: {self:?}");
+        assert!(
+            self.is_signed_with(secret),
+            "the signature is wrong: {self:?}"
+        );
         assert_eq!(self.header("content-type"), "application/json");
         let body = self.json();
         assert_eq!(body["event"], self.event());
@@ -95,7 +102,8 @@ impl Received {
 
 /// HMAC-SHA256 in lowercase hexadecimal.
 pub fn signature(secret: &str, body: &[u8]) -> String {
-    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
+    let mac =
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
     hex::encode(mac.chain_update(body).finalize().into_bytes())
 }
 
@@ -133,7 +141,12 @@ impl Receiver {
             script: Mutex::new(Box::new(|_| Answer::Status(200))),
             arrived: Notify::new(),
         });
-        let mut receiver = Receiver { address: SocketAddr::from(([127, 0, 0, 1], port)), shared, tls, server: None };
+        let mut receiver = Receiver {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            shared,
+            tls,
+            server: None,
+        };
         receiver.open().await;
         receiver
     }
@@ -151,13 +164,19 @@ impl Receiver {
     /// Listens again on the same port, after `close`.
     pub async fn open(&mut self) {
         assert!(self.server.is_none(), "it listens already");
-        let listener = TcpListener::bind(self.address).await.expect("the receiver's port");
-        let router = Router::new().fallback(receive).with_state(self.shared.clone());
+        let listener = TcpListener::bind(self.address)
+            .await
+            .expect("the receiver's port");
+        let router = Router::new()
+            .fallback(receive)
+            .with_state(self.shared.clone());
         let tls = self.tls.clone();
         self.server = Some(tokio::spawn(async move {
             match tls {
                 Some(config) => tls::serve(listener, config, router).await,
-                None => axum::serve(listener, router).await.expect("serving does not fail"),
+                None => axum::serve(listener, router)
+                    .await
+                    .expect("serving does not fail"),
             }
         }));
     }
@@ -189,21 +208,38 @@ impl Receiver {
 
     /// Returns all requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<Received> {
-        self.shared.requests.lock().expect("nobody panics with this lock").clone()
+        self.shared
+            .requests
+            .lock()
+            .expect("nobody panics with this lock")
+            .clone()
     }
 
     /// Returns all requests so far, and forgets them.
     pub fn take(&self) -> Vec<Received> {
-        std::mem::take(&mut *self.shared.requests.lock().expect("nobody panics with this lock"))
+        std::mem::take(
+            &mut *self
+                .shared
+                .requests
+                .lock()
+                .expect("nobody panics with this lock"),
+        )
     }
 
     pub fn clear(&self) {
-        self.shared.requests.lock().expect("nobody panics with this lock").clear();
+        self.shared
+            .requests
+            .lock()
+            .expect("nobody panics with this lock")
+            .clear();
     }
 
     /// Waits until at least `count` requests have arrived. Returns all.
     pub async fn wait_for(&self, count: usize) -> Vec<Received> {
-        self.wait_until(&format!("{count} requests"), |requests| requests.len() >= count).await
+        self.wait_until(&format!("{count} requests"), |requests| {
+            requests.len() >= count
+        })
+        .await
     }
 
     /// Waits until `count` distinct deliveries have arrived. Returns all requests. Reads each request only once: reading all at each
@@ -211,21 +247,34 @@ impl Receiver {
     pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Received> {
         let (mut deliveries, mut read) = (HashSet::new(), 0);
         let enough = |requests: &[Received]| {
-            deliveries.extend(requests[read..].iter().map(|request| request.delivery().to_owned()));
+            deliveries.extend(
+                requests[read..]
+                    .iter()
+                    .map(|request| request.delivery().to_owned()),
+            );
             read = requests.len();
             deliveries.len() >= count
         };
-        self.wait_until(&format!("{count} deliveries"), enough).await
+        self.wait_until(&format!("{count} deliveries"), enough)
+            .await
     }
 
     /// Waits until the requests are as wanted.
-    pub async fn wait_until(&self, what: &str, mut wanted: impl FnMut(&[Received]) -> bool) -> Vec<Received> {
+    pub async fn wait_until(
+        &self,
+        what: &str,
+        mut wanted: impl FnMut(&[Received]) -> bool,
+    ) -> Vec<Received> {
         let arrive = async {
             loop {
                 // Before the check, so that no arrival between check and wait is missed.
                 let arrived = self.shared.arrived.notified();
                 {
-                    let requests = self.shared.requests.lock().expect("nobody panics with this lock");
+                    let requests = self
+                        .shared
+                        .requests
+                        .lock()
+                        .expect("nobody panics with this lock");
                     if wanted(&requests) {
                         return requests.clone();
                     }
@@ -233,10 +282,16 @@ impl Receiver {
                 arrived.await;
             }
         };
-        tokio::time::timeout(DEADLINE, arrive).await.unwrap_or_else(|_| {
-            let seen: Vec<String> = self.requests().iter().map(summary).collect();
-            panic!("not within {DEADLINE:?}: {what}. {} were received:\n{}", seen.len(), seen.join("\n"));
-        })
+        tokio::time::timeout(DEADLINE, arrive)
+            .await
+            .unwrap_or_else(|_| {
+                let seen: Vec<String> = self.requests().iter().map(summary).collect();
+                panic!(
+                    "not within {DEADLINE:?}: {what}. {} were received:\n{}",
+                    seen.len(),
+                    seen.join("\n")
+                );
+            })
     }
 }
 
@@ -249,7 +304,11 @@ impl Drop for Receiver {
 }
 
 fn summary(request: &Received) -> String {
-    format!("{} {}", request.path, String::from_utf8_lossy(&request.body))
+    format!(
+        "{} {}",
+        request.path,
+        String::from_utf8_lossy(&request.body)
+    )
 }
 
 async fn receive(
@@ -259,11 +318,22 @@ async fn receive(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response<Body> {
-    let path = uri.path_and_query().map_or_else(|| uri.to_string(), ToString::to_string);
-    let received = Received { path, headers, body, version, at: std::time::SystemTime::now() };
+    let path = uri
+        .path_and_query()
+        .map_or_else(|| uri.to_string(), ToString::to_string);
+    let received = Received {
+        path,
+        headers,
+        body,
+        version,
+        at: std::time::SystemTime::now(),
+    };
     let answer = {
         let mut script = shared.script.lock().expect("a script does not panic");
-        let mut requests = shared.requests.lock().expect("nobody panics with this lock");
+        let mut requests = shared
+            .requests
+            .lock()
+            .expect("nobody panics with this lock");
         requests.push(received);
         script(requests.last().expect("one was pushed"))
     };
@@ -289,7 +359,9 @@ fn respond(status: u16, headers: Vec<(&'static str, String)>, body: Vec<u8>) -> 
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     for (name, value) in headers {
-        response.headers_mut().append(name, value.parse().expect("a header's value"));
+        response
+            .headers_mut()
+            .append(name, value.parse().expect("a header's value"));
     }
     response
 }

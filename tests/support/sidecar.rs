@@ -29,11 +29,21 @@ impl Sidecar {
 
     /// Spawns a sidecar that listens on `address`, such as in another namespace.
     pub fn spawn_at(address: IpAddr, mut command: Command, log: &Path) -> Sidecar {
-        let file = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("a log file");
         let listen = || format!("{address}:{}", free_port().expect("a free port"));
         let (api, metrics) = (listen(), listen());
-        command.env("WALHOOK_HTTP__LISTEN", &api).env("WALHOOK_HTTP__METRICS_LISTEN", &metrics);
-        let child = command.stdout(Stdio::null()).stderr(file).spawn().expect("walhook starts");
+        command
+            .env("WALHOOK_HTTP__LISTEN", &api)
+            .env("WALHOOK_HTTP__METRICS_LISTEN", &metrics);
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .expect("walhook starts");
         Sidecar {
             child,
             log: log.to_owned(),
@@ -52,7 +62,11 @@ impl Sidecar {
         let end = tokio::time::Instant::now() + DEADLINE;
         let mut last = "no answer".to_owned();
         while tokio::time::Instant::now() < end {
-            if let Some(status) = self.child.try_wait().expect("a child can be asked for its end") {
+            if let Some(status) = self
+                .child
+                .try_wait()
+                .expect("a child can be asked for its end")
+            {
                 panic!("the sidecar ended with {status}: {}", self.log());
             }
             match get(&url).await {
@@ -62,12 +76,18 @@ impl Sidecar {
             }
             tokio::time::sleep(POLL).await;
         }
-        panic!("the sidecar is not ready within {DEADLINE:?} ({last}): {}", self.log());
+        panic!(
+            "the sidecar is not ready within {DEADLINE:?} ({last}): {}",
+            self.log()
+        );
     }
 
     /// Waits until it has started to shut down and no longer listens.
     pub async fn wait_until_not_ready(&self) {
-        super::eventually("the listeners' end", || async { self.readiness().await.is_none().then_some(()) }).await;
+        super::eventually("the listeners' end", || async {
+            self.readiness().await.is_none().then_some(())
+        })
+        .await;
     }
 
     /// Returns the current response of `/readyz`, if any.
@@ -78,14 +98,19 @@ impl Sidecar {
     /// Returns the value of a metric, with labels as Prometheus writes them: `walhook_events_total{event="…"}`.
     pub async fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = get(&format!("{}/metrics", self.metrics_url)).await?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         line.trim().parse().ok()
     }
 
     /// Waits until a metric has this value. Metrics change a moment after what they count.
     pub async fn wait_for_metric(&self, name: &str, value: f64) {
         let what = format!("{name} to be {value}");
-        super::eventually(&what, async || (self.metric(name).await == Some(value)).then_some(())).await;
+        super::eventually(&what, async || {
+            (self.metric(name).await == Some(value)).then_some(())
+        })
+        .await;
     }
 
     /// Returns the peak resident memory of the process.
@@ -99,9 +124,16 @@ impl Sidecar {
     }
 
     fn memory_kib(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts");
-        line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("the process runs");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("the kernel counts");
+        line.trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number of kB")
     }
 
     pub async fn kill(mut self) {
@@ -112,8 +144,11 @@ impl Sidecar {
 
     /// Sends `signal` without waiting.
     pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.expect("a process id"), signal).expect("a child can be signalled");
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a process id"), signal)
+            .expect("a child can be signalled");
     }
 
     /// Sends SIGTERM, and waits for the end.
@@ -128,7 +163,10 @@ impl Sidecar {
     }
 
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be asked for its end").is_some()
+        self.child
+            .try_wait()
+            .expect("a child can be asked for its end")
+            .is_some()
     }
 
     /// Waits for the end of the process.

@@ -24,22 +24,41 @@ pub struct SmtpSink {
 impl SmtpSink {
     /// Whether aiosmtpd is installed.
     pub fn is_available() -> bool {
-        let python = std::process::Command::new(PYTHON).args(["-c", "import aiosmtpd"]).stderr(Stdio::null()).status();
+        let python = std::process::Command::new(PYTHON)
+            .args(["-c", "import aiosmtpd"])
+            .stderr(Stdio::null())
+            .status();
         python.is_ok_and(|status| status.success()) || skip("python3-aiosmtpd is not installed")
     }
 
     /// Listens on `port` of loopback, with the script's `options`.
     pub async fn start(port: u16, options: &[&str]) -> SmtpSink {
         let mut command = Command::new(PYTHON);
-        command.arg(SCRIPT).args(["--port", &port.to_string()]).args(options).kill_on_drop(true);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
+        command
+            .arg(SCRIPT)
+            .args(["--port", &port.to_string()])
+            .args(options)
+            .kill_on_drop(true);
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-        let sink = SmtpSink { _process: process, events: Arc::default(), happened: Arc::default() };
+        let sink = SmtpSink {
+            _process: process,
+            events: Arc::default(),
+            happened: Arc::default(),
+        };
         let (events, happened) = (sink.events.clone(), sink.happened.clone());
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                events.lock().expect("nobody panics with this lock").push(event);
+                let event =
+                    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                events
+                    .lock()
+                    .expect("nobody panics with this lock")
+                    .push(event);
                 happened.notify_waiters();
             }
         });
@@ -50,7 +69,11 @@ impl SmtpSink {
     /// Returns what has happened so far, of one kind: `taken`, `refused`, `forbidden`, `hung`.
     pub fn events(&self, kind: &str) -> Vec<Value> {
         let events = self.events.lock().expect("nobody panics with this lock");
-        events.iter().filter(|event| event["event"] == kind).cloned().collect()
+        events
+            .iter()
+            .filter(|event| event["event"] == kind)
+            .cloned()
+            .collect()
     }
 
     /// Waits until at least `count` of a kind have happened.
@@ -69,6 +92,11 @@ impl SmtpSink {
             }
         };
         let waited = tokio::time::timeout(DEADLINE, wait).await;
-        waited.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {count} {kind}; there are {:?}", self.events))
+        waited.unwrap_or_else(|_| {
+            panic!(
+                "not within {DEADLINE:?}: {count} {kind}; there are {:?}",
+                self.events
+            )
+        })
     }
 }

@@ -22,7 +22,9 @@ impl Block {
     fn parse(text: &str) -> Block {
         let mut block = Block::default();
         for line in text.lines() {
-            let (field, value) = line.split_once(':').unwrap_or_else(|| panic!("no field in {line:?}"));
+            let (field, value) = line
+                .split_once(':')
+                .unwrap_or_else(|| panic!("no field in {line:?}"));
             let value = Some(value.strip_prefix(' ').unwrap_or(value).to_owned());
             match field {
                 "id" => block.id = value,
@@ -38,7 +40,10 @@ impl Block {
 
     /// Returns the event's object.
     pub fn json(&self) -> Value {
-        let data = self.data.as_deref().unwrap_or_else(|| panic!("no data in {self:?}"));
+        let data = self
+            .data
+            .as_deref()
+            .unwrap_or_else(|| panic!("no data in {self:?}"));
         serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
@@ -54,28 +59,53 @@ pub struct Stream {
 impl Stream {
     /// Opens a stream and reads its first block.
     pub async fn open(api: &Api, query: &str, last_id: Option<&str>) -> Stream {
-        let response = Stream::request(api, query, last_id).await.expect("a response");
+        let response = Stream::request(api, query, last_id)
+            .await
+            .expect("a response");
         let status = response.status();
         assert_eq!(status, 200, "{}", response.text().await.unwrap_or_default());
-        assert_eq!(header(response.headers(), "content-type"), Some("text/event-stream"));
-        let mut stream = Stream { response, rest: String::new(), last_id: None };
+        assert_eq!(
+            header(response.headers(), "content-type"),
+            Some("text/event-stream")
+        );
+        let mut stream = Stream {
+            response,
+            rest: String::new(),
+            last_id: None,
+        };
         let first = stream.next().await.expect("a first block");
-        assert!(first.id.is_some() && first.retry.is_some() && first.data.is_none(), "{first:?}");
+        assert!(
+            first.id.is_some() && first.retry.is_some() && first.data.is_none(),
+            "{first:?}"
+        );
         stream
     }
 
     /// Opens a stream of a process that may be killed. None if it does not answer, or answers with an error.
     pub async fn try_open(api: &Api, query: &str, last_id: Option<&str>) -> Option<Stream> {
         let response = Stream::request(api, query, last_id).await.ok()?;
-        let opened = Stream { response, rest: String::new(), last_id: last_id.map(str::to_owned) };
+        let opened = Stream {
+            response,
+            rest: String::new(),
+            last_id: last_id.map(str::to_owned),
+        };
         (opened.response.status() == 200).then_some(opened)
     }
 
     /// Sends the request of a stream.
-    pub async fn request(api: &Api, query: &str, last_id: Option<&str>) -> reqwest::Result<Response> {
+    pub async fn request(
+        api: &Api,
+        query: &str,
+        last_id: Option<&str>,
+    ) -> reqwest::Result<Response> {
         // A client for each, and thus a connection.
-        let client = Client::builder().no_proxy().build().expect("a client without TLS settings");
-        let mut request = client.get(format!("{}/events{query}", api.url)).bearer_auth(&api.token);
+        let client = Client::builder()
+            .no_proxy()
+            .build()
+            .expect("a client without TLS settings");
+        let mut request = client
+            .get(format!("{}/events{query}", api.url))
+            .bearer_auth(&api.token);
         request = request.header(ACCEPT, "text/event-stream");
         if let Some(last_id) = last_id {
             request = request.header("last-event-id", last_id);
@@ -89,7 +119,9 @@ impl Stream {
     }
 
     pub async fn next_within(&mut self, limit: Duration) -> Option<Block> {
-        let next = tokio::time::timeout(limit, self.try_next()).await.expect("the next part of the stream");
+        let next = tokio::time::timeout(limit, self.try_next())
+            .await
+            .expect("the next part of the stream");
         next.expect("the stream is not cut off")
     }
 
@@ -102,8 +134,11 @@ impl Stream {
                 self.last_id = block.id.clone().or(self.last_id.take());
                 return Ok(Some(block));
             }
-            let Some(chunk) = self.response.chunk().await? else { return Ok(None) };
-            self.rest.push_str(std::str::from_utf8(&chunk).expect("blocks are not split"));
+            let Some(chunk) = self.response.chunk().await? else {
+                return Ok(None);
+            };
+            self.rest
+                .push_str(std::str::from_utf8(&chunk).expect("blocks are not split"));
         }
     }
 

@@ -52,14 +52,21 @@ pub struct Running {
 impl Running {
     /// Hands off a delivery as enqueue does. Its capacity is reserved already.
     pub fn hand_over(&self, delivery: Delivery) {
-        let fresh = FreshDeliveries { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
+        let fresh = FreshDeliveries {
+            deliveries: vec![delivery],
+            targets: Vec::new(),
+            read_at: Instant::now(),
+        };
         self.handoff.send(fresh).expect("the dispatcher takes it");
     }
 
     /// Stops both stages and waits for their ends.
     pub async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(DEADLINE, self.stages).await.expect("they end").expect("they do not panic");
+        tokio::time::timeout(DEADLINE, self.stages)
+            .await
+            .expect("they end")
+            .expect("they do not panic");
     }
 }
 
@@ -80,7 +87,13 @@ impl Bench {
         config.delivery.retry_schedule = vec![Period(Duration::from_millis(5)); 9];
         config.delivery.retry_jitter = Period(Duration::from_millis(5));
         config.shutdown.drain = Period(Duration::from_millis(100));
-        Bench { _server: server, client, store, vault: Arc::new(Vault::new(&[key.into()]).unwrap()), config }
+        Bench {
+            _server: server,
+            client,
+            store,
+            vault: Arc::new(Vault::new(&[key.into()]).unwrap()),
+            config,
+        }
     }
 
     pub fn settings(&self) -> Settings {
@@ -106,12 +119,22 @@ impl Bench {
             settings,
         };
         let recorder = self.recorder(handoff.clone(), outcomes);
-        let deliverer = deliver::run(context, fresh, handoff.budget.clone(), attempted, stop.clone());
+        let deliverer = deliver::run(
+            context,
+            fresh,
+            handoff.budget.clone(),
+            attempted,
+            stop.clone(),
+        );
         let cancellation = record::cancel_inactive(self.store.clone(), stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder, cancellation);
         });
-        Running { handoff, stop, stages }
+        Running {
+            handoff,
+            stop,
+            stages,
+        }
     }
 
     /// Records until the channel is closed.
@@ -120,15 +143,32 @@ impl Bench {
         handoff: Handoff,
         outcomes: mpsc::Receiver<Attempted>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
+        let (schedule, policy) = (
+            self.config.delivery.schedule(),
+            self.config.disable.policy(),
+        );
         let store = self.store.clone();
-        let promotion = Promotion { handoff, lease_length: lease_length(self.config.delivery.timeout.0) };
-        record::run(store, schedule, policy, promotion, outcomes, Tracer::default(), CancellationToken::new())
+        let promotion = Promotion {
+            handoff,
+            lease_length: lease_length(self.config.delivery.timeout.0),
+        };
+        record::run(
+            store,
+            schedule,
+            policy,
+            promotion,
+            outcomes,
+            Tracer::default(),
+            CancellationToken::new(),
+        )
     }
 
     /// Records attempts. Returns for each whether it was counted.
     pub async fn record(&self, entries: &[CompletedAttempt<'_>]) -> Vec<bool> {
-        record::record(&self.store, entries, &self.config.disable.policy(), None).await.unwrap().counted
+        record::record(&self.store, entries, &self.config.disable.policy(), None)
+            .await
+            .unwrap()
+            .counted
     }
 
     pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {
@@ -137,7 +177,10 @@ impl Bench {
         let sealed = self.vault.seal(id, secret.expose_secret().as_bytes());
         let statement = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id) \
                          values ($1, 'u', 'n', $2, array['release.distributed'], $3, $4)";
-        self.client.execute(statement, &[&id, &url, &sealed.bytes, &sealed.key_id]).await.unwrap();
+        self.client
+            .execute(statement, &[&id, &url, &sealed.bytes, &sealed.key_id])
+            .await
+            .unwrap();
         (id, secret)
     }
 
@@ -157,7 +200,10 @@ impl Bench {
     pub async fn delivery_of(&self, webhook: Uuid, event: Uuid) -> Uuid {
         let id = Uuid::now_v7();
         let statement = "insert into walhook.delivery (id, webhook_id, event_id, due_at) values ($1, $2, $3, now())";
-        self.client.execute(statement, &[&id, &webhook, &event]).await.unwrap();
+        self.client
+            .execute(statement, &[&id, &webhook, &event])
+            .await
+            .unwrap();
         id
     }
 
@@ -166,16 +212,25 @@ impl Bench {
         let statement = "select attempt, outcome, error_kind, response_status from walhook.attempt \
                          where delivery_id = $1 order by attempt, id";
         let rows = self.client.query(statement, &[&delivery]).await.unwrap();
-        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect()
+        rows.iter()
+            .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3)))
+            .collect()
     }
 
     pub async fn is_pending(&self, delivery: Uuid) -> bool {
         let statement = "select exists (select from walhook.delivery where id = $1)";
-        self.client.query_one(statement, &[&delivery]).await.unwrap().get(0)
+        self.client
+            .query_one(statement, &[&delivery])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     pub async fn wait_for_end(&self, delivery: Uuid) {
-        eventually("the delivery's end", || async { (!self.is_pending(delivery).await).then_some(()) }).await;
+        eventually("the delivery's end", || async {
+            (!self.is_pending(delivery).await).then_some(())
+        })
+        .await;
     }
 
     /// Returns successes, failures, consecutive failures, whether failing, and whether ever triggered.
@@ -188,7 +243,11 @@ impl Bench {
 
     pub async fn last_triggered(&self, webhook: Uuid) -> Option<Timestamp> {
         let statement = "select last_triggered_at from walhook.webhook where id = $1";
-        self.client.query_one(statement, &[&webhook]).await.unwrap().get(0)
+        self.client
+            .query_one(statement, &[&webhook])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     pub async fn claim(&self) -> Vec<Delivery> {

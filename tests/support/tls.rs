@@ -32,7 +32,10 @@ impl Authority {
 
     /// Returns a server configuration with a certificate for `name` that offers these protocols.
     pub fn server(&self, name: &str, protocols: &[&str]) -> Arc<ServerConfig> {
-        self.server_with(CertificateParams::new(vec![name.to_owned()]).expect("a name"), protocols)
+        self.server_with(
+            CertificateParams::new(vec![name.to_owned()]).expect("a name"),
+            protocols,
+        )
     }
 
     /// Like [`Authority::server`], with an expired certificate.
@@ -54,7 +57,10 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)
             .expect("a certificate and its key");
-        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config.alpn_protocols = protocols
+            .iter()
+            .map(|name| name.as_bytes().to_vec())
+            .collect();
         Arc::new(config)
     }
 }

@@ -9,8 +9,14 @@ const SKIPS: &str = "WALHOOK_TEST_SKIPS";
 /// Whether all programs are in the path or in `/usr/sbin`. If not, reports that the test is skipped.
 pub fn are_installed(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories: Vec<_> = std::env::split_paths(&path).chain(["/usr/sbin".into()]).collect();
-    let is_installed = |program: &&&str| directories.iter().any(|directory| directory.join(program).is_file());
+    let directories: Vec<_> = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
+        .collect();
+    let is_installed = |program: &&&str| {
+        directories
+            .iter()
+            .any(|directory| directory.join(program).is_file())
+    };
     match programs.iter().find(|program| !is_installed(program)) {
         Some(program) => skip(&format!("{program} is not installed")),
         None => true,
@@ -20,12 +26,18 @@ pub fn are_installed(programs: &[&str]) -> bool {
 /// Reports that the running test is skipped, and returns false.
 pub fn skip(reason: &str) -> bool {
     let remedy = "`scripts/install-dependencies test` installs what tests need";
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}: {remedy}");
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "{reason}: {remedy}"
+    );
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // Not by `eprintln!`, whose output the test harness captures.
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}; {remedy}");
     if let Some(file) = std::env::var_os(SKIPS) {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(Path::new(&file));
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(Path::new(&file));
         // One write per line, because other test processes write to the file too.
         let _ = file.and_then(|mut file| file.write_all(format!("{test}: {reason}\n").as_bytes()));
     }

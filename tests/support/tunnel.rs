@@ -28,7 +28,9 @@ impl TunnelProxy {
     }
 
     pub async fn start_at(address: SocketAddr) -> TunnelProxy {
-        let listener = TcpListener::bind(address).await.expect("a port for the proxy");
+        let listener = TcpListener::bind(address)
+            .await
+            .expect("a port for the proxy");
         let address = listener.local_addr().expect("it listens");
         let seen = Arc::<Mutex<Seen>>::default();
         let shared = seen.clone();
@@ -39,17 +41,30 @@ impl TunnelProxy {
                 tunnels.spawn(serve(stream, shared.clone()));
             }
         });
-        TunnelProxy { address, seen, server }
+        TunnelProxy {
+            address,
+            seen,
+            server,
+        }
     }
 
     /// Responds with this status from now on, instead of opening tunnels.
     pub fn refuse(&self, status: u16) {
-        self.seen.lock().expect("nobody panics with this lock").refusal = Some(status);
+        self.seen
+            .lock()
+            .expect("nobody panics with this lock")
+            .refusal = Some(status);
     }
 
     /// Returns the heads of all requests since the last call.
     pub fn take_requests(&self) -> Vec<Vec<String>> {
-        std::mem::take(&mut self.seen.lock().expect("nobody panics with this lock").requests)
+        std::mem::take(
+            &mut self
+                .seen
+                .lock()
+                .expect("nobody panics with this lock")
+                .requests,
+        )
     }
 }
 
@@ -82,12 +97,16 @@ async fn serve(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
         Some(status) => status,
         None => match TcpStream::connect(target).await {
             Ok(mut receiver) => {
-                let _ = stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await;
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    .await;
                 let _ = copy_bidirectional(&mut stream, &mut receiver).await;
                 return;
             }
             Err(_) => 502,
         },
     };
-    let _ = stream.write_all(format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n").as_bytes()).await;
+    let _ = stream
+        .write_all(format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n").as_bytes())
+        .await;
 }

@@ -26,13 +26,23 @@ fn cache() -> PathBuf {
 /// Returns the installed versions and their programs, oldest first.
 pub fn installed() -> Vec<(u32, PathBuf)> {
     let cache = cache();
-    let found = [Path::new("/usr/lib/postgresql"), &cache].into_iter().flat_map(versions_below);
-    let found: BTreeMap<u32, PathBuf> = found.filter(|(_, programs)| programs.join("initdb").is_file()).collect();
-    found.into_iter().filter(|(version, _)| SUPPORTED.contains(version)).collect()
+    let found = [Path::new("/usr/lib/postgresql"), &cache]
+        .into_iter()
+        .flat_map(versions_below);
+    let found: BTreeMap<u32, PathBuf> = found
+        .filter(|(_, programs)| programs.join("initdb").is_file())
+        .collect();
+    found
+        .into_iter()
+        .filter(|(version, _)| SUPPORTED.contains(version))
+        .collect()
 }
 
 /// Returns the installed version that the environment selects, as when all tests run on one version after another.
 pub fn selected() -> Option<u32> {
     let programs = PathBuf::from(std::env::var_os(BIN_VARIABLE)?);
-    installed().into_iter().find(|(_, found)| *found == programs).map(|(version, _)| version)
+    installed()
+        .into_iter()
+        .find(|(_, found)| *found == programs)
+        .map(|(version, _)| version)
 }

@@ -58,9 +58,13 @@ impl ExtensionCommand for Devtools {
 
 fn capabilities(kind: Kind) -> ChromeCapabilities {
     let mut wanted = DesiredCapabilities::chrome();
-    for argument in
-        ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1360,900", "--lang=en-US"]
-    {
+    for argument in [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1360,900",
+        "--lang=en-US",
+    ] {
         wanted.add_arg(argument).unwrap();
     }
     match kind {
@@ -71,16 +75,21 @@ fn capabilities(kind: Kind) -> ChromeCapabilities {
         }
         Kind::Phone => {
             let metrics = json!({ "deviceMetrics": { "width": 390, "height": 844, "pixelRatio": 2, "touch": true } });
-            wanted.add_experimental_option("mobileEmulation", metrics).unwrap();
+            wanted
+                .add_experimental_option("mobileEmulation", metrics)
+                .unwrap();
         }
     }
-    wanted.set_browser_log_level(LoggingPrefsLogLevel::All).unwrap();
+    wanted
+        .set_browser_log_level(LoggingPrefsLogLevel::All)
+        .unwrap();
     wanted
 }
 
 /// Whether a browser, its driver and axe-core are installed.
 pub fn is_available() -> bool {
-    are_installed(&["chromedriver", "chromium"]) && (audit::axe_path().is_file() || skip("axe-core is not installed"))
+    are_installed(&["chromedriver", "chromium"])
+        && (audit::axe_path().is_file() || skip("axe-core is not installed"))
 }
 
 impl Browser {
@@ -99,13 +108,27 @@ impl Browser {
             .expect("chromedriver: run scripts/install-dependencies test ui");
         let url = format!("http://127.0.0.1:{port}");
         let driver = eventually("a browser", || async {
-            WebDriver::new(&url, capabilities(kind)).await.map_err(|error| eprintln!("not yet: {error}")).ok()
+            WebDriver::new(&url, capabilities(kind))
+                .await
+                .map_err(|error| eprintln!("not yet: {error}"))
+                .ok()
         })
         .await;
-        let browser = Browser { driver, kind, origin: origin.to_owned(), chromedriver, _permit: permit };
+        let browser = Browser {
+            driver,
+            kind,
+            origin: origin.to_owned(),
+            chromedriver,
+            _permit: permit,
+        };
         if kind == Kind::Dark {
             let features = json!([{ "name": "prefers-color-scheme", "value": "dark" }]);
-            browser.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+            browser
+                .devtools(
+                    "Emulation.setEmulatedMedia",
+                    json!({ "features": features }),
+                )
+                .await;
         }
         browser
     }
@@ -116,12 +139,20 @@ impl Browser {
 
     pub async fn devtools(&self, command: &'static str, parameters: Value) -> Value {
         let command = DriverCommand::ExtensionCommand(Box::new(Devtools(command, parameters)));
-        self.driver.cmd(command).await.expect("the browser takes the command").value_json().expect("an answer")
+        self.driver
+            .cmd(command)
+            .await
+            .expect("the browser takes the command")
+            .value_json()
+            .expect("an answer")
     }
 
     /// Opens a page by its path.
     pub async fn visit(&self, path: &str) {
-        self.driver.goto(format!("{}{path}", self.origin)).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+        self.driver
+            .goto(format!("{}{path}", self.origin))
+            .await
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
     /// Returns path and query of the current page.
@@ -132,12 +163,19 @@ impl Browser {
 
     /// Waits until the path of the current page satisfies `wanted`.
     pub async fn wait_for_path(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        eventually(what, || async { Some(self.path().await).filter(|path| wanted(path)) }).await
+        eventually(what, || async {
+            Some(self.path().await).filter(|path| wanted(path))
+        })
+        .await
     }
 
     /// Waits for a visible element that matches the selector.
     pub async fn find(&self, css: &str) -> WebElement {
-        let query = self.driver.query(By::Css(css)).and_displayed().wait(DEADLINE, Duration::from_millis(50));
+        let query = self
+            .driver
+            .query(By::Css(css))
+            .and_displayed()
+            .wait(DEADLINE, Duration::from_millis(50));
         match query.first().await {
             Ok(found) => found,
             Err(_) => panic!("no {css} at {}: {}", self.path().await, self.text().await),
@@ -147,7 +185,10 @@ impl Browser {
     pub async fn click(&self, css: &str) {
         let element = self.find(css).await;
         element.scroll_into_view().await.expect("it is in the page");
-        element.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        element
+            .click()
+            .await
+            .unwrap_or_else(|error| panic!("{css}: {error}"));
     }
 
     /// Replaces the content of a field.
@@ -158,11 +199,18 @@ impl Browser {
     }
 
     pub async fn choose(&self, css: &str, value: &str) {
-        self.click(&format!("{css} option[value='{value}'], {css} option:not([value])")).await;
+        self.click(&format!(
+            "{css} option[value='{value}'], {css} option:not([value])"
+        ))
+        .await;
     }
 
     pub async fn text_of(&self, css: &str) -> String {
-        self.find(css).await.text().await.expect("an element's text")
+        self.find(css)
+            .await
+            .text()
+            .await
+            .expect("an element's text")
     }
 
     /// Returns the visible text of the page.
@@ -181,11 +229,20 @@ impl Browser {
     }
 
     pub async fn count(&self, css: &str) -> usize {
-        self.driver.find_all(By::Css(css)).await.expect("a page").len()
+        self.driver
+            .find_all(By::Css(css))
+            .await
+            .expect("a page")
+            .len()
     }
 
     pub async fn evaluate(&self, script: &str) -> Value {
-        self.driver.execute(script, Vec::new()).await.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
+        self.driver
+            .execute(script, Vec::new())
+            .await
+            .unwrap_or_else(|error| panic!("{script}: {error}"))
+            .json()
+            .clone()
     }
 
     /// Signs in with an API token.
@@ -199,7 +256,10 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let pid = self.chromedriver.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = self
+            .chromedriver
+            .id()
+            .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(group) = pid {
             let _ = kill_process_group(group, Signal::KILL);
         }

@@ -21,7 +21,8 @@ pub const DISTRIBUTED: &str = "release.distributed";
 impl Stage {
     pub async fn start() -> Stage {
         let mut app = TestApp::prepare().await;
-        app.set("limits.webhooks_per_user", "3").set("limits.requests_per_second", "0");
+        app.set("limits.webhooks_per_user", "3")
+            .set("limits.requests_per_second", "0");
         // Nothing is retried while a test clicks through the pages.
         app.set("delivery.retry_schedule", &["1h"; 9].join(","));
         Stage::start_with(app).await
@@ -34,12 +35,22 @@ impl Stage {
         let user = platform.user(&["preflight_qc"]).await;
         let label = platform.label(user).await;
         let api = app.api(&user.to_string()).await;
-        Stage { app, platform, receiver: Receiver::start().await, api, label }
+        Stage {
+            app,
+            platform,
+            receiver: Receiver::start().await,
+            api,
+            label,
+        }
     }
 
     /// Returns the URL of the sidecar without the base path.
     pub fn origin(&self) -> String {
-        self.api.url.strip_suffix("/api/public").expect("the base path is the default one").to_owned()
+        self.api
+            .url
+            .strip_suffix("/api/public")
+            .expect("the base path is the default one")
+            .to_owned()
     }
 
     /// Starts a browser and signs in.
@@ -72,11 +83,20 @@ impl Stage {
         let release = self.platform.release(self.label).await;
         self.platform.set_review_status(release, "to_review").await;
         self.platform.set_review_status(release, "approved").await;
-        self.platform.set_delivery_status(release, "distributed").await;
+        self.platform
+            .set_delivery_status(release, "distributed")
+            .await;
         let outlet = self.platform.outlet("Example Music").await;
-        self.platform.distribution(release, outlet, "complete").await;
-        self.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
-        self.api.wait_for_logs(&id, "four deliveries and a test", |logs| logs.len() >= 5).await;
+        self.platform
+            .distribution(release, outlet, "complete")
+            .await;
+        self.api
+            .post(&format!("/webhooks/{id}/test"), json!({}))
+            .await
+            .expect(200);
+        self.api
+            .wait_for_logs(&id, "four deliveries and a test", |logs| logs.len() >= 5)
+            .await;
         self.jobs_of(&id).await;
         id
     }
@@ -88,29 +108,48 @@ impl Stage {
                       select id::uuid, $1::text::uuid, now(), now(), '{}', false, kind, 'infinity', 2000, 1204, finished_at
                       from (values ('00000000-0000-7000-8000-000000000001', 'recover', now()), ($2::text, 'replay', null))
                           as job (id, kind, finished_at)";
-        self.app.store().await.execute(insert, &[&webhook, &RUNNING_JOB]).await.expect("two jobs");
+        self.app
+            .store()
+            .await
+            .execute(insert, &[&webhook, &RUNNING_JOB])
+            .await
+            .expect("two jobs");
     }
 
     /// Returns the ID of the newest log entry with that outcome.
     pub async fn entry(&self, webhook: &str, outcome: &str) -> String {
         let logs = self.api.logs(webhook).await;
-        let found = logs.iter().find(|entry| entry["outcome"] == outcome && entry["test"] == false);
-        found.unwrap_or_else(|| panic!("no {outcome} in {logs:?}"))["id"].as_str().expect("an id").to_owned()
+        let found = logs
+            .iter()
+            .find(|entry| entry["outcome"] == outcome && entry["test"] == false);
+        found.unwrap_or_else(|| panic!("no {outcome} in {logs:?}"))["id"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
     }
 
     /// Returns the ID of the log entry of a test.
     pub async fn test_entry(&self, webhook: &str) -> String {
         let logs = self.api.logs(webhook).await;
-        let found = logs.iter().find(|entry| entry["test"] == true).expect("a test");
+        let found = logs
+            .iter()
+            .find(|entry| entry["test"] == true)
+            .expect("a test");
         found["id"].as_str().expect("an id").to_owned()
     }
 
     /// Returns name and path of every page.
     pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
-        let (good, bad) = (self.entry(webhook, "delivered").await, self.entry(webhook, "failed").await);
+        let (good, bad) = (
+            self.entry(webhook, "delivered").await,
+            self.entry(webhook, "failed").await,
+        );
         let events = self.api.get("/events").await.expect(200).json();
-        let event = events["data"][0]["id"].as_str().expect("an event").to_owned();
+        let event = events["data"][0]["id"]
+            .as_str()
+            .expect("an event")
+            .to_owned();
         vec![
             ("list", "/ui".into()),
             ("new", "/ui/webhooks/new".into()),
@@ -120,7 +159,10 @@ impl Stage {
             ("secret", at("/secret")),
             ("test", at("/test")),
             ("logs", at("/logs")),
-            ("logs-filtered", at("/logs?outcome=failed&status=5xx&since=2026-01-01T00%3A00&until=")),
+            (
+                "logs-filtered",
+                at("/logs?outcome=failed&status=5xx&since=2026-01-01T00%3A00&until="),
+            ),
             ("logs-empty", at("/logs?outcome=cancelled")),
             ("logs-invalid", at("/logs?since=yesterday")),
             ("entry", at(&format!("/logs/{good}"))),
@@ -128,8 +170,14 @@ impl Stage {
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
             ("replay", at("/replay")),
-            ("replay-preview", at("/replay?since=2026-01-01T00%3A00&label_ids=1,2")),
-            ("replay-invalid", at("/replay?since=2026-01-01T00%3A00&label_ids=x")),
+            (
+                "replay-preview",
+                at("/replay?since=2026-01-01T00%3A00&label_ids=1,2"),
+            ),
+            (
+                "replay-invalid",
+                at("/replay?since=2026-01-01T00%3A00&label_ids=x"),
+            ),
             ("jobs", at("/jobs")),
             ("cancel-job", at(&format!("/jobs/{RUNNING_JOB}/cancel"))),
             ("events", "/ui/events".into()),

@@ -34,21 +34,42 @@ except WebhookVerificationError:
 fn libraries() -> PathBuf {
     // This test is `debug/deps/ui-…` in the target directory.
     let test = std::env::current_exe().expect("a test has a path");
-    test.ancestors().nth(3).expect("the target directory").join("standard-webhooks")
+    test.ancestors()
+        .nth(3)
+        .expect("the target directory")
+        .join("standard-webhooks")
 }
 
 /// Returns whether the library of a language accepts the delivery.
-async fn run(mut command: Command, source: &[&str], directory: &Path, received: &Received, secret: &str) -> bool {
+async fn run(
+    mut command: Command,
+    source: &[&str],
+    directory: &Path,
+    received: &Received,
+    secret: &str,
+) -> bool {
     let (body, headers) = (directory.join("body"), directory.join("headers"));
     let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
-    let values: serde_json::Map<String, Value> =
-        names.iter().map(|name| ((*name).to_owned(), received.header(name).into())).collect();
+    let values: serde_json::Map<String, Value> = names
+        .iter()
+        .map(|name| ((*name).to_owned(), received.header(name).into()))
+        .collect();
     std::fs::write(&body, &received.body).unwrap();
     std::fs::write(&headers, Value::from(values).to_string()).unwrap();
-    let output = command.args(source).args([&body, &headers]).arg(secret).output().await.unwrap();
+    let output = command
+        .args(source)
+        .args([&body, &headers])
+        .arg(secret)
+        .output()
+        .await
+        .unwrap();
     let code = output.status.code();
     let is_verdict = matches!(code, Some(0)) || code == Some(1) && output.stderr.is_empty();
-    assert!(is_verdict, "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        is_verdict,
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     code == Some(0)
 }
 
@@ -60,7 +81,9 @@ async fn javascript(directory: &Path, received: &Received, secret: &str) -> bool
 
 async fn python(directory: &Path, received: &Received, secret: &str) -> bool {
     let mut command = Command::new("python3");
-    command.env("PYTHONPATH", libraries().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .env("PYTHONPATH", libraries().join("python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     run(command, &["-c", PYTHON], directory, received, secret).await
 }
 
@@ -70,7 +93,8 @@ fn rust(received: &Received, secret: &str) -> bool {
 }
 
 fn has(library: &str) -> bool {
-    libraries().join(library).is_dir() || skip(&format!("{library} is not in {}", libraries().display()))
+    libraries().join(library).is_dir()
+        || skip(&format!("{library} is not in {}", libraries().display()))
 }
 
 #[tokio::test]
@@ -80,21 +104,38 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
     let created = stage.api.post("/webhooks", body).await.expect(201).json();
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let overlap = json!({ "overlap": "1h" });
-    let new = stage.api.post(&format!("{path}/regenerate-secret"), overlap).await.expect(200).json();
+    let new = stage
+        .api
+        .post(&format!("{path}/regenerate-secret"), overlap)
+        .await
+        .expect(200)
+        .json();
     let mut sent = Vec::new();
     for _ in 0..2 {
-        stage.api.post(&format!("{path}/test"), json!({})).await.expect(200);
+        stage
+            .api
+            .post(&format!("{path}/test"), json!({}))
+            .await
+            .expect(200);
         sent.push(stage.receiver.requests().pop().expect("a request"));
         // Ends the overlap for the second request.
         let end = "update walhook.webhook set previous_expires_at = now()";
         stage.app.store().await.execute(end, &[]).await.unwrap();
     }
-    let entries: Vec<usize> =
-        sent.iter().map(|request| request.header("webhook-signature").split(' ').count()).collect();
+    let entries: Vec<usize> = sent
+        .iter()
+        .map(|request| request.header("webhook-signature").split(' ').count())
+        .collect();
     assert_eq!(entries, [4, 2]);
 
-    let (new, old) = (new["secret"].as_str().unwrap(), created["secret"].as_str().unwrap());
-    let forged = Received { body: [&sent[0].body[..], b" "].concat().into(), ..sent[0].clone() };
+    let (new, old) = (
+        new["secret"].as_str().unwrap(),
+        created["secret"].as_str().unwrap(),
+    );
+    let forged = Received {
+        body: [&sent[0].body[..], b" "].concat().into(),
+        ..sent[0].clone()
+    };
     let other = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let cases = [
         ("the new secret in an overlap", &sent[0], new, true),
@@ -110,10 +151,18 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
     for (what, request, secret, expected) in cases {
         assert_eq!(rust(request, secret), expected, "Rust: {what}");
         if with_javascript {
-            assert_eq!(javascript(directory.path(), request, secret).await, expected, "JavaScript: {what}");
+            assert_eq!(
+                javascript(directory.path(), request, secret).await,
+                expected,
+                "JavaScript: {what}"
+            );
         }
         if with_python {
-            assert_eq!(python(directory.path(), request, secret).await, expected, "Python: {what}");
+            assert_eq!(
+                python(directory.path(), request, secret).await,
+                expected,
+                "Python: {what}"
+            );
         }
     }
 }

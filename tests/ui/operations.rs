@@ -20,12 +20,18 @@ impl Walkthrough {
     /// Opens a form by its link and submits it: in a dialog with scripts, on its own page without.
     async fn submit(&self, link: &str, form: &str) {
         self.browser.click(link).await;
-        let container = if self.browser.has_scripts() { "dialog[open]" } else { "main" };
+        let container = if self.browser.has_scripts() {
+            "dialog[open]"
+        } else {
+            "main"
+        };
         self.browser.find(&format!("{container} {form}")).await;
         if self.browser.has_scripts() {
             audit::check(&self.browser).await;
         }
-        self.browser.click(&format!("{container} {form} button")).await;
+        self.browser
+            .click(&format!("{container} {form} button"))
+            .await;
     }
 
     /// Audits the page, if the browser runs scripts.
@@ -51,10 +57,26 @@ impl Walkthrough {
         browser.fill("#name", "  Label office ").await;
         browser.fill("#url", "ftp://elsewhere").await;
         browser.click("form.edit .primary").await;
-        assert!(browser.text_of("#url-error").await.contains("must begin with"), "{}", browser.text().await);
-        assert!(browser.text_of("#events-error").await.contains("at least one event"));
+        assert!(
+            browser
+                .text_of("#url-error")
+                .await
+                .contains("must begin with"),
+            "{}",
+            browser.text().await
+        );
+        assert!(
+            browser
+                .text_of("#events-error")
+                .await
+                .contains("at least one event")
+        );
         assert_eq!(browser.count("#name-error").await, 0);
-        assert_eq!(browser.find("#name").await.value().await.unwrap().unwrap(), "  Label office ", "the input is kept");
+        assert_eq!(
+            browser.find("#name").await.value().await.unwrap().unwrap(),
+            "  Label office ",
+            "the input is kept"
+        );
         self.check().await;
         browser.fill("#url", &self.stage.receiver.url("/in")).await;
         for event in [REVIEW, DISTRIBUTED] {
@@ -65,13 +87,27 @@ impl Walkthrough {
         let copyable = browser.count("[data-copy]:not([hidden])").await;
         assert_eq!(copyable, usize::from(browser.has_scripts()));
         browser.driver.refresh().await.unwrap();
-        assert_eq!(self.secret().await, secret, "reloading the page does not lose it");
+        assert_eq!(
+            self.secret().await,
+            secret,
+            "reloading the page does not lose it"
+        );
         browser.click("main .primary").await;
-        let path = browser.wait_for_path("the webhook", |path| !path.ends_with("/new-secret")).await;
-        assert!(!browser.text().await.contains(&secret), "a secret is shown once");
+        let path = browser
+            .wait_for_path("the webhook", |path| !path.ends_with("/new-secret"))
+            .await;
+        assert!(
+            !browser.text().await.contains(&secret),
+            "a secret is shown once"
+        );
         browser.driver.back().await.unwrap();
-        browser.wait_for_text("The secret can no longer be shown.").await;
-        assert!(!browser.text().await.contains(&secret), "going back does not show it either");
+        browser
+            .wait_for_text("The secret can no longer be shown.")
+            .await;
+        assert!(
+            !browser.text().await.contains(&secret),
+            "going back does not show it either"
+        );
         (path.rsplit('/').next().unwrap().to_owned(), secret)
     }
 
@@ -84,20 +120,40 @@ impl Walkthrough {
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
         // A concurrent change is not overwritten unknowingly.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
-        self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "name": "Other" })).await.expect(200);
+        self.stage
+            .api
+            .patch(
+                &format!("/webhooks/{id}"),
+                serde_json::json!({ "name": "Other" }),
+            )
+            .await
+            .expect(200);
         self.browser.click("form.edit .primary").await;
-        self.browser.wait_for_text("This webhook was changed in the meantime").await;
+        self.browser
+            .wait_for_text("This webhook was changed in the meantime")
+            .await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Other");
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
         // A host that does not resolve is accepted with a warning.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
-        self.browser.fill("#url", "https://nowhere.invalid/in").await;
+        self.browser
+            .fill("#url", "https://nowhere.invalid/in")
+            .await;
         self.browser.click("form.edit .primary").await;
-        self.browser.wait_for_text("The host's name does not resolve.").await;
+        self.browser
+            .wait_for_text("The host's name does not resolve.")
+            .await;
         let url = self.stage.receiver.url("/in");
-        self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "url": url })).await.expect(200);
+        self.stage
+            .api
+            .patch(
+                &format!("/webhooks/{id}"),
+                serde_json::json!({ "url": url }),
+            )
+            .await
+            .expect(200);
     }
 
     async fn toggle(&self, id: &str) {
@@ -107,12 +163,23 @@ impl Walkthrough {
         }
         for active in [false, true] {
             self.browser.click(".switch").await;
-            self.browser.find(&format!(".switch[aria-checked={active}]")).await;
+            self.browser
+                .find(&format!(".switch[aria-checked={active}]"))
+                .await;
             assert_eq!(self.stage.api.webhook(id).await["active"], active);
         }
         if self.browser.has_scripts() {
-            assert_eq!(self.browser.evaluate("return window.same").await, true, "the page was not reloaded");
-            assert_eq!(self.browser.evaluate("return document.activeElement.className").await, "switch");
+            assert_eq!(
+                self.browser.evaluate("return window.same").await,
+                true,
+                "the page was not reloaded"
+            );
+            assert_eq!(
+                self.browser
+                    .evaluate("return document.activeElement.className")
+                    .await,
+                "switch"
+            );
         }
     }
 
@@ -128,21 +195,40 @@ impl Walkthrough {
         let new = self.secret().await;
         assert_ne!(new, old);
         self.browser.visit("/ui/event-types").await;
-        self.browser.click("[id='payment.statement_ready'] form button").await;
+        self.browser
+            .click("[id='payment.statement_ready'] form button")
+            .await;
         self.browser.wait_for_text("Test delivered: 200").await;
         let sent = self.stage.receiver.wait_for(2).await;
         assert!(sent[1].is_signed_with(&new) && sent[1].event() == "payment.statement_ready");
-        assert_eq!(self.stage.api.webhook(id).await["success_count"], 0, "tests are not counted");
+        assert_eq!(
+            self.stage.api.webhook(id).await["success_count"],
+            0,
+            "tests are not counted"
+        );
         new
     }
 
     /// Checks the order of the columns, and the labels that narrow screens show beside each value.
     async fn check_columns(&self) {
-        const COLUMNS: [&str; 6] = ["Event Type", "Outcome", "Response Status", "Duration", "Attempt", "Timestamp"];
+        const COLUMNS: [&str; 6] = [
+            "Event Type",
+            "Outcome",
+            "Response Status",
+            "Duration",
+            "Attempt",
+            "Timestamp",
+        ];
         let header = "return [...document.querySelectorAll('.log thead th')].map((cell) => cell.textContent)";
-        assert_eq!(self.browser.evaluate(header).await, serde_json::json!(COLUMNS));
+        assert_eq!(
+            self.browser.evaluate(header).await,
+            serde_json::json!(COLUMNS)
+        );
         let cells = "return [...document.querySelector('.log tbody tr').children].map((cell) => cell.dataset.label)";
-        assert_eq!(self.browser.evaluate(cells).await, serde_json::json!(COLUMNS));
+        assert_eq!(
+            self.browser.evaluate(cells).await,
+            serde_json::json!(COLUMNS)
+        );
     }
 
     /// A new delivery appears in the log.
@@ -153,8 +239,14 @@ impl Walkthrough {
             self.browser.click("#live").await;
         }
         let release = self.stage.platform.release(self.stage.label).await;
-        self.stage.platform.set_review_status(release, "to_review").await;
-        self.stage.api.wait_for_logs(id, "a delivery", |logs| logs.len() == 3).await;
+        self.stage
+            .platform
+            .set_review_status(release, "to_review")
+            .await;
+        self.stage
+            .api
+            .wait_for_logs(id, "a delivery", |logs| logs.len() == 3)
+            .await;
         if !self.browser.has_scripts() {
             self.browser.driver.refresh().await.unwrap();
         }
@@ -171,31 +263,58 @@ impl Walkthrough {
     }
 
     async fn filter_and_open(&self, id: &str) {
-        self.stage.receiver.answer_in_turn(&[Answer::Full(503, Vec::new(), b"come back later".to_vec())]);
+        self.stage.receiver.answer_in_turn(&[Answer::Full(
+            503,
+            Vec::new(),
+            b"come back later".to_vec(),
+        )]);
         let release = self.stage.platform.release(self.stage.label).await;
-        self.stage.platform.set_delivery_status(release, "distributed").await;
+        self.stage
+            .platform
+            .set_delivery_status(release, "distributed")
+            .await;
         self.stage
             .api
-            .wait_for_logs(id, "a failure", |logs| logs.iter().any(|entry| entry["outcome"] == "failed"))
+            .wait_for_logs(id, "a failure", |logs| {
+                logs.iter().any(|entry| entry["outcome"] == "failed")
+            })
             .await;
         self.browser.visit(&format!("/ui/webhooks/{id}/logs")).await;
         self.browser.choose("#event", DISTRIBUTED).await;
         self.browser.choose("#outcome", "failed").await;
         self.browser.choose("#status", "5xx").await;
         self.browser.click(".filters button").await;
-        self.browser.wait_for_path("a filter", |path| path.contains("outcome=failed")).await;
+        self.browser
+            .wait_for_path("a filter", |path| path.contains("outcome=failed"))
+            .await;
         assert_eq!(self.browser.count("[data-entry]").await, 1);
         self.browser.click("[data-entry] a").await;
         self.browser.wait_for_text("come back later").await;
         let text = self.browser.text().await;
-        for expected in
-            ["503", "1 of 10", "2 of 10, due", "X-Webhook-Signature", "X-Webhook-Id", id, "HTTP error status"]
-        {
+        for expected in [
+            "503",
+            "1 of 10",
+            "2 of 10, due",
+            "X-Webhook-Signature",
+            "X-Webhook-Id",
+            id,
+            "HTTP error status",
+        ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
-        assert!(self.browser.text_of("#pretty").await.contains("\n    \"release_id\""));
+        assert!(
+            self.browser
+                .text_of("#pretty")
+                .await
+                .contains("\n    \"release_id\"")
+        );
         self.browser.click("main details summary").await;
-        assert!(self.browser.text_of("#raw").await.contains("\"event\":\"release.distributed\""));
+        assert!(
+            self.browser
+                .text_of("#raw")
+                .await
+                .contains("\"event\":\"release.distributed\"")
+        );
         self.check().await;
     }
 
@@ -203,20 +322,33 @@ impl Walkthrough {
         self.stage.receiver.answer_status(200);
         let before = self.stage.receiver.requests().len();
         self.browser.click("#redeliver").await;
-        self.browser.wait_for_text("Redelivery started (round 2)").await;
+        self.browser
+            .wait_for_text("Redelivery started (round 2)")
+            .await;
         let sent = self.stage.receiver.wait_for(before + 1).await;
         let (failed, again) = (&sent[before - 1], &sent[before]);
         assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
-        self.stage.api.wait_for_logs(id, "the redelivery", |logs| logs[0]["outcome"] == "delivered").await;
+        self.stage
+            .api
+            .wait_for_logs(id, "the redelivery", |logs| {
+                logs[0]["outcome"] == "delivered"
+            })
+            .await;
     }
 
     /// Previews and recovers a delivery that was cancelled by deactivating the webhook.
     async fn recover(&self, id: &str) {
         self.stage.receiver.answer_status(500);
         let release = self.stage.platform.release(self.stage.label).await;
-        self.stage.platform.set_review_status(release, "to_review").await;
+        self.stage
+            .platform
+            .set_review_status(release, "to_review")
+            .await;
         let failed = |logs: &[serde_json::Value]| logs[0]["outcome"] == "failed";
-        self.stage.api.wait_for_logs(id, "another failure", failed).await;
+        self.stage
+            .api
+            .wait_for_logs(id, "another failure", failed)
+            .await;
         self.browser.visit(&format!("/ui/webhooks/{id}")).await;
         self.browser.click("#toggle").await;
         self.browser.find("#toggle[aria-checked=false]").await;
@@ -229,35 +361,54 @@ impl Walkthrough {
         assert_eq!(self.browser.text_of("#preview-title").await, "1 delivery");
         self.check().await;
         self.browser.click("#preview button").await;
-        self.browser.wait_for_text("Recovery of 1 delivery started").await;
+        self.browser
+            .wait_for_text("Recovery of 1 delivery started")
+            .await;
         self.stage.receiver.wait_for(before + 1).await;
         self.browser.visit(&format!("/ui/webhooks/{id}")).await;
         let text = self.browser.text().await;
-        assert!(text.contains("Success rate") && text.contains("HTTP error status"), "{text}");
+        assert!(
+            text.contains("Success rate") && text.contains("HTTP error status"),
+            "{text}"
+        );
         assert_eq!(self.browser.count("svg.chart").await, 4);
         self.check().await;
     }
 
     async fn reach_limit_and_delete(&self, id: &str) {
         for path in ["/a", "/b"] {
-            self.stage.api.create_webhook(&self.stage.receiver.url(path), &[REVIEW]).await;
+            self.stage
+                .api
+                .create_webhook(&self.stage.receiver.url(path), &[REVIEW])
+                .await;
         }
         self.browser.visit("/ui").await;
         self.browser.find("#limit").await;
         assert_eq!(self.browser.count("a[href='/ui/webhooks/new']").await, 0);
         self.check().await;
-        self.submit(&format!("a[href='/ui/webhooks/{id}/delete']"), "form").await;
-        self.browser.wait_for_text("Webhook “Front office” deleted.").await;
-        self.stage.api.get(&format!("/webhooks/{id}")).await.expect(404);
+        self.submit(&format!("a[href='/ui/webhooks/{id}/delete']"), "form")
+            .await;
+        self.browser
+            .wait_for_text("Webhook “Front office” deleted.")
+            .await;
+        self.stage
+            .api
+            .get(&format!("/webhooks/{id}"))
+            .await
+            .expect(404);
         self.browser.find("a[href='/ui/webhooks/new']").await;
         self.browser.visit(&format!("/ui/webhooks/{id}")).await;
-        self.browser.wait_for_text("There is no such webhook.").await;
+        self.browser
+            .wait_for_text("There is no such webhook.")
+            .await;
     }
 
     async fn sign_out(&self) {
         self.browser.visit("/ui").await;
         self.browser.click(".user button").await;
-        self.browser.wait_for_path("the sign-in page", |path| path == "/ui/login").await;
+        self.browser
+            .wait_for_path("the sign-in page", |path| path == "/ui/login")
+            .await;
         self.browser.visit("/ui/events").await;
         assert_eq!(self.browser.path().await, "/ui/login?next=%2Fui%2Fevents");
     }
@@ -306,12 +457,28 @@ async fn a_tooltip_lists_the_events_of_a_webhook() {
         return;
     }
     let test = Walkthrough::start(Kind::Desktop).await;
-    test.stage.api.create_webhook(&test.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED]).await;
+    test.stage
+        .api
+        .create_webhook(&test.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED])
+        .await;
     test.browser.visit("/ui").await;
-    let tip = test.browser.driver.find(thirtyfour::By::Css("#events-1")).await.unwrap();
+    let tip = test
+        .browser
+        .driver
+        .find(thirtyfour::By::Css("#events-1"))
+        .await
+        .unwrap();
     assert!(!tip.is_displayed().await.unwrap());
-    test.browser.find(".tooltip button").await.focus().await.unwrap();
+    test.browser
+        .find(".tooltip button")
+        .await
+        .focus()
+        .await
+        .unwrap();
     assert!(tip.is_displayed().await.unwrap());
-    assert_eq!(tip.text().await.unwrap(), format!("{REVIEW}\n{DISTRIBUTED}"));
+    assert_eq!(
+        tip.text().await.unwrap(),
+        format!("{REVIEW}\n{DISTRIBUTED}")
+    );
     audit::check(&test.browser).await;
 }

@@ -10,7 +10,13 @@ use crate::sign_in::Visitor;
 use crate::support::Receiver;
 
 async fn value(browser: &Browser, selector: &str) -> String {
-    browser.find(selector).await.value().await.unwrap().unwrap_or_default()
+    browser
+        .find(selector)
+        .await
+        .value()
+        .await
+        .unwrap()
+        .unwrap_or_default()
 }
 
 #[tokio::test]
@@ -34,17 +40,39 @@ async fn check(kind: Kind) {
     browser.fill("#url", &stage.receiver.url("/in")).await;
     browser.click(&format!("input[value='{REVIEW}']")).await;
     browser.fill("#description", "<b>Shop</b>").await;
-    browser.fill("#headers", "Authorization: Bearer s3cret\nHost: evil").await;
+    browser
+        .fill("#headers", "Authorization: Bearer s3cret\nHost: evil")
+        .await;
     browser.fill("#outlet_ids", "12").await;
     browser.fill("#statuses", "approved, rejected").await;
     browser.fill("#metadata", "team=ops").await;
     browser.click("form.edit .primary").await;
-    assert!(browser.text_of("#headers-error").await.contains("Host: is reserved"), "{}", browser.text().await);
-    assert_eq!(value(&browser, "#statuses").await, "approved, rejected", "the input is kept");
+    assert!(
+        browser
+            .text_of("#headers-error")
+            .await
+            .contains("Host: is reserved"),
+        "{}",
+        browser.text().await
+    );
+    assert_eq!(
+        value(&browser, "#statuses").await,
+        "approved, rejected",
+        "the input is kept"
+    );
     audit::check(&browser).await;
-    browser.fill("#headers", "Authorization: Bearer s3cret").await;
+    browser
+        .fill("#headers", "Authorization: Bearer s3cret")
+        .await;
     browser.click("form.edit .primary").await;
-    assert!(browser.text_of("#filter-error").await.contains("has an outlet"), "{}", browser.text().await);
+    assert!(
+        browser
+            .text_of("#filter-error")
+            .await
+            .contains("has an outlet"),
+        "{}",
+        browser.text().await
+    );
     browser.fill("#outlet_ids", "").await;
     browser.fill("#label_ids", &stage.label.to_string()).await;
     browser.click("form.edit .primary").await;
@@ -52,10 +80,18 @@ async fn check(kind: Kind) {
 
     let webhook = stage.api.webhooks().await.remove(0);
     let id = webhook["id"].as_str().unwrap();
-    assert_eq!(webhook["filter"], json!({ "label_ids": [stage.label], "statuses": ["approved", "rejected"] }));
+    assert_eq!(
+        webhook["filter"],
+        json!({ "label_ids": [stage.label], "statuses": ["approved", "rejected"] })
+    );
     browser.visit(&format!("/ui/webhooks/{id}")).await;
     let text = browser.text().await;
-    for shown in ["<b>Shop</b>", "Authorization: ***", "approved, rejected", "team"] {
+    for shown in [
+        "<b>Shop</b>",
+        "Authorization: ***",
+        "approved, rejected",
+        "team",
+    ] {
         assert!(text.contains(shown), "no {shown} in {text}");
     }
     assert!(!text.contains("s3cret"));
@@ -68,9 +104,19 @@ async fn check(kind: Kind) {
     browser.click("form.edit .primary").await;
     browser.wait_for_text("Changes saved.").await;
     let saved = stage.api.webhook(id).await;
-    assert!(saved["description"].is_null() && saved["metadata"] == json!({ "team": "ops" }), "{saved}");
-    stage.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
-    assert_eq!(stage.receiver.wait_for(1).await[0].header("authorization"), "Bearer s3cret");
+    assert!(
+        saved["description"].is_null() && saved["metadata"] == json!({ "team": "ops" }),
+        "{saved}"
+    );
+    stage
+        .api
+        .post(&format!("/webhooks/{id}/test"), json!({}))
+        .await
+        .expect(200);
+    assert_eq!(
+        stage.receiver.wait_for(1).await[0].header("authorization"),
+        "Bearer s3cret"
+    );
 }
 
 /// Without a browser.
@@ -80,20 +126,43 @@ async fn the_form_asks_for_the_values_of_headers_again_if_the_host_changes() {
     let (_, session) = visitor.sign_in("").await;
     let url = visitor.stage.receiver.url("/in");
     let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"], "headers": { "X-Key": "s3cret" } });
-    let webhook = visitor.stage.api.post("/webhooks", body).await.expect(201).json();
+    let webhook = visitor
+        .stage
+        .api
+        .post("/webhooks", body)
+        .await
+        .expect(201)
+        .json();
     let path = format!("/ui/webhooks/{}/edit", webhook["id"].as_str().unwrap());
     let page = visitor.get(&path, &session).await.text().await.unwrap();
-    let version = page.split("name=\"version\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let version = page
+        .split("name=\"version\" value=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned();
     let save = async |url: &str, value: &str| {
-        let form = format!("name=x&url={url}&events=delivery.failed&headers=X-Key: {value}&version={version}");
-        visitor.send(Method::POST, &path, &[("cookie", session.as_str())], &form).await
+        let form = format!(
+            "name=x&url={url}&events=delivery.failed&headers=X-Key: {value}&version={version}"
+        );
+        visitor
+            .send(Method::POST, &path, &[("cookie", session.as_str())], &form)
+            .await
     };
     // Another port is another receiver.
     let elsewhere = Receiver::start().await.url("/in");
     let refused = save(&elsewhere, "***").await;
     assert_eq!(refused.status(), 422);
     let page = refused.text().await.unwrap();
-    let message = page.split("id=\"headers-error\">").nth(1).unwrap_or_else(|| panic!("{page}"));
-    assert!(message.starts_with("X-Key: give the value again"), "{message:.200}");
+    let message = page
+        .split("id=\"headers-error\">")
+        .nth(1)
+        .unwrap_or_else(|| panic!("{page}"));
+    assert!(
+        message.starts_with("X-Key: give the value again"),
+        "{message:.200}"
+    );
     assert_eq!(save(&elsewhere, "s3cret").await.status(), 303);
 }

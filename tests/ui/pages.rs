@@ -39,11 +39,18 @@ async fn check_every_page(kind: Kind) {
     }
     let stage = Stage::start().await;
     let webhook = stage
-        .webhook_with_log("Label & Sons: a name that is rather long, so that it has to go over several lines")
+        .webhook_with_log(
+            "Label & Sons: a name that is rather long, so that it has to go over several lines",
+        )
         .await;
     for number in 1..3 {
-        let url = stage.receiver.url(&format!("/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"));
-        stage.api.create_webhook(&url, &["payment.statement_ready"]).await;
+        let url = stage.receiver.url(&format!(
+            "/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"
+        ));
+        stage
+            .api
+            .create_webhook(&url, &["payment.statement_ready"])
+            .await;
     }
     let browser = stage.browser(kind).await;
     for (_, path) in &stage.pages(&webhook).await {
@@ -62,11 +69,21 @@ async fn an_internal_error_has_a_page_without_details() {
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let store = stage.app.store().await;
-    store.batch_execute("alter table walhook.webhook rename to webhook_away").await.unwrap();
+    store
+        .batch_execute("alter table walhook.webhook rename to webhook_away")
+        .await
+        .unwrap();
     browser.visit("/ui").await;
     browser.wait_for_text("Internal error").await;
-    assert!(!browser.text().await.contains("relation"), "{}", browser.text().await);
-    store.batch_execute("alter table walhook.webhook_away rename to webhook").await.unwrap();
+    assert!(
+        !browser.text().await.contains("relation"),
+        "{}",
+        browser.text().await
+    );
+    store
+        .batch_execute("alter table walhook.webhook_away rename to webhook")
+        .await
+        .unwrap();
     browser.visit("/ui").await;
     browser.wait_for_text("No webhooks yet").await;
 }

@@ -17,7 +17,8 @@ const HISTORY: &str = "
            array[0, 0, 0, 0, 0, 0, 1, 4, 9, 14 + n % 7, 9, 6, 3, 1, n % 2, n % 3]
     from generate_series(1, 700) as n, lateral (select date_trunc('hour', now()) - n * interval '1 hour' as hour) as at
     on conflict do nothing";
-const COUNTERS: &str = "update walhook.webhook set success_count = 48217, failure_count = 61 where id = $1";
+const COUNTERS: &str =
+    "update walhook.webhook set success_count = 48217, failure_count = 61 where id = $1";
 
 /// The screenshots in the README. They are cropped, because they are committed.
 const KEPT: [&str; 3] = ["list-desktop", "webhook-dark", "entry-failed-phone"];
@@ -27,11 +28,18 @@ async fn shoot(browser: &Browser, directory: &Path, name: &str) {
     let size = "const page = document.documentElement; return [page.clientWidth, page.scrollHeight, devicePixelRatio]";
     let size = browser.evaluate(size).await;
     let number = |index: usize| size[index].as_f64().expect("a number");
-    let height = if KEPT.contains(&name) { number(1).min(KEPT_HEIGHT) } else { number(1) };
-    let clip = json!({ "x": 0, "y": 0, "width": number(0), "height": height, "scale": 1.0 / number(2) });
+    let height = if KEPT.contains(&name) {
+        number(1).min(KEPT_HEIGHT)
+    } else {
+        number(1)
+    };
+    let clip =
+        json!({ "x": 0, "y": 0, "width": number(0), "height": height, "scale": 1.0 / number(2) });
     let wanted = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
     let answer = browser.devtools("Page.captureScreenshot", wanted).await;
-    let png = base64::engine::general_purpose::STANDARD.decode(answer["data"].as_str().expect("a picture")).unwrap();
+    let png = base64::engine::general_purpose::STANDARD
+        .decode(answer["data"].as_str().expect("a picture"))
+        .unwrap();
     std::fs::write(directory.join(format!("{name}.png")), png).unwrap();
 }
 
@@ -53,7 +61,13 @@ async fn screenshots_of_every_page() {
     let others = other_webhooks(&stage, &webhook).await;
     let mut pages = stage.pages(&webhook).await;
     pages.extend(pages_of_others(&others));
-    pages.push(("entry-test", format!("/ui/webhooks/{webhook}/logs/{}", stage.test_entry(&webhook).await)));
+    pages.push((
+        "entry-test",
+        format!(
+            "/ui/webhooks/{webhook}/logs/{}",
+            stage.test_entry(&webhook).await
+        ),
+    ));
     pages.push(("api-reference", "/api/public/docs".into()));
     for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
         let browser = Browser::start(kind, &stage.origin()).await;
@@ -74,10 +88,20 @@ async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
     let id: Uuid = webhook.parse().unwrap();
     sql.execute(HISTORY, &[&id]).await.unwrap();
     sql.execute(COUNTERS, &[&id]).await.unwrap();
-    stage.api.post(&format!("/webhooks/{webhook}/regenerate-secret"), json!({ "overlap": "24h" })).await.expect(200);
-    sql.execute("update walhook.webhook set url = 'https://hooks.aurora.example/walhook' where id = $1", &[&id])
+    stage
+        .api
+        .post(
+            &format!("/webhooks/{webhook}/regenerate-secret"),
+            json!({ "overlap": "24h" }),
+        )
         .await
-        .unwrap();
+        .expect(200);
+    sql.execute(
+        "update walhook.webhook set url = 'https://hooks.aurora.example/walhook' where id = $1",
+        &[&id],
+    )
+    .await
+    .unwrap();
     let create = async |name: &str, event: &str, ordering: &str| -> Uuid {
         let url = stage.receiver.url("/other");
         let body = json!({ "name": name, "url": url, "events": [event], "ordering": ordering });
@@ -89,7 +113,10 @@ async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
     let disable = "update walhook.webhook set active = false, disabled_at = now() - interval '3 hours', url = $2,
                    disabled_reason = '100 failures in a row: no answer within 10 s', failure_count = 100 where id = $1";
     sql.execute(disable, &[&disabled, &url]).await.unwrap();
-    Others { disabled, quiet: create("Quiet", "stream_radar.flag_created", "strict").await }
+    Others {
+        disabled,
+        quiet: create("Quiet", "stream_radar.flag_created", "strict").await,
+    }
 }
 
 fn pages_of_others(others: &Others) -> Vec<(&'static str, String)> {
@@ -97,11 +124,17 @@ fn pages_of_others(others: &Others) -> Vec<(&'static str, String)> {
     let Others { disabled, quiet } = *others;
     vec![
         ("webhook-disabled", at(disabled, "")),
-        ("replay-disabled", at(disabled, "/replay?since=2026-01-01T00%3A00")),
+        (
+            "replay-disabled",
+            at(disabled, "/replay?since=2026-01-01T00%3A00"),
+        ),
         ("webhook-quiet", at(quiet, "")),
         ("logs-quiet", at(quiet, "/logs")),
         ("jobs-quiet", at(quiet, "/jobs")),
-        ("recover-nothing", at(quiet, "/recover?since=2026-01-01T00%3A00")),
+        (
+            "recover-nothing",
+            at(quiet, "/recover?since=2026-01-01T00%3A00"),
+        ),
     ]
 }
 
@@ -113,7 +146,12 @@ async fn shoot_all(
     others: &Others,
 ) {
     let shoot = async |name: &str| {
-        shoot(browser, directory, &format!("{name}-{:?}", browser.kind).to_lowercase()).await;
+        shoot(
+            browser,
+            directory,
+            &format!("{name}-{:?}", browser.kind).to_lowercase(),
+        )
+        .await;
     };
     browser.visit("/ui/login").await;
     shoot("login").await;
@@ -140,7 +178,9 @@ async fn shoot_all(
     let quiet = format!("/ui/webhooks/{}", others.quiet);
     browser.visit(&format!("{quiet}/test")).await;
     browser.click("main .primary").await;
-    browser.wait_for_path("the result", |path| !path.ends_with("/test")).await;
+    browser
+        .wait_for_path("the result", |path| !path.ends_with("/test"))
+        .await;
     shoot("test-result").await;
     browser.visit(&format!("{quiet}/secret")).await;
     browser.click("main form button").await;

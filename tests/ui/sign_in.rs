@@ -27,25 +27,49 @@ impl Visitor {
             app.set(key, value);
         }
         let stage = Stage::start_with(app).await;
-        let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+        let client = Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .unwrap();
         Visitor { stage, client }
     }
 
-    pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], form: &str) -> Response {
-        let mut request = self.client.request(method, format!("{}{path}", self.stage.origin()));
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        form: &str,
+    ) -> Response {
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.stage.origin()));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        request.header("content-type", "application/x-www-form-urlencoded").body(form.to_owned()).send().await.unwrap()
+        request
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(form.to_owned())
+            .send()
+            .await
+            .unwrap()
     }
 
     pub async fn get(&self, path: &str, cookie: &str) -> Response {
-        self.send(Method::GET, path, &[(COOKIE.as_str(), cookie)], "").await
+        self.send(Method::GET, path, &[(COOKIE.as_str(), cookie)], "")
+            .await
     }
 
     /// Follows a link on a page of the platform.
     pub async fn follow(&self, link: &str, cookie: &str) -> Response {
-        self.send(Method::GET, link, &[(COOKIE.as_str(), cookie), ("sec-fetch-site", "same-site")], "").await
+        self.send(
+            Method::GET,
+            link,
+            &[(COOKIE.as_str(), cookie), ("sec-fetch-site", "same-site")],
+            "",
+        )
+        .await
     }
 
     /// Signs in and returns the response with the session cookie.
@@ -70,18 +94,42 @@ fn location(answer: &Response) -> &str {
 #[tokio::test]
 async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
     let visitor = Visitor::start(&[]).await;
-    assert_eq!(location(&visitor.get("/ui/webhooks/new", "").await), "/ui/login?next=%2Fui%2Fwebhooks%2Fnew");
-    let rejected = visitor.send(Method::POST, "/ui/login", &[], "token=whk_wrong").await;
+    assert_eq!(
+        location(&visitor.get("/ui/webhooks/new", "").await),
+        "/ui/login?next=%2Fui%2Fwebhooks%2Fnew"
+    );
+    let rejected = visitor
+        .send(Method::POST, "/ui/login", &[], "token=whk_wrong")
+        .await;
     assert_eq!((rejected.status().as_u16(), cookie(&rejected)), (401, None));
     let (answer, session) = visitor.sign_in("/ui/webhooks/new").await;
     assert_eq!(location(&answer), "/ui/webhooks/new");
     let set = answer.headers()[SET_COOKIE].to_str().unwrap();
-    assert!(set.contains("; HttpOnly") && set.contains("; SameSite=Lax") && !set.contains("Secure"), "{set}");
-    for elsewhere in ["https://evil.example/", "//evil.example", "/\\evil.example", "/ui/%0d%0aSet-Cookie:x"] {
-        assert_eq!(location(&visitor.sign_in(elsewhere).await.0), "/ui", "{elsewhere}");
+    assert!(
+        set.contains("; HttpOnly") && set.contains("; SameSite=Lax") && !set.contains("Secure"),
+        "{set}"
+    );
+    for elsewhere in [
+        "https://evil.example/",
+        "//evil.example",
+        "/\\evil.example",
+        "/ui/%0d%0aSet-Cookie:x",
+    ] {
+        assert_eq!(
+            location(&visitor.sign_in(elsewhere).await.0),
+            "/ui",
+            "{elsewhere}"
+        );
     }
     let stored: Vec<Vec<u8>> = {
-        let rows = visitor.stage.app.store().await.query("select hash from walhook.session", &[]).await.unwrap();
+        let rows = visitor
+            .stage
+            .app
+            .store()
+            .await
+            .query("select hash from walhook.session", &[])
+            .await
+            .unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     };
     assert_eq!(stored.len(), 5);
@@ -89,21 +137,34 @@ async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
     assert!(stored.iter().all(|hash| hash.len() == 32 && hash != id));
     assert_eq!(visitor.get("/ui", &session).await.status(), 200);
     let token = visitor.stage.app.walhook_ok(&["token", "list"]).await;
-    let token = token.split_whitespace().find(|word| word.parse::<uuid::Uuid>().is_ok()).expect("the token's id");
-    visitor.stage.app.walhook_ok(&["token", "revoke", token]).await;
+    let token = token
+        .split_whitespace()
+        .find(|word| word.parse::<uuid::Uuid>().is_ok())
+        .expect("the token's id");
+    visitor
+        .stage
+        .app
+        .walhook_ok(&["token", "revoke", token])
+        .await;
     assert_eq!(location(&visitor.get("/ui", &session).await), "/ui/login");
 }
 
 #[tokio::test]
 async fn a_new_session_is_accepted_while_others_guess_tokens() {
-    let visitor = Visitor::start(&[("limits.requests_per_second", "1"), ("limits.burst", "10")]).await;
+    let visitor =
+        Visitor::start(&[("limits.requests_per_second", "1"), ("limits.burst", "10")]).await;
     let (_, session) = visitor.sign_in("").await;
     // The responses to rejected guesses wait for half a second, so that a hundred clients always exhaust ten lookups per second.
     let rejected = Semaphore::new(0);
     let guess = async |client: usize| {
         for number in 0.. {
             let form = format!("token=whk_{:043}", client * 1_000_000 + number);
-            if visitor.send(Method::POST, "/ui/login", &[], &form).await.status() == 429 {
+            if visitor
+                .send(Method::POST, "/ui/login", &[], &form)
+                .await
+                .status()
+                == 429
+            {
                 rejected.add_permits(1);
             }
         }
@@ -123,12 +184,21 @@ async fn a_new_session_is_accepted_while_others_guess_tokens() {
 async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
     let visitor = Visitor::start(&[("http.public_url", "https://hooks.example")]).await;
     let store = visitor.stage.app.store().await;
-    for statement in ["used_at = now() - interval '121 minutes'", "created_at = now() - interval '721 minutes'"] {
+    for statement in [
+        "used_at = now() - interval '121 minutes'",
+        "created_at = now() - interval '721 minutes'",
+    ] {
         let (answer, session) = visitor.sign_in("").await;
         // With this prefix, browsers accept the cookie from this host only, so that a sibling domain cannot plant one.
         let set = answer.headers()[SET_COOKIE].to_str().unwrap();
-        assert!(set.starts_with("__Host-walhook_session=") && set.contains("; Path=/;"), "{set}");
-        assert!(set.ends_with("; Secure") && !set.contains("Domain"), "{set}");
+        assert!(
+            set.starts_with("__Host-walhook_session=") && set.contains("; Path=/;"),
+            "{set}"
+        );
+        assert!(
+            set.ends_with("; Secure") && !set.contains("Domain"),
+            "{set}"
+        );
         let planted = session.replace("__Host-", "");
         assert_eq!(
             location(&visitor.get("/ui", &planted).await),
@@ -136,48 +206,111 @@ async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
             "a cookie without the prefix is ignored"
         );
         assert_eq!(visitor.get("/ui", &session).await.status(), 200);
-        store.batch_execute(&format!("update walhook.session set {statement}")).await.unwrap();
+        store
+            .batch_execute(&format!("update walhook.session set {statement}"))
+            .await
+            .unwrap();
         let redirected = visitor.get("/ui", &session).await;
         assert_eq!(location(&redirected), "/ui/login");
-        let page = visitor.get("/ui/login", &session).await.text().await.unwrap();
+        let page = visitor
+            .get("/ui/login", &session)
+            .await
+            .text()
+            .await
+            .unwrap();
         assert!(page.contains("Your session has expired"), "{page}");
     }
     let own = walhook::store::Store::open(&visitor.stage.app.store_url, 1).unwrap();
     walhook::store::sessions::remove_old(&own).await.unwrap();
-    let remaining: i64 = store.query_one("select count(*) from walhook.session", &[]).await.unwrap().get(0);
+    let remaining: i64 = store
+        .query_one("select count(*) from walhook.session", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(remaining, 0);
     let (_, session) = visitor.sign_in("").await;
-    let origin = [("cookie", session.as_str()), ("origin", "https://hooks.example")];
-    assert_eq!(location(&visitor.send(Method::POST, "/ui/logout", &origin, "").await), "/ui/login");
+    let origin = [
+        ("cookie", session.as_str()),
+        ("origin", "https://hooks.example"),
+    ];
+    assert_eq!(
+        location(&visitor.send(Method::POST, "/ui/logout", &origin, "").await),
+        "/ui/login"
+    );
     assert_eq!(location(&visitor.get("/ui", &session).await), "/ui/login");
 }
 
 #[tokio::test]
 async fn other_sites_cannot_submit_forms_for_a_visitor() {
     let visitor = Visitor::start(&[]).await;
-    let (id, _) = visitor.stage.api.create_webhook(&visitor.stage.receiver.url("/in"), &["delivery.failed"]).await;
+    let (id, _) = visitor
+        .stage
+        .api
+        .create_webhook(&visitor.stage.receiver.url("/in"), &["delivery.failed"])
+        .await;
     let (_, session) = visitor.sign_in("").await;
     let api = |rest: &str| format!("/api/public/webhooks/{id}{rest}");
-    for (name, value) in
-        [("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("origin", "https://evil.example")]
-    {
+    for (name, value) in [
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+        ("origin", "https://evil.example"),
+    ] {
         let headers = [("cookie", session.as_str()), (name, value)];
-        for path in [format!("/ui/webhooks/{id}/delete"), api("/regenerate-secret"), "/ui/login".into()] {
+        for path in [
+            format!("/ui/webhooks/{id}/delete"),
+            api("/regenerate-secret"),
+            "/ui/login".into(),
+        ] {
             let answer = visitor.send(Method::POST, &path, &headers, "").await;
             assert_eq!(answer.status(), 403, "{name}: {value} {path}");
         }
-        assert_eq!(visitor.send(Method::DELETE, &api(""), &headers, "").await.status(), 403);
+        assert_eq!(
+            visitor
+                .send(Method::DELETE, &api(""), &headers, "")
+                .await
+                .status(),
+            403
+        );
         // A request with a token is accepted from everywhere.
         let bearer = format!("Bearer {}", visitor.stage.api.token);
         let headers = [("authorization", bearer.as_str()), (name, value)];
-        assert_eq!(visitor.send(Method::POST, &api("/regenerate-secret"), &headers, "").await.status(), 200);
+        assert_eq!(
+            visitor
+                .send(Method::POST, &api("/regenerate-secret"), &headers, "")
+                .await
+                .status(),
+            200
+        );
     }
-    let own = [("cookie", session.as_str()), ("sec-fetch-site", "same-origin")];
-    assert_eq!(visitor.send(Method::GET, &api(""), &own, "").await.status(), 200, "the API accepts the cookie");
-    assert_eq!(visitor.send(Method::POST, &api("/regenerate-secret"), &own, "").await.status(), 200);
+    let own = [
+        ("cookie", session.as_str()),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    assert_eq!(
+        visitor.send(Method::GET, &api(""), &own, "").await.status(),
+        200,
+        "the API accepts the cookie"
+    );
+    assert_eq!(
+        visitor
+            .send(Method::POST, &api("/regenerate-secret"), &own, "")
+            .await
+            .status(),
+        200
+    );
     let via = "select via, token_id is not null from walhook.audit order by id desc limit 1";
-    let row = visitor.stage.app.store().await.query_one(via, &[]).await.unwrap();
-    assert_eq!((row.get::<_, &str>(0), row.get::<_, bool>(1)), ("session", true));
+    let row = visitor
+        .stage
+        .app
+        .store()
+        .await
+        .query_one(via, &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        (row.get::<_, &str>(0), row.get::<_, bool>(1)),
+        ("session", true)
+    );
 }
 
 /// Starts a service that accepts tokens of the platform.
@@ -216,12 +349,21 @@ async fn a_sign_in_link_works_once() {
     let visitor = with_platform().await;
     let good = link(&sign_in_token("42"));
     let looked = visitor.send(Method::HEAD, &good, &[], "").await;
-    assert_eq!((looked.status().as_u16(), cookie(&looked)), (200, None), "HEAD does not use up the link");
+    assert_eq!(
+        (looked.status().as_u16(), cookie(&looked)),
+        (200, None),
+        "HEAD does not use up the link"
+    );
     let entered = visitor.follow(&good, "").await;
     assert_eq!(location(&entered), "/ui/events");
     assert_eq!(entered.headers()["referrer-policy"], "same-origin");
     let session = cookie(&entered).unwrap();
-    let page = visitor.get("/ui/events", &session).await.text().await.unwrap();
+    let page = visitor
+        .get("/ui/events", &session)
+        .await
+        .text()
+        .await
+        .unwrap();
     assert!(page.contains("User <bdi>42</bdi>"), "{page}");
     let mut without_iat = json!({ "iss": "https://platform.example", "aud": SIGN_IN, "sub": "42" });
     without_iat["exp"] = (jiff::Timestamp::now().as_second() + 60).into();
@@ -237,7 +379,11 @@ async fn a_sign_in_link_works_once() {
     ];
     for rejected in rejected.iter().map(|token| link(token)).chain([good]) {
         let answer = visitor.follow(&rejected, "").await;
-        assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{rejected}");
+        assert_eq!(
+            (answer.status().as_u16(), cookie(&answer)),
+            (401, None),
+            "{rejected}"
+        );
     }
 }
 
@@ -246,20 +392,43 @@ async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api(
     let visitor = with_platform().await;
     let call = async |token: &str| {
         let bearer = format!("Bearer {token}");
-        visitor.send(Method::GET, "/api/public/webhooks", &[("authorization", &bearer)], "").await.status().as_u16()
+        visitor
+            .send(
+                Method::GET,
+                "/api/public/webhooks",
+                &[("authorization", &bearer)],
+                "",
+            )
+            .await
+            .status()
+            .as_u16()
     };
     let for_api = platform_token("walhook", "42", 0, 60);
     assert_eq!(call(&for_api).await, 200);
     let for_both = platform_token(json!(["walhook", SIGN_IN]), "42", 0, 60);
     for token in [&for_api, &for_both] {
         let answer = visitor.follow(&link(token), "").await;
-        assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{token}");
+        assert_eq!(
+            (answer.status().as_u16(), cookie(&answer)),
+            (401, None),
+            "{token}"
+        );
         for field in ["token", "jwt"] {
-            let answer = visitor.send(Method::POST, "/ui/login", &[], &format!("{field}={token}")).await;
-            assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{field}");
+            let answer = visitor
+                .send(Method::POST, "/ui/login", &[], &format!("{field}={token}"))
+                .await;
+            assert_eq!(
+                (answer.status().as_u16(), cookie(&answer)),
+                (401, None),
+                "{field}"
+            );
         }
     }
-    for token in [&sign_in_token("42"), &for_both, &platform_token("walhook", "42", 120, 180)] {
+    for token in [
+        &sign_in_token("42"),
+        &for_both,
+        &platform_token("walhook", "42", 120, 180),
+    ] {
         assert_eq!(call(token).await, 401, "{token}");
     }
 }
@@ -272,14 +441,27 @@ async fn tokens_with_critical_extensions_are_rejected() {
         hs256_token_with(&header, SECRET, &claims(audience, "42", 0, 60))
     };
 
-    for extensions in [json!(["policy"]), json!(["exp"]), json!([]), json!("policy")] {
+    for extensions in [
+        json!(["policy"]),
+        json!(["exp"]),
+        json!([]),
+        json!("policy"),
+    ] {
         let bearer = format!("Bearer {}", critical("walhook", extensions.clone()));
         let headers = [("authorization", bearer.as_str())];
-        let called = visitor.send(Method::GET, "/api/public/webhooks", &headers, "").await;
+        let called = visitor
+            .send(Method::GET, "/api/public/webhooks", &headers, "")
+            .await;
         assert_eq!(called.status(), 401, "{extensions}");
 
-        let entered = visitor.get(&link(&critical(SIGN_IN, extensions.clone())), "").await;
-        assert_eq!((entered.status().as_u16(), cookie(&entered)), (401, None), "{extensions}");
+        let entered = visitor
+            .get(&link(&critical(SIGN_IN, extensions.clone())), "")
+            .await;
+        assert_eq!(
+            (entered.status().as_u16(), cookie(&entered)),
+            (401, None),
+            "{extensions}"
+        );
     }
 }
 
@@ -289,44 +471,101 @@ async fn sign_ins_are_audited() {
     visitor.sign_in("").await;
     visitor.follow(&link(&sign_in_token("42")), "").await;
     visitor.follow(&link("nonsense"), "").await;
-    let query = "select via, token_id is not null, user_id = '42', changed = '{}' from walhook.audit
+    let query =
+        "select via, token_id is not null, user_id = '42', changed = '{}' from walhook.audit
                  where action = 'user.signed_in' order by id";
-    let rows = visitor.stage.app.store().await.query(query, &[]).await.unwrap();
-    let found: Vec<(&str, bool, bool, bool)> =
-        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect();
-    assert_eq!(found, [("token", true, false, true), ("jwt", false, true, true)]);
+    let rows = visitor
+        .stage
+        .app
+        .store()
+        .await
+        .query(query, &[])
+        .await
+        .unwrap();
+    let found: Vec<(&str, bool, bool, bool)> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3)))
+        .collect();
+    assert_eq!(
+        found,
+        [("token", true, false, true), ("jwt", false, true, true)]
+    );
 }
 
 #[tokio::test]
 async fn a_link_asks_before_it_replaces_another_user_s_session() {
     let visitor = with_platform().await;
-    let session_of =
-        async |user: &str| cookie(&visitor.follow(&link(&sign_in_token(user)), "").await).expect("a session");
+    let session_of = async |user: &str| {
+        cookie(&visitor.follow(&link(&sign_in_token(user)), "").await).expect("a session")
+    };
     let user_of = async |session: &str| {
-        let page = visitor.get("/ui/events", session).await.text().await.unwrap();
-        page.split("User <bdi>").nth(1).map(|rest| rest.split('<').next().unwrap().to_owned())
+        let page = visitor
+            .get("/ui/events", session)
+            .await
+            .text()
+            .await
+            .unwrap();
+        page.split("User <bdi>")
+            .nth(1)
+            .map(|rest| rest.split('<').next().unwrap().to_owned())
     };
     let session = session_of("victim").await;
     let token = sign_in_token("attacker");
     let confirmation = visitor.follow(&link(&token), &session).await;
-    assert_eq!((confirmation.status().as_u16(), cookie(&confirmation)), (200, None), "a page asks first");
+    assert_eq!(
+        (confirmation.status().as_u16(), cookie(&confirmation)),
+        (200, None),
+        "a page asks first"
+    );
     let page = confirmation.text().await.unwrap();
-    assert!(page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"), "{page}");
+    assert!(
+        page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"),
+        "{page}"
+    );
     assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
     // Another site cannot confirm for the visitor.
     let form = format!("jwt={token}&next=/ui/events");
-    let foreign = [("cookie", session.as_str()), ("sec-fetch-site", "cross-site")];
-    assert_eq!(visitor.send(Method::POST, "/ui/login", &foreign, &form).await.status(), 403);
+    let foreign = [
+        ("cookie", session.as_str()),
+        ("sec-fetch-site", "cross-site"),
+    ];
+    assert_eq!(
+        visitor
+            .send(Method::POST, "/ui/login", &foreign, &form)
+            .await
+            .status(),
+        403
+    );
     assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
-    let own = [("cookie", session.as_str()), ("sec-fetch-site", "same-origin")];
+    let own = [
+        ("cookie", session.as_str()),
+        ("sec-fetch-site", "same-origin"),
+    ];
     let replaced = visitor.send(Method::POST, "/ui/login", &own, &form).await;
     assert_eq!(location(&replaced), "/ui/events");
-    assert_eq!(user_of(&cookie(&replaced).unwrap()).await.as_deref(), Some("attacker"));
+    assert_eq!(
+        user_of(&cookie(&replaced).unwrap()).await.as_deref(),
+        Some("attacker")
+    );
     assert_eq!(user_of(&session).await, None, "the old session has ended");
-    assert_eq!(visitor.send(Method::POST, "/ui/login", &own, &form).await.status(), 401, "once");
+    assert_eq!(
+        visitor
+            .send(Method::POST, "/ui/login", &own, &form)
+            .await
+            .status(),
+        401,
+        "once"
+    );
     // A link of the same user does not ask.
     let session = session_of("victim").await;
-    assert_eq!(location(&visitor.follow(&link(&sign_in_token("victim")), &session).await), "/ui/events");
+    assert_eq!(
+        location(
+            &visitor
+                .follow(&link(&sign_in_token("victim")), &session)
+                .await
+        ),
+        "/ui/events"
+    );
 }
 
 /// What a visitor enters would otherwise belong to the user that another site chose.
@@ -336,25 +575,48 @@ async fn other_sites_sign_in_no_visitor() {
     for site in [&[("sec-fetch-site", "cross-site")][..], &[]] {
         let token = sign_in_token("attacker");
         let confirmation = visitor.send(Method::GET, &link(&token), site, "").await;
-        assert_eq!((confirmation.status().as_u16(), cookie(&confirmation)), (200, None), "{site:?}");
+        assert_eq!(
+            (confirmation.status().as_u16(), cookie(&confirmation)),
+            (200, None),
+            "{site:?}"
+        );
         let page = confirmation.text().await.unwrap();
-        assert!(page.contains("Sign in as <bdi>attacker</bdi>") && !page.contains("You are signed in"), "{page}");
+        assert!(
+            page.contains("Sign in as <bdi>attacker</bdi>") && !page.contains("You are signed in"),
+            "{page}"
+        );
         let form = format!("jwt={token}&next=/ui/events");
         let own = [("sec-fetch-site", "same-origin")];
-        assert_eq!(location(&visitor.send(Method::POST, "/ui/login", &own, &form).await), "/ui/events");
+        assert_eq!(
+            location(&visitor.send(Method::POST, "/ui/login", &own, &form).await),
+            "/ui/events"
+        );
     }
     for site in ["same-origin", "same-site", "none"] {
         let link = link(&sign_in_token("42"));
-        let answer = visitor.send(Method::GET, &link, &[("sec-fetch-site", site)], "").await;
+        let answer = visitor
+            .send(Method::GET, &link, &[("sec-fetch-site", site)], "")
+            .await;
         assert_eq!(location(&answer), "/ui/events", "{site}");
     }
-    let credentials = [format!("token={}", visitor.stage.api.token), format!("jwt={}", sign_in_token("attacker"))];
+    let credentials = [
+        format!("token={}", visitor.stage.api.token),
+        format!("jwt={}", sign_in_token("attacker")),
+    ];
     for form in &credentials {
-        for foreign in
-            [("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("origin", "https://evil.example")]
-        {
-            let answer = visitor.send(Method::POST, "/ui/login", &[foreign], form).await;
-            assert_eq!((answer.status().as_u16(), cookie(&answer)), (403, None), "{foreign:?}");
+        for foreign in [
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+            ("origin", "https://evil.example"),
+        ] {
+            let answer = visitor
+                .send(Method::POST, "/ui/login", &[foreign], form)
+                .await;
+            assert_eq!(
+                (answer.status().as_u16(), cookie(&answer)),
+                (403, None),
+                "{foreign:?}"
+            );
         }
     }
 }
@@ -367,7 +629,13 @@ impl Visitor {
             return Err(location(&answer).to_owned());
         }
         let page = answer.text().await.unwrap();
-        let secret = page.split("<code id=\"secret\">").nth(1).expect("a secret").split('<').next().unwrap();
+        let secret = page
+            .split("<code id=\"secret\">")
+            .nth(1)
+            .expect("a secret")
+            .split('<')
+            .next()
+            .unwrap();
         assert!(secret.starts_with("whsec_"), "{page}");
         Ok(secret.to_owned())
     }
@@ -378,29 +646,60 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
     let visitor = Visitor::start(&[]).await;
     let (_, session) = visitor.sign_in("").await;
     let headers = [("cookie", session.as_str())];
-    let form = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
-    let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &form).await;
+    let form = format!(
+        "name=x&url={}&events=delivery.failed",
+        visitor.stage.receiver.url("/in")
+    );
+    let created = visitor
+        .send(Method::POST, "/ui/webhooks", &headers, &form)
+        .await;
     let page = location(&created).to_owned();
-    assert!(!page.contains("whsec_") && created.text().await.unwrap().is_empty(), "{page}");
+    assert!(
+        !page.contains("whsec_") && created.text().await.unwrap().is_empty(),
+        "{page}"
+    );
     let webhook = page.rsplit_once('/').unwrap().0.to_owned();
     let id = webhook.rsplit('/').next().unwrap();
     let first = visitor.secret_at(&page, &session).await.unwrap();
-    assert_eq!(visitor.secret_at(&page, &session).await.as_ref(), Ok(&first), "reloading shows it again");
+    assert_eq!(
+        visitor.secret_at(&page, &session).await.as_ref(),
+        Ok(&first),
+        "reloading shows it again"
+    );
     let (_, other) = visitor.sign_in("").await;
-    assert_eq!(visitor.secret_at(&page, &other).await, Err(webhook.clone()), "another session does not see it");
-    assert_eq!(location(&visitor.send(Method::POST, &page, &headers, "").await), webhook);
-    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook.clone()), "once");
+    assert_eq!(
+        visitor.secret_at(&page, &other).await,
+        Err(webhook.clone()),
+        "another session does not see it"
+    );
+    assert_eq!(
+        location(&visitor.send(Method::POST, &page, &headers, "").await),
+        webhook
+    );
+    assert_eq!(
+        visitor.secret_at(&page, &session).await,
+        Err(webhook.clone()),
+        "once"
+    );
 
     let regenerate = async || {
-        let answer = visitor.send(Method::POST, &format!("{webhook}/secret"), &headers, "").await;
+        let answer = visitor
+            .send(Method::POST, &format!("{webhook}/secret"), &headers, "")
+            .await;
         assert_eq!(location(&answer), page);
         visitor.secret_at(&page, &session).await.unwrap()
     };
     let second = regenerate().await;
     assert_ne!(second, first);
-    assert_eq!(visitor.secret_at(&page, &session).await, Ok(second), "reloading does not generate another");
+    assert_eq!(
+        visitor.secret_at(&page, &session).await,
+        Ok(second),
+        "reloading does not generate another"
+    );
     let api = &visitor.stage.api;
-    api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({})).await.expect(200);
+    api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({}))
+        .await
+        .expect(200);
     assert_eq!(
         visitor.secret_at(&page, &session).await,
         Err(webhook.clone()),
@@ -408,8 +707,15 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
     );
     regenerate().await;
     let store = visitor.stage.app.store().await;
-    store.batch_execute("update walhook.session set reveals_until = now() where reveals is not null").await.unwrap();
-    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook), "ten minutes have passed");
+    store
+        .batch_execute("update walhook.session set reveals_until = now() where reveals is not null")
+        .await
+        .unwrap();
+    assert_eq!(
+        visitor.secret_at(&page, &session).await,
+        Err(webhook),
+        "ten minutes have passed"
+    );
 }
 
 #[tokio::test]
@@ -418,26 +724,59 @@ async fn pages_have_security_headers_and_assets_are_cached() {
     let (_, session) = visitor.sign_in("").await;
     for path in ["/ui", "/ui/login", "/ui/nothing", "/ui/webhooks/new"] {
         let answer = visitor.get(path, &session).await;
-        let policy = answer.headers()["content-security-policy"].to_str().unwrap();
-        assert!(policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self'"), "{path}: {policy}");
+        let policy = answer.headers()["content-security-policy"]
+            .to_str()
+            .unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self'"),
+            "{path}: {policy}"
+        );
         assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
-        assert_eq!(answer.headers()["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(
+            answer.headers()["x-content-type-options"],
+            "nosniff",
+            "{path}"
+        );
         assert!(answer.headers().contains_key("x-request-id"), "{path}");
     }
     let page = visitor.get("/ui/login", "").await.text().await.unwrap();
     for stem in ["ui-", "icon-"] {
-        let path = page.split('"').find(|part| part.contains(&format!("/assets/{stem}"))).expect("an asset").to_owned();
+        let path = page
+            .split('"')
+            .find(|part| part.contains(&format!("/assets/{stem}")))
+            .expect("an asset")
+            .to_owned();
         let answer = visitor.get(&path, "").await;
-        assert_eq!(answer.headers()["cache-control"], "public, max-age=31536000, immutable", "{path}");
+        assert_eq!(
+            answer.headers()["cache-control"],
+            "public, max-age=31536000, immutable",
+            "{path}"
+        );
     }
     assert_eq!(visitor.get("/ui/assets/ui-0.css", "").await.status(), 404);
-    assert_eq!(visitor.send(Method::DELETE, "/ui", &[("cookie", session.as_str())], "").await.status(), 405);
+    assert_eq!(
+        visitor
+            .send(Method::DELETE, "/ui", &[("cookie", session.as_str())], "")
+            .await
+            .status(),
+        405
+    );
     // The page of a secret is not compressed, because its length would reveal something about the secret.
-    let events = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
+    let events = format!(
+        "name=x&url={}&events=delivery.failed",
+        visitor.stage.receiver.url("/in")
+    );
     let headers = [("cookie", session.as_str()), ("accept-encoding", "gzip")];
-    let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &events).await;
-    let created = visitor.send(Method::GET, location(&created), &headers, "").await;
-    assert!(!created.headers().contains_key("content-encoding"), "{created:?}");
+    let created = visitor
+        .send(Method::POST, "/ui/webhooks", &headers, &events)
+        .await;
+    let created = visitor
+        .send(Method::GET, location(&created), &headers, "")
+        .await;
+    assert!(
+        !created.headers().contains_key("content-encoding"),
+        "{created:?}"
+    );
     assert!(created.text().await.unwrap().contains("whsec_"));
     let list = visitor.send(Method::GET, "/ui", &headers, "").await;
     assert_eq!(list.headers()["content-encoding"], "gzip");
@@ -447,8 +786,15 @@ async fn pages_have_security_headers_and_assets_are_cached() {
 async fn an_error_page_says_when_to_try_again() {
     let app = TestApp::prepare_alone(Options::default()).await;
     let server = app.server.clone();
-    let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    let visitor = Visitor { stage: Stage::start_with(app).await, client };
+    let client = Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap();
+    let visitor = Visitor {
+        stage: Stage::start_with(app).await,
+        client,
+    };
     let session = visitor.sign_in("/ui").await.1;
     server.stop(StopMode::Immediate).await.unwrap();
     let unavailable = async || {
@@ -458,5 +804,10 @@ async fn an_error_page_says_when_to_try_again() {
     // The first connection may still report the shutdown.
     let page = eventually("the store to be unavailable", unavailable).await;
     assert_eq!(page.headers()[reqwest::header::RETRY_AFTER], "1");
-    assert!(page.text().await.unwrap().contains("cannot reach its store"));
+    assert!(
+        page.text()
+            .await
+            .unwrap()
+            .contains("cannot reach its store")
+    );
 }

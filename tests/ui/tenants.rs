@@ -12,21 +12,50 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     let (_, session) = visitor.sign_in("").await;
     let cookie = [("cookie", session.as_str())];
     let url = visitor.stage.receiver.url("/in");
-    let (own, _) = visitor.stage.api.create_webhook(&url, &["delivery.failed"]).await;
+    let (own, _) = visitor
+        .stage
+        .api
+        .create_webhook(&url, &["delivery.failed"])
+        .await;
     let owner = visitor.stage.app.api("another user").await;
     let (id, _) = owner.create_webhook(&url, &["delivery.failed"]).await;
-    let tested = owner.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200).json();
+    let tested = owner
+        .post(&format!("/webhooks/{id}/test"), json!({}))
+        .await
+        .expect(200)
+        .json();
     let log = tested["log_id"].as_str().expect("an id");
-    let recovery = owner.post(&format!("/webhooks/{id}/recover"), json!({ "since": "2026-01-01T00:00:00Z" })).await;
-    let cancel = format!("/jobs/{}/cancel", recovery.expect(202).json()["job_id"].as_str().expect("an id"));
+    let recovery = owner
+        .post(
+            &format!("/webhooks/{id}/recover"),
+            json!({ "since": "2026-01-01T00:00:00Z" }),
+        )
+        .await;
+    let cancel = format!(
+        "/jobs/{}/cancel",
+        recovery.expect(202).json()["job_id"]
+            .as_str()
+            .expect("an id")
+    );
     let before = owner.webhook(&id).await;
 
     let at = |webhook: &str, rest: &str| format!("/ui/webhooks/{webhook}{rest}");
     let entry = format!("/logs/{log}");
     let since = "since=2026-01-01T00:00";
-    let pages =
-        ["", "/edit", "/delete", "/secret", "/new-secret", "/test", "/recover", "/replay", "/jobs", "/logs", &entry]
-            .map(|rest| at(&id, rest));
+    let pages = [
+        "",
+        "/edit",
+        "/delete",
+        "/secret",
+        "/new-secret",
+        "/test",
+        "/recover",
+        "/replay",
+        "/jobs",
+        "/logs",
+        &entry,
+    ]
+    .map(|rest| at(&id, rest));
     let queries = [
         at(&id, &format!("/recover?{since}")),
         at(&id, "/logs?outcome=failed"),
@@ -40,7 +69,10 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     }
     let edit = format!("name=x&url={url}&events=delivery.failed&version=");
     let redeliver = format!("{entry}/redeliver");
-    let (first, chosen) = (format!("webhook={id}"), format!("webhook={id}&event=delivery.failed"));
+    let (first, chosen) = (
+        format!("webhook={id}"),
+        format!("webhook={id}&event=delivery.failed"),
+    );
     let forms = [
         (at(&id, "/edit"), edit.as_str()),
         (at(&id, "/edit"), ""),
@@ -65,8 +97,12 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     }
     assert_eq!(owner.webhook(&id).await, before);
     assert_eq!(owner.logs(&id).await.len(), 1, "no other test was sent");
-    let changes = "select count(*) from walhook.audit where subject_id = $1 and user_id <> 'another user'";
+    let changes =
+        "select count(*) from walhook.audit where subject_id = $1 and user_id <> 'another user'";
     let store = visitor.stage.app.store().await;
-    let changes = store.query_one(changes, &[&id.parse::<Uuid>().unwrap()]).await.unwrap();
+    let changes = store
+        .query_one(changes, &[&id.parse::<Uuid>().unwrap()])
+        .await
+        .unwrap();
     assert_eq!(changes.get::<_, i64>(0), 0);
 }

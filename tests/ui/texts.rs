@@ -11,13 +11,27 @@ async fn the_form_stores_what_is_shown_and_called_and_rejects_invisible_characte
     let headers = [("cookie", session.as_str())];
     let create = async |name: &str, url: &str| {
         let form = format!("name={name}&url={url}&events=delivery.failed&active=true");
-        visitor.send(Method::POST, "/ui/webhooks", &headers, &form).await
+        visitor
+            .send(Method::POST, "/ui/webhooks", &headers, &form)
+            .await
     };
 
     for (name, url, message) in [
-        ("Sh%E2%80%8Bop", "https://receiver.example/", "The name must not contain control or invisible characters"),
-        ("%20%20", "https://receiver.example/", "The name must not be blank."),
-        ("Shop", "https://receiver.example:0/", "The URL must not have port 0"),
+        (
+            "Sh%E2%80%8Bop",
+            "https://receiver.example/",
+            "The name must not contain control or invisible characters",
+        ),
+        (
+            "%20%20",
+            "https://receiver.example/",
+            "The name must not be blank.",
+        ),
+        (
+            "Shop",
+            "https://receiver.example:0/",
+            "The URL must not have port 0",
+        ),
     ] {
         let answer = create(name, url).await;
         assert_eq!(answer.status(), 422, "{name} {url}");
@@ -25,7 +39,15 @@ async fn the_form_stores_what_is_shown_and_called_and_rejects_invisible_characte
         assert!(page.contains(message), "{name} {url}: {page}");
     }
 
-    assert_eq!(create("+Shop+", "+http:\\\\127.0.0.1:9\\in+").await.status(), 303);
+    assert_eq!(
+        create("+Shop+", "+http:\\\\127.0.0.1:9\\in+")
+            .await
+            .status(),
+        303
+    );
     let webhook = visitor.stage.api.webhooks().await.remove(0);
-    assert_eq!((webhook["name"].as_str(), webhook["url"].as_str()), (Some("Shop"), Some("http://127.0.0.1:9/in")));
+    assert_eq!(
+        (webhook["name"].as_str(), webhook["url"].as_str()),
+        (Some("Shop"), Some("http://127.0.0.1:9/in"))
+    );
 }

@@ -70,20 +70,41 @@ async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) 
     let body = directory.join("body.json");
     std::fs::write(&body, case.body).unwrap();
     let mut command = Command::new(program[0]);
-    command.args(&program[1..]).arg(driver).arg(&body).args([case.secret, case.signature]);
+    command
+        .args(&program[1..])
+        .arg(driver)
+        .arg(&body)
+        .args([case.secret, case.signature]);
     // Compiles the standard library once for all runs of the tests: a delivery is accepted for five minutes.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
-    command.current_dir(directory).env("GOCACHE", cache).env("GO111MODULE", "off");
-    let output = command.output().await.unwrap_or_else(|error| panic!("{program:?}: {error}"));
+    command
+        .current_dir(directory)
+        .env("GOCACHE", cache)
+        .env("GO111MODULE", "off");
+    let output = command
+        .output()
+        .await
+        .unwrap_or_else(|error| panic!("{program:?}: {error}"));
     let code = output.status.code();
-    assert!(matches!(code, Some(0 | 1)), "{program:?} ({code:?}): {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        matches!(code, Some(0 | 1)),
+        "{program:?} ({code:?}): {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     code == Some(0)
 }
 
 async fn delivery() -> (Received, String) {
     let stage = Stage::start().await;
-    let (id, secret) = stage.api.create_webhook(&stage.receiver.url("/in"), &["delivery.failed"]).await;
-    stage.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
+    let (id, secret) = stage
+        .api
+        .create_webhook(&stage.receiver.url("/in"), &["delivery.failed"])
+        .await;
+    stage
+        .api
+        .post(&format!("/webhooks/{id}/test"), json!({}))
+        .await
+        .expect(200);
     (stage.receiver.wait_for(1).await.remove(0), secret)
 }
 
@@ -97,17 +118,62 @@ async fn every_snippet_accepts_genuine_deliveries_only() {
     envelope["timestamp"] = "2026-03-01T09:05:00.123+00:00".into();
     let old = envelope.to_string().into_bytes();
     let old_signature = crate::support::signature(&secret, &old);
-    let good = Case { what: "genuine", body: &sent.body, secret: &secret, signature, valid: true };
+    let good = Case {
+        what: "genuine",
+        body: &sent.body,
+        secret: &secret,
+        signature,
+        valid: true,
+    };
     let not_ascii = "é".repeat(32);
-    let [with_empty, with_prefix] = ["", "whsec_"].map(|secret| crate::support::signature(secret, &sent.body));
+    let [with_empty, with_prefix] =
+        ["", "whsec_"].map(|secret| crate::support::signature(secret, &sent.body));
     let cases = [
-        Case { what: "another body", body: &forged, valid: false, ..good },
-        Case { what: "another secret", secret: "whsec_other", valid: false, ..good },
-        Case { what: "an empty secret", secret: "", signature: &with_empty, valid: false, ..good },
-        Case { what: "a secret that was cut off", secret: "whsec_", signature: &with_prefix, valid: false, ..good },
-        Case { what: "no signature", signature: "", valid: false, ..good },
-        Case { what: "a signature that is not ASCII", signature: &not_ascii, valid: false, ..good },
-        Case { what: "too old", body: &old, signature: &old_signature, valid: false, ..good },
+        Case {
+            what: "another body",
+            body: &forged,
+            valid: false,
+            ..good
+        },
+        Case {
+            what: "another secret",
+            secret: "whsec_other",
+            valid: false,
+            ..good
+        },
+        Case {
+            what: "an empty secret",
+            secret: "",
+            signature: &with_empty,
+            valid: false,
+            ..good
+        },
+        Case {
+            what: "a secret that was cut off",
+            secret: "whsec_",
+            signature: &with_prefix,
+            valid: false,
+            ..good
+        },
+        Case {
+            what: "no signature",
+            signature: "",
+            valid: false,
+            ..good
+        },
+        Case {
+            what: "a signature that is not ASCII",
+            signature: &not_ascii,
+            valid: false,
+            ..good
+        },
+        Case {
+            what: "too old",
+            body: &old,
+            signature: &old_signature,
+            valid: false,
+            ..good
+        },
         good,
     ];
     for case in &cases {
@@ -123,8 +189,16 @@ async fn every_snippet_accepts_genuine_deliveries_only() {
         std::fs::copy(sources.join(snippet), directory.path().join(snippet)).unwrap();
         std::fs::write(directory.path().join(driver), source).unwrap();
         // The snippet for the command line does not check the age.
-        for case in cases.iter().filter(|case| case.what != "too old" || snippet != "verify.sh") {
-            assert_eq!(run(directory.path(), program, driver, case).await, case.valid, "{snippet}: {}", case.what);
+        for case in cases
+            .iter()
+            .filter(|case| case.what != "too old" || snippet != "verify.sh")
+        {
+            assert_eq!(
+                run(directory.path(), program, driver, case).await,
+                case.valid,
+                "{snippet}: {}",
+                case.what
+            );
         }
     }
 }

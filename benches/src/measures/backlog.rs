@@ -29,21 +29,34 @@ pub struct Drained {
 impl Backlog {
     /// Writes the backlog, starts the replicas and waits until everything is received and recorded.
     pub async fn drain(self, rig: &mut Rig, figures: &mut Figures) -> anyhow::Result<Drained> {
-        rig.platform.write_singly(self.user, self.transitions, Muted::No).await?;
+        rig.platform
+            .write_singly(self.user, self.transitions, Muted::No)
+            .await?;
         rig.receiver.reset().await?;
         let deliveries = self.transitions * self.fan_out;
         let mut sidecars = Vec::with_capacity(self.replicas);
         let before = rig.cpu(&[]);
         for replica in 0..self.replicas {
-            sidecars.push(rig.installation.start(&format!("replica-{replica}"), "capture,deliver,api")?);
+            sidecars.push(
+                rig.installation
+                    .start(&format!("replica-{replica}"), "capture,deliver,api")?,
+            );
         }
-        rig.wait_for_deliveries(&mut sidecars, deliveries / 2).await?;
-        rig.require_bounded_queues(figures, Held::FirstAttempts, self.replicas).await?;
+        rig.wait_for_deliveries(&mut sidecars, deliveries / 2)
+            .await?;
+        rig.require_bounded_queues(figures, Held::FirstAttempts, self.replicas)
+            .await?;
         let status = rig.wait_for_deliveries(&mut sidecars, deliveries).await?;
         rig.settle().await?;
         let after = rig.cpu(&sidecars);
         let seconds = status.last_at.saturating_sub(status.first_at) as f64 / 1e6;
-        Ok(Drained { rate: (deliveries - 1) as f64 / seconds, deliveries, sidecars, before, after })
+        Ok(Drained {
+            rate: (deliveries - 1) as f64 / seconds,
+            deliveries,
+            sidecars,
+            before,
+            after,
+        })
     }
 }
 

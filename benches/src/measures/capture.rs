@@ -38,8 +38,18 @@ struct Way {
 }
 
 const WAYS: [Way; 2] = [
-    Way { name: "as shipped", settings: "", single: 0.75, giant: 0.5 },
-    Way { name: "without the ledger", settings: "ledger = false", single: 1.25, giant: 1.0 },
+    Way {
+        name: "as shipped",
+        settings: "",
+        single: 0.75,
+        giant: 0.5,
+    },
+    Way {
+        name: "without the ledger",
+        settings: "ledger = false",
+        single: 1.25,
+        giant: 1.0,
+    },
 ];
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
@@ -125,18 +135,29 @@ async fn restore_position(rig: &Rig) -> anyhow::Result<()> {
 
 async fn drop_saved_position(rig: &Rig) -> anyhow::Result<()> {
     drop_slot(rig, SAVED_SLOT).await?;
-    Ok(rig.store.batch_execute("drop table saved_checkpoint, saved_last_seen, saved_ledger_complete").await?)
+    Ok(rig
+        .store
+        .batch_execute("drop table saved_checkpoint, saved_last_seen, saved_ledger_complete")
+        .await?)
 }
 
 async fn copy_slot(rig: &Rig, from: &str, to: &str) -> anyhow::Result<()> {
     let sql = "select pg_copy_logical_replication_slot($1, $2)";
-    rig.platform.client.execute(sql, &[&from, &to]).await.with_context(|| format!("copying the slot {from}"))?;
+    rig.platform
+        .client
+        .execute(sql, &[&from, &to])
+        .await
+        .with_context(|| format!("copying the slot {from}"))?;
     Ok(())
 }
 
 async fn drop_slot(rig: &Rig, slot: &str) -> anyhow::Result<()> {
     let sql = "select pg_drop_replication_slot($1)";
-    rig.platform.client.execute(sql, &[&slot]).await.with_context(|| format!("dropping the slot {slot}"))?;
+    rig.platform
+        .client
+        .execute(sql, &[&slot])
+        .await
+        .with_context(|| format!("dropping the slot {slot}"))?;
     Ok(())
 }
 
@@ -151,7 +172,13 @@ async fn measure_reference(rig: &Rig, figures: &mut Figures, shape: Shape) -> an
     drop_slot(rig, REFERENCE_SLOT).await
 }
 
-async fn measure_way(rig: &mut Rig, figures: &mut Figures, shape: Shape, way: &Way, end: u64) -> anyhow::Result<()> {
+async fn measure_way(
+    rig: &mut Rig,
+    figures: &mut Figures,
+    shape: Shape,
+    way: &Way,
+    end: u64,
+) -> anyhow::Result<()> {
     let (name, rows) = (format!("{}, {}", shape.name(), way.name), shape.rows());
     rig.installation.configure(way.settings, "");
     let before = rig.cpu(&[]);
@@ -164,7 +191,12 @@ async fn measure_way(rig: &mut Rig, figures: &mut Figures, shape: Shape, way: &W
     let after = rig.cpu(&sidecars);
     figures.add(&name, "rows/s", rate);
     let reference = format!("{}, {REFERENCE}", shape.name());
-    figures.ratio(format!("{name} / {REFERENCE}"), &name, &reference, Some(Must::AtLeast(shape.bound(way))));
+    figures.ratio(
+        format!("{name} / {REFERENCE}"),
+        &name,
+        &reference,
+        Some(Must::AtLeast(shape.bound(way))),
+    );
     add_cpu(figures, &name, &before, &after, rows);
     require_memory(figures, &name, &sidecars, MEMORY)?;
     rig.catch_up().await?;
@@ -175,15 +207,38 @@ async fn measure_way(rig: &mut Rig, figures: &mut Figures, shape: Shape, way: &W
 /// Returns the seconds until pg_recvlogical has received the WAL from the slot's position to the current end.
 async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
     let client = &rig.platform.client;
-    let end: String = client.query_one("select pg_current_wal_flush_lsn()::text", &[]).await?.get(0);
+    let end: String = client
+        .query_one("select pg_current_wal_flush_lsn()::text", &[])
+        .await?
+        .get(0);
     let mut command = rig.server.program("pg_recvlogical");
-    command.args(["--start", "--no-loop", "--slot", REFERENCE_SLOT, "--endpos", &end, "--file", "/dev/null"]);
+    command.args([
+        "--start",
+        "--no-loop",
+        "--slot",
+        REFERENCE_SLOT,
+        "--endpos",
+        &end,
+        "--file",
+        "/dev/null",
+    ]);
     command.args(["--option", "proto_version=1", "--option", "messages=true"]);
-    command.args(["--option", &format!("publication_names={PUBLICATION}"), "--dbname", &rig.server.url(DATABASE)]);
+    command.args([
+        "--option",
+        &format!("publication_names={PUBLICATION}"),
+        "--dbname",
+        &rig.server.url(DATABASE),
+    ]);
     let started = Instant::now();
-    let output = command.output().await.context("pg_recvlogical, which belongs to PostgreSQL's client programs")?;
+    let output = command
+        .output()
+        .await
+        .context("pg_recvlogical, which belongs to PostgreSQL's client programs")?;
     if !output.status.success() {
-        bail!("pg_recvlogical failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "pg_recvlogical failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(started.elapsed().as_secs_f64())
 }

@@ -58,14 +58,18 @@ impl Kind {
     fn head(self, number: usize) -> anyhow::Result<String> {
         Ok(match self {
             Kind::Idle => String::new(),
-            Kind::Headers => format!("GET {API_PATH}/webhooks HTTP/1.1\r\nHost: localhost\r\nX-Slow: "),
+            Kind::Headers => {
+                format!("GET {API_PATH}/webhooks HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+            }
             Kind::Body => format!(
                 "POST {API_PATH}/webhooks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
                  Content-Type: application/json\r\nContent-Length: {BODY}\r\n\r\n",
                 token(FIRST_USER + number as u64)?
             ),
             // The longest response that needs no token.
-            Kind::Reader => format!("GET {API_PATH}/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            Kind::Reader => {
+                format!("GET {API_PATH}/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            }
         })
     }
 }
@@ -102,7 +106,11 @@ impl SlowClients {
                 tasks.spawn_on(be_slow(kind, head, address, counts.clone()), runtime);
             }
         }
-        Ok(SlowClients { tasks, counts, started: Instant::now() })
+        Ok(SlowClients {
+            tasks,
+            counts,
+            started: Instant::now(),
+        })
     }
 
     /// Stops the clients. Fails if one of them has failed.
@@ -112,27 +120,50 @@ impl SlowClients {
         }
         let seconds = self.started.elapsed().as_secs_f64();
         for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {
-            let (open, connected) = (counts.open.load(Ordering::Relaxed), counts.connected.load(Ordering::Relaxed));
-            figures.add(format!("slow API clients, {}, connected at the end", kind.name()), "", open as f64);
-            figures.add(format!("slow API clients, {}, connects", kind.name()), "1/s", connected as f64 / seconds);
+            let (open, connected) = (
+                counts.open.load(Ordering::Relaxed),
+                counts.connected.load(Ordering::Relaxed),
+            );
+            figures.add(
+                format!("slow API clients, {}, connected at the end", kind.name()),
+                "",
+                open as f64,
+            );
+            figures.add(
+                format!("slow API clients, {}, connects", kind.name()),
+                "1/s",
+                connected as f64 / seconds,
+            );
         }
         // None means that there were too few clients to reach the limit.
         let closed = sidecar.metric(REFUSED).await?;
-        figures.require("connections closed in favor of others", "1/s", closed / seconds, Must::AtLeast(1.0));
+        figures.require(
+            "connections closed in favor of others",
+            "1/s",
+            closed / seconds,
+            Must::AtLeast(1.0),
+        );
         self.tasks.shutdown().await;
         Ok(())
     }
 }
 
 /// Connects, is slow until the server closes the connection, and connects again.
-async fn be_slow(kind: Kind, head: String, address: String, counts: Arc<Counts>) -> anyhow::Result<()> {
+async fn be_slow(
+    kind: Kind,
+    head: String,
+    address: String,
+    counts: Arc<Counts>,
+) -> anyhow::Result<()> {
     let address = address.parse()?;
     let mut connects = steady(CONNECTS_PER_SECOND);
     loop {
         connects.tick().await;
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(READ_BUFFER)?;
-        let Ok(mut stream) = socket.connect(address).await else { continue };
+        let Ok(mut stream) = socket.connect(address).await else {
+            continue;
+        };
         counts.connected.fetch_add(1, Ordering::Relaxed);
         counts.open.fetch_add(1, Ordering::Relaxed);
         let _open = Open(&counts);
@@ -170,7 +201,11 @@ mod tests {
         assert!((BODY as u64) < http.max_body_bytes.0);
         for kind in Kind::ALL {
             let is_complete = kind.head(1).unwrap().ends_with("\r\n\r\n");
-            assert_eq!(is_complete, matches!(kind, Kind::Body | Kind::Reader), "{kind:?}");
+            assert_eq!(
+                is_complete,
+                matches!(kind, Kind::Body | Kind::Reader),
+                "{kind:?}"
+            );
         }
     }
 }

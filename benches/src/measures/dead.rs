@@ -26,17 +26,24 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     for repeat in 1..=repeats {
         for (name, user) in [(ALONE, 1), (BESIDE, 2)] {
             let what = format!("dead: {name}, {repeat} of {repeats}");
-            let (mut measured, sidecars) =
-                Load::ordinary(user, length).run_on_new_sidecar(plan, &mut rig, &what).await?;
+            let (mut measured, sidecars) = Load::ordinary(user, length)
+                .run_on_new_sidecar(plan, &mut rig, &what)
+                .await?;
             figures.add(name, "ms", measured.of_receipts(0.99));
             if user == 2 {
-                rig.require_bounded_queues(&mut figures, Held::All, 1).await?;
+                rig.require_bounded_queues(&mut figures, Held::All, 1)
+                    .await?;
             }
             require_memory(&mut figures, "both", &sidecars, MEMORY)?;
             end(&rig, sidecars).await?;
         }
     }
-    figures.ratio("beside nine / alone", BESIDE, ALONE, Some(Must::AtMost(1.5)));
+    figures.ratio(
+        "beside nine / alone",
+        BESIDE,
+        ALONE,
+        Some(Must::AtMost(1.5)),
+    );
     Ok(figures)
 }
 

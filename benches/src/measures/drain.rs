@@ -24,14 +24,36 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.platform.add_users(1, 2, ROWS).await?;
     rig.set_up("").await?;
     let url = rig.receiver.url();
-    let wanted: Vec<(u64, String)> = [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2].map(|user| (user, url.clone())).to_vec();
+    let wanted: Vec<(u64, String)> = [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+        .map(|user| (user, url.clone()))
+        .to_vec();
     rig.create_webhooks(&wanted).await?;
     rig.deliver_sample(1).await?;
-    let one = Backlog { user: 1, transitions: plan.count(300_000), fan_out: 1, replicas: 1 };
-    let ten = Backlog { user: 2, transitions: plan.count(30_000), fan_out: 10, replicas: 1 };
+    let one = Backlog {
+        user: 1,
+        transitions: plan.count(300_000),
+        fan_out: 1,
+        replicas: 1,
+    };
+    let ten = Backlog {
+        user: 2,
+        transitions: plan.count(30_000),
+        fan_out: 10,
+        replicas: 1,
+    };
     let cases = [
-        Case { name: "one webhook", backlog: one, concurrency: 64, of_bare: 0.15 },
-        Case { name: "ten webhooks", backlog: ten, concurrency: 256, of_bare: 0.25 },
+        Case {
+            name: "one webhook",
+            backlog: one,
+            concurrency: 64,
+            of_bare: 0.15,
+        },
+        Case {
+            name: "ten webhooks",
+            backlog: ten,
+            concurrency: 256,
+            of_bare: 0.25,
+        },
     ];
     let repeats = plan.rates();
     for repeat in 1..=repeats {
@@ -43,20 +65,43 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-async fn measure_case(plan: &Plan, rig: &mut Rig, figures: &mut Figures, case: &Case) -> anyhow::Result<()> {
-    let Case { name, concurrency, .. } = *case;
+async fn measure_case(
+    plan: &Plan,
+    rig: &mut Rig,
+    figures: &mut Figures,
+    case: &Case,
+) -> anyhow::Result<()> {
+    let Case {
+        name, concurrency, ..
+    } = *case;
     let bare = Bare::new(&mut rig.receiver).await?;
-    let (loop_name, raw_name) =
-        (format!("bare loop, {concurrency} at once"), format!("raw sockets, {concurrency} at once"));
-    figures.add(&raw_name, "POSTs/s", bare.raw_rate(&rig.receiver, concurrency, plan.seconds(2.0)).await?);
-    figures.add(&loop_name, "POSTs/s", bare.rate(concurrency, plan.seconds(2.0)).await?);
+    let (loop_name, raw_name) = (
+        format!("bare loop, {concurrency} at once"),
+        format!("raw sockets, {concurrency} at once"),
+    );
+    figures.add(
+        &raw_name,
+        "POSTs/s",
+        bare.raw_rate(&rig.receiver, concurrency, plan.seconds(2.0))
+            .await?,
+    );
+    figures.add(
+        &loop_name,
+        "POSTs/s",
+        bare.rate(concurrency, plan.seconds(2.0)).await?,
+    );
     drop(bare);
     // Let the machine become idle before the sidecar starts.
     rig.rest().await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let drained = case.backlog.drain(rig, figures).await?;
     figures.add(name, "deliveries/s", drained.rate);
-    figures.ratio(format!("{name} / bare loop"), name, &loop_name, Some(Must::AtLeast(case.of_bare)));
+    figures.ratio(
+        format!("{name} / bare loop"),
+        name,
+        &loop_name,
+        Some(Must::AtLeast(case.of_bare)),
+    );
     // The receiver must not be the bottleneck of either.
     figures.ratio(
         format!("raw sockets / bare loop, {concurrency} at once"),
@@ -64,7 +109,13 @@ async fn measure_case(plan: &Plan, rig: &mut Rig, figures: &mut Figures, case: &
         &loop_name,
         Some(Must::AtLeast(1.1)),
     );
-    add_cpu(figures, name, &drained.before, &drained.after, drained.deliveries);
+    add_cpu(
+        figures,
+        name,
+        &drained.before,
+        &drained.after,
+        drained.deliveries,
+    );
     require_memory(figures, name, &drained.sidecars, SMALL_MEMORY)?;
     drained.stop().await
 }

@@ -27,7 +27,11 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     fill(&grown, plan.count(EVENTS), plan.count(PENDING)).await?;
     grown.read_wal().await?;
     let size = "select pg_database_size(current_database())::float8 / 1e9";
-    figures.add("size of the grown store", "GB", grown.store.query_one(size, &[]).await?.get(0));
+    figures.add(
+        "size of the grown store",
+        "GB",
+        grown.store.query_one(size, &[]).await?.get(0),
+    );
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for (name, rig) in [("empty", &mut empty), ("grown", &mut grown)] {
@@ -42,25 +46,45 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
-    rig.platform.add_users(*USERS.start(), *USERS.end(), 1).await?;
+    rig.platform
+        .add_users(*USERS.start(), *USERS.end(), 1)
+        .await?;
     rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
     Ok(rig)
 }
 
-async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
+async fn drain(
+    plan: &Plan,
+    rig: &mut Rig,
+    figures: &mut Figures,
+    name: &str,
+) -> anyhow::Result<()> {
     rig.rest().await?;
-    let backlog = Backlog { user: 1, transitions: plan.count(100_000), fan_out: 1, replicas: 1 };
+    let backlog = Backlog {
+        user: 1,
+        transitions: plan.count(100_000),
+        fan_out: 1,
+        replicas: 1,
+    };
     let drained = backlog.drain(rig, figures).await?;
     figures.add(name, "deliveries/s", drained.rate);
-    add_cpu(figures, name, &drained.before, &drained.after, drained.deliveries);
+    add_cpu(
+        figures,
+        name,
+        &drained.before,
+        &drained.after,
+        drained.deliveries,
+    );
     require_memory(figures, name, &drained.sidecars, MEMORY)?;
     drained.stop().await
 }
 
 /// Adds events of today with their attempt log, and retries that are not due yet.
 async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
-    fill_events(rig, events).await.context("filling the events")?;
+    fill_events(rig, events)
+        .await
+        .context("filling the events")?;
     fill_log(rig).await.context("filling the log")?;
     let pending = format!(
         "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
@@ -70,7 +94,10 @@ async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
     );
     // Leaves nothing for autovacuum to do when the measurement begins.
     for statement in [&pending, "vacuum (analyze)", "checkpoint"] {
-        rig.store.batch_execute(statement).await.context("filling the deliveries")?;
+        rig.store
+            .batch_execute(statement)
+            .await
+            .context("filling the deliveries")?;
     }
     Ok(())
 }
@@ -103,7 +130,10 @@ async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
     let name: String = one.query_one(name, &[]).await?.get(0);
     let described = "select pg_get_expr(relpartbound, pg_class.oid), conname
         from pg_class join pg_constraint on conrelid = pg_class.oid and contype = 'p' where pg_class.oid = $1::text::regclass";
-    let row = one.query_one(described, &[&name]).await.context("the partition of today")?;
+    let row = one
+        .query_one(described, &[&name])
+        .await
+        .context("the partition of today")?;
     let (bounds, key): (String, String) = (row.get(0), row.get(1));
     one.batch_execute(&format!(
         "alter table walhook.attempt detach partition {name}; alter table {name} drop constraint {key};

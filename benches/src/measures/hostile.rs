@@ -52,12 +52,26 @@ const LENGTH: f64 = 30.0;
 /// A bound on peak memory in megabytes: more than that of other measures, because about 1,700 requests of 50 KB each wait for receivers.
 const MEMORY: f64 = 160.0;
 
-const ALONE: Case = Case { name: "alone", tenants: 0, receivers: Conduct::Answer, api: Api::Quiet };
-const BEHAVING: Case =
-    Case { name: "beside the same tenant while it behaves", tenants: 1, receivers: Conduct::Answer, api: Api::Quiet };
+const ALONE: Case = Case {
+    name: "alone",
+    tenants: 0,
+    receivers: Conduct::Answer,
+    api: Api::Quiet,
+};
+const BEHAVING: Case = Case {
+    name: "beside the same tenant while it behaves",
+    tenants: 1,
+    receivers: Conduct::Answer,
+    api: Api::Quiet,
+};
 const PAIRS: [Pair; 4] = [
     Pair {
-        hostile: Case { name: "beside the hostile tenant", tenants: 1, receivers: Conduct::Hang, api: Api::Attacked },
+        hostile: Case {
+            name: "beside the hostile tenant",
+            tenants: 1,
+            receivers: Conduct::Hang,
+            api: Api::Attacked,
+        },
         good: BEHAVING,
         ratio: "hostile tenant / the same while it behaves",
     },
@@ -87,7 +101,12 @@ const PAIRS: [Pair; 4] = [
         ratio: "receivers, a third hostile / that answer",
     },
     Pair {
-        hostile: Case { name: "beside slow API clients", tenants: 0, receivers: Conduct::Answer, api: Api::Slow },
+        hostile: Case {
+            name: "beside slow API clients",
+            tenants: 0,
+            receivers: Conduct::Answer,
+            api: Api::Slow,
+        },
         good: ALONE,
         ratio: "slow API clients / alone",
     },
@@ -140,33 +159,77 @@ impl Case {
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("hostile");
     let separation = Separation::new()?;
-    figures.add("processors of the measured system", "", f64::from(separation.measured()));
+    figures.add(
+        "processors of the measured system",
+        "",
+        f64::from(separation.measured()),
+    );
     figures.add("slow API clients", "", clients::ALL as f64);
     let runtime = separation.runtime().handle().clone();
     let receiver = runtime.spawn(Receiver::start()).await??;
     let tenants = plan.count(TENANTS);
     let (webhooks, measured, settle) = (Vec::new(), Uuid::nil(), plan.seconds(SETTLE));
-    let mut others = Others { receiver, runtime, tenants, webhooks, measured, settle };
+    let mut others = Others {
+        receiver,
+        runtime,
+        tenants,
+        webhooks,
+        measured,
+        settle,
+    };
     let mut rig = installed(plan, &mut others).await?;
     let (repeats, length) = (plan.latencies(), plan.seconds(LENGTH));
     let [attack, endless, receivers, slow] = PAIRS;
-    let cases = [ALONE, BEHAVING, attack.hostile, endless.hostile, receivers.good, receivers.hostile, slow.hostile];
+    let cases = [
+        ALONE,
+        BEHAVING,
+        attack.hostile,
+        endless.hostile,
+        receivers.good,
+        receivers.hostile,
+        slow.hostile,
+    ];
     for repeat in 1..=repeats {
         for case in cases {
             plan.show_step(format!("hostile: {}, {repeat} of {repeats}", case.name));
-            let (mut measured, sidecars) = run(&mut rig, &mut figures, case, &mut others, length).await?;
+            let (mut measured, sidecars) =
+                run(&mut rig, &mut figures, case, &mut others, length).await?;
             figures.add(case.receipts(), "ms", measured.of_receipts(0.99));
             // Other tenants' changes also slow the platform's own commits.
-            figures.add(format!("{}, of commit and bare POST", case.receipts()), "ms", measured.reference(0.99));
+            figures.add(
+                format!("{}, of commit and bare POST", case.receipts()),
+                "ms",
+                measured.reference(0.99),
+            );
             require_memory(&mut figures, "all", &sidecars, MEMORY)?;
             end(&rig, sidecars).await?;
         }
     }
-    for Pair { hostile, good, ratio } in PAIRS {
-        figures.ratio(ratio, &hostile.receipts(), &good.receipts(), Some(Must::AtMost(1.5)));
-        figures.ratio(format!("API client: {ratio}"), &p99(hostile.name), &p99(good.name), None);
+    for Pair {
+        hostile,
+        good,
+        ratio,
+    } in PAIRS
+    {
+        figures.ratio(
+            ratio,
+            &hostile.receipts(),
+            &good.receipts(),
+            Some(Must::AtMost(1.5)),
+        );
+        figures.ratio(
+            format!("API client: {ratio}"),
+            &p99(hostile.name),
+            &p99(good.name),
+            None,
+        );
         if good.name != ALONE.name {
-            figures.ratio(format!("{} / alone", hostile.receipts()), &hostile.receipts(), &ALONE.receipts(), None);
+            figures.ratio(
+                format!("{} / alone", hostile.receipts()),
+                &hostile.receipts(),
+                &ALONE.receipts(),
+                None,
+            );
         }
     }
     Ok(figures)
@@ -197,8 +260,16 @@ impl Others {
         let urls: Vec<String> = kinds.map(|kind| self.receiver.url_of(kind)).collect();
         let sql = "update walhook.webhook set url = wanted.url from unnest($1::uuid[], $2::text[]) wanted (id, url)
             where webhook.id = wanted.id";
-        let updated = rig.store.execute(sql, &[&self.webhooks, &urls]).await.context("other receivers")?;
-        ensure!(updated == urls.len() as u64, "only {updated} of {} webhooks have got a receiver", urls.len());
+        let updated = rig
+            .store
+            .execute(sql, &[&self.webhooks, &urls])
+            .await
+            .context("other receivers")?;
+        ensure!(
+            updated == urls.len() as u64,
+            "only {updated} of {} webhooks have got a receiver",
+            urls.len()
+        );
         self.receiver.reset().await
     }
 
@@ -206,7 +277,11 @@ impl Others {
     fn activity(&self, case: Case) -> Activity {
         let searched = (case.api == Api::Attacked).then(|| self.webhooks[0].to_string());
         let users = HOSTILE..HOSTILE + case.tenants.min(self.tenants);
-        Activity { searched, has_slow_clients: case.api != Api::Quiet, users }
+        Activity {
+            searched,
+            has_slow_clients: case.api != Api::Quiet,
+            users,
+        }
     }
 }
 
@@ -215,17 +290,31 @@ async fn installed(plan: &Plan, others: &mut Others) -> anyhow::Result<Rig> {
     let tenants = others.tenants;
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(MEASURED, MEASURED, ROWS).await?;
-    rig.platform.add_users(HOSTILE, HOSTILE + tenants - 1, tenants::ROWS).await?;
+    rig.platform
+        .add_users(HOSTILE, HOSTILE + tenants - 1, tenants::ROWS)
+        .await?;
     rig.set_up("").await?;
     plan.show_step("hostile: creating webhooks");
-    rig.create_webhooks(&[(MEASURED, rig.receiver.url())]).await?;
+    rig.create_webhooks(&[(MEASURED, rig.receiver.url())])
+        .await?;
     rig.deliver_sample(MEASURED).await?;
-    others.measured = rig.store.query_one("select id from walhook.webhook", &[]).await?.get(0);
-    let owners = (HOSTILE..HOSTILE + tenants).flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH));
+    others.measured = rig
+        .store
+        .query_one("select id from walhook.webhook", &[])
+        .await?
+        .get(0);
+    let owners =
+        (HOSTILE..HOSTILE + tenants).flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH));
     let wanted: Vec<(u64, String)> = owners.map(|user| (user, others.receiver.url())).collect();
     let created = rig.installation.create_webhooks(&wanted, "none").await?;
-    others.webhooks = created.iter().map(|webhook| webhook.id.parse()).collect::<Result<_, _>>()?;
-    let searched = others.webhooks.first().context("a webhook of the hostile tenant")?;
+    others.webhooks = created
+        .iter()
+        .map(|webhook| webhook.id.parse())
+        .collect::<Result<_, _>>()?;
+    let searched = others
+        .webhooks
+        .first()
+        .context("a webhook of the hostile tenant")?;
     let lines = format!(
         "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
              outcome, response_status, url, signature, standard_signature, response_body)
@@ -235,7 +324,10 @@ async fn installed(plan: &Plan, others: &mut Others) -> anyhow::Result<Rig> {
          from generate_series(1, {}) n",
         plan.count(LINES)
     );
-    rig.store.batch_execute(&lines).await.context("filling the hostile tenant's log")?;
+    rig.store
+        .batch_execute(&lines)
+        .await
+        .context("filling the hostile tenant's log")?;
     rig.read_wal().await?;
     Ok(rig)
 }
@@ -259,7 +351,8 @@ async fn run(
     rig.wait_for_deliveries(&mut sidecars, 1).await?;
     let activity = others.activity(case);
     let receivers = (activity.users.end - activity.users.start) * WEBHOOKS_EACH as u64;
-    let running = Running::start(activity, &sidecars[0], rig.platform.url(), &others.runtime).await?;
+    let running =
+        Running::start(activity, &sidecars[0], rig.platform.url(), &others.runtime).await?;
     tokio::time::sleep(others.settle).await;
     let before = Reach::now(&mut others.receiver).await?;
     let polite = PoliteClient::start(MEASURED, others.measured, &sidecars[0])?;
@@ -271,12 +364,24 @@ async fn run(
     running.end(figures, &sidecars[0]).await?;
     if receivers > 0 {
         let reach = Reach::wait(&mut others.receiver, receivers).await?;
-        figures.add(format!("{}: receivers reached before the load", case.name), "", before.receivers() as f64);
+        figures.add(
+            format!("{}: receivers reached before the load", case.name),
+            "",
+            before.receivers() as f64,
+        );
         reach.require_all(figures, case.name, receivers, committed_at);
         if case.receivers == Conduct::Mixed {
             reach.record_kinds(figures);
-            figures.add("requests that wait for slow receivers, before the load", "", before.slow() as f64);
-            figures.add("requests that wait for slow receivers, after the load", "", after.slow() as f64);
+            figures.add(
+                "requests that wait for slow receivers, before the load",
+                "",
+                before.slow() as f64,
+            );
+            figures.add(
+                "requests that wait for slow receivers, after the load",
+                "",
+                after.slow() as f64,
+            );
         }
     }
     Ok((measured, sidecars))

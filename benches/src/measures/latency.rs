@@ -31,27 +31,61 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.platform.add_users(1, 1, rows).await?;
     rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
-    let backlog = Backlog { user: 1, transitions: plan.count(60_000), fan_out: 1, replicas: 1 };
+    let backlog = Backlog {
+        user: 1,
+        transitions: plan.count(60_000),
+        fan_out: 1,
+        replicas: 1,
+    };
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
         plan.show_step(format!("latency: {repeat} of {repeats}"));
         // Measured in each repeat, because the machine's speed changes.
         let mut drained = backlog.drain(&mut rig, &mut figures).await?;
         let overload = Load::heavy(1, drained.rate * OVERLOAD, plan.seconds(4.0));
-        ensure!(overload.rows() <= rows, "the overload needs {} rows: raise ROWS", overload.rows());
-        let sustained = sustained_rate(&mut rig, &mut figures, &mut drained.sidecars, overload).await?;
+        ensure!(
+            overload.rows() <= rows,
+            "the overload needs {} rows: raise ROWS",
+            overload.rows()
+        );
+        let sustained =
+            sustained_rate(&mut rig, &mut figures, &mut drained.sidecars, overload).await?;
         let heavy = Load::heavy(1, sustained * 0.7, plan.seconds(10.0));
-        ensure!(heavy.rows() <= rows, "the heavy load needs {} rows: raise ROWS", heavy.rows());
+        ensure!(
+            heavy.rows() <= rows,
+            "the heavy load needs {} rows: raise ROWS",
+            heavy.rows()
+        );
         let ordinary = Load::ordinary(1, plan.seconds(10.0));
-        record(&mut rig, &mut figures, &mut drained.sidecars, ordinary, "50/s", Bounds { p50: 3.0, p99: 3.0 }).await?;
-        record(&mut rig, &mut figures, &mut drained.sidecars, heavy, "70 % load", Bounds { p50: 8.0, p99: 6.0 })
-            .await?;
+        record(
+            &mut rig,
+            &mut figures,
+            &mut drained.sidecars,
+            ordinary,
+            "50/s",
+            Bounds { p50: 3.0, p99: 3.0 },
+        )
+        .await?;
+        record(
+            &mut rig,
+            &mut figures,
+            &mut drained.sidecars,
+            heavy,
+            "70 % load",
+            Bounds { p50: 8.0, p99: 6.0 },
+        )
+        .await?;
         rig.settle().await?;
         require_memory(&mut figures, "both", &drained.sidecars, SMALL_MEMORY)?;
         drained.stop().await?;
         first_event(&mut rig, &mut figures).await?;
     }
-    figures.ratio("first event after a start / 50/s, p50", FIRST, "50/s, p50", None);
+    figures.ratio(
+        "first event after a start / 50/s, p50",
+        FIRST,
+        "50/s, p50",
+        None,
+    );
     Ok(figures)
 }
 
@@ -83,14 +117,25 @@ async fn record(
     rig.warm_up(load.user, load.rows()).await?;
     let mut measured = load.run(rig, sidecars).await?;
     figures.add(format!("{name}, written"), "events/s", measured.rate);
-    figures.add(format!("{name}, autovacuums meanwhile"), "", measured.autovacuums as f64);
+    figures.add(
+        format!("{name}, autovacuums meanwhile"),
+        "",
+        measured.autovacuums as f64,
+    );
     for (share, quantile) in SHARES {
-        figures.add(format!("{name}, {quantile}"), "ms", measured.of_receipts(share));
+        figures.add(
+            format!("{name}, {quantile}"),
+            "ms",
+            measured.of_receipts(share),
+        );
     }
     for (share, quantile, bound) in [(0.5, "p50", bounds.p50), (0.99, "p99", bounds.p99)] {
         let reference = format!("{name}, commit and bare POST, {quantile}");
         figures.add(&reference, "ms", measured.reference(share));
-        let (ratio, over) = (format!("{name}, {quantile} / commit and bare POST"), format!("{name}, {quantile}"));
+        let (ratio, over) = (
+            format!("{name}, {quantile} / commit and bare POST"),
+            format!("{name}, {quantile}"),
+        );
         figures.ratio(ratio, &over, &reference, Some(Must::AtMost(bound)));
     }
     Ok(())

@@ -60,17 +60,32 @@ impl Latencies {
 impl Load {
     /// A load of 50 transitions per second: ordinary traffic.
     pub fn ordinary(user: u64, length: Duration) -> Load {
-        Load { user, rate: 50.0, length, warm_up: WARM_UP }
+        Load {
+            user,
+            rate: 50.0,
+            length,
+            warm_up: WARM_UP,
+        }
     }
 
     /// A load relative to what the machine can sustain.
     pub fn heavy(user: u64, rate: f64, length: Duration) -> Load {
-        Load { user, rate, length, warm_up: WARM_UP }
+        Load {
+            user,
+            rate,
+            length,
+            warm_up: WARM_UP,
+        }
     }
 
     /// A single transition.
     pub fn single(user: u64) -> Load {
-        Load { user, rate: 1.0, length: Duration::ZERO, warm_up: Duration::ZERO }
+        Load {
+            user,
+            rate: 1.0,
+            length: Duration::ZERO,
+            warm_up: Duration::ZERO,
+        }
     }
 
     /// Returns the number of rows that move, including the warm-up.
@@ -83,7 +98,11 @@ impl Load {
     fn shape(&self) -> (u64, u64, u64) {
         let per_second = self.rate.min(MAX_COMMITS);
         let commits = |length: Duration| (per_second * length.as_secs_f64()) as u64;
-        ((self.rate / per_second).round() as u64, commits(self.warm_up), commits(self.length).max(1))
+        (
+            (self.rate / per_second).round() as u64,
+            commits(self.warm_up),
+            commits(self.length).max(1),
+        )
     }
 
     /// Starts a sidecar on idle servers, warms it up and runs the load. For loads that are compared with each other.
@@ -102,27 +121,42 @@ impl Load {
 
     /// Writes, waits for the receipts, and matches them to the commits by row.
     pub async fn run(self, rig: &mut Rig, sidecars: &mut [Sidecar]) -> anyhow::Result<Latencies> {
-        ensure!(self.rows() < ROW_ID_STRIDE, "a load of {} rows is more than a user has", self.rows());
+        ensure!(
+            self.rows() < ROW_ID_STRIDE,
+            "a load of {} rows is more than a user has",
+            self.rows()
+        );
         let bare = Bare::new(&mut rig.receiver).await?;
         rig.receiver.reset().await?;
         let autovacuums = rig.autovacuums().await?;
         let posting = tokio::spawn(post_beside(bare, self.warm_up, self.length));
         let started = Instant::now();
         let commits = self.write_on_thread(rig.platform.url().to_owned()).await?;
-        let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64 / started.elapsed().as_secs_f64();
+        let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64
+            / started.elapsed().as_secs_f64();
         let posts = posting.await??;
         let counted = &commits[self.shape().1 as usize..];
         let mut sent_at: HashMap<u64, u64> = HashMap::new();
         for commit in counted {
-            sent_at.extend((commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.sent_at)));
+            sent_at.extend(
+                (commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.sent_at)),
+            );
         }
         let receipts = rig.wait_for_receipts(sidecars, &sent_at).await?;
-        let (first, last) = (counted.first().map(|commit| commit.sent_at), receipts.iter().map(|(_, at)| *at).max());
-        let took = last.zip(first).map_or(0, |(last, first)| last.saturating_sub(first));
+        let (first, last) = (
+            counted.first().map(|commit| commit.sent_at),
+            receipts.iter().map(|(_, at)| *at).max(),
+        );
+        let took = last
+            .zip(first)
+            .map_or(0, |(last, first)| last.saturating_sub(first));
         let received = receipts.len() as f64 * 1e6 / took.max(1) as f64;
         let millis = |took: Duration| took.as_secs_f64() * 1e3;
         Ok(Latencies {
-            receipts: receipts.into_iter().map(|(row, at)| at.saturating_sub(sent_at[&row]) as f64 / 1e3).collect(),
+            receipts: receipts
+                .into_iter()
+                .map(|(row, at)| at.saturating_sub(sent_at[&row]) as f64 / 1e3)
+                .collect(),
             commits: counted.iter().map(|commit| millis(commit.took)).collect(),
             posts: posts.into_iter().map(millis).collect(),
             rate,
@@ -133,7 +167,9 @@ impl Load {
 
     /// Writes on a dedicated thread, so that no commit waits for another task.
     async fn write_on_thread(self, url: String) -> anyhow::Result<Vec<Commit>> {
-        let thread = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         tokio::task::spawn_blocking(move || thread.block_on(self.write(&url))).await?
     }
 
@@ -145,13 +181,21 @@ impl Load {
         let mut commits = Vec::with_capacity((warm_up + count) as usize);
         for number in 0..warm_up + count {
             ticks.tick().await;
-            commits.push(writer.commit(self.user * ROW_ID_STRIDE + number * rows, rows).await?);
+            commits.push(
+                writer
+                    .commit(self.user * ROW_ID_STRIDE + number * rows, rows)
+                    .await?,
+            );
         }
         Ok(commits)
     }
 }
 
-async fn post_beside(bare: Bare, warm_up: Duration, length: Duration) -> anyhow::Result<Vec<Duration>> {
+async fn post_beside(
+    bare: Bare,
+    warm_up: Duration,
+    length: Duration,
+) -> anyhow::Result<Vec<Duration>> {
     let mut ticks = interval(Duration::from_secs(1) / POSTS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = Instant::now();

@@ -36,7 +36,9 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
         let what = format!("pileup: without, {repeat} of {repeats}");
-        let (mut measured, [sidecar]) = Load::ordinary(1, length).run_on_new_sidecar(plan, &mut without, &what).await?;
+        let (mut measured, [sidecar]) = Load::ordinary(1, length)
+            .run_on_new_sidecar(plan, &mut without, &what)
+            .await?;
         figures.add(WITHOUT, "ms", measured.of_receipts(0.99));
         without.settle().await?;
         sidecar.stop().await?;
@@ -52,19 +54,33 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     if remaining(&piled).await? == 0 && plan.scale >= 1.0 {
         bail!("all retries were delivered before the measurement ended: more of them are needed");
     }
-    figures.ratio("fresh p99, beside / without", BESIDE, WITHOUT, Some(Must::AtMost(2.0)));
+    figures.ratio(
+        "fresh p99, beside / without",
+        BESIDE,
+        WITHOUT,
+        Some(Must::AtMost(2.0)),
+    );
     Ok(figures)
 }
 
 /// Runs the load beside the retries. The sidecar keeps running.
-async fn measure_piled(rig: &mut Rig, figures: &mut Figures, length: Duration) -> anyhow::Result<[Sidecar; 1]> {
+async fn measure_piled(
+    rig: &mut Rig,
+    figures: &mut Figures,
+    length: Duration,
+) -> anyhow::Result<[Sidecar; 1]> {
     let load = Load::ordinary(1, length);
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
     let (started, before) = (Instant::now(), remaining(rig).await?);
     let mut measured = load.run(rig, &mut sidecars).await?;
-    add_rate(figures, "beside fresh deliveries", before - remaining(rig).await?, started.elapsed());
+    add_rate(
+        figures,
+        "beside fresh deliveries",
+        before - remaining(rig).await?,
+        started.elapsed(),
+    );
     figures.add(BESIDE, "ms", measured.of_receipts(0.99));
     rig.require_bounded_queues(figures, Held::All, 1).await?;
     require_memory(figures, "beside the retries", &sidecars, MEMORY)?;
@@ -72,23 +88,37 @@ async fn measure_piled(rig: &mut Rig, figures: &mut Figures, length: Duration) -
 }
 
 /// Measures the rate of retries without fresh deliveries. Only once, because it consumes many of them.
-async fn measure_retries_alone(plan: &Plan, rig: &Rig, figures: &mut Figures) -> anyhow::Result<()> {
+async fn measure_retries_alone(
+    plan: &Plan,
+    rig: &Rig,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
     // Retries are no longer throttled shortly after the last fresh delivery.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (started, before) = (Instant::now(), remaining(rig).await?);
     tokio::time::sleep(plan.seconds(4.0)).await;
-    add_rate(figures, "without fresh deliveries", before - remaining(rig).await?, started.elapsed());
+    add_rate(
+        figures,
+        "without fresh deliveries",
+        before - remaining(rig).await?,
+        started.elapsed(),
+    );
     Ok(())
 }
 
 async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
-    rig.platform.add_users(*OWNERS.start(), *OWNERS.end(), 1).await?;
+    rig.platform
+        .add_users(*OWNERS.start(), *OWNERS.end(), 1)
+        .await?;
     rig.set_up("").await?;
     let url = rig.receiver.url();
     let owners = OWNERS.flat_map(|user| std::iter::repeat_n(user, 10));
-    let wanted: Vec<(u64, String)> = std::iter::once(1).chain(owners).map(|user| (user, url.clone())).collect();
+    let wanted: Vec<(u64, String)> = std::iter::once(1)
+        .chain(owners)
+        .map(|user| (user, url.clone()))
+        .collect();
     rig.create_webhooks(&wanted).await?;
     rig.deliver_sample(1).await?;
     Ok(rig)
@@ -97,11 +127,22 @@ async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
 fn add_rate(figures: &mut Figures, when: &str, retries: i64, took: Duration) {
     let rate = retries as f64 / took.as_secs_f64();
     figures.add(format!("retries delivered {when}"), "deliveries/s", rate);
-    figures.add(format!("time to drain a million {when}"), "s", 1e6 / rate.max(1.0));
+    figures.add(
+        format!("time to drain a million {when}"),
+        "s",
+        1e6 / rate.max(1.0),
+    );
 }
 
 async fn remaining(rig: &Rig) -> anyhow::Result<i64> {
-    Ok(rig.store.query_one("select count(*) from walhook.delivery where attempt > 1", &[]).await?.get(0))
+    Ok(rig
+        .store
+        .query_one(
+            "select count(*) from walhook.delivery where attempt > 1",
+            &[],
+        )
+        .await?
+        .get(0))
 }
 
 /// Inserts `count` due retries for the webhooks that were down, in the order that an outage would produce.
@@ -121,7 +162,10 @@ async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
              now() - make_interval(secs => 3600 - n * 0.0036 + 30 * random())
          from generate_series(1, {count}) n, down, old"
     );
-    rig.store.batch_execute(&sql).await.context("making retries")
+    rig.store
+        .batch_execute(&sql)
+        .await
+        .context("making retries")
 }
 
 /// Inserts the retries, and compares the cost of a claim with a hundredth of them and with all. It must use indexes and read the same
@@ -136,18 +180,35 @@ async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> 
     let many = buffers_of_claim(rig).await?;
     figures.add("a claim of a hundredth of the retries", "buffers/row", few);
     figures.add("a claim of all retries", "buffers/row", many);
-    figures.require("a claim of all / of a hundredth", "", many / few, Must::AtMost(1.5));
+    figures.require(
+        "a claim of all / of a hundredth",
+        "",
+        many / few,
+        Must::AtMost(1.5),
+    );
     Ok(())
 }
 
 /// Returns the buffers that a claim reads per leased row. Fails if it scans a table.
 async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
     let (none, limits): (Vec<Uuid>, Vec<i64>) = Default::default();
-    let parameters: [&(dyn ToSql + Sync); 9] =
-        [&Uuid::nil(), &20.0_f64, &Uuid::nil(), &1_000_i32, &CLAIMED, &16_i64, &none, &limits, &Uuid::max()];
+    let parameters: [&(dyn ToSql + Sync); 9] = [
+        &Uuid::nil(),
+        &20.0_f64,
+        &Uuid::nil(),
+        &1_000_i32,
+        &CLAIMED,
+        &16_i64,
+        &none,
+        &limits,
+        &Uuid::max(),
+    ];
     rig.store.batch_execute("begin").await?;
     rig.store.batch_execute(PLAN_BY_INDEX).await?;
-    let explain = format!("explain (analyze, buffers, format json) {}", DeliveryClass::Retry.claim_statement());
+    let explain = format!(
+        "explain (analyze, buffers, format json) {}",
+        DeliveryClass::Retry.claim_statement()
+    );
     let row = rig.store.query_one(&explain, &parameters).await?;
     rig.store.batch_execute("rollback").await?;
     let explained: Value = row.get(0);
@@ -155,7 +216,11 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
     if let Some(table) = read_whole(plan) {
         bail!("a claim reads all of {table}");
     }
-    let number = |name: &str| plan[name].as_f64().with_context(|| format!("no {name} in the plan"));
+    let number = |name: &str| {
+        plan[name]
+            .as_f64()
+            .with_context(|| format!("no {name} in the plan"))
+    };
     let buffers = number("Shared Hit Blocks")? + number("Shared Read Blocks")?;
     Ok(buffers / number("Actual Rows")?.max(1.0))
 }
@@ -164,5 +229,8 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
 fn read_whole(plan: &Value) -> Option<&str> {
     let whole = plan["Node Type"] == "Seq Scan" && plan["Actual Rows"].as_f64() > Some(0.0);
     let children = plan["Plans"].as_array().into_iter().flatten();
-    whole.then(|| plan["Relation Name"].as_str()).flatten().or_else(|| children.filter_map(read_whole).next())
+    whole
+        .then(|| plan["Relation Name"].as_str())
+        .flatten()
+        .or_else(|| children.filter_map(read_whole).next())
 }

@@ -36,16 +36,27 @@ pub struct PoliteClient {
 impl PoliteClient {
     /// Starts it on the measured processors: it waits for the API as the measured webhook waits for its deliveries.
     pub fn start(user: u64, webhook: Uuid, sidecar: &Sidecar) -> anyhow::Result<PoliteClient> {
-        let (answers, is_ending, mut tasks) = (Arc::<Mutex<Answers>>::default(), Arc::default(), JoinSet::new());
+        let (answers, is_ending, mut tasks) = (
+            Arc::<Mutex<Answers>>::default(),
+            Arc::default(),
+            JoinSet::new(),
+        );
         let token = token(user)?;
         let builder = || reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
         let list = format!("{}/webhooks", sidecar.api());
-        for client in [builder().build()?, builder().pool_max_idle_per_host(0).build()?] {
+        for client in [
+            builder().build()?,
+            builder().pool_max_idle_per_host(0).build()?,
+        ] {
             let log = format!("{list}/{webhook}/logs");
             let requests = [list.clone(), log].map(|url| client.get(url).bearer_auth(&token));
             tasks.spawn(ask(requests, answers.clone(), Arc::clone(&is_ending)));
         }
-        Ok(PoliteClient { tasks, answers, is_ending })
+        Ok(PoliteClient {
+            tasks,
+            answers,
+            is_ending,
+        })
     }
 
     /// Waits for the requests in progress, and records the p99 and the failed requests.
@@ -79,11 +90,17 @@ async fn ask(
         if is_ending.load(Ordering::Relaxed) {
             break;
         }
-        let request = request.try_clone().context("a request without a body can be cloned")?;
+        let request = request
+            .try_clone()
+            .context("a request without a body can be cloned")?;
         let started = Instant::now();
         let answer = async { request.send().await?.error_for_status()?.bytes().await };
         let is_answered = answer.await.is_ok();
-        let took = if is_answered { started.elapsed() } else { TIMEOUT };
+        let took = if is_answered {
+            started.elapsed()
+        } else {
+            TIMEOUT
+        };
         let mut answers = answers.lock().expect("no holder of this lock panics");
         answers.took.push(took.as_secs_f64() * 1e3);
         answers.failed += u64::from(!is_answered);

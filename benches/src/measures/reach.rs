@@ -46,17 +46,40 @@ impl Reach {
 
     /// Requests in progress at receivers that keep them until the timeout.
     pub fn slow(&self) -> u64 {
-        self.0.iter().filter(|(kind, _)| kind.is_slow()).map(|(_, reached)| reached.open).sum()
+        self.0
+            .iter()
+            .filter(|(kind, _)| kind.is_slow())
+            .map(|(_, reached)| reached.open)
+            .sum()
     }
 
     /// Requires that all `receivers` got a request. Records when the last of those that answer got its first, after a commit at
     /// `committed_at` that created a delivery for each.
-    pub fn require_all(&self, figures: &mut Figures, case: &str, receivers: u64, committed_at: u64) {
+    pub fn require_all(
+        &self,
+        figures: &mut Figures,
+        case: &str,
+        receivers: u64,
+        committed_at: u64,
+    ) {
         let missing = receivers as f64 - self.receivers() as f64;
-        figures.require(format!("{case}: receivers without a request"), "", missing, Must::NeverAbove(0.0));
-        for (_, answering) in self.0.iter().filter(|(kind, reached)| *kind == Kind::Answer && reached.webhooks > 0) {
+        figures.require(
+            format!("{case}: receivers without a request"),
+            "",
+            missing,
+            Must::NeverAbove(0.0),
+        );
+        for (_, answering) in self
+            .0
+            .iter()
+            .filter(|(kind, reached)| *kind == Kind::Answer && reached.webhooks > 0)
+        {
             let seconds = answering.last_at.saturating_sub(committed_at) as f64 / 1e6;
-            figures.add(format!("{case}: last of those that answer reached after"), "s", seconds);
+            figures.add(
+                format!("{case}: last of those that answer reached after"),
+                "s",
+                seconds,
+            );
         }
     }
 
@@ -64,8 +87,16 @@ impl Reach {
     pub fn record_kinds(&self, figures: &mut Figures) {
         for (kind, reached) in &self.0 {
             let verb = kind.verb();
-            figures.add(format!("receivers that {verb}: reached"), "", reached.webhooks as f64);
-            figures.add(format!("receivers that {verb}: requests"), "", reached.requests as f64);
+            figures.add(
+                format!("receivers that {verb}: reached"),
+                "",
+                reached.webhooks as f64,
+            );
+            figures.add(
+                format!("receivers that {verb}: requests"),
+                "",
+                reached.requests as f64,
+            );
         }
     }
 }
@@ -84,11 +115,18 @@ mod tests {
         for tenant in all.chunks(10) {
             let answering = tenant.iter().filter(|kind| **kind == Kind::Answer).count();
             assert!((6..=7).contains(&answering), "{tenant:?}");
-            let mut ways: Vec<&Kind> = tenant.iter().filter(|kind| **kind != Kind::Answer).collect();
+            let mut ways: Vec<&Kind> = tenant
+                .iter()
+                .filter(|kind| **kind != Kind::Answer)
+                .collect();
             let count = ways.len();
             ways.sort_by_key(|kind| kind.path());
             ways.dedup();
-            assert_eq!(ways.len(), count, "a tenant's receivers misbehave in different ways: {tenant:?}");
+            assert_eq!(
+                ways.len(),
+                count,
+                "a tenant's receivers misbehave in different ways: {tenant:?}"
+            );
         }
     }
 }

@@ -21,19 +21,35 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.set_up("").await?;
-    rig.create_webhooks(&[(1, rig.receiver.slow_url(MILLISECONDS))]).await?;
+    rig.create_webhooks(&[(1, rig.receiver.slow_url(MILLISECONDS))])
+        .await?;
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for replicas in [1, 2, 4] {
-            plan.show_step(format!("scale: replicas: {replicas}, {repeat} of {repeats}"));
+            plan.show_step(format!(
+                "scale: replicas: {replicas}, {repeat} of {repeats}"
+            ));
             rig.rest().await?;
             let transitions = plan.count(2_000 * replicas as u64);
-            let backlog = Backlog { user: 1, transitions, fan_out: 1, replicas };
+            let backlog = Backlog {
+                user: 1,
+                transitions,
+                fan_out: 1,
+                replicas,
+            };
             let drained = backlog.drain(&mut rig, &mut figures).await?;
-            let (name, cap) = (format!("replicas: {replicas}"), format!("replicas: {replicas}, the configured cap"));
+            let (name, cap) = (
+                format!("replicas: {replicas}"),
+                format!("replicas: {replicas}, the configured cap"),
+            );
             figures.add(&name, "deliveries/s", drained.rate);
             figures.add(&cap, "deliveries/s", (CAP_OF_ONE * replicas as u64) as f64);
-            figures.ratio(format!("replicas: {replicas}, share of the cap"), &name, &cap, Some(Must::AtLeast(0.7)));
+            figures.ratio(
+                format!("replicas: {replicas}, share of the cap"),
+                &name,
+                &cap,
+                Some(Must::AtLeast(0.7)),
+            );
             require_memory(&mut figures, &name, &drained.sidecars, MEMORY)?;
             drained.stop().await?;
         }

@@ -59,42 +59,76 @@ impl Running {
         platform: &str,
         runtime: &Handle,
     ) -> anyhow::Result<Running> {
-        let Activity { searched, has_slow_clients, users } = activity;
+        let Activity {
+            searched,
+            has_slow_clients,
+            users,
+        } = activity;
         let (mut tasks, counts) = (JoinSet::new(), Arc::new(Counts::default()));
-        let slow_clients = if has_slow_clients { Some(SlowClients::start(sidecar, runtime)?) } else { None };
+        let slow_clients = if has_slow_clients {
+            Some(SlowClients::start(sidecar, runtime)?)
+        } else {
+            None
+        };
         if let Some(searched) = &searched {
-            let url =
-                format!("{}/webhooks/{searched}/logs?event=payment.statement_ready&outcome=failed", sidecar.api());
+            let url = format!(
+                "{}/webhooks/{searched}/logs?event=payment.statement_ready&outcome=failed",
+                sidecar.api()
+            );
             let token = token(users.start)?;
             let client = reqwest::Client::builder().no_proxy().build()?;
             for _ in 0..REQUESTERS {
-                tasks.spawn_on(search(client.get(&url).bearer_auth(&token), counts.clone()), runtime);
+                tasks.spawn_on(
+                    search(client.get(&url).bearer_auth(&token), counts.clone()),
+                    runtime,
+                );
             }
         }
         let committed_at = micros_now();
         if !users.is_empty() {
             let (url, moved) = (platform.to_owned(), users.clone());
-            runtime.spawn(async move { move_all(&url, moved).await }).await??;
+            runtime
+                .spawn(async move { move_all(&url, moved).await })
+                .await??;
             tasks.spawn_on(transitions(platform.to_owned(), users), runtime);
         }
         let (started, is_searching) = (Instant::now(), searched.is_some());
-        Ok(Running { tasks, slow_clients, counts, started, is_searching, committed_at })
+        Ok(Running {
+            tasks,
+            slow_clients,
+            counts,
+            started,
+            is_searching,
+            committed_at,
+        })
     }
 
     /// Stops the activity. Fails if one of its tasks has failed.
     pub async fn end(mut self, figures: &mut Figures, sidecar: &Sidecar) -> anyhow::Result<()> {
         if let Some(slow_clients) = self.slow_clients {
-            slow_clients.end(figures, sidecar).await.context("slow API clients")?;
+            slow_clients
+                .end(figures, sidecar)
+                .await
+                .context("slow API clients")?;
         }
         if let Some(ended) = self.tasks.try_join_next() {
             ended?.context("an activity ended early")?;
         }
         self.tasks.shutdown().await;
         if self.is_searching {
-            let per_second =
-                |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
-            figures.add("hostile requests, answered", "1/s", per_second(&self.counts.answered));
-            figures.add("hostile requests, served", "1/s", per_second(&self.counts.served));
+            let per_second = |count: &AtomicU64| {
+                count.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64()
+            };
+            figures.add(
+                "hostile requests, answered",
+                "1/s",
+                per_second(&self.counts.answered),
+            );
+            figures.add(
+                "hostile requests, served",
+                "1/s",
+                per_second(&self.counts.served),
+            );
         }
         Ok(())
     }
@@ -111,8 +145,13 @@ async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow
     let mut ticks = steady(f64::from(REQUESTS_PER_SECOND) / f64::from(REQUESTERS));
     loop {
         ticks.tick().await;
-        let request = request.try_clone().context("a request without a body can be cloned")?;
-        let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(2), request.send()).await else { continue };
+        let request = request
+            .try_clone()
+            .context("a request without a body can be cloned")?;
+        let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(2), request.send()).await
+        else {
+            continue;
+        };
         counts.answered.fetch_add(1, Ordering::Relaxed);
         if answer.status().is_success() {
             counts.served.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +161,9 @@ async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow
 
 /// Moves the last row of each user at once.
 async fn move_all(url: &str, users: Range<u64>) -> anyhow::Result<()> {
-    let rows: Vec<i64> = users.map(|user| (user * ROW_ID_STRIDE + ROWS - 1) as i64).collect();
+    let rows: Vec<i64> = users
+        .map(|user| (user * ROW_ID_STRIDE + ROWS - 1) as i64)
+        .collect();
     Writer::connect(url).await?.commit_all(&rows).await
 }
 

@@ -19,7 +19,10 @@ const UNWATCHED: &str = "unwatched";
 const WAYS: [(&str, Option<&str>); 4] = [
     (UNWATCHED, None),
     ("replica identity full", Some("replica_identity = \"full\"")),
-    ("replica identity index", Some("replica_identity = \"index\"")),
+    (
+        "replica identity index",
+        Some("replica_identity = \"index\""),
+    ),
     ("triggers", Some("capture = \"trigger\"")),
 ];
 
@@ -32,7 +35,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         if let Some(source) = source {
             rig.installation.configure(source, "");
             if let Err(refusal) = rig.installation.set_up().await {
-                plan.progress.suspend(|| eprintln!("left out: the writer's cost of {name}: {refusal}"));
+                plan.progress
+                    .suspend(|| eprintln!("left out: the writer's cost of {name}: {refusal}"));
                 continue;
             }
         }
@@ -47,13 +51,31 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             run(plan, rig, &mut figures, name).await?;
         }
     }
-    for (name, _) in WAYS.iter().filter(|(name, _)| servers.iter().any(|(kept, _)| kept == name)) {
+    for (name, _) in WAYS
+        .iter()
+        .filter(|(name, _)| servers.iter().any(|(kept, _)| kept == name))
+    {
         if *name == UNWATCHED {
             continue;
         }
-        figures.ratio(format!("{name} / unwatched, TPS"), &tps(name), &tps(UNWATCHED), None);
-        figures.ratio(format!("{name} / unwatched, CPU"), &cpu(name), &cpu(UNWATCHED), None);
-        figures.ratio(format!("{name} / unwatched, WAL"), &wal(name), &wal(UNWATCHED), None);
+        figures.ratio(
+            format!("{name} / unwatched, TPS"),
+            &tps(name),
+            &tps(UNWATCHED),
+            None,
+        );
+        figures.ratio(
+            format!("{name} / unwatched, CPU"),
+            &cpu(name),
+            &cpu(UNWATCHED),
+            None,
+        );
+        figures.ratio(
+            format!("{name} / unwatched, WAL"),
+            &wal(name),
+            &wal(UNWATCHED),
+            None,
+        );
     }
     Ok(figures)
 }
@@ -85,14 +107,19 @@ async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
 
 async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
     // Updates every page after the checkpoint, so that full-page images are not part of the measurement.
-    for statement in ["checkpoint", "update distro_queue set updated_at = now()", "vacuum (analyze)"] {
+    for statement in [
+        "checkpoint",
+        "update distro_queue set updated_at = now()",
+        "vacuum (analyze)",
+    ] {
         rig.platform.client.batch_execute(statement).await?;
     }
     let (position, before) = (rig.platform.position().await?, rig.cpu(&[]));
     let (transactions, per_second) = pgbench(rig, plan.seconds(10.0).as_secs()).await?;
     // The CPU time of ended sessions is counted for Postgres as a whole.
     eventually("pgbench's sessions have ended", || async {
-        let sql = "select not exists (select from pg_stat_activity where application_name = 'pgbench')";
+        let sql =
+            "select not exists (select from pg_stat_activity where application_name = 'pgbench')";
         Ok(rig.platform.client.query_one(sql, &[]).await?.get(0))
     })
     .await?;
@@ -107,18 +134,40 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
 /// Runs pgbench. Returns the number of transactions, and how many per second.
 async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
     let mut command = rig.server.program("pgbench");
-    command.args(["--no-vacuum", "--protocol", "prepared", "--client", CLIENTS, "--file", "update.sql"]);
-    command.args(["--time", &seconds.to_string(), &rig.server.socket_url(DATABASE)]);
-    let output = command.output().await.context("pgbench, which belongs to PostgreSQL's client programs")?;
+    command.args([
+        "--no-vacuum",
+        "--protocol",
+        "prepared",
+        "--client",
+        CLIENTS,
+        "--file",
+        "update.sql",
+    ]);
+    command.args([
+        "--time",
+        &seconds.to_string(),
+        &rig.server.socket_url(DATABASE),
+    ]);
+    let output = command
+        .output()
+        .await
+        .context("pgbench, which belongs to PostgreSQL's client programs")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        bail!("pgbench failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "pgbench failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     let number_after = |words: &str| {
         let rest = text.lines().find_map(|line| line.strip_prefix(words))?;
-        rest.split([' ', '/']).find_map(|word| word.parse::<f64>().ok())
+        rest.split([' ', '/'])
+            .find_map(|word| word.parse::<f64>().ok())
     };
-    let processed =
-        number_after("number of transactions actually processed: ").context("pgbench reports no transactions")?;
-    Ok((processed, number_after("tps = ").context("pgbench reports no rate")?))
+    let processed = number_after("number of transactions actually processed: ")
+        .context("pgbench reports no transactions")?;
+    Ok((
+        processed,
+        number_after("tps = ").context("pgbench reports no rate")?,
+    ))
 }

@@ -60,7 +60,14 @@ impl Kind {
         Kind::Interim,
         Kind::Head,
     ];
-    pub const MISBEHAVING: [Kind; 6] = [Kind::Hang, Kind::Drip, Kind::Reset, Kind::Redirect, Kind::Large, Kind::Stall];
+    pub const MISBEHAVING: [Kind; 6] = [
+        Kind::Hang,
+        Kind::Drip,
+        Kind::Reset,
+        Kind::Redirect,
+        Kind::Large,
+        Kind::Stall,
+    ];
     /// Those that send without end before the head of a response is complete.
     pub const ENDLESS: [Kind; 2] = [Kind::Interim, Kind::Head];
 
@@ -109,13 +116,18 @@ impl Behavior {
             return Behavior::Slow(Duration::from_millis(milliseconds));
         }
         let name = path.strip_prefix(b"/").unwrap_or_default();
-        let kind = Kind::ALL.into_iter().find(|kind| kind.path().as_bytes() == name);
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|kind| kind.path().as_bytes() == name);
         kind.map_or(Behavior::Prompt, Behavior::Of)
     }
 
     /// Whether the sender gets an ordinary response.
     pub fn is_ordinary(self) -> bool {
-        matches!(self, Behavior::Prompt | Behavior::Slow(_) | Behavior::Of(Kind::Answer))
+        matches!(
+            self,
+            Behavior::Prompt | Behavior::Slow(_) | Behavior::Of(Kind::Answer)
+        )
     }
 
     /// Responds. Returns whether another request may follow on the same connection.
@@ -186,7 +198,10 @@ mod tests {
     #[test]
     fn the_path_decides() {
         assert_eq!(Behavior::of(b"/"), Behavior::Prompt);
-        assert_eq!(Behavior::of(b"/slow/100"), Behavior::Slow(Duration::from_millis(100)));
+        assert_eq!(
+            Behavior::of(b"/slow/100"),
+            Behavior::Slow(Duration::from_millis(100))
+        );
         for kind in Kind::ALL {
             let behavior = Behavior::of(format!("/{}", kind.path()).as_bytes());
             assert_eq!(behavior, Behavior::Of(kind));
@@ -200,7 +215,13 @@ mod tests {
         assert_eq!(announced(LARGE), Some(LARGE_BODY as u64));
         assert_eq!(announced(DRIP), Some(DRIP_BODY as u64));
         let status_after = BYTE_EVERY * DRIP.len() as u32;
-        assert!(status_after < Duration::from_secs(10), "within the sender's timeout");
-        assert!(status_after + BYTE_EVERY * DRIP_BODY as u32 > Duration::from_secs(10), "the body is not");
+        assert!(
+            status_after < Duration::from_secs(10),
+            "within the sender's timeout"
+        );
+        assert!(
+            status_after + BYTE_EVERY * DRIP_BODY as u32 > Duration::from_secs(10),
+            "the body is not"
+        );
     }
 }

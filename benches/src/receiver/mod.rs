@@ -88,8 +88,16 @@ impl Receiver {
         let questions = child.stdin.take().context("the receiver has no input")?;
         let output = child.stdout.take().context("the receiver has no output")?;
         let mut answers = BufReader::new(output).lines();
-        let address = answers.next_line().await?.context("the receiver did not start")?;
-        Ok(Receiver { child, questions, answers, address })
+        let address = answers
+            .next_line()
+            .await?
+            .context("the receiver did not start")?;
+        Ok(Receiver {
+            child,
+            questions,
+            answers,
+            address,
+        })
     }
 
     pub fn pid(&self) -> u32 {
@@ -117,7 +125,11 @@ impl Receiver {
     }
 
     pub async fn trust(&mut self, webhook: &str, secret: &str) -> anyhow::Result<()> {
-        self.ask::<()>(Question::Secret { webhook: webhook.to_owned(), secret: secret.to_owned() }).await
+        self.ask::<()>(Question::Secret {
+            webhook: webhook.to_owned(),
+            secret: secret.to_owned(),
+        })
+        .await
     }
 
     pub async fn reset(&mut self) -> anyhow::Result<()> {
@@ -128,7 +140,11 @@ impl Receiver {
     pub async fn status(&mut self) -> anyhow::Result<Status> {
         let status: Status = self.ask(Question::Status).await?;
         if status.wrong > 0 {
-            bail!("{} of {} signatures that were checked are wrong", status.wrong, status.checked);
+            bail!(
+                "{} of {} signatures that were checked are wrong",
+                status.wrong,
+                status.checked
+            );
         }
         Ok(status)
     }
@@ -144,7 +160,9 @@ impl Receiver {
 
     /// Returns the bytes of a received delivery: request line, headers and body.
     pub async fn sample(&mut self) -> anyhow::Result<String> {
-        self.ask::<Option<String>>(Question::Sample).await?.context("nothing was delivered yet")
+        self.ask::<Option<String>>(Question::Sample)
+            .await?
+            .context("nothing was delivered yet")
     }
 
     /// The address that it listens on.
@@ -152,10 +170,20 @@ impl Receiver {
         &self.address
     }
 
-    async fn ask<T: serde::de::DeserializeOwned>(&mut self, question: Question) -> anyhow::Result<T> {
+    async fn ask<T: serde::de::DeserializeOwned>(
+        &mut self,
+        question: Question,
+    ) -> anyhow::Result<T> {
         let line = format!("{}\n", serde_json::to_string(&question)?);
-        self.questions.write_all(line.as_bytes()).await.context("the receiver has ended")?;
-        let answer = self.answers.next_line().await?.context("the receiver has ended")?;
+        self.questions
+            .write_all(line.as_bytes())
+            .await
+            .context("the receiver has ended")?;
+        let answer = self
+            .answers
+            .next_line()
+            .await?
+            .context("the receiver has ended")?;
         serde_json::from_str(&answer).with_context(|| format!("the receiver printed {answer}"))
     }
 }

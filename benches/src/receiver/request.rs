@@ -15,29 +15,45 @@ pub struct Request<'a> {
 /// Parses the first request in `bytes`. `None` if it is incomplete, `Err` if it is not supported.
 pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
     let mut lines = Lines(bytes);
-    let Some(first) = lines.next() else { return Ok(None) };
+    let Some(first) = lines.next() else {
+        return Ok(None);
+    };
     let mut words = first.split(|byte| *byte == b' ');
     let (method, path) = (words.next(), words.next());
     if method != Some(b"POST") {
         return Err("only POST is supported");
     }
-    let mut request = Request { path: path.ok_or("no path")?, ..Request::default() };
+    let mut request = Request {
+        path: path.ok_or("no path")?,
+        ..Request::default()
+    };
     let mut content_length = 0;
     loop {
-        let Some(line) = lines.next() else { return Ok(None) };
+        let Some(line) = lines.next() else {
+            return Ok(None);
+        };
         if line.is_empty() {
             break;
         }
-        let colon = line.iter().position(|byte| *byte == b':').ok_or("a header without a colon")?;
+        let colon = line
+            .iter()
+            .position(|byte| *byte == b':')
+            .ok_or("a header without a colon")?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         match name.len() {
             12 if name.eq_ignore_ascii_case(b"x-webhook-id") => request.webhook = Some(value),
             14 if name.eq_ignore_ascii_case(b"content-length") => {
-                content_length =
-                    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).ok_or("no length")?;
+                content_length = std::str::from_utf8(value)
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                    .ok_or("no length")?;
             }
-            18 if name.eq_ignore_ascii_case(b"x-webhook-delivery") => request.delivery = Some(value),
-            19 if name.eq_ignore_ascii_case(b"x-webhook-signature") => request.signature = Some(value),
+            18 if name.eq_ignore_ascii_case(b"x-webhook-delivery") => {
+                request.delivery = Some(value)
+            }
+            19 if name.eq_ignore_ascii_case(b"x-webhook-signature") => {
+                request.signature = Some(value)
+            }
             _ => {}
         }
     }
@@ -67,8 +83,11 @@ impl<'a> Iterator for Lines<'a> {
 /// Finds the number after `key` in JSON text, without parsing it.
 pub fn number_after(body: &[u8], key: &[u8]) -> Option<u64> {
     let at = body.windows(key.len()).position(|window| window == key)? + key.len();
-    let digits =
-        body[at..].iter().copied().skip_while(|byte| matches!(byte, b':' | b' ')).take_while(u8::is_ascii_digit);
+    let digits = body[at..]
+        .iter()
+        .copied()
+        .skip_while(|byte| matches!(byte, b':' | b' '))
+        .take_while(u8::is_ascii_digit);
     let mut number = None;
     for digit in digits {
         number = Some(number.unwrap_or(0) * 10 + u64::from(digit - b'0'));
@@ -80,7 +99,8 @@ pub fn number_after(body: &[u8], key: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const TEXT: &[u8] = b"POST /slow/20 HTTP/1.1\r\nHost: x\r\nX-Webhook-Delivery: d\r\nX-Webhook-Id:w\r\n\
+    const TEXT: &[u8] =
+        b"POST /slow/20 HTTP/1.1\r\nHost: x\r\nX-Webhook-Delivery: d\r\nX-Webhook-Id:w\r\n\
         X-Webhook-Signature: s\r\nContent-Length: 4\r\n\r\nbodyPOST ";
 
     #[test]
@@ -90,15 +110,27 @@ mod tests {
             assert_eq!(parse(&TEXT[..end]), Ok(None), "{end}");
         }
         let request = parse(TEXT).unwrap().unwrap();
-        assert_eq!((request.path, request.body, request.length), (&b"/slow/20"[..], &b"body"[..], whole));
-        assert_eq!((request.delivery, request.webhook), (Some(&b"d"[..]), Some(&b"w"[..])));
+        assert_eq!(
+            (request.path, request.body, request.length),
+            (&b"/slow/20"[..], &b"body"[..], whole)
+        );
+        assert_eq!(
+            (request.delivery, request.webhook),
+            (Some(&b"d"[..]), Some(&b"w"[..]))
+        );
         assert_eq!(request.signature, Some(&b"s"[..]));
         assert!(parse(b"GET / HTTP/1.1\r\n\r\n").is_err());
     }
 
     #[test]
     fn the_number_after_a_key_is_found() {
-        assert_eq!(number_after(br#"{"data":{"distro_queue_id":8812,"x":1}}"#, br#""distro_queue_id""#), Some(8812));
+        assert_eq!(
+            number_after(
+                br#"{"data":{"distro_queue_id":8812,"x":1}}"#,
+                br#""distro_queue_id""#
+            ),
+            Some(8812)
+        );
         assert_eq!(number_after(b"{}", br#""distro_queue_id""#), None);
     }
 }

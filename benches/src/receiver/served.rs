@@ -39,7 +39,9 @@ struct Records {
 
 /// Serves until standard input ends. Uses one thread, and leaves the other processors to what is measured.
 pub fn serve() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         print_line(&listener.local_addr()?.to_string()).await?;
@@ -89,7 +91,9 @@ struct Open<'a>(Kind, &'a RefCell<Records>);
 
 impl Open<'_> {
     fn count(behavior: Behavior, records: &RefCell<Records>) -> Option<Open<'_>> {
-        let Behavior::Of(kind) = behavior else { return None };
+        let Behavior::Of(kind) = behavior else {
+            return None;
+        };
         *records.borrow_mut().open.entry(kind).or_default() += 1;
         Some(Open(kind, records))
     }
@@ -105,7 +109,8 @@ impl Records {
     fn reply(&mut self, question: Question) -> serde_json::Result<String> {
         match question {
             Question::Secret { webhook, secret } => {
-                let key = Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
+                let key =
+                    Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
                 self.keys.insert(webhook.into_bytes(), key);
                 serde_json::to_string(&())
             }
@@ -117,17 +122,24 @@ impl Records {
             Question::Status => serde_json::to_string(&self.status),
             Question::Receipts => serde_json::to_string(&self.receipts),
             Question::Sample => serde_json::to_string(&self.sample),
-            Question::Reached => serde_json::to_string(&Kind::ALL.map(|kind| (kind, self.reached(kind)))),
+            Question::Reached => {
+                serde_json::to_string(&Kind::ALL.map(|kind| (kind, self.reached(kind))))
+            }
         }
     }
 
     fn reached(&self, kind: Kind) -> Reached {
         let open = self.open.get(&kind).copied().unwrap_or_default();
-        Reached { open, ..self.by_kind.get(&kind).copied().unwrap_or_default() }
+        Reached {
+            open,
+            ..self.by_kind.get(&kind).copied().unwrap_or_default()
+        }
     }
 
     fn count(&mut self, kind: Kind, request: &Request<'_>) {
-        let webhook = request.webhook.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
+        let webhook = request
+            .webhook
+            .and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
         let is_first = webhook.is_some_and(|id| self.webhooks.insert((kind, id.as_u128())));
         let reached = self.by_kind.entry(kind).or_default();
         reached.requests += 1;
@@ -140,7 +152,9 @@ impl Records {
     fn record(&mut self, request: &Request<'_>, bytes: &[u8]) -> Behavior {
         let behavior = Behavior::of(request.path);
         self.status.requests += 1;
-        let delivery = request.delivery.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
+        let delivery = request
+            .delivery
+            .and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
         if let Behavior::Of(kind) = behavior {
             self.count(kind, request);
         }
@@ -168,10 +182,20 @@ impl Records {
     }
 
     fn check(&mut self, request: &Request<'_>) {
-        let Some(key) = request.webhook.and_then(|webhook| self.keys.get(webhook)) else { return };
+        let Some(key) = request.webhook.and_then(|webhook| self.keys.get(webhook)) else {
+            return;
+        };
         self.status.checked += 1;
-        let claimed = request.signature.and_then(|signature| hex::decode(signature).ok()).unwrap_or_default();
-        if key.clone().chain_update(request.body).verify_slice(&claimed).is_err() {
+        let claimed = request
+            .signature
+            .and_then(|signature| hex::decode(signature).ok())
+            .unwrap_or_default();
+        if key
+            .clone()
+            .chain_update(request.body)
+            .verify_slice(&claimed)
+            .is_err()
+        {
             self.status.wrong += 1;
         }
     }

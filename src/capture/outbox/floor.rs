@@ -52,8 +52,14 @@ impl Floors {
 
     /// Confirms floors with a snapshot all of whose rows have been passed on.
     pub fn confirm(&mut self, complete: &Snapshot) {
-        let Some(oldest) = complete.oldest_running() else { return };
-        let confirmed = self.unconfirmed.iter().take_while(|floor| floor.transaction <= oldest).count();
+        let Some(oldest) = complete.oldest_running() else {
+            return;
+        };
+        let confirmed = self
+            .unconfirmed
+            .iter()
+            .take_while(|floor| floor.transaction <= oldest)
+            .count();
         if let Some(floor) = self.unconfirmed.drain(..confirmed).next_back() {
             self.confirmed = floor.row;
         }
@@ -65,12 +71,17 @@ impl Floors {
 
     /// Returns the row after which rows are waiting that no long transaction has written.
     pub fn highest(&self) -> u64 {
-        self.unconfirmed.last().map_or(self.confirmed, |floor| floor.row)
+        self.unconfirmed
+            .last()
+            .map_or(self.confirmed, |floor| floor.row)
     }
 
     /// Returns the row numbers and the transaction ids of the unconfirmed floors, as parameters of a query.
     pub fn unconfirmed(&self) -> (Vec<i64>, Vec<String>) {
-        self.unconfirmed.iter().map(|floor| (floor.row as i64, floor.transaction.to_string())).unzip()
+        self.unconfirmed
+            .iter()
+            .map(|floor| (floor.row as i64, floor.transaction.to_string()))
+            .unzip()
     }
 }
 
@@ -111,7 +122,12 @@ mod tests {
         /// As PostgreSQL takes it: running transactions after the last one that has ended are not listed.
         fn snapshot(&self) -> Snapshot {
             let next = self.ended + 1;
-            let listed: Vec<u64> = self.running.iter().copied().filter(|id| *id < next).collect();
+            let listed: Vec<u64> = self
+                .running
+                .iter()
+                .copied()
+                .filter(|id| *id < next)
+                .collect();
             let oldest = listed.iter().copied().min().unwrap_or(next);
             let listed: Vec<String> = listed.iter().map(u64::to_string).collect();
             Snapshot::from(format!("{oldest}:{next}:{}", listed.join(",")).as_str())
@@ -193,14 +209,20 @@ mod tests {
     #[test]
     fn a_floor_below_another_one_is_not_added() {
         let floors = with([(20, 105), (10, 115), (20, 116), (21, 117)]);
-        assert_eq!(floors.unconfirmed(), (vec![20, 21], vec!["105".into(), "117".into()]));
+        assert_eq!(
+            floors.unconfirmed(),
+            (vec![20, 21], vec!["105".into(), "117".into()])
+        );
     }
 
     #[test]
     fn a_long_transaction_leaves_few_old_and_many_recent_floors() {
         let floors = with((1..=10_000).map(|number| (number, number + 100)));
         let rows = floors.unconfirmed().0;
-        assert!(rows.len() <= MAX_UNCONFIRMED && rows.is_sorted(), "{rows:?}");
+        assert!(
+            rows.len() <= MAX_UNCONFIRMED && rows.is_sorted(),
+            "{rows:?}"
+        );
         assert_eq!((rows[0], rows[rows.len() - 1]), (1, 10_000));
     }
 }

@@ -44,7 +44,10 @@ impl ServerState {
     /// Returns the cluster and the timeline. None on a standby.
     pub fn lineage(&self) -> Option<Lineage> {
         let Epoch { timeline, .. } = *self.epoch.as_ref()?;
-        Some(Lineage { system_identifier: self.system_identifier, timeline })
+        Some(Lineage {
+            system_identifier: self.system_identifier,
+            timeline,
+        })
     }
 }
 
@@ -71,8 +74,15 @@ pub(super) struct Page {
 impl Page {
     /// Returns what identifies the page's rows.
     pub fn contents(&self) -> Contents {
-        let times = self.rows.iter().map(|row| i128::from(row.committed_at.as_microsecond())).sum();
-        Contents { rows: self.rows.len() as u64, times }
+        let times = self
+            .rows
+            .iter()
+            .map(|row| i128::from(row.committed_at.as_microsecond()))
+            .sum();
+        Contents {
+            rows: self.rows.len() as u64,
+            times,
+        }
     }
 }
 
@@ -96,7 +106,11 @@ pub(super) struct OutboxRow {
 }
 
 /// Reads the first page of the rows that are visible now and that `from` does not see.
-pub(super) async fn read_first(client: &Client, from: &Snapshot, floors: &Floors) -> Result<Page, CaptureError> {
+pub(super) async fn read_first(
+    client: &Client,
+    from: &Snapshot,
+    floors: &Floors,
+) -> Result<Page, CaptureError> {
     query(client, from, None, floors.confirmed(), floors.unconfirmed()).await
 }
 
@@ -132,14 +146,24 @@ async fn query(
             ],
         )
         .await?;
-    let first = rows.first().ok_or_else(|| CaptureError::Protocol("the primary answered without a row".into()))?;
+    let first = rows
+        .first()
+        .ok_or_else(|| CaptureError::Protocol("the primary answered without a row".into()))?;
     let server = server(first)?;
     let after = first.get::<_, i64>("start") as u64;
     let total: i64 = first.get::<_, Option<i64>>("total").unwrap_or(0);
-    let rows = rows.iter().filter_map(|row| outbox_row(row).transpose()).collect::<Result<Vec<OutboxRow>, _>>()?;
+    let rows = rows
+        .iter()
+        .filter_map(|row| outbox_row(row).transpose())
+        .collect::<Result<Vec<OutboxRow>, _>>()?;
     // A full page, or one that ended by its size.
     let more = total == MAX_CHANGES || (rows.len() as i64) < total;
-    Ok(Page { server, rows, after, more })
+    Ok(Page {
+        server,
+        rows,
+        after,
+        more,
+    })
 }
 
 fn server(row: &Row) -> Result<ServerState, CaptureError> {
@@ -148,7 +172,9 @@ fn server(row: &Row) -> Result<ServerState, CaptureError> {
         checkpoint: row.get("checkpoint"),
         numbering: row.get("numbering"),
     });
-    let cleared = row.get::<_, Option<i64>>("number").zip(row.get::<_, Option<i64>>("cleared"));
+    let cleared = row
+        .get::<_, Option<i64>>("number")
+        .zip(row.get::<_, Option<i64>>("cleared"));
     let (window, ordinal) = cleared.unwrap_or_default();
     Ok(ServerState {
         snapshot: Snapshot::from(row.get::<_, &str>("snapshot")),
@@ -156,20 +182,31 @@ fn server(row: &Row) -> Result<ServerState, CaptureError> {
         epoch,
         failed: row.get("failed"),
         unflushed: row.get::<_, Option<bool>>("unflushed").unwrap_or(false),
-        cleared: Cleared { window: window as u64, row: ordinal as u64 },
-        assigned: row.get::<_, Option<i64>>("assigned").map(|assigned| assigned as u64),
+        cleared: Cleared {
+            window: window as u64,
+            row: ordinal as u64,
+        },
+        assigned: row
+            .get::<_, Option<i64>>("assigned")
+            .map(|assigned| assigned as u64),
     })
 }
 
 /// Returns the server's timeline. None on a standby.
 fn timeline(row: &Row) -> Result<Option<u32>, CaptureError> {
-    let timeline = row.get::<_, Option<&str>>("timeline").map(|digits| u32::from_str_radix(digits, 16));
-    timeline.transpose().map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))
+    let timeline = row
+        .get::<_, Option<&str>>("timeline")
+        .map(|digits| u32::from_str_radix(digits, 16));
+    timeline
+        .transpose()
+        .map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))
 }
 
 /// Reads a row of the page. None for the single row of an empty page, which has only the server's state.
 fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
-    let Some(ordinal) = row.get::<_, Option<i64>>("seq") else { return Ok(None) };
+    let Some(ordinal) = row.get::<_, Option<i64>>("seq") else {
+        return Ok(None);
+    };
     Ok(Some(OutboxRow {
         ordinal: ordinal as u64,
         transaction: transaction_id(row.get("xid"))?,
@@ -183,7 +220,8 @@ fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
 }
 
 fn transaction_id(text: &str) -> Result<u64, CaptureError> {
-    text.parse().map_err(|_| CaptureError::Protocol("the id of a transaction is not a number".into()))
+    text.parse()
+        .map_err(|_| CaptureError::Protocol("the id of a transaction is not a number".into()))
 }
 
 /// The result of [`clear`].
@@ -203,7 +241,12 @@ pub(super) async fn clear(
     after: u64,
     reached: Cleared,
 ) -> Result<Clearing, CaptureError> {
-    let (row, snapshot, window, after) = (reached.row as i64, snapshot.as_str(), reached.window as i64, after as i64);
+    let (row, snapshot, window, after) = (
+        reached.row as i64,
+        snapshot.as_str(),
+        reached.window as i64,
+        after as i64,
+    );
     let timeline = format!("{timeline:08X}");
     let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
         (&row, Type::INT8),
@@ -218,37 +261,67 @@ pub(super) async fn clear(
     }
     let transaction = transaction_id(row.get("transaction"))?;
     let times = row.get::<_, &str>("times").parse();
-    let times = times.map_err(|_| CaptureError::Protocol("a sum of times is not a number".into()))?;
-    let contents = Contents { rows: row.get::<_, i64>("rows") as u64, times };
-    Ok(Clearing { contents, transaction })
+    let times =
+        times.map_err(|_| CaptureError::Protocol("a sum of times is not a number".into()))?;
+    let contents = Contents {
+        rows: row.get::<_, i64>("rows") as u64,
+        times,
+    };
+    Ok(Clearing {
+        contents,
+        transaction,
+    })
 }
 
 /// Assigns a transaction id on a server of this timeline, and returns it. Deletes nothing.
 pub(super) async fn begin_transaction(client: &Client, timeline: u32) -> Result<u64, CaptureError> {
-    Ok(clear(client, timeline, &Snapshot::empty(), 0, Cleared::default()).await?.transaction)
+    Ok(
+        clear(client, timeline, &Snapshot::empty(), 0, Cleared::default())
+            .await?
+            .transaction,
+    )
 }
 
 /// Flushes the WAL of every commit that is visible now. Returns whether the server is in this epoch: if not, it may have lost some of them.
 pub(super) async fn flush(client: &Client, epoch: &Epoch) -> Result<bool, CaptureError> {
     let row = client.query_typed_one(FLUSH, &[]).await?;
-    Ok(timeline(&row)? == Some(epoch.timeline) && row.get::<_, &str>("checkpoint") == epoch.checkpoint)
+    Ok(timeline(&row)? == Some(epoch.timeline)
+        && row.get::<_, &str>("checkpoint") == epoch.checkpoint)
 }
 
 /// Converts a row of the outbox to a change in the window of this number.
-pub(super) fn change(row: OutboxRow, window: u64, mappings: &TableMappings) -> Result<Change, CaptureError> {
-    let invalid = |what: &str| CaptureError::Protocol(format!("row {} of the outbox has {what}", row.ordinal));
+pub(super) fn change(
+    row: OutboxRow,
+    window: u64,
+    mappings: &TableMappings,
+) -> Result<Change, CaptureError> {
+    let invalid = |what: &str| {
+        CaptureError::Protocol(format!("row {} of the outbox has {what}", row.ordinal))
+    };
     let table = Table::by_name(&row.relation).ok_or_else(|| invalid("an unknown table"))?;
-    let tuple =
-        |values: Option<Vec<Option<String>>>| tuple(table, values, mappings).ok_or_else(|| invalid("too few values"));
+    let tuple = |values: Option<Vec<Option<String>>>| {
+        tuple(table, values, mappings).ok_or_else(|| invalid("too few values"))
+    };
     let operation = match row.operation.as_str() {
-        "I" => Operation::Insert { new: tuple(row.new)? },
-        "U" => Operation::Update { old: Some(tuple(row.old)?), new: tuple(row.new)? },
-        "D" => Operation::Delete { old: tuple(row.old)? },
+        "I" => Operation::Insert {
+            new: tuple(row.new)?,
+        },
+        "U" => Operation::Update {
+            old: Some(tuple(row.old)?),
+            new: tuple(row.new)?,
+        },
+        "D" => Operation::Delete {
+            old: tuple(row.old)?,
+        },
         "T" => Operation::Truncate,
         _ => return Err(invalid("an unknown operation")),
     };
     Ok(Change {
-        position: Position::Outbox { window, transaction: row.transaction, ordinal: row.ordinal },
+        position: Position::Outbox {
+            window,
+            transaction: row.transaction,
+            ordinal: row.ordinal,
+        },
         committed_at: row.committed_at,
         muted: row.muted,
         table,
@@ -256,7 +329,11 @@ pub(super) fn change(row: OutboxRow, window: u64, mappings: &TableMappings) -> R
     })
 }
 
-fn tuple(table: Table, values: Option<Vec<Option<String>>>, mappings: &TableMappings) -> Option<Tuple> {
+fn tuple(
+    table: Table,
+    values: Option<Vec<Option<String>>>,
+    mappings: &TableMappings,
+) -> Option<Tuple> {
     let values = values.filter(|values| values.len() == table.columns().len())?;
     let mut tuple = Tuple::absent(table);
     for ((index, reference), value) in table.columns().iter().enumerate().zip(values) {

@@ -60,7 +60,15 @@ struct SentPage {
 impl Cursor {
     /// Continues from the stored progress. None if that is not a position in the outbox.
     pub fn new(Checkpoint { lineage, progress }: Checkpoint) -> Option<Cursor> {
-        let Progress::Outbox { window, through, last_row, read } = progress else { return None };
+        let Progress::Outbox {
+            window,
+            through,
+            last_row,
+            read,
+        } = progress
+        else {
+            return None;
+        };
         let continues_after = match through {
             Through::Ordinal(row) => Some(row),
             Through::End => None,
@@ -86,7 +94,12 @@ impl Cursor {
 
     /// Forgets the pages that the server has cleared: the answer to their deletion was lost with the connection.
     fn forget_cleared(&mut self, cleared: Cleared) {
-        let is_cleared = |page: &SentPage| Cleared { window: page.window.number, row: page.last } <= cleared;
+        let is_cleared = |page: &SentPage| {
+            Cleared {
+                window: page.window.number,
+                row: page.last,
+            } <= cleared
+        };
         while self.sent.pop_front_if(|page| is_cleared(page)).is_some() {}
     }
 
@@ -98,14 +111,21 @@ impl Cursor {
     /// Adds a floor, unless row numbers may be assigned out of order: `row` was assigned in this epoch, or before it, and before
     /// `transaction` began.
     fn add_floor(&mut self, row: u64, transaction: u64) {
-        if self.epoch.as_ref().is_some_and(|epoch| epoch.numbering.is_some()) {
+        if self
+            .epoch
+            .as_ref()
+            .is_some_and(|epoch| epoch.numbering.is_some())
+        {
             self.floors.add(row, transaction);
         }
     }
 
     /// Returns the row after which rows are waiting: none up to it is, except rows of a long transaction that has just ended.
     pub fn backlog_after(&self) -> u64 {
-        self.sent.iter().map(|page| page.after).fold(self.floors.highest(), u64::min)
+        self.sent
+            .iter()
+            .map(|page| page.after)
+            .fold(self.floors.highest(), u64::min)
     }
 }
 
@@ -158,11 +178,22 @@ impl Reader<'_> {
         self.begin_last_window(cursor);
         let Window { from, to, .. } = &cursor.window;
         let page = match cursor.continues_after {
-            Some(after) => self.client.run(|client| page::read_next(client, from, to, after)).await?,
-            None => self.client.run(|client| page::read_first(client, to, &cursor.floors)).await?,
+            Some(after) => {
+                self.client
+                    .run(|client| page::read_next(client, from, to, after))
+                    .await?
+            }
+            None => {
+                self.client
+                    .run(|client| page::read_first(client, to, &cursor.floors))
+                    .await?
+            }
         };
         self.failed = page.server.failed;
-        lineage::verify(page.server.lineage().ok_or(PrimaryError::Standby)?, cursor.lineage)?;
+        lineage::verify(
+            page.server.lineage().ok_or(PrimaryError::Standby)?,
+            cursor.lineage,
+        )?;
         if !page.rows.is_empty() && self.find_altered().await? {
             return Ok(Step::Altered);
         }
@@ -195,7 +226,9 @@ impl Reader<'_> {
             return Ok(false);
         }
         let altered = self.client.run(altered_triggers).await?;
-        let is_new = altered.iter().any(|trigger| !self.altered.contains(trigger));
+        let is_new = altered
+            .iter()
+            .any(|trigger| !self.altered.contains(trigger));
         self.altered = altered;
         Ok(is_new)
     }
@@ -224,33 +257,70 @@ impl Reader<'_> {
     async fn pass_on(&self, cursor: &mut Cursor, page: Page) -> Result<Step, CaptureError> {
         let (last, contents) = (page.rows.last().map(|row| row.ordinal), page.contents());
         let (window, mappings) = (cursor.window.clone(), &self.source.tables);
-        let changes = page.rows.into_iter().map(|row| page::change(row, window.number, mappings));
+        let changes = page
+            .rows
+            .into_iter()
+            .map(|row| page::change(row, window.number, mappings));
         let changes = changes.collect::<Result<Vec<Change>, _>>()?;
         let after = page.after;
-        cursor.continues_after = if page.more { last.or(cursor.continues_after) } else { None };
+        cursor.continues_after = if page.more {
+            last.or(cursor.continues_after)
+        } else {
+            None
+        };
         cursor.last_row = cursor.last_row.max(last.unwrap_or(0));
         let read = match last {
             Some(last) => {
                 let (window, to) = (window.number, window.to.clone());
-                Arc::new(cursor.read.with(ReadPage { window, to, after, last, contents }))
+                Arc::new(cursor.read.with(ReadPage {
+                    window,
+                    to,
+                    after,
+                    last,
+                    contents,
+                }))
             }
             None => Arc::clone(&cursor.read),
         };
-        let switched = self.switch.filter(|switch| !page.more && switch.snapshot == window.to);
+        let switched = self
+            .switch
+            .filter(|switch| !page.more && switch.snapshot == window.to);
         let progress = match switched {
             // Ordinals in the WAL begin at one: nothing of it is stored.
-            Some(SwitchToWal { begins, .. }) => {
-                Progress::Wal { commit: *begins, through: Through::Ordinal(0), resume: *begins }
-            }
+            Some(SwitchToWal { begins, .. }) => Progress::Wal {
+                commit: *begins,
+                through: Through::Ordinal(0),
+                resume: *begins,
+            },
             None => {
-                let through = cursor.continues_after.map_or(Through::End, Through::Ordinal);
+                let through = cursor
+                    .continues_after
+                    .map_or(Through::End, Through::Ordinal);
                 let (window, read) = (window.clone(), Arc::clone(&read));
-                Progress::Outbox { window, through, last_row: cursor.last_row, read }
+                Progress::Outbox {
+                    window,
+                    through,
+                    last_row: cursor.last_row,
+                    read,
+                }
             }
         };
-        let sent = last.map(|last| SentPage { progress: progress.clone(), window, after, last });
-        let checkpoint = Checkpoint { lineage: cursor.lineage, progress };
-        let batch = Batch { changes, checkpoint, transaction: None, reader: Some(self.reader) };
+        let sent = last.map(|last| SentPage {
+            progress: progress.clone(),
+            window,
+            after,
+            last,
+        });
+        let checkpoint = Checkpoint {
+            lineage: cursor.lineage,
+            progress,
+        };
+        let batch = Batch {
+            changes,
+            checkpoint,
+            transaction: None,
+            reader: Some(self.reader),
+        };
         failpoint!("outbox_page_read_batch_not_sent")?;
         if switched.is_some() {
             failpoint!("last_outbox_page_read_batch_not_sent")?;
@@ -261,14 +331,21 @@ impl Reader<'_> {
         // Not before: until a page that counts as sent is stored, no later connection reads on.
         cursor.sent.extend(sent);
         cursor.read = read;
-        Ok(if switched.is_some() { Step::Switched } else { Step::Read })
+        Ok(if switched.is_some() {
+            Step::Switched
+        } else {
+            Step::Read
+        })
     }
 
     /// Deletes rows whose events are stored, on a server of this timeline.
     async fn clear(&mut self, cursor: &mut Cursor, timeline: u32) -> Result<(), CaptureError> {
         while let Some(stored) = self.stored_of_first_window(cursor) {
             let SentPage { window, after, .. } = &cursor.sent[0];
-            let reached = Cleared { window: window.number, row: stored.last };
+            let reached = Cleared {
+                window: window.number,
+                row: stored.last,
+            };
             failpoint!("outbox_rows_stored_not_deleted")?;
             let cleared = self.delete(timeline, &window.to, *after, reached).await?;
             failpoint!("outbox_rows_deleted_cursor_not_moved")?;
@@ -284,7 +361,8 @@ impl Reader<'_> {
         let durable = self.durable.borrow();
         let progress = &durable.as_ref()?.progress;
         let number = cursor.sent.front()?.window.number;
-        let is_stored = |page: &&SentPage| page.window.number == number && progress.has_reached(&page.progress);
+        let is_stored =
+            |page: &&SentPage| page.window.number == number && progress.has_reached(&page.progress);
         let mut stored = StoredPages::default();
         for page in cursor.sent.iter().take_while(is_stored) {
             stored.last = stored.last.max(page.last);
@@ -298,8 +376,14 @@ impl Reader<'_> {
     /// Therefore every row that was read is deleted first. All remaining rows are new.
     ///
     /// Rows are also deleted by their sequence number: numbers up to one that was read are never assigned again.
-    async fn enter_epoch(&mut self, cursor: &mut Cursor, server: &ServerState) -> Result<(), CaptureError> {
-        let Some(epoch) = server.epoch.clone() else { return Err(PrimaryError::Standby.into()) };
+    async fn enter_epoch(
+        &mut self,
+        cursor: &mut Cursor,
+        server: &ServerState,
+    ) -> Result<(), CaptureError> {
+        let Some(epoch) = server.epoch.clone() else {
+            return Err(PrimaryError::Standby.into());
+        };
         let timeline = epoch.timeline;
         let is_new_timeline = timeline != cursor.lineage.timeline;
         if !is_new_timeline && server.cleared < cursor.cleared {
@@ -307,14 +391,17 @@ impl Reader<'_> {
         }
         if let Some(last) = cursor.sent.back().map(|page| &page.progress) {
             let is_stored = |durable: &Option<Checkpoint>| {
-                durable.as_ref().is_some_and(|durable| durable.progress.has_reached(last))
+                durable
+                    .as_ref()
+                    .is_some_and(|durable| durable.progress.has_reached(last))
             };
             if self.durable.wait_for(is_stored).await.is_err() {
                 return Ok(());
             }
         }
         if is_new_timeline {
-            self.clear_after_failover(cursor, server.cleared, timeline).await?;
+            self.clear_after_failover(cursor, server.cleared, timeline)
+                .await?;
         }
         cursor.forget_cleared(server.cleared);
         self.clear(cursor, timeline).await?;
@@ -323,14 +410,21 @@ impl Reader<'_> {
             cursor.leftovers_cleared = true;
         }
         if is_new_timeline {
-            tracing::warn!(from = cursor.lineage.timeline, to = timeline, "the primary is on a new timeline");
+            tracing::warn!(
+                from = cursor.lineage.timeline,
+                to = timeline,
+                "the primary is on a new timeline"
+            );
             cursor.lineage.timeline = timeline;
         }
         (cursor.window, cursor.continues_after) = (Window::empty(cursor.window.number), None);
         (cursor.epoch, cursor.floors) = (Some(epoch), Floors::default());
         if let Some(assigned) = server.assigned {
             // The last row that was read may be one of an earlier outbox, whose numbers were higher.
-            let transaction = self.client.run(|client| page::begin_transaction(client, timeline)).await?;
+            let transaction = self
+                .client
+                .run(|client| page::begin_transaction(client, timeline))
+                .await?;
             cursor.add_floor(cursor.last_row.min(assigned), transaction);
         }
         Ok(())
@@ -347,12 +441,19 @@ impl Reader<'_> {
         timeline: u32,
     ) -> Result<(), CaptureError> {
         let forked = || PrimaryError::Gap(Gap::OutboxForked { timeline });
-        let pages = cursor.read.after(cleared.window, cleared.row).ok_or_else(forked)?;
+        let pages = cursor
+            .read
+            .after(cleared.window, cleared.row)
+            .ok_or_else(forked)?;
         // All or nothing: if the connection is lost in between, all pages are compared again.
         let transaction = self.client.transaction().await?;
         for page in pages {
-            let reached = Cleared { window: page.window, row: page.last };
-            let clear = |transaction| page::clear(transaction, timeline, &page.to, page.after, reached);
+            let reached = Cleared {
+                window: page.window,
+                row: page.last,
+            };
+            let clear =
+                |transaction| page::clear(transaction, timeline, &page.to, page.after, reached);
             let found = transaction.run(clear).await?;
             if found.contents != page.contents {
                 return Err(forked().into());
@@ -365,13 +466,28 @@ impl Reader<'_> {
     async fn clear_leftovers(&self, cursor: &Cursor, timeline: u32) -> Result<(), CaptureError> {
         let Window { number, from, to } = &cursor.window;
         let Some(row) = cursor.continues_after else {
-            let reached = Cleared { window: *number, row: cursor.last_row };
+            let reached = Cleared {
+                window: *number,
+                row: cursor.last_row,
+            };
             self.delete(timeline, to, 0, reached).await?;
             return Ok(());
         };
-        let before = Cleared { window: number.saturating_sub(1), row: cursor.last_row };
+        let before = Cleared {
+            window: number.saturating_sub(1),
+            row: cursor.last_row,
+        };
         self.delete(timeline, from, 0, before).await?;
-        self.delete(timeline, to, 0, Cleared { window: *number, row }).await?;
+        self.delete(
+            timeline,
+            to,
+            0,
+            Cleared {
+                window: *number,
+                row,
+            },
+        )
+        .await?;
         Ok(())
     }
 
@@ -382,6 +498,8 @@ impl Reader<'_> {
         after: u64,
         reached: Cleared,
     ) -> Result<Clearing, CaptureError> {
-        self.client.run(|client| page::clear(client, timeline, snapshot, after, reached)).await
+        self.client
+            .run(|client| page::clear(client, timeline, snapshot, after, reached))
+            .await
     }
 }

@@ -30,7 +30,10 @@ pub(super) struct BatchBuffer {
 
 impl BatchBuffer {
     pub fn starting_at(resume: Lsn) -> BatchBuffer {
-        BatchBuffer { end: resume, ..BatchBuffer::default() }
+        BatchBuffer {
+            end: resume,
+            ..BatchBuffer::default()
+        }
     }
 
     /// Returns whether there is nothing to send.
@@ -70,9 +73,18 @@ impl BatchBuffer {
         };
         self.sent_part |= self.has_open;
         (self.owes_end, self.has_open, self.weight) = (false, false, 0);
-        let progress = Progress::Wal { commit, through, resume: self.end };
+        let progress = Progress::Wal {
+            commit,
+            through,
+            resume: self.end,
+        };
         let checkpoint = Checkpoint { lineage, progress };
-        Batch { changes: std::mem::take(&mut self.changes), checkpoint, transaction: self.xid, reader: None }
+        Batch {
+            changes: std::mem::take(&mut self.changes),
+            checkpoint,
+            transaction: self.xid,
+            reader: None,
+        }
     }
 }
 
@@ -85,12 +97,19 @@ mod tests {
     use crate::domain::position::Position;
     use crate::domain::table::Table;
 
-    const LINEAGE: Lineage = Lineage { system_identifier: 7, timeline: 1 };
+    const LINEAGE: Lineage = Lineage {
+        system_identifier: 7,
+        timeline: 1,
+    };
 
     fn add(buffer: &mut BatchBuffer, commit: u64, ordinal: u64) {
         let before = buffer.changes.len();
         buffer.changes().push(Change {
-            position: Position::Wal { timeline: 1, commit: Lsn(commit), ordinal },
+            position: Position::Wal {
+                timeline: 1,
+                commit: Lsn(commit),
+                ordinal,
+            },
             committed_at: Timestamp::UNIX_EPOCH,
             muted: false,
             table: Table::Release,
@@ -100,7 +119,11 @@ mod tests {
     }
 
     fn progress(commit: u64, through: Through, resume: u64) -> Progress {
-        Progress::Wal { commit: Lsn(commit), through, resume: Lsn(resume) }
+        Progress::Wal {
+            commit: Lsn(commit),
+            through,
+            resume: Lsn(resume),
+        }
     }
 
     #[test]
@@ -120,7 +143,10 @@ mod tests {
         buffer.end_transaction(Lsn(8), Lsn(9));
         add(&mut buffer, 10, 1);
         let first = buffer.take(LINEAGE, Some((Lsn(10), 1)));
-        assert_eq!(first.checkpoint.progress, progress(10, Through::Ordinal(1), 9));
+        assert_eq!(
+            first.checkpoint.progress,
+            progress(10, Through::Ordinal(1), 9)
+        );
         // It has no further changes. Without its end, a part in flight could not be distinguished from a stored one.
         assert!(buffer.is_empty());
         buffer.end_transaction(Lsn(10), Lsn(12));
@@ -139,6 +165,9 @@ mod tests {
         let batch = buffer.take(LINEAGE, Some((Lsn(10), 4)));
         assert_eq!(batch.checkpoint.progress, progress(8, Through::End, 9));
         buffer.end_transaction(Lsn(10), Lsn(12));
-        assert!(buffer.is_empty(), "nothing of it was sent, so no end is owed");
+        assert!(
+            buffer.is_empty(),
+            "nothing of it was sent, so no end is owed"
+        );
     }
 }

@@ -97,7 +97,10 @@ impl<'a> Reader<'a> {
             last_commit: Timestamp::MAX,
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
             silence_limit,
-            silence: Silence { since: Instant::now(), limit: silence_limit.current() },
+            silence: Silence {
+                since: Instant::now(),
+                limit: silence_limit.current(),
+            },
             open_switch: None,
             ended_switch: None,
         }
@@ -109,7 +112,8 @@ impl<'a> Reader<'a> {
         loop {
             let received = self.burst()?;
             if let Some(transaction) = self.ended_switch {
-                let Some(is_switch) = self.installed_triggers(transaction, &mut switches).await? else {
+                let Some(is_switch) = self.installed_triggers(transaction, &mut switches).await?
+                else {
                     return Ok(None);
                 };
                 if is_switch {
@@ -127,7 +131,9 @@ impl<'a> Reader<'a> {
             let full = self.buffer.is_full();
             if !full && bursts < MAX_BURSTS {
                 bursts += 1;
-                if received == BURST || (received > 0 && self.is_lagging() && !self.buffer.is_empty()) {
+                if received == BURST
+                    || (received > 0 && self.is_lagging() && !self.buffer.is_empty())
+                {
                     self.pause().await;
                     continue;
                 }
@@ -198,7 +204,8 @@ impl<'a> Reader<'a> {
     fn receive(&mut self, message: Bytes) -> Result<(), CaptureError> {
         let before = self.buffer.changes().len();
         let decoded = self.decoder.decode(message, self.buffer.changes())?;
-        self.buffer.added(before, self.decoder.open().map(|open| open.xid));
+        self.buffer
+            .added(before, self.decoder.open().map(|open| open.xid));
         if self.buffer.changes().len() > before {
             self.tasks.gate.add_changes();
         }
@@ -217,7 +224,9 @@ impl<'a> Reader<'a> {
                 self.ended_switch = self.open_switch.take();
             }
             Decoded::SwitchRequested => self.open_switch = self.decoder.open().map(|open| open.xid),
-            Decoded::IdentityLost { table } => self.tasks.gaps.report(Gap::IdentityLost { tables: table }),
+            Decoded::IdentityLost { table } => {
+                self.tasks.gaps.report(Gap::IdentityLost { tables: table })
+            }
             Decoded::Heartbeat(id) => self.tasks.heartbeats.returned(&id),
         }
         Ok(())
@@ -248,7 +257,9 @@ impl<'a> Reader<'a> {
     }
 
     fn is_lagging(&self) -> bool {
-        let is_old = |ahead: SignedDuration| (Timestamp::now() + ahead).duration_since(self.last_commit) > LAGGING;
+        let is_old = |ahead: SignedDuration| {
+            (Timestamp::now() + ahead).duration_since(self.last_commit) > LAGGING
+        };
         self.clock_ahead.is_some_and(is_old)
     }
 
@@ -301,7 +312,9 @@ impl<'a> Reader<'a> {
     /// Returns how far the WAL is stored.
     fn stored(&self) -> Lsn {
         let durable = self.context.durable.borrow();
-        let resume = durable.as_ref().and_then(|durable| durable.progress.resume());
+        let resume = durable
+            .as_ref()
+            .and_then(|durable| durable.progress.resume());
         resume.map_or(self.begin, |resume| self.begin.max(resume))
     }
 
@@ -330,7 +343,10 @@ impl<'a> Reader<'a> {
         if self.buffer.is_empty() {
             self.tasks.gate.start_check(self.buffer.end).await?;
         }
-        let acknowledged = self.tasks.limit.grant(self.stored(), self.acknowledgeable());
+        let acknowledged = self
+            .tasks
+            .limit
+            .grant(self.stored(), self.acknowledgeable());
         if self.stored() > self.begin {
             failpoint!("events_stored_slot_not_acknowledged")?;
         }

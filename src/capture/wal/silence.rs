@@ -26,7 +26,11 @@ pub(super) struct SilenceLimit {
 impl SilenceLimit {
     pub fn new(source: &Source) -> SilenceLimit {
         let first = (source.heartbeat.0 * 6).max(SHORTEST);
-        SilenceLimit { first, doublings: AtomicU32::new(0), reached: AtomicU64::new(0) }
+        SilenceLimit {
+            first,
+            doublings: AtomicU32::new(0),
+            reached: AtomicU64::new(0),
+        }
     }
 
     /// Returns the limit of streams before which none was silent.
@@ -36,7 +40,9 @@ impl SilenceLimit {
 
     pub fn current(&self) -> Duration {
         let factor = 2_u32.saturating_pow(self.doublings.load(Ordering::Relaxed));
-        self.first.saturating_mul(factor).min(LONGEST.max(self.first))
+        self.first
+            .saturating_mul(factor)
+            .min(LONGEST.max(self.first))
     }
 
     /// Records how far a stream has received.

@@ -34,13 +34,26 @@ struct Makers {
 
 impl SwitchCheck {
     pub fn new(url: &str) -> SwitchCheck {
-        SwitchCheck { client: KeptClient::new(url, None), last: None }
+        SwitchCheck {
+            client: KeptClient::new(url, None),
+            last: None,
+        }
     }
 
     /// Returns whether a transaction created triggers on some of `tables`. Waits until other sessions see that it has ended.
-    pub async fn has_made_triggers(&mut self, transaction: u32, tables: &[u32]) -> Result<bool, CaptureError> {
+    pub async fn has_made_triggers(
+        &mut self,
+        transaction: u32,
+        tables: &[u32],
+    ) -> Result<bool, CaptureError> {
         loop {
-            if let Some(Makers { read_at, tables: asked, snapshot, transactions }) = &self.last {
+            if let Some(Makers {
+                read_at,
+                tables: asked,
+                snapshot,
+                transactions,
+            }) = &self.last
+            {
                 if asked == tables && snapshot.has_ended(transaction) {
                     return Ok(transactions.contains(&i64::from(transaction)));
                 }
@@ -52,7 +65,9 @@ impl SwitchCheck {
 }
 
 async fn makers(client: &Client, tables: &[u32]) -> Result<Makers, CaptureError> {
-    let row = client.query_typed_one(MAKERS, &[(&tables, Type::OID_ARRAY)]).await?;
+    let row = client
+        .query_typed_one(MAKERS, &[(&tables, Type::OID_ARRAY)])
+        .await?;
     Ok(Makers {
         read_at: Instant::now(),
         tables: tables.to_vec(),

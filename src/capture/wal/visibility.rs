@@ -103,8 +103,15 @@ impl VisibilityGate {
         // One check that runs, and one that waits.
         let (checks, requests) = mpsc::channel(1);
         let (results, passed) = watch::channel(Received::default());
-        let Context { source, url, health, .. } = *context;
-        let wait = WaitReport { health: health.clone() };
+        let Context {
+            source,
+            url,
+            health,
+            ..
+        } = *context;
+        let wait = WaitReport {
+            health: health.clone(),
+        };
         let checker = Checker {
             source: source.clone(),
             store: context.store.clone(),
@@ -151,7 +158,10 @@ impl VisibilityGate {
     /// Records a published table whose changes the decoder skips. If it is one of Walhook's by now, such as a new table that inherits, the
     /// stream is opened again.
     pub fn add_unmapped(&mut self, oid: u32) {
-        self.unmapped.lock().expect("no holder of this lock panics").insert(oid);
+        self.unmapped
+            .lock()
+            .expect("no holder of this lock panics")
+            .insert(oid);
         self.require(Scope::Tables);
     }
 
@@ -177,12 +187,22 @@ impl VisibilityGate {
         if self.has_unchecked() {
             // A clone, because the permit borrows it.
             let checks = self.checks.clone();
-            let Ok(permit) = checks.reserve().await else { return Err(self.error().await) };
+            let Ok(permit) = checks.reserve().await else {
+                return Err(self.error().await);
+            };
             permit.send(self.next_check(end));
         }
         let received = self.received;
-        let passed = self.passed.wait_for(|passed| passed.count >= received).await.is_ok();
-        if passed { Ok(()) } else { Err(self.error().await) }
+        let passed = self
+            .passed
+            .wait_for(|passed| passed.count >= received)
+            .await
+            .is_ok();
+        if passed {
+            Ok(())
+        } else {
+            Err(self.error().await)
+        }
     }
 
     /// Starts a check of everything received, without waiting for the result.
@@ -202,21 +222,34 @@ impl VisibilityGate {
     }
 
     fn next_check(&mut self, end: Lsn) -> Check {
-        let received = Received { count: self.received, end };
+        let received = Received {
+            count: self.received,
+            end,
+        };
         let scope = std::mem::take(&mut self.unverified);
-        Check { transactions: std::mem::take(&mut self.unchecked), scope, received }
+        Check {
+            transactions: std::mem::take(&mut self.unchecked),
+            scope,
+            received,
+        }
     }
 
     /// Returns how far idle WAL up to `wanted` may be acknowledged. If capture waits for visibility, this is the end of what is
     /// known to be visible. Heartbeats advance it.
     pub fn acknowledgeable(&self, wanted: Lsn) -> Lsn {
-        if self.policy.waits() || !self.is_open() { wanted.min(self.passed.borrow().end) } else { wanted }
+        if self.policy.waits() || !self.is_open() {
+            wanted.min(self.passed.borrow().end)
+        } else {
+            wanted
+        }
     }
 
     async fn error(&mut self) -> CaptureError {
         match (&mut self.task).await {
             Ok(Err(error)) => error,
-            Ok(Ok(())) | Err(_) => CaptureError::Protocol("the visibility of transactions cannot be checked".into()),
+            Ok(Ok(())) | Err(_) => {
+                CaptureError::Protocol("the visibility of transactions cannot be checked".into())
+            }
         }
     }
 }
@@ -247,7 +280,12 @@ impl Checker {
         // Every table's first change requires a check. This first one opens the connection and fills the server's caches, so that the
         // first event does not wait for either.
         self.verify(Scope::Tables).await?;
-        while let Some(Check { transactions, scope, received }) = checks.recv().await {
+        while let Some(Check {
+            transactions,
+            scope,
+            received,
+        }) = checks.recv().await
+        {
             if !transactions.is_empty() {
                 self.wait_until_visible(transactions).await?;
             }
@@ -300,7 +338,8 @@ impl Checker {
         }
         let version = found.map(|found| found.version);
         if scope == Scope::Tables || version != self.version {
-            let tables = tables::verify(client, &self.source, &self.store, &self.wait.health).await?;
+            let tables =
+                tables::verify(client, &self.source, &self.store, &self.wait.health).await?;
             let is_skipped = {
                 let unmapped = self.unmapped.lock().expect("no holder of this lock panics");
                 unmapped.iter().any(|oid| tables.contains_key(oid))
@@ -340,8 +379,7 @@ struct WaitReport {
 
 impl WaitReport {
     fn report(&self, transactions: usize) {
-        const REASON: &str =
-            "committed transactions are not visible on the primary: does a synchronous standby keep up?";
+        const REASON: &str = "committed transactions are not visible on the primary: does a synchronous standby keep up?";
         self.health.report_unhealthy(VISIBILITY, REASON);
         if WAITING.begins() {
             tracing::warn!(transactions, "{REASON}");

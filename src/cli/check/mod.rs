@@ -25,7 +25,8 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     let mut findings = vec![master_key(&config)];
     let primary = primary(&config, &mut findings).await;
     if let Ok(url) = config.store_url()
-        && let Err(error) = store::inspect(&config.source, url, primary.as_ref(), &mut findings).await
+        && let Err(error) =
+            store::inspect(&config.source, url, primary.as_ref(), &mut findings).await
     {
         findings.push(failed("store", &error, error.is_rejection(), url));
     }
@@ -38,8 +39,14 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     for finding in &findings {
         println!("{finding}");
     }
-    let failed = findings.iter().any(|finding| finding.severity == Severity::Fail);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let failed = findings
+        .iter()
+        .any(|finding| finding.severity == Severity::Fail);
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn master_key(config: &Config) -> Finding {
@@ -58,7 +65,11 @@ async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Databas
     let url = match config.source_url() {
         Ok(url) => url,
         Err(error) => {
-            findings.push(Finding::fail("primary", "not configured", error.to_string()));
+            findings.push(Finding::fail(
+                "primary",
+                "not configured",
+                error.to_string(),
+            ));
             return None;
         }
     };
@@ -68,7 +79,8 @@ async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Databas
             Some(database)
         }
         Err(error) => {
-            let is_rejection = matches!(&error, PrimaryError::Query(error) if postgres::is_rejection(error));
+            let is_rejection =
+                matches!(&error, PrimaryError::Query(error) if postgres::is_rejection(error));
             findings.push(failed("primary", &error, is_rejection, url));
             None
         }
@@ -79,7 +91,9 @@ async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Databas
 fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str) -> Finding {
     let url = without_password(url);
     let remedy = match is_rejection {
-        true => format!("{url} can be reached: fix what the message names, such as a missing privilege or table"),
+        true => format!(
+            "{url} can be reached: fix what the message names, such as a missing privilege or table"
+        ),
         false => format!("check that {url} can be reached from here with these credentials"),
     };
     Finding::fail(subject, error.to_string(), remedy)
@@ -87,10 +101,14 @@ fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str
 
 /// Inspects what a switch to triggers has left. Empty if the primary or the store does not answer.
 async fn remains_of_wal_capture(config: &Config) -> Vec<Finding> {
-    let (Ok(url), Ok(store_url)) = (config.source_url(), config.store_url()) else { return Vec::new() };
+    let (Ok(url), Ok(store_url)) = (config.source_url(), config.store_url()) else {
+        return Vec::new();
+    };
     match Store::open(store_url, 1) {
         Ok(store) if config.source.capture == CaptureMode::Trigger => {
-            inspect_remains(&config.source, url, &store).await.unwrap_or_default()
+            inspect_remains(&config.source, url, &store)
+                .await
+                .unwrap_or_default()
         }
         _ => Vec::new(),
     }
@@ -100,17 +118,31 @@ async fn remains_of_wal_capture(config: &Config) -> Vec<Finding> {
 async fn secrets_at_rest(config: &Config) -> Option<Finding> {
     const SUBJECT: &str = "secrets at rest";
     let vault = Vault::new(&config.secrets.master_key).ok()?;
-    let keys = sealed::keys(&Store::open(config.store_url().ok()?, 1).ok()?).await.ok()?;
-    let count =
-        |wanted: &dyn Fn(&str) -> bool| keys.iter().filter(|(key, _)| wanted(key)).map(|(_, count)| count).sum();
+    let keys = sealed::keys(&Store::open(config.store_url().ok()?, 1).ok()?)
+        .await
+        .ok()?;
+    let count = |wanted: &dyn Fn(&str) -> bool| {
+        keys.iter()
+            .filter(|(key, _)| wanted(key))
+            .map(|(_, count)| count)
+            .sum()
+    };
     let unreadable: i64 = count(&|key| !vault.has_key(key));
     let older: i64 = count(&|key| vault.has_key(key) && key != vault.first_key());
     Some(if unreadable > 0 {
         let state = format!("{unreadable} are encrypted with a key that is not configured");
-        Finding::fail(SUBJECT, state, "add the missing key to secrets.master_key, after the first")
+        Finding::fail(
+            SUBJECT,
+            state,
+            "add the missing key to secrets.master_key, after the first",
+        )
     } else if older > 0 {
         let state = format!("{older} are encrypted with an older key, which must stay configured");
-        Finding::warn(SUBJECT, state, "run `walhook secrets reencrypt` when every process has the first key")
+        Finding::warn(
+            SUBJECT,
+            state,
+            "run `walhook secrets reencrypt` when every process has the first key",
+        )
     } else {
         Finding::ok(SUBJECT, "all encrypted with the first key")
     })
@@ -118,7 +150,9 @@ async fn secrets_at_rest(config: &Config) -> Option<Finding> {
 
 /// Checks whether the primary accepts the configured lookup SQL. Empty if the primary does not answer.
 async fn lookups(config: &Config) -> Vec<Finding> {
-    let Ok(url) = config.source_url() else { return Vec::new() };
+    let Ok(url) = config.source_url() else {
+        return Vec::new();
+    };
     let results = try_queries(url, &config.source).await.into_iter();
     let findings = results.map(|(table, result)| {
         let key = match config.source.lookups.contains_key(table.name()) {
@@ -140,11 +174,15 @@ fn mail_login(config: &Config) -> Option<Finding> {
     let state = match server.tls {
         SmtpTls::Plain => format!("user and password are sent to {} unencrypted", server.host),
         SmtpTls::Opportunistic => {
-            format!("user and password are sent to {} unencrypted if it does not offer STARTTLS", server.host)
+            format!(
+                "user and password are sent to {} unencrypted if it does not offer STARTTLS",
+                server.host
+            )
         }
         SmtpTls::Required | SmtpTls::Wrapped => return None,
     };
-    let is_loopback = server.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || server.host == "localhost";
+    let is_loopback =
+        server.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || server.host == "localhost";
     let remedy = "use smtps:// in mail.smtp_url, or smtp:// with ?tls=required";
     (server.login.is_some() && !is_loopback).then(|| Finding::warn("mail login", state, remedy))
 }
@@ -174,10 +212,15 @@ async fn mail(config: &Config) -> Finding {
             let remedy = "set mail.smtp_url and mail.from, or owners are not notified when a webhook is disabled";
             return Finding::warn(SUBJECT, "not configured", remedy);
         }
-        Err(error) => return Finding::fail(SUBJECT, format!("{error:#}"), "fix the settings of mail"),
+        Err(error) => {
+            return Finding::fail(SUBJECT, format!("{error:#}"), "fix the settings of mail");
+        }
     };
     match mailer.test().await {
-        Ok(()) => Finding::ok(SUBJECT, format!("{} accepts this sender's connections", mailer.server())),
+        Ok(()) => Finding::ok(
+            SUBJECT,
+            format!("{} accepts this sender's connections", mailer.server()),
+        ),
         Err(error) => {
             let remedy = "check the mail server, TLS and login in mail.smtp_url";
             Finding::fail(SUBJECT, format!("{}: {error:#}", mailer.server()), remedy)

@@ -26,13 +26,21 @@ pub(super) async fn inspect(
     let store = Store::open(url, 1)?;
     let before = Timestamp::now();
     let identity = store.identity().await?;
-    findings.push(Finding::ok("store", format!("database {}", identity.database)));
+    findings.push(Finding::ok(
+        "store",
+        format!("database {}", identity.database),
+    ));
     findings.push(Finding::clock("store clock", identity.now, before));
     if identity.encoding != "UTF8" {
-        findings.push(Finding::fail("store encoding", identity.encoding.clone(), migrate::ENCODING_FIX));
+        findings.push(Finding::fail(
+            "store encoding",
+            identity.encoding.clone(),
+            migrate::ENCODING_FIX,
+        ));
     }
     if let Some(primary) = primary {
-        let same = identity.system_identifier == primary.system_identifier && identity.database == primary.name;
+        let same = identity.system_identifier == primary.system_identifier
+            && identity.database == primary.name;
         findings.push(match same {
             true => Finding::warn(
                 "store database",
@@ -41,7 +49,9 @@ pub(super) async fn inspect(
             ),
             false => Finding::ok("store database", "separate from the platform's"),
         });
-        if identity.system_identifier == primary.system_identifier && primary.has_asynchronous_standbys {
+        if identity.system_identifier == primary.system_identifier
+            && primary.has_asynchronous_standbys
+        {
             findings.push(Finding::warn(
                 "store failover",
                 "the store fails over together with the primary, asynchronously: a failover can undo events and the checkpoint, \
@@ -65,18 +75,32 @@ pub(super) async fn inspect(
     }
     findings.push(partitions(&store, before).await?);
     let checkpoint = store.checkpoint(&source.slot).await?;
-    let lineages = primary.and_then(|primary| primary.lineage).zip(checkpoint.as_ref());
-    findings.extend(lineages.and_then(|(found, checkpoint)| lineage::replaced(found, checkpoint.lineage)));
+    let lineages = primary
+        .and_then(|primary| primary.lineage)
+        .zip(checkpoint.as_ref());
+    findings.extend(
+        lineages.and_then(|(found, checkpoint)| lineage::replaced(found, checkpoint.lineage)),
+    );
     findings.push(match checkpoint {
         Some(checkpoint) => Finding::ok("checkpoint", format!("at {}", checkpoint.progress)),
-        None => Finding::fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
+        None => Finding::fail(
+            "checkpoint",
+            format!("none for slot {}", source.slot),
+            "run `walhook setup`",
+        ),
     });
     let gaps = store.open_gaps(&source.slot).await?;
     if gaps.is_empty() {
         findings.push(Finding::ok("gaps", "none"));
     }
     let open = gaps.into_iter();
-    findings.extend(open.map(|gap| Finding::fail(format!("gap {}", gap.reason), gap.detail, "run `walhook repair`")));
+    findings.extend(open.map(|gap| {
+        Finding::fail(
+            format!("gap {}", gap.reason),
+            gap.detail,
+            "run `walhook repair`",
+        )
+    }));
     findings.push(unrouted(&store).await?);
     Ok(())
 }
@@ -84,23 +108,41 @@ pub(super) async fn inspect(
 /// Checks for events that wait for an operator.
 async fn unrouted(store: &Store) -> Result<Finding> {
     const SUBJECT: &str = "unrouted events";
-    let Count { events, oldest, reason } = store.count_unrouted(MAX_COUNTED).await?;
-    let Some((oldest, reason)) = oldest.zip(reason) else { return Ok(Finding::ok(SUBJECT, "none")) };
-    let more = if events == MAX_COUNTED { "at least " } else { "" };
+    let Count {
+        events,
+        oldest,
+        reason,
+    } = store.count_unrouted(MAX_COUNTED).await?;
+    let Some((oldest, reason)) = oldest.zip(reason) else {
+        return Ok(Finding::ok(SUBJECT, "none"));
+    };
+    let more = if events == MAX_COUNTED {
+        "at least "
+    } else {
+        ""
+    };
     Ok(Finding::warn(
         SUBJECT,
-        format!("{more}{events}, since {}, for example because of {reason}", millis(oldest)),
+        format!(
+            "{more}{events}, since {}, for example because of {reason}",
+            millis(oldest)
+        ),
         "see `walhook unrouted list`; when the cause is fixed, run `walhook unrouted retry`",
     ))
 }
 
 async fn partitions(store: &Store, now: Timestamp) -> Result<Finding> {
-    let without = store.tables_without_partitions(now.to_zoned(TimeZone::UTC).date()).await?;
+    let without = store
+        .tables_without_partitions(now.to_zoned(TimeZone::UTC).date())
+        .await?;
     Ok(match without.is_empty() {
         true => Finding::ok("partitions", "every day has its own"),
         false => Finding::warn(
             "partitions",
-            format!("rows of {} are in the default partition, because days lack their own", without.join(", ")),
+            format!(
+                "rows of {} are in the default partition, because days lack their own",
+                without.join(", ")
+            ),
             "a running `walhook run` moves them within the hour; if they stay, its server log and /readyz have the reason",
         ),
     })
@@ -109,8 +151,10 @@ async fn partitions(store: &Store, now: Timestamp) -> Result<Finding> {
 /// Checks whether the store can lose what it has committed.
 fn synchronous_commit(store: &Identity) -> Finding {
     const SUBJECT: &str = "store's synchronous_commit";
-    let remedy =
-        format!("`alter role \"{}\" in database \"{}\" set synchronous_commit = on`", store.role, store.database);
+    let remedy = format!(
+        "`alter role \"{}\" in database \"{}\" set synchronous_commit = on`",
+        store.role, store.database
+    );
     match (store.synchronous_commit.as_str(), store.synchronous) {
         ("off", _) => Finding::warn(
             SUBJECT,
@@ -119,7 +163,9 @@ fn synchronous_commit(store: &Identity) -> Finding {
         ),
         (value @ ("local" | "remote_write"), true) => Finding::warn(
             SUBJECT,
-            format!("{value}: a failover of the store can lose events that the primary no longer has"),
+            format!(
+                "{value}: a failover of the store can lose events that the primary no longer has"
+            ),
             remedy,
         ),
         (value, _) => Finding::ok(SUBJECT, value),

@@ -12,7 +12,9 @@ impl Client {
     pub fn new() -> anyhow::Result<Client> {
         // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10));
+        let builder = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(10));
         Ok(Client(builder.build()?))
     }
 
@@ -32,14 +34,26 @@ impl Client {
         events: &[&str],
     ) -> anyhow::Result<(String, String)> {
         let body = json!({ "name": name, "url": url, "events": events }).to_string();
-        let request = self.0.post(format!("{api_url}/webhooks")).bearer_auth(token);
-        let answer = request.header("content-type", "application/json").body(body).send().await?;
+        let request = self
+            .0
+            .post(format!("{api_url}/webhooks"))
+            .bearer_auth(token);
+        let answer = request
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await?;
         let (status, text) = (answer.status(), answer.text().await?);
         if status != reqwest::StatusCode::CREATED {
             bail!("creating webhook {name} failed: {status}: {text}");
         }
         let webhook: Value = serde_json::from_str(&text).context("the response is not JSON")?;
-        let field = |key: &str| webhook[key].as_str().map(str::to_owned).with_context(|| format!("no {key}: {text}"));
+        let field = |key: &str| {
+            webhook[key]
+                .as_str()
+                .map(str::to_owned)
+                .with_context(|| format!("no {key}: {text}"))
+        };
         Ok((field("id")?, field("secret")?))
     }
 }

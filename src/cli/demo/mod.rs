@@ -75,16 +75,25 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         bail!("the sidecar ended with {status}");
     }
     let complete = wanted.is_none_or(|wanted| screen.verified >= wanted);
-    Ok(if complete && screen.unverified == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if complete && screen.unverified == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Shows deliveries until the wanted number is reached. Fails if none arrives within [`SILENCE`].
-async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -> anyhow::Result<()> {
+async fn watch(
+    deliveries: &mut mpsc::Receiver<Delivery>,
+    screen: &mut Screen,
+) -> anyhow::Result<()> {
     loop {
         let Ok(delivery) = tokio::time::timeout(SILENCE, deliveries.recv()).await else {
             bail!("no delivery for {SILENCE:?}");
         };
-        let Some(delivery) = delivery else { bail!("the receiver ended") };
+        let Some(delivery) = delivery else {
+            bail!("the receiver ended")
+        };
         if screen.show(&delivery) {
             return Ok(());
         }
@@ -94,28 +103,51 @@ async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -
 impl Demo {
     async fn start(steps_before: u32) -> anyhow::Result<Demo> {
         let mut steps = Steps::new(steps_before, 4);
-        let (postgres, platform) =
-            steps.run("Starting a private PostgreSQL with a platform's tables", start_postgres()).await?;
+        let (postgres, platform) = steps
+            .run(
+                "Starting a private PostgreSQL with a platform's tables",
+                start_postgres(),
+            )
+            .await?;
         let log = postgres.directory().join("walhook.log");
         let installation = Installation::new(postgres.url("platform"), postgres.url("store"), log)?;
         steps
-            .run("Preparing the platform's database and the store (walhook setup)", installation.walhook(&["setup"]))
+            .run(
+                "Preparing the platform's database and the store (walhook setup)",
+                installation.walhook(&["setup"]),
+            )
             .await?;
         let client = Client::new()?;
-        let sidecar = steps.run("Starting the sidecar (walhook run)", installation.run(&client)).await?;
+        let sidecar = steps
+            .run(
+                "Starting the sidecar (walhook run)",
+                installation.run(&client),
+            )
+            .await?;
         let create = async {
             let (receiver, deliveries) = Receiver::start().await?;
             let token = create_webhooks(&installation, &client, &receiver).await?;
             anyhow::Ok((token, deliveries))
         };
-        let (token, deliveries) = steps.run("Starting a receiver and creating four webhooks", create).await?;
+        let (token, deliveries) = steps
+            .run("Starting a receiver and creating four webhooks", create)
+            .await?;
         print_instructions(&installation, &postgres, &token, steps.seconds());
-        Ok(Demo { sidecar, deliveries, platform, _postgres: postgres })
+        Ok(Demo {
+            sidecar,
+            deliveries,
+            platform,
+            _postgres: postgres,
+        })
     }
 }
 
 async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
-    let postgres = PrivatePostgres::start(Options { fsync: true, ..Options::default() }).await?;
+    let postgres = PrivatePostgres::start(Options {
+        fsync: true,
+        ..Options::default()
+    })
+    .await?;
     for database in ["platform", "store"] {
         postgres.create_database(database).await?;
     }
@@ -124,35 +156,77 @@ async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
 }
 
 /// Creates a token for each user, and webhooks. Returns the first user's token.
-async fn create_webhooks(installation: &Installation, client: &Client, receiver: &Receiver) -> anyhow::Result<String> {
+async fn create_webhooks(
+    installation: &Installation,
+    client: &Client,
+    receiver: &Receiver,
+) -> anyhow::Result<String> {
     let all: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
-    let outlets = ["delivery.completed", "delivery.failed", "takedown.completed"];
+    let outlets = [
+        "delivery.completed",
+        "delivery.failed",
+        "takedown.completed",
+    ];
     let radar = ["stream_radar.flag_created", "stream_radar.flag_resolved"];
-    let business = ["release.distributed", "payment.statement_ready", "release.review.status_changed"];
+    let business = [
+        "release.distributed",
+        "payment.statement_ready",
+        "release.review.status_changed",
+    ];
     // User, name, events, and whether the receiver rejects some first attempts.
     let webhooks: [(i64, &str, &[&str], bool); 4] = [
         (scenario::USERS[0], "Everything", &all, false),
         (scenario::USERS[1], "Outlets", &outlets, false),
         (scenario::USERS[1], "Stream Radar", &radar, false),
-        (scenario::USERS[2], "Back office (sometimes unavailable)", &business, true),
+        (
+            scenario::USERS[2],
+            "Back office (sometimes unavailable)",
+            &business,
+            true,
+        ),
     ];
     let mut tokens = Vec::new();
     for user in scenario::USERS {
-        tokens.push(installation.walhook(&["token", "create", "--user", &user.to_string(), "--name", "demo"]).await?);
+        tokens.push(
+            installation
+                .walhook(&[
+                    "token",
+                    "create",
+                    "--user",
+                    &user.to_string(),
+                    "--name",
+                    "demo",
+                ])
+                .await?,
+        );
     }
     for (number, (user, name, events, flaky)) in webhooks.into_iter().enumerate() {
-        let token = scenario::USERS.iter().position(|other| *other == user).map(|index| &tokens[index]);
+        let token = scenario::USERS
+            .iter()
+            .position(|other| *other == user)
+            .map(|index| &tokens[index]);
         let token = token.expect("the webhooks belong to the demo's users");
         let url = format!("{}/hooks/{}", receiver.url, number + 1);
-        let (id, secret) = client.create_webhook(&installation.api_url(), token, name, &url, events).await?;
+        let (id, secret) = client
+            .create_webhook(&installation.api_url(), token, name, &url, events)
+            .await?;
         receiver.expect(&id, secret, flaky)?;
     }
     Ok(tokens.swap_remove(0))
 }
 
 /// Prints what to open and what to type next.
-fn print_instructions(installation: &Installation, postgres: &PrivatePostgres, token: &str, seconds: f64) {
-    let (base, api, metrics) = (&installation.base_url, installation.api_url(), &installation.metrics_url);
+fn print_instructions(
+    installation: &Installation,
+    postgres: &PrivatePostgres,
+    token: &str,
+    seconds: f64,
+) {
+    let (base, api, metrics) = (
+        &installation.base_url,
+        installation.api_url(),
+        &installation.metrics_url,
+    );
     let platform = postgres.url("platform");
     let user = scenario::USERS[0];
     println!(

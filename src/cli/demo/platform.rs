@@ -22,8 +22,16 @@ impl Platform {
     /// Creates the platform's tables and first rows in an empty database.
     pub async fn create(url: &str) -> anyhow::Result<Platform> {
         let client = postgres::connect(url).await?;
-        let mut platform = Platform { client, scenario: Scenario::default(), workflows: Vec::new() };
-        platform.client.batch_execute(REFERENCE_SCHEMA).await.map_err(explain)?;
+        let mut platform = Platform {
+            client,
+            scenario: Scenario::default(),
+            workflows: Vec::new(),
+        };
+        platform
+            .client
+            .batch_execute(REFERENCE_SCHEMA)
+            .await
+            .map_err(explain)?;
         platform.execute(Scenario::initial_rows()).await?;
         Ok(platform)
     }
@@ -59,7 +67,11 @@ impl Platform {
         for statement in &transaction.statements {
             open.batch_execute(statement).await.map_err(explain)?;
         }
-        let end = if transaction.committed { open.commit().await } else { open.rollback().await };
+        let end = if transaction.committed {
+            open.commit().await
+        } else {
+            open.rollback().await
+        };
         end.map_err(explain)
     }
 }
@@ -104,10 +116,19 @@ mod tests {
         }
         let has = async |condition: &str| {
             let query = format!("select exists (select from seen where {condition})");
-            assert!(platform.client.query_one(&query, &[]).await.unwrap().get::<_, bool>(0), "none: {condition}");
+            assert!(
+                platform
+                    .client
+                    .query_one(&query, &[])
+                    .await
+                    .unwrap()
+                    .get::<_, bool>(0),
+                "none: {condition}"
+            );
         };
         has("tab = 'distro_queue' and status = 'complete' and not takedown").await;
-        has("tab = 'distro_queue' and status in ('error', 'fault', 'rejected', 'batch_exception')").await;
+        has("tab = 'distro_queue' and status in ('error', 'fault', 'rejected', 'batch_exception')")
+            .await;
         has("tab = 'distro_queue' and status = 'complete' and takedown").await;
         has("tab = 'distro_queue' and status = 'batched'").await;
         has("tab = 'release' and status = 'require_changes'").await;
@@ -131,7 +152,11 @@ mod tests {
         let rolled_back = workflow.next().unwrap();
         assert!(!rolled_back.committed && !rolled_back.statements.is_empty());
         platform.execute(rolled_back).await.unwrap();
-        let row = platform.client.query_one("select review_status from release", &[]).await.unwrap();
+        let row = platform
+            .client
+            .query_one("select review_status from release", &[])
+            .await
+            .unwrap();
         assert_eq!(row.get::<_, &str>(0), "draft");
     }
 }

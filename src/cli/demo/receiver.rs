@@ -60,7 +60,10 @@ impl Receiver {
     /// Listens on loopback until the process ends.
     pub async fn start() -> anyhow::Result<(Receiver, mpsc::Receiver<Delivery>)> {
         let (deliveries, incoming) = mpsc::channel(BACKLOG);
-        let shared = Arc::new(Shared { webhooks: RwLock::default(), deliveries });
+        let shared = Arc::new(Shared {
+            webhooks: RwLock::default(),
+            deliveries,
+        });
         let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let router = Router::new().fallback(receive).with_state(shared.clone());
@@ -71,7 +74,11 @@ impl Receiver {
     /// Accepts deliveries of this webhook from now on.
     pub fn expect(&self, webhook: &str, secret: String, flaky: bool) -> Result<(), WeakSecret> {
         let verifier = Verifier::new(secret.into(), TOLERANCE)?;
-        let mut webhooks = self.shared.webhooks.write().expect("no holder of this lock panics");
+        let mut webhooks = self
+            .shared
+            .webhooks
+            .write()
+            .expect("no holder of this lock panics");
         webhooks.insert(webhook.to_owned(), Webhook { verifier, flaky });
         Ok(())
     }
@@ -80,10 +87,14 @@ impl Receiver {
 impl Shared {
     fn verify(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> Outcome {
         let webhooks = self.webhooks.read().expect("no holder of this lock panics");
-        let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else { return Outcome::Unknown };
+        let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else {
+            return Outcome::Unknown;
+        };
         match webhook.verifier.verify(headers, body, Timestamp::now()) {
             Err(reason) => Outcome::Unverified(reason),
-            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => Outcome::RejectedOnPurpose,
+            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => {
+                Outcome::RejectedOnPurpose
+            }
             Ok(()) => Outcome::Verified,
         }
     }
@@ -97,14 +108,28 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
         Outcome::RejectedOnPurpose => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::Unverified(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
     };
-    let (event, id) = (text(&headers, "x-webhook-event").to_owned(), text(&headers, "x-webhook-delivery").to_owned());
+    let (event, id) = (
+        text(&headers, "x-webhook-event").to_owned(),
+        text(&headers, "x-webhook-delivery").to_owned(),
+    );
     // Fails when the demo is ending.
-    let _ = shared.deliveries.send(Delivery { event, id, attempt, outcome }).await;
+    let _ = shared
+        .deliveries
+        .send(Delivery {
+            event,
+            id,
+            attempt,
+            outcome,
+        })
+        .await;
     status
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -121,7 +146,10 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-webhook-id", webhook.parse().unwrap());
         headers.insert("x-webhook-signature", signature.parse().unwrap());
-        headers.insert("x-webhook-timestamp", Timestamp::now().to_string().parse().unwrap());
+        headers.insert(
+            "x-webhook-timestamp",
+            Timestamp::now().to_string().parse().unwrap(),
+        );
         headers
     }
 
@@ -130,9 +158,16 @@ mod tests {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", S1.into(), false).unwrap();
         receiver.expect("2", S2.into(), false).unwrap();
-        let verify = |webhook, secret| receiver.shared.verify(&headers(webhook, secret, "{}"), b"{}", 1);
+        let verify = |webhook, secret| {
+            receiver
+                .shared
+                .verify(&headers(webhook, secret, "{}"), b"{}", 1)
+        };
         assert_eq!(verify("1", S1), Outcome::Verified);
-        assert_eq!(verify("1", S2), Outcome::Unverified(Rejection::WrongSignature));
+        assert_eq!(
+            verify("1", S2),
+            Outcome::Unverified(Rejection::WrongSignature)
+        );
         assert_eq!(verify("3", S1), Outcome::Unknown);
     }
 
@@ -140,8 +175,14 @@ mod tests {
     async fn a_flaky_receiver_rejects_only_first_attempts() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", S1.into(), true).unwrap();
-        let verify = |attempt| receiver.shared.verify(&headers("1", S1, "{}"), b"{}", attempt);
-        let rejected = (0..1_000).filter(|_| verify(1) == Outcome::RejectedOnPurpose).count();
+        let verify = |attempt| {
+            receiver
+                .shared
+                .verify(&headers("1", S1, "{}"), b"{}", attempt)
+        };
+        let rejected = (0..1_000)
+            .filter(|_| verify(1) == Outcome::RejectedOnPurpose)
+            .count();
         assert!((1..1_000).contains(&rejected), "{rejected}");
         assert!((0..1_000).all(|_| verify(2) == Outcome::Verified));
     }

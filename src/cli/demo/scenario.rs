@@ -4,12 +4,26 @@ use crate::vault::random_bytes;
 
 /// The demo's users. The first has every add-on; the last has none at first.
 pub const USERS: [i64; 3] = [1, 2, 3];
-const LABELS: [(i64, i64, &str); 4] =
-    [(11, 1, "Aurora Recordings"), (12, 1, "Low Tide"), (13, 2, "Paper Moon Music"), (14, 3, "Kiosk Tapes")];
-const OUTLETS: [(i64, &str); 6] =
-    [(21, "Spotify"), (22, "Apple Music"), (23, "Deezer"), (24, "TIDAL"), (25, "Amazon Music"), (26, "Beatport")];
-const ADJECTIVES: [&str; 8] = ["Silver", "Quiet", "Northern", "Electric", "Paper", "Hollow", "Golden", "Distant"];
-const NOUNS: [&str; 8] = ["Harbour", "Signals", "Summer", "Machines", "Letters", "Rivers", "Static", "Gardens"];
+const LABELS: [(i64, i64, &str); 4] = [
+    (11, 1, "Aurora Recordings"),
+    (12, 1, "Low Tide"),
+    (13, 2, "Paper Moon Music"),
+    (14, 3, "Kiosk Tapes"),
+];
+const OUTLETS: [(i64, &str); 6] = [
+    (21, "Spotify"),
+    (22, "Apple Music"),
+    (23, "Deezer"),
+    (24, "TIDAL"),
+    (25, "Amazon Music"),
+    (26, "Beatport"),
+];
+const ADJECTIVES: [&str; 8] = [
+    "Silver", "Quiet", "Northern", "Electric", "Paper", "Hollow", "Golden", "Distant",
+];
+const NOUNS: [&str; 8] = [
+    "Harbour", "Signals", "Summer", "Machines", "Letters", "Rivers", "Static", "Gardens",
+];
 const ISSUES: &str = r#"'[{"field": "artwork", "message": "The cover shows a web address"}]'"#;
 const NO_ISSUES: &str = "null";
 
@@ -23,7 +37,10 @@ pub struct Transaction {
 pub type Workflow = Vec<Transaction>;
 
 fn commit(statements: Vec<String>) -> Transaction {
-    Transaction { statements, committed: true }
+    Transaction {
+        statements,
+        committed: true,
+    }
 }
 
 /// Generates workflows and the ids of their rows.
@@ -34,7 +51,10 @@ pub struct Scenario {
 
 impl Default for Scenario {
     fn default() -> Self {
-        Scenario { next_id: 1_000, workflows: 0 }
+        Scenario {
+            next_id: 1_000,
+            workflows: 0,
+        }
     }
 }
 
@@ -42,14 +62,27 @@ impl Scenario {
     /// The users, add-ons, labels and outlets that exist from the start.
     pub fn initial_rows() -> Transaction {
         let mut statements: Vec<String> = Vec::new();
-        statements.extend(USERS.map(|user| format!("insert into app_user values ({user}, 'owner{user}@example.com')")));
-        for (user, addon) in [(1, "preflight_qc"), (1, "stream_radar"), (2, "stream_radar")] {
-            statements.push(format!("insert into user_addon (user_id, addon) values ({user}, '{addon}')"));
+        statements.extend(USERS.map(|user| {
+            format!("insert into app_user values ({user}, 'owner{user}@example.com')")
+        }));
+        for (user, addon) in [
+            (1, "preflight_qc"),
+            (1, "stream_radar"),
+            (2, "stream_radar"),
+        ] {
+            statements.push(format!(
+                "insert into user_addon (user_id, addon) values ({user}, '{addon}')"
+            ));
         }
         for (id, user, name) in LABELS {
-            statements.push(format!("insert into label (id, user_id, name) values ({id}, {user}, '{name}')"));
+            statements.push(format!(
+                "insert into label (id, user_id, name) values ({id}, {user}, '{name}')"
+            ));
         }
-        statements.extend(OUTLETS.map(|(id, name)| format!("insert into outlet (id, name) values ({id}, '{name}')")));
+        statements
+            .extend(OUTLETS.map(|(id, name)| {
+                format!("insert into outlet (id, name) values ({id}, '{name}')")
+            }));
         commit(statements)
     }
 
@@ -98,12 +131,16 @@ impl Scenario {
             "insert into release (id, label_id, cat, title, review_status, delivery_status) \
              values ({id}, {label}, 'WAL{id:05}', '{title}', 'draft', 'pending')"
         );
-        let track_row =
-            format!("insert into track (id, release_id, isrc, title) values ({track}, {id}, '{isrc}', '{title}')");
+        let track_row = format!(
+            "insert into track (id, release_id, isrc, title) values ({track}, {id}, '{isrc}', '{title}')"
+        );
         let mut workflow = vec![commit(vec![draft, track_row])];
         if plan.rolls_back {
             let statements = vec![review(id, "approved", NO_ISSUES)];
-            workflow.push(Transaction { statements, committed: false });
+            workflow.push(Transaction {
+                statements,
+                committed: false,
+            });
         }
         workflow.extend(self.reviewed(id, plan));
         if plan.rejected {
@@ -137,7 +174,11 @@ impl Scenario {
             workflow.push(commit(vec![review(release, "require_changes", ISSUES)]));
             workflow.push(commit(vec![review(release, "to_review", NO_ISSUES)]));
         }
-        let (status, issues) = if plan.rejected { ("rejected", ISSUES) } else { ("approved", NO_ISSUES) };
+        let (status, issues) = if plan.rejected {
+            ("rejected", ISSUES)
+        } else {
+            ("approved", NO_ISSUES)
+        };
         workflow.push(commit(vec![review(release, status, issues)]));
         workflow
     }
@@ -151,13 +192,18 @@ impl Scenario {
         let mut workflow = Vec::new();
         for outcome in outcomes {
             let id = self.id();
-            let queued =
-                format!("insert into transcoder_queue (id, track_id, status) values ({id}, {track}, 'queued')");
+            let queued = format!(
+                "insert into transcoder_queue (id, track_id, status) values ({id}, {track}, 'queued')"
+            );
             workflow.push(commit(vec![queued]));
             let file = |asset_type: i64, file: i64| {
-                format!("insert into transcoder_queue_file values ({file}, {id}, {asset_type}, '{outcome}')")
+                format!(
+                    "insert into transcoder_queue_file values ({file}, {id}, {asset_type}, '{outcome}')"
+                )
             };
-            let done = format!("update transcoder_queue set status = '{outcome}', updated_at = now() where id = {id}");
+            let done = format!(
+                "update transcoder_queue set status = '{outcome}', updated_at = now() where id = {id}"
+            );
             workflow.push(commit(vec![file(1, self.id()), file(2, self.id()), done]));
         }
         workflow
@@ -174,9 +220,16 @@ impl Scenario {
                 "insert into distro_queue (id, release_id, outlet_id, status) values ({id}, {release}, {outlet}, 'scheduled')"
             ));
         }
-        let mut workflow = vec![commit(statements), commit(vec![delivery_status(release, "distributing")])];
+        let mut workflow = vec![
+            commit(statements),
+            commit(vec![delivery_status(release, "distributing")]),
+        ];
         for status in ["transcoding", "batched"] {
-            workflow.extend(entries.iter().map(|id| commit(vec![distribution(*id, status, "null")])));
+            workflow.extend(
+                entries
+                    .iter()
+                    .map(|id| commit(vec![distribution(*id, status, "null")])),
+            );
         }
         let (failing, complete) = entries.split_at(usize::from(plan.an_outlet_fails));
         for id in failing {
@@ -184,7 +237,11 @@ impl Scenario {
             let message = "'The outlet rejected the artwork: it must be 3000 by 3000 pixels'";
             workflow.push(commit(vec![distribution(*id, status, message)]));
         }
-        workflow.extend(complete.iter().map(|id| commit(vec![distribution(*id, "complete", "null")])));
+        workflow.extend(
+            complete
+                .iter()
+                .map(|id| commit(vec![distribution(*id, "complete", "null")])),
+        );
         workflow.push(commit(vec![delivery_status(release, "distributed")]));
         workflow
     }
@@ -195,25 +252,36 @@ impl Scenario {
             "insert into distro_queue (id, release_id, outlet_id, status, takedown) \
              values ({id}, {release}, {outlet}, 'scheduled', true)"
         );
-        vec![commit(vec![request]), commit(vec![distribution(id, "complete", "null")])]
+        vec![
+            commit(vec![request]),
+            commit(vec![distribution(id, "complete", "null")]),
+        ]
     }
 
     /// A Stream Radar flag is raised, resolved, reopened and resolved again.
     fn flagged(&mut self, release: i64, track: i64, isrc: &str) -> Workflow {
         let id = self.id();
-        let (dsp, severity, streams) =
-            (pick(&["spotify", "deezer", "tidal"]), pick(&["low", "medium", "high"]), below(50_000));
+        let (dsp, severity, streams) = (
+            pick(&["spotify", "deezer", "tidal"]),
+            pick(&["low", "medium", "high"]),
+            below(50_000),
+        );
         let raised = format!(
             "insert into stream_radar_flag (id, dsp, isrc, release_id, track_id, severity, status, first_detected_at, \
              last_detected_at, estimated_affected_streams, published_at) \
              values ({id}, '{dsp}', '{isrc}', {release}, {track}, '{severity}', 'active', now() - interval '1 day', now(), \
              {streams}, now())"
         );
-        let resolved = format!("update stream_radar_flag set status = 'resolved', resolved_at = now() where id = {id}");
+        let resolved = format!(
+            "update stream_radar_flag set status = 'resolved', resolved_at = now() where id = {id}"
+        );
         let reopened = format!(
             "update stream_radar_flag set status = 'active', resolved_at = null, last_detected_at = now() where id = {id}"
         );
-        [raised, resolved.clone(), reopened, resolved].into_iter().map(|change| commit(vec![change])).collect()
+        [raised, resolved.clone(), reopened, resolved]
+            .into_iter()
+            .map(|change| commit(vec![change]))
+            .collect()
     }
 }
 
@@ -264,19 +332,28 @@ fn review(release: i64, status: &str, issues: &str) -> String {
 }
 
 fn delivery_status(release: i64, status: &str) -> String {
-    format!("update release set delivery_status = '{status}', updated_at = now() where id = {release}")
+    format!(
+        "update release set delivery_status = '{status}', updated_at = now() where id = {release}"
+    )
 }
 
 /// Moves an entry of the distribution queue to another status. `message` is an SQL literal.
 fn distribution(entry: i64, status: &str, message: &str) -> String {
-    format!("update distro_queue set status = '{status}', message = {message}, updated_at = now() where id = {entry}")
+    format!(
+        "update distro_queue set status = '{status}', message = {message}, updated_at = now() where id = {entry}"
+    )
 }
 
 fn addon_granted_and_revoked(user: i64) -> Workflow {
-    let grant =
-        format!("insert into user_addon (user_id, addon) values ({user}, 'preflight_qc') on conflict do nothing");
-    let revoke = format!("delete from user_addon where user_id = {user} and addon = 'preflight_qc'");
-    [grant, revoke].into_iter().map(|change| commit(vec![change])).collect()
+    let grant = format!(
+        "insert into user_addon (user_id, addon) values ({user}, 'preflight_qc') on conflict do nothing"
+    );
+    let revoke =
+        format!("delete from user_addon where user_id = {user} and addon = 'preflight_qc'");
+    [grant, revoke]
+        .into_iter()
+        .map(|change| commit(vec![change]))
+        .collect()
 }
 
 /// Returns a random number below `limit`, evenly distributed enough for a demonstration.

@@ -32,8 +32,20 @@ impl Screen {
     pub fn new(wanted: Option<u64>) -> Screen {
         let now = Instant::now();
         let table = std::io::stderr().is_terminal().then(|| Table::new(wanted));
-        let by_event = EventKind::ALL.iter().map(|kind| (kind.as_str(), 0)).collect();
-        Screen { wanted, verified: 0, rejected: 0, unverified: 0, by_event, started: now, last_line: now, table }
+        let by_event = EventKind::ALL
+            .iter()
+            .map(|kind| (kind.as_str(), 0))
+            .collect();
+        Screen {
+            wanted,
+            verified: 0,
+            rejected: 0,
+            unverified: 0,
+            by_event,
+            started: now,
+            last_line: now,
+            table,
+        }
     }
 
     /// Counts a delivery. Returns true when the wanted number is reached.
@@ -43,11 +55,17 @@ impl Screen {
             Outcome::RejectedOnPurpose => self.rejected += 1,
             Outcome::Unverified(reason) => {
                 self.unverified += 1;
-                self.print(&format!("unverified: {} {}: {reason}", delivery.event, delivery.id));
+                self.print(&format!(
+                    "unverified: {} {}: {reason}",
+                    delivery.event, delivery.id
+                ));
             }
             Outcome::Unknown => {
                 self.unverified += 1;
-                self.print(&format!("unverified: {} {}: not for a webhook of the demo", delivery.event, delivery.id));
+                self.print(&format!(
+                    "unverified: {} {}: not for a webhook of the demo",
+                    delivery.event, delivery.id
+                ));
             }
         }
         if delivery.outcome == Outcome::Verified {
@@ -58,7 +76,11 @@ impl Screen {
 
     fn count(&mut self, delivery: &Delivery) {
         let rate = self.verified as f64 / self.elapsed();
-        let Some((event, count)) = self.by_event.iter_mut().find(|(event, _)| **event == delivery.event) else {
+        let Some((event, count)) = self
+            .by_event
+            .iter_mut()
+            .find(|(event, _)| **event == delivery.event)
+        else {
             return;
         };
         *count += 1;
@@ -115,7 +137,8 @@ impl Table {
     fn new(wanted: Option<u64>) -> Table {
         let bars = MultiProgress::new();
         let style = |template: &str| {
-            let style = ProgressStyle::with_template(template).expect("a constant template is well-formed");
+            let style =
+                ProgressStyle::with_template(template).expect("a constant template is well-formed");
             style.progress_chars("=> ")
         };
         let mut rows = BTreeMap::new();
@@ -128,9 +151,15 @@ impl Table {
         // Without a wanted number, the bar shows how many event types were delivered.
         let (length, template) = match wanted {
             Some(wanted) => (wanted, "{pos:>8}  of {len} verified [{bar:24}] {wide_msg}"),
-            None => (EventKind::ALL.len() as u64, "{pos:>8}  of {len} event types [{bar:24}] {wide_msg}"),
+            None => (
+                EventKind::ALL.len() as u64,
+                "{pos:>8}  of {len} event types [{bar:24}] {wide_msg}",
+            ),
         };
-        Table { rows, total: bars.add(ProgressBar::new(length).with_style(style(template))) }
+        Table {
+            rows,
+            total: bars.add(ProgressBar::new(length).with_style(style(template))),
+        }
     }
 
     fn clear(&self) {

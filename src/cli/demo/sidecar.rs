@@ -27,7 +27,11 @@ pub struct Installation {
 }
 
 impl Installation {
-    pub fn new(source_url: String, store_url: String, log: PathBuf) -> anyhow::Result<Installation> {
+    pub fn new(
+        source_url: String,
+        store_url: String,
+        log: PathBuf,
+    ) -> anyhow::Result<Installation> {
         let listen = || -> anyhow::Result<String> { Ok(format!("127.0.0.1:{}", free_port()?)) };
         let (api, metrics) = (listen()?, listen()?);
         let master_key = base64::engine::general_purpose::STANDARD.encode(random_bytes::<32>());
@@ -42,7 +46,13 @@ impl Installation {
             ("WALHOOK_DELIVERY__ALLOW_HTTP", "true".into()),
             ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8".into()),
         ];
-        Ok(Installation { program: std::env::current_exe()?, environment, log, base_url, metrics_url })
+        Ok(Installation {
+            program: std::env::current_exe()?,
+            environment,
+            log,
+            base_url,
+            metrics_url,
+        })
     }
 
     pub fn api_url(&self) -> String {
@@ -56,7 +66,11 @@ impl Installation {
         for name in inherited.filter(|name| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
-        command.args(&arguments[1..]).envs(self.environment.iter().cloned()).stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .args(&arguments[1..])
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         command
     }
 
@@ -65,21 +79,38 @@ impl Installation {
         let mut words = vec![self.program.clone().into_os_string()];
         words.extend(arguments.iter().map(OsString::from));
         let name = format!("walhook {}", arguments.join(" "));
-        let output = self.command(words).output().await.with_context(|| format!("cannot run `{name}`"))?;
+        let output = self
+            .command(words)
+            .output()
+            .await
+            .with_context(|| format!("cannot run `{name}`"))?;
         if !output.status.success() {
-            bail!("`{name}` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "`{name}` failed ({}): {}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     /// Starts `walhook run` and waits until it is ready.
     pub async fn run(&self, client: &Client) -> anyhow::Result<Sidecar> {
-        let log = std::fs::File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
+        let log = std::fs::File::create(&self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut arguments = terminated_with_parent();
         arguments.extend([self.program.clone().into_os_string(), "run".into()]);
         // In its own process group, so that Ctrl-C does not reach it: the demo stops it after everything that depends on it.
-        let child = self.command(arguments).stdout(Stdio::null()).stderr(log).process_group(0).spawn()?;
-        let mut sidecar = Sidecar { child, log: self.log.clone() };
+        let child = self
+            .command(arguments)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .process_group(0)
+            .spawn()?;
+        let mut sidecar = Sidecar {
+            child,
+            log: self.log.clone(),
+        };
         let ready = async {
             while !client.is_ready(&self.metrics_url).await {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -105,7 +136,11 @@ pub struct Sidecar {
 impl Sidecar {
     /// Waits until the sidecar ends unexpectedly, and returns that as an error.
     pub async fn failed(&mut self) -> anyhow::Error {
-        let status = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status = self
+            .child
+            .wait()
+            .await
+            .map_or_else(|error| error.to_string(), |status| status.to_string());
         anyhow::anyhow!("the sidecar ended unexpectedly ({status})")
     }
 
@@ -113,12 +148,18 @@ impl Sidecar {
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        format!("the last lines of the sidecar's log:\n{}\n", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!(
+            "the last lines of the sidecar's log:\n{}\n",
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        )
     }
 
     /// Stops the sidecar by SIGTERM, and waits for its end.
     pub async fn stop(mut self) -> anyhow::Result<ExitStatus> {
-        let pid = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = self
+            .child
+            .id()
+            .and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = pid {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         }
@@ -131,6 +172,13 @@ impl Sidecar {
 /// that starts the child: that is the main thread, which lives as long as the process.
 fn terminated_with_parent() -> Vec<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|directory| Path::new(&directory).join("setpriv").is_file());
-    if found { ["setpriv", "--pdeathsig", "TERM", "--"].map(OsString::from).to_vec() } else { Vec::new() }
+    let found = std::env::split_paths(&path)
+        .any(|directory| Path::new(&directory).join("setpriv").is_file());
+    if found {
+        ["setpriv", "--pdeathsig", "TERM", "--"]
+            .map(OsString::from)
+            .to_vec()
+    } else {
+        Vec::new()
+    }
 }

@@ -13,11 +13,19 @@ pub struct Steps {
 impl Steps {
     /// `before` steps were already printed by `make demo`; `remaining` follow.
     pub fn new(before: u32, remaining: u32) -> Steps {
-        Steps { done: before, total: before + remaining, started: Instant::now() }
+        Steps {
+            done: before,
+            total: before + remaining,
+            started: Instant::now(),
+        }
     }
 
     /// Runs one step.
-    pub async fn run<T>(&mut self, what: &str, step: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    pub async fn run<T>(
+        &mut self,
+        what: &str,
+        step: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
         self.done += 1;
         print!("[{}/{}] {what} … ", self.done, self.total);
         // Standard output is flushed only at line ends.

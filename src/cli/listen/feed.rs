@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
+};
 use reqwest::{Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -58,11 +60,17 @@ pub struct FeedEvent {
 
 /// Parses the base URL of the API.
 pub fn base_url(text: &str) -> Result<Url, String> {
-    let mut url: Url = text.parse().map_err(|error: url::ParseError| error.to_string())?;
+    let mut url: Url = text
+        .parse()
+        .map_err(|error: url::ParseError| error.to_string())?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err("expected a URL such as https://webhooks.example/api/public".to_owned());
     }
-    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
+    if !url.username().is_empty()
+        || url.password().is_some()
+        || url.query().is_some()
+        || url.fragment().is_some()
+    {
         return Err("must not contain a user, a password, a query or a fragment".to_owned());
     }
     let path = url.path().trim_end_matches('/').to_owned();
@@ -83,16 +91,31 @@ pub struct Feed {
 }
 
 impl Feed {
-    pub fn new(api: &Url, token: &SecretString, ca: Option<&Path>, events: &[EventKind]) -> anyhow::Result<Feed> {
+    pub fn new(
+        api: &Url,
+        token: &SecretString,
+        ca: Option<&Path>,
+        events: &[EventKind],
+    ) -> anyhow::Result<Feed> {
         let mut url = api.clone();
-        url.path_segments_mut().map_err(|()| anyhow!("--api: {api} cannot have a path"))?.pop_if_empty().push("events");
-        url.query_pairs_mut().append_pair("limit", &PAGE.to_string());
+        url.path_segments_mut()
+            .map_err(|()| anyhow!("--api: {api} cannot have a path"))?
+            .pop_if_empty()
+            .push("events");
+        url.query_pairs_mut()
+            .append_pair("limit", &PAGE.to_string());
         if !events.is_empty() {
             let names: Vec<&str> = events.iter().map(|event| event.as_str()).collect();
             url.query_pairs_mut().append_pair("event", &names.join(","));
         }
         let client = client(token, ca)?;
-        Ok(Feed { client, url, retries: RETRIES, is_ready: false, reported: None })
+        Ok(Feed {
+            client,
+            url,
+            retries: RETRIES,
+            is_ready: false,
+            reported: None,
+        })
     }
 
     /// Returns the events after `after`, and waits until there are some; the page may still be empty. Tries again after faults that may
@@ -101,7 +124,11 @@ impl Feed {
     pub async fn page(&mut self, after: &str) -> anyhow::Result<Page> {
         loop {
             // At the start and after an outage, the answer is needed at once.
-            let hold = if self.is_ready && self.reported.is_none() { LONG_POLL } else { Duration::ZERO };
+            let hold = if self.is_ready && self.reported.is_none() {
+                LONG_POLL
+            } else {
+                Duration::ZERO
+            };
             let asked_at = Instant::now();
             let fault = match self.request(after, hold).await {
                 Ok(page) => {
@@ -111,16 +138,22 @@ impl Feed {
                     self.is_ready = true;
                     self.retries.reset();
                     if page.events.is_empty() && page.next_cursor == after && !hold.is_zero() {
-                        tokio::time::sleep(BETWEEN_EMPTY_PAGES.saturating_sub(asked_at.elapsed())).await;
+                        tokio::time::sleep(BETWEEN_EMPTY_PAGES.saturating_sub(asked_at.elapsed()))
+                            .await;
                     }
                     return Ok(page);
                 }
                 Err(fault) => fault,
             };
-            if fault.severity == Severity::Permanent || fault.severity == Severity::Foreign && !self.is_ready {
+            if fault.severity == Severity::Permanent
+                || fault.severity == Severity::Foreign && !self.is_ready
+            {
                 return Err(anyhow!(fault.message));
             }
-            let wait = fault.retry_after.unwrap_or_default().max(self.retries.next_wait());
+            let wait = fault
+                .retry_after
+                .unwrap_or_default()
+                .max(self.retries.next_wait());
             if self.reported.as_ref() != Some(&fault.message) {
                 eprintln!("{}. Trying again in {wait:?}.", fault.message);
                 self.reported = Some(fault.message);
@@ -131,8 +164,15 @@ impl Feed {
 
     async fn request(&self, after: &str, hold: Duration) -> Result<Page, Fault> {
         let mut url = self.url.clone();
-        url.query_pairs_mut().append_pair("after", after).append_pair("wait", &hold.as_secs().to_string());
-        let sent = self.client.get(url).timeout(hold + REQUEST_TIMEOUT).send().await;
+        url.query_pairs_mut()
+            .append_pair("after", after)
+            .append_pair("wait", &hold.as_secs().to_string());
+        let sent = self
+            .client
+            .get(url)
+            .timeout(hold + REQUEST_TIMEOUT)
+            .send()
+            .await;
         let response = sent.map_err(|error| match error.is_connect() {
             true => self.failed(Severity::Foreign, "cannot be reached", &error),
             false => self.failed(Severity::Transient, "closed the connection", &error),
@@ -144,22 +184,34 @@ impl Feed {
         }
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_eof() {
-                return Fault::new(Severity::Transient, format!("{} sent an incomplete response", self.shown()));
+                return Fault::new(
+                    Severity::Transient,
+                    format!("{} sent an incomplete response", self.shown()),
+                );
             }
-            let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("no Content-Type");
-            let what = format!("{} did not answer with a page of events ({kind}: {error})", self.shown());
+            let kind = headers
+                .get(CONTENT_TYPE)
+                .and_then(|kind| kind.to_str().ok())
+                .unwrap_or("no Content-Type");
+            let what = format!(
+                "{} did not answer with a page of events ({kind}: {error})",
+                self.shown()
+            );
             Fault::new(Severity::Foreign, format!("{what}: {API_EXPECTED}"))
         })
     }
 
     async fn body(&self, mut response: Response) -> Result<Vec<u8>, Fault> {
         let mut body = Vec::new();
-        let broken = |error| self.failed(Severity::Transient, "did not finish its response", &error);
+        let broken =
+            |error| self.failed(Severity::Transient, "did not finish its response", &error);
         while let Some(chunk) = response.chunk().await.map_err(broken)? {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_PAGE_BYTES {
-                let message =
-                    format!("{} answered with more than {MAX_PAGE_BYTES} bytes: {API_EXPECTED}", self.shown());
+                let message = format!(
+                    "{} answered with more than {MAX_PAGE_BYTES} bytes: {API_EXPECTED}",
+                    self.shown()
+                );
                 return Err(Fault::new(Severity::Foreign, message));
             }
         }
@@ -181,26 +233,53 @@ impl Feed {
         let (severity, message) = match number {
             300..=399 => {
                 let target = header(LOCATION).unwrap_or("another URL");
-                (Severity::Foreign, format!("{url} redirects to {target} ({number}): {API_EXPECTED}"))
+                (
+                    Severity::Foreign,
+                    format!("{url} redirects to {target} ({number}): {API_EXPECTED}"),
+                )
             }
             401 | 403 => {
-                let fix =
-                    "set --token or WALHOOK_TOKEN to a token of `walhook token create`, or to one of your platform";
-                (Severity::Permanent, format!("the API rejected the token ({number}{}): {fix}", problem.text()))
+                let fix = "set --token or WALHOOK_TOKEN to a token of `walhook token create`, or to one of your platform";
+                (
+                    Severity::Permanent,
+                    format!(
+                        "the API rejected the token ({number}{}): {fix}",
+                        problem.text()
+                    ),
+                )
             }
             404 | 405 => {
                 let what = format!("{url} does not exist ({number}): {API_EXPECTED}");
-                (Severity::Foreign, format!("{what}, of a version with an event feed"))
+                (
+                    Severity::Foreign,
+                    format!("{what}, of a version with an event feed"),
+                )
             }
-            429 => (Severity::Transient, "the API limits the rate of requests (429)".to_owned()),
-            408 | 425 | 500..=599 => (Severity::Transient, format!("the API answered {number}{}", problem.text())),
+            429 => (
+                Severity::Transient,
+                "the API limits the rate of requests (429)".to_owned(),
+            ),
+            408 | 425 | 500..=599 => (
+                Severity::Transient,
+                format!("the API answered {number}{}", problem.text()),
+            ),
             _ => (
                 Severity::Permanent,
-                format!("the API rejected the request ({number}{}){}", problem.text(), problem.fix()),
+                format!(
+                    "the API rejected the request ({number}{}){}",
+                    problem.text(),
+                    problem.fix()
+                ),
             ),
         };
-        let retry_after = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
-        Fault { severity, message: printable(&message), retry_after: retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)) }
+        let retry_after = header(RETRY_AFTER)
+            .and_then(|text| text.trim().parse().ok())
+            .map(Duration::from_secs);
+        Fault {
+            severity,
+            message: printable(&message),
+            retry_after: retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)),
+        }
     }
 
     /// The URL without the query.
@@ -211,8 +290,7 @@ impl Feed {
     }
 }
 
-const API_EXPECTED: &str =
-    "--api must be the base URL of Walhook's API with its path, such as https://webhooks.example/api/public";
+const API_EXPECTED: &str = "--api must be the base URL of Walhook's API with its path, such as https://webhooks.example/api/public";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Severity {
@@ -232,7 +310,11 @@ struct Fault {
 
 impl Fault {
     fn new(severity: Severity, message: String) -> Fault {
-        Fault { severity, message: printable(&message), retry_after: None }
+        Fault {
+            severity,
+            message: printable(&message),
+            retry_after: None,
+        }
     }
 }
 
@@ -255,10 +337,16 @@ struct FieldError {
 impl Problem {
     /// Returns the most specific description, after a colon.
     fn text(&self) -> String {
-        let fields: Vec<String> =
-            self.errors.iter().map(|error| format!("{}: {}", error.pointer, error.detail)).collect();
+        let fields: Vec<String> = self
+            .errors
+            .iter()
+            .map(|error| format!("{}: {}", error.pointer, error.detail))
+            .collect();
         let texts = [fields.join("; "), self.detail.clone(), self.title.clone()];
-        texts.into_iter().find(|text| !text.is_empty()).map_or_else(String::new, |text| format!(": {text}"))
+        texts
+            .into_iter()
+            .find(|text| !text.is_empty())
+            .map_or_else(String::new, |text| format!(": {text}"))
     }
 
     fn fix(&self) -> &'static str {
@@ -271,13 +359,17 @@ impl Problem {
 
 /// Removes control characters, which could change the terminal.
 fn printable(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .collect()
 }
 
 /// Returns the innermost cause of the error, without the URL.
 fn root_cause(error: &reqwest::Error) -> String {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.last().map_or_else(|| "no response".to_owned(), ToString::to_string)
+    causes
+        .last()
+        .map_or_else(|| "no response".to_owned(), ToString::to_string)
 }
 
 /// Builds the client. It uses the proxies of the environment, because it runs on a developer's machine. It follows no redirects: the
@@ -286,11 +378,16 @@ fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Cl
     let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
         .context("the token contains characters that no token has")?;
     authorization.set_sensitive(true);
-    let headers =
-        HeaderMap::from_iter([(AUTHORIZATION, authorization), (ACCEPT, HeaderValue::from_static("application/json"))]);
+    let headers = HeaderMap::from_iter([
+        (AUTHORIZATION, authorization),
+        (ACCEPT, HeaderValue::from_static("application/json")),
+    ]);
     let mut roots = tls::system_roots();
     if let Some(path) = ca {
-        for certificate in tls::certificates(path).map_err(anyhow::Error::msg).context("--ca-file")? {
+        for certificate in tls::certificates(path)
+            .map_err(anyhow::Error::msg)
+            .context("--ca-file")?
+        {
             roots.add(certificate).context("--ca-file")?;
         }
     }
@@ -310,24 +407,47 @@ mod tests {
 
     #[test]
     fn the_base_url_may_end_with_a_slash() {
-        for text in ["https://w.example/api/public", "https://w.example/api/public/", "https://w.example/api/public//"]
-        {
-            let feed = Feed::new(&base_url(text).unwrap(), &"t".to_owned().into(), None, &[]).unwrap();
+        for text in [
+            "https://w.example/api/public",
+            "https://w.example/api/public/",
+            "https://w.example/api/public//",
+        ] {
+            let feed =
+                Feed::new(&base_url(text).unwrap(), &"t".to_owned().into(), None, &[]).unwrap();
             assert_eq!(feed.shown(), "https://w.example/api/public/events");
         }
-        assert_eq!(base_url("http://w.example").unwrap().as_str(), "http://w.example/");
-        for wrong in ["w.example/api", "ftp://w.example", "https://t@w.example/", "https://w.example/?a=b", ""] {
+        assert_eq!(
+            base_url("http://w.example").unwrap().as_str(),
+            "http://w.example/"
+        );
+        for wrong in [
+            "w.example/api",
+            "ftp://w.example",
+            "https://t@w.example/",
+            "https://w.example/?a=b",
+            "",
+        ] {
             assert!(base_url(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn errors_show_the_problem_and_no_control_characters() {
-        let feed = Feed::new(&base_url("http://w/").unwrap(), &"t".to_owned().into(), None, &[]).unwrap();
+        let feed = Feed::new(
+            &base_url("http://w/").unwrap(),
+            &"t".to_owned().into(),
+            None,
+            &[],
+        )
+        .unwrap();
         let body = br#"{"title":"T","detail":"D","errors":[{"pointer":"/after","detail":"is \u001b[2Jold"}]}"#;
         let fault = feed.refusal(StatusCode::UNPROCESSABLE_ENTITY, &HeaderMap::new(), body);
         let expected = "the API rejected the request (422: /after: is [2Jold). Set --from to `earliest`, `latest` or another cursor";
-        assert!(fault.severity == Severity::Permanent && fault.message == expected, "{}", fault.message);
+        assert!(
+            fault.severity == Severity::Permanent && fault.message == expected,
+            "{}",
+            fault.message
+        );
         let limited = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("7"))]);
         let fault = feed.refusal(StatusCode::TOO_MANY_REQUESTS, &limited, b"<html>");
         assert_eq!(fault.retry_after, Some(Duration::from_secs(7)));

@@ -20,7 +20,9 @@ pub fn read() -> mpsc::Receiver<()> {
                         let _ = sender.try_send(());
                     }
                     "" => {}
-                    _ => eprintln!("Press r and Enter to send the last event again, Ctrl-C to stop."),
+                    _ => {
+                        eprintln!("Press r and Enter to send the last event again, Ctrl-C to stop.")
+                    }
                 }
             }
         });
@@ -31,5 +33,6 @@ pub fn read() -> mpsc::Receiver<()> {
 /// Whether standard input is a terminal that this process may read.
 pub fn can_read() -> bool {
     let input = std::io::stdin();
-    input.is_terminal() && rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group == rustix::process::getpgrp())
+    input.is_terminal()
+        && rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group == rustix::process::getpgrp())
 }

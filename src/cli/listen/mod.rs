@@ -31,7 +31,12 @@ pub struct Arguments {
     #[arg(long, value_name = "URL", value_parser = feed::base_url)]
     api: Url,
     /// API token of the user whose events are forwarded. On the command line, other users of this machine can see it
-    #[arg(long, env = "WALHOOK_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(
+        long,
+        env = "WALHOOK_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
     token: SecretString,
     #[command(flatten)]
     forward: forward::Options,
@@ -47,7 +52,14 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments) -> CommandResult {
-    let Arguments { api, token, forward, events, from, state } = arguments;
+    let Arguments {
+        api,
+        token,
+        forward,
+        events,
+        from,
+        state,
+    } = arguments;
     let mut state = State::open(state.as_deref(), &api, from)?;
     let feed = Feed::new(&api, &token, forward.ca_file.as_deref(), &events)?;
     let given = forward.secret.clone();
@@ -56,12 +68,24 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     let banner = [
         format!("Forwarding events of {api} to {}", forwarder.url()),
         format!("Webhook id:     {}", state.webhook()),
-        format!("Signing secret: {}", given.map_or(secret.expose_secret(), |_| "as given")),
+        format!(
+            "Signing secret: {}",
+            given.map_or(secret.expose_secret(), |_| "as given")
+        ),
     ];
     let stop = CancellationToken::new();
     tokio::spawn(cancel_on_signal(stop.clone()));
-    let mut listener = Listener { feed, forwarder, state, keys: keys::read(), last: None, stop };
-    let Some(first) = listener.next_page().await? else { return Ok(ExitCode::SUCCESS) };
+    let mut listener = Listener {
+        feed,
+        forwarder,
+        state,
+        keys: keys::read(),
+        last: None,
+        stop,
+    };
+    let Some(first) = listener.next_page().await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     banner.iter().for_each(|line| eprintln!("{line}"));
     if keys::can_read() {
         eprintln!("Press r and Enter to send the last event again, Ctrl-C to stop.");
@@ -107,7 +131,14 @@ impl Listener {
 
     /// Waits for the next page, and meanwhile sends the last event again on request. Returns None when a signal arrives.
     async fn next_page(&mut self) -> anyhow::Result<Option<Page>> {
-        let Listener { feed, forwarder, state, keys, last, stop } = self;
+        let Listener {
+            feed,
+            forwarder,
+            state,
+            keys,
+            last,
+            stop,
+        } = self;
         let mut page = std::pin::pin!(feed.page(state.after()));
         loop {
             tokio::select! {
@@ -127,13 +158,21 @@ impl Listener {
             Ok(kind) => {
                 let data = Box::<str>::from(event.data).into();
                 let sequence = Some(self.state.sequence() + 1);
-                let event = Event { id, kind, occurred_at: event.occurred_at, data, sequence };
+                let event = Event {
+                    id,
+                    kind,
+                    occurred_at: event.occurred_at,
+                    data,
+                    sequence,
+                };
                 send(&self.forwarder, &event, Reason::Occurred, &self.stop).await?;
                 self.last = Some(event);
                 self.state.record_forwarded(id)?;
             }
             Err(_) => {
-                eprintln!("Skipped event {id}: this version of walhook does not know its type. Upgrade walhook.");
+                eprintln!(
+                    "Skipped event {id}: this version of walhook does not know its type. Upgrade walhook."
+                );
                 self.state.record_skipped(id)?;
             }
         }
@@ -144,7 +183,11 @@ impl Listener {
     }
 }
 
-async fn send_again(forwarder: &Forwarder, last: Option<&Event>, stop: &CancellationToken) -> anyhow::Result<()> {
+async fn send_again(
+    forwarder: &Forwarder,
+    last: Option<&Event>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     match last {
         Some(event) => send(forwarder, event, Reason::Again, stop).await,
         None => {
@@ -155,7 +198,12 @@ async fn send_again(forwarder: &Forwarder, last: Option<&Event>, stop: &Cancella
 }
 
 /// Sends an event. When a signal arrives, waits for the response all the same: the event must be recorded, or it would be repeated.
-async fn send(forwarder: &Forwarder, event: &Event, reason: Reason, stop: &CancellationToken) -> anyhow::Result<()> {
+async fn send(
+    forwarder: &Forwarder,
+    event: &Event,
+    reason: Reason,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let mut sending = std::pin::pin!(forwarder.forward(event, reason));
     tokio::select! {
         biased;

@@ -128,10 +128,13 @@ impl State {
     }
 
     fn save(&mut self) -> anyhow::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
         let mut text = serde_json::to_string_pretty(&self.content)?;
         text.push('\n');
-        file.replace(&text).with_context(|| format!("cannot write the state file {}", file.path.display()))
+        file.replace(&text)
+            .with_context(|| format!("cannot write the state file {}", file.path.display()))
     }
 }
 
@@ -144,7 +147,10 @@ struct StateFile {
 impl StateFile {
     fn open(path: &Path) -> anyhow::Result<(StateFile, Option<Content>)> {
         let shown = path.display();
-        let mut file = StateFile { path: path.to_owned(), lock: None };
+        let mut file = StateFile {
+            path: path.to_owned(),
+            lock: None,
+        };
         let mut opened = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((file, None)),
             opened => opened.with_context(|| format!("cannot read the state file {shown}"))?,
@@ -154,9 +160,14 @@ impl StateFile {
             bail!("the state file {shown} is in use by another `walhook listen`");
         }
         let mut text = String::new();
-        opened.read_to_string(&mut text).with_context(|| format!("cannot read the state file {shown}"))?;
-        let corrupt =
-            || format!("{shown} is not a state file of `walhook listen`, or is damaged: delete it to start afresh");
+        opened
+            .read_to_string(&mut text)
+            .with_context(|| format!("cannot read the state file {shown}"))?;
+        let corrupt = || {
+            format!(
+                "{shown} is not a state file of `walhook listen`, or is damaged: delete it to start afresh"
+            )
+        };
         let content: Content = serde_json::from_str(&text).with_context(corrupt)?;
         if content.version != VERSION {
             bail!(
@@ -174,13 +185,20 @@ impl StateFile {
         name.push(".tmp");
         // Left behind by a process that was killed, perhaps with other permissions.
         let _ = fs::remove_file(&name);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&name)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         let _ = file.try_lock();
         fs::rename(&name, &self.path)?;
         self.lock = Some(file);
-        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = self
+            .path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 }
@@ -199,7 +217,9 @@ mod tests {
     fn position_id_and_secret_survive_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        let open = |from: Option<&str>| State::open(Some(&path), &api("http://a/"), from.map(str::to_owned));
+        let open = |from: Option<&str>| {
+            State::open(Some(&path), &api("http://a/"), from.map(str::to_owned))
+        };
         let mut state = open(None).unwrap();
         assert_eq!(state.after(), "latest");
         let (webhook, secret) = (state.webhook(), state.secret().unwrap());
@@ -209,10 +229,19 @@ mod tests {
         drop(state);
 
         let mut state = open(None).unwrap();
-        assert_eq!((state.after(), state.webhook(), state.sequence()), ("c1", webhook, 1));
-        assert_eq!(state.secret().unwrap().expose_secret(), secret.expose_secret());
+        assert_eq!(
+            (state.after(), state.webhook(), state.sequence()),
+            ("c1", webhook, 1)
+        );
+        assert_eq!(
+            state.secret().unwrap().expose_secret(),
+            secret.expose_secret()
+        );
         assert!(state.is_forwarded(Uuid::from_u128(7)) && !state.is_forwarded(Uuid::from_u128(8)));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         drop(state);
 
         let state = open(Some("earliest")).unwrap();
@@ -224,10 +253,24 @@ mod tests {
     fn a_position_is_used_only_for_the_api_that_it_belongs_to() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        State::open(Some(&path), &api("http://a/"), None).unwrap().finish_page("c1".into()).unwrap();
-        let error = State::open(Some(&path), &api("http://b/"), None).map(drop).unwrap_err().to_string();
-        assert!(error.contains("http://a/") && error.contains("--from"), "{error}");
-        assert_eq!(State::open(Some(&path), &api("http://b/"), Some("latest".into())).unwrap().after(), "latest");
+        State::open(Some(&path), &api("http://a/"), None)
+            .unwrap()
+            .finish_page("c1".into())
+            .unwrap();
+        let error = State::open(Some(&path), &api("http://b/"), None)
+            .map(drop)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("http://a/") && error.contains("--from"),
+            "{error}"
+        );
+        assert_eq!(
+            State::open(Some(&path), &api("http://b/"), Some("latest".into()))
+                .unwrap()
+                .after(),
+            "latest"
+        );
     }
 
     #[test]
@@ -236,7 +279,10 @@ mod tests {
         let path = directory.path().join("state.json");
         for text in ["", "{", r#"{"version":1}"#, "[]"] {
             fs::write(&path, text).unwrap();
-            let error = State::open(Some(&path), &api("http://a/"), None).map(drop).unwrap_err().to_string();
+            let error = State::open(Some(&path), &api("http://a/"), None)
+                .map(drop)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("is not a state file"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }

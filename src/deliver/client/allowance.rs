@@ -22,7 +22,9 @@ const PROMPT_WAITS: usize = 16;
 
 /// The receiver has sent more than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the receiver sent more than 64 KiB, or too many interim responses, before the head of its response")]
+#[error(
+    "the receiver sent more than 64 KiB, or too many interim responses, before the head of its response"
+)]
 pub struct Exceeded;
 
 /// What a receiver may still send on a connection.
@@ -41,9 +43,21 @@ pub struct Allowance {
 
 impl Allowance {
     pub fn new(is_http2: bool) -> Allowance {
-        let bytes = if is_http2 { HTTP2_CONNECTION_BYTES } else { CONNECTION_BYTES };
+        let bytes = if is_http2 {
+            HTTP2_CONNECTION_BYTES
+        } else {
+            CONNECTION_BYTES
+        };
         let frames = is_http2.then(Frames::default);
-        Allowance { bytes, waits: PROMPT_WAITS, exchanges: 0, requests: 0, granted: bytes, is_exceeded: false, frames }
+        Allowance {
+            bytes,
+            waits: PROMPT_WAITS,
+            exchanges: 0,
+            requests: 0,
+            granted: bytes,
+            is_exceeded: false,
+            frames,
+        }
     }
 
     /// Notes that a request is sent.
@@ -63,7 +77,11 @@ impl Allowance {
     pub fn end(&mut self, has_head: bool) {
         self.exchanges -= 1;
         self.waits = self.waits.min(PROMPT_WAITS * (self.exchanges + 1));
-        self.granted -= if has_head { HEAD_BYTES + BODY_BYTES } else { HEAD_BYTES - LATE_BYTES };
+        self.granted -= if has_head {
+            HEAD_BYTES + BODY_BYTES
+        } else {
+            HEAD_BYTES - LATE_BYTES
+        };
         self.bytes = self.bytes.min(self.granted);
     }
 
@@ -135,7 +153,11 @@ impl Frames {
                 let [a, b, c, kind, ..] = self.header;
                 self.payload = u32::from_be_bytes([0, a, b, c]) as usize;
                 self.filled = 0;
-                cost += if kind == Frames::HEADERS { HEAD_COST } else { FRAME_COST };
+                cost += if kind == Frames::HEADERS {
+                    HEAD_COST
+                } else {
+                    FRAME_COST
+                };
             }
         }
         cost
@@ -148,7 +170,9 @@ mod tests {
 
     /// Returns how many times these bytes can be read.
     fn reads(allowance: &mut Allowance, bytes: &[u8]) -> usize {
-        std::iter::from_fn(|| allowance.read(bytes, bytes.len(), false).ok()).take(1 << 20).count()
+        std::iter::from_fn(|| allowance.read(bytes, bytes.len(), false).ok())
+            .take(1 << 20)
+            .count()
     }
 
     #[test]
@@ -162,7 +186,10 @@ mod tests {
                 allowance.end(true);
             }
             allowance.begin();
-            assert_eq!(reads(&mut allowance, &[b'x'; 1 << 10]), (CONNECTION_BYTES + HEAD_BYTES) >> 10);
+            assert_eq!(
+                reads(&mut allowance, &[b'x'; 1 << 10]),
+                (CONNECTION_BYTES + HEAD_BYTES) >> 10
+            );
         }
     }
 
@@ -202,9 +229,13 @@ mod tests {
         for _ in 0..100 {
             allowance.begin();
             assert!(allowance.is_prompt());
-            let prompt =
-                (0..100).take_while(|_| allowance.read(b"x", 1, true) == Ok(()) && allowance.is_prompt()).count();
-            assert!((PROMPT_WAITS - 1..2 * PROMPT_WAITS).contains(&prompt), "{prompt}");
+            let prompt = (0..100)
+                .take_while(|_| allowance.read(b"x", 1, true) == Ok(()) && allowance.is_prompt())
+                .count();
+            assert!(
+                (PROMPT_WAITS - 1..2 * PROMPT_WAITS).contains(&prompt),
+                "{prompt}"
+            );
             assert_eq!(allowance.read(b"x", 1, false), Ok(()));
             allowance.end(false);
         }

@@ -77,7 +77,10 @@ impl Connection {
     }
 
     fn allowance(&self) -> MutexGuard<'_, Allowance> {
-        self.0.allowance.lock().expect("no holder of this lock panics")
+        self.0
+            .allowance
+            .lock()
+            .expect("no holder of this lock panics")
     }
 }
 
@@ -99,7 +102,10 @@ impl Exchange {
     pub fn begin(connection: Connection) -> Exchange {
         connection.allowance().begin();
         connection.0.reader.wake();
-        Exchange { connection, has_head: false }
+        Exchange {
+            connection,
+            has_head: false,
+        }
     }
 
     /// Notes that the head of the response has arrived.
@@ -132,7 +138,13 @@ impl<T: connect::Connection> Metered<T> {
         let connected = io.connected();
         let uncharged = extra(&connected).expect("the bytes of every connection are counted");
         let connection = Connection::new(connected.is_negotiated_h2(), uncharged);
-        Metered { io, connection, read_pause: READ_PAUSE, pause: None, has_waited: false }
+        Metered {
+            io,
+            connection,
+            read_pause: READ_PAUSE,
+            pause: None,
+            has_waited: false,
+        }
     }
 }
 
@@ -160,7 +172,9 @@ impl<T> Metered<T> {
 
         let has_waited = std::mem::take(&mut self.has_waited);
         let mut allowance = self.connection.allowance();
-        allowance.read(bytes, self.connection.0.uncharged.take(), has_waited).map_err(io::Error::other)?;
+        allowance
+            .read(bytes, self.connection.0.uncharged.take(), has_waited)
+            .map_err(io::Error::other)?;
 
         if !allowance.is_prompt() {
             drop(allowance);
@@ -183,7 +197,11 @@ impl<T: connect::Connection> connect::Connection for Metered<T> {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_pause(cx));
 
@@ -209,7 +227,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
@@ -251,7 +273,16 @@ mod tests {
         let (io, receiver) = duplex(1 << 20);
         let io = Wire::new(io);
         let connection = Connection::new(false, io.uncharged());
-        (Metered { io, connection, read_pause, pause: None, has_waited: false }, receiver)
+        (
+            Metered {
+                io,
+                connection,
+                read_pause,
+                pause: None,
+                has_waited: false,
+            },
+            receiver,
+        )
     }
 
     #[tokio::test]
@@ -308,8 +339,10 @@ mod tests {
 
     #[test]
     fn a_connection_is_new_to_the_request_that_opened_it_while_no_other_uses_it() {
-        let (connection, other) =
-            (Connection::new(true, Uncharged::default()), Connection::new(true, Uncharged::default()));
+        let (connection, other) = (
+            Connection::new(true, Uncharged::default()),
+            Connection::new(true, Uncharged::default()),
+        );
         let _first = Exchange::begin(connection.clone());
         assert!(!connection.is_reused(Some(&connection)));
         assert!(connection.is_reused(None) && connection.is_reused(Some(&other)));

@@ -28,7 +28,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 pub type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 pub type Dialer = BoxCloneSyncService<Uri, Stream, BoxError>;
 type Counted = TokioIo<Wire<TokioIo<Stream>>>;
-pub type Connector = BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<Counted>>>>, BoxError>;
+pub type Connector =
+    BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<Counted>>>>, BoxError>;
 
 /// No connection to the receiver was established in time.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +43,13 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         None => direct::dialer(settings),
         Some(proxy) => tunnel::dialer(settings, proxy, tls.clone())?,
     };
-    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-    let https = https.wrap_connector(dialer.map_response(|stream| TokioIo::new(Wire::new(TokioIo::new(stream)))));
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_all_versions();
+    let https = https.wrap_connector(
+        dialer.map_response(|stream| TokioIo::new(Wire::new(TokioIo::new(stream)))),
+    );
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let connecting = https.clone().call(url);
         async move {

@@ -17,7 +17,11 @@ impl From<&CustomHeaders> for ParsedHeaders {
 
 fn parse(header: &CustomHeader) -> (HeaderName, HeaderValue) {
     let name = header.name.parse().expect("the name is a token");
-    let mut value: HeaderValue = header.value.expose_secret().parse().expect("the value is visible ASCII");
+    let mut value: HeaderValue = header
+        .value
+        .expose_secret()
+        .parse()
+        .expect("the value is visible ASCII");
     // HTTP/2 must not put it in compression tables, nor a log print it.
     value.set_sensitive(true);
     (name, value)

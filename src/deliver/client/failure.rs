@@ -48,7 +48,11 @@ impl Cause {
 
 /// Returns the answer for an attempt that got no response.
 pub fn failed(kind: ErrorKind, message: String) -> Answer {
-    Answer::Failed { kind, message, status: None }
+    Answer::Failed {
+        kind,
+        message,
+        status: None,
+    }
 }
 
 const CLOSED: &str = "the receiver closed the connection before it answered";
@@ -79,19 +83,29 @@ impl Failure {
 
     /// Returns the failure of a request whose connection ended.
     pub fn closed() -> Failure {
-        Failure::failed(ErrorKind::ConnectionReset, CLOSED.to_owned(), Resend::IfReused)
+        Failure::failed(
+            ErrorKind::ConnectionReset,
+            CLOSED.to_owned(),
+            Resend::IfReused,
+        )
     }
 
     fn failed(kind: ErrorKind, message: String, resend: Resend) -> Failure {
-        Failure { answer: Ok(failed(kind, message)), resend, connection: None }
+        Failure {
+            answer: Ok(failed(kind, message)),
+            resend,
+            connection: None,
+        }
     }
 
     /// Returns the failure of a request that was sent on this connection. If the connection was closed on Walhook's side, this is why.
     pub fn on(self, connection: Option<Connection>) -> Failure {
         match connection {
-            Some(connection) if connection.is_exceeded() => {
-                Failure::failed(ErrorKind::ConnectionReset, Exceeded.to_string(), Resend::Never)
-            }
+            Some(connection) if connection.is_exceeded() => Failure::failed(
+                ErrorKind::ConnectionReset,
+                Exceeded.to_string(),
+                Resend::Never,
+            ),
             connection => Failure { connection, ..self },
         }
     }
@@ -110,8 +124,15 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(cause) = own_cause(error) {
-            let answer = Err(OwnFault { cause, message: error.to_string() });
-            return Failure { answer, resend: Resend::Never, connection: None };
+            let answer = Err(OwnFault {
+                cause,
+                message: error.to_string(),
+            });
+            return Failure {
+                answer,
+                resend: Resend::Never,
+                connection: None,
+            };
         }
         if let Some(found) = meaning_of(error) {
             resend = resend.max(found.resend);
@@ -123,26 +144,40 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
     }
 
     let (kind, message) = match meaning.map(|meaning| (meaning.kind, meaning.message)) {
-        Some((Kind::TimedOut, _)) if is_connect => (ErrorKind::ConnectTimeout, "no connection in time".to_owned()),
+        Some((Kind::TimedOut, _)) if is_connect => (
+            ErrorKind::ConnectTimeout,
+            "no connection in time".to_owned(),
+        ),
         Some((Kind::TimedOut, message)) => (ErrorKind::ResponseTimeout, message),
-        Some((Kind::Is(ErrorKind::ConnectionReset), _)) if is_connect => {
-            (ErrorKind::ConnectionReset, "the connection was closed while it was being opened".to_owned())
-        }
+        Some((Kind::Is(ErrorKind::ConnectionReset), _)) if is_connect => (
+            ErrorKind::ConnectionReset,
+            "the connection was closed while it was being opened".to_owned(),
+        ),
         Some((Kind::Is(kind), message)) => (kind, message),
         // For example, the pool has waited for a connection of another request in vain.
         None if !is_http => {
             resend = Resend::Always;
             (ErrorKind::ConnectRefused, format!("no connection: {root}"))
         }
-        None => (ErrorKind::ConnectionReset, format!("the exchange failed: {root}")),
+        None => (
+            ErrorKind::ConnectionReset,
+            format!("the exchange failed: {root}"),
+        ),
     };
-    let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
+    let message = message
+        .chars()
+        .filter(|character| *character != '\0')
+        .take(MAX_MESSAGE_CHARS)
+        .collect();
     Failure::failed(kind, message, resend)
 }
 
 /// Returns the error inside another. `source` does not do for I/O errors: it skips the error that an I/O error wraps.
 fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+    match error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref)
+    {
         Some(wrapped) => Some(wrapped),
         None => error.source(),
     }
@@ -158,7 +193,10 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
         Some(Unreachable::Descriptors(_)) => return Some(Cause::Descriptors),
         _ => {}
     }
-    error.downcast_ref().is_some_and(is_descriptor_limit).then_some(Cause::Descriptors)
+    error
+        .downcast_ref()
+        .is_some_and(is_descriptor_limit)
+        .then_some(Cause::Descriptors)
 }
 
 /// What an error means.
@@ -176,15 +214,26 @@ enum Kind {
 
 impl Meaning {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Meaning {
-        Meaning { kind: Kind::Is(kind), message: message.into(), resend: Resend::Never }
+        Meaning {
+            kind: Kind::Is(kind),
+            message: message.into(),
+            resend: Resend::Never,
+        }
     }
 
     fn reset(message: impl Into<String>, resend: Resend) -> Meaning {
-        Meaning { resend, ..Meaning::new(ErrorKind::ConnectionReset, message) }
+        Meaning {
+            resend,
+            ..Meaning::new(ErrorKind::ConnectionReset, message)
+        }
     }
 
     fn timed_out(message: &str) -> Meaning {
-        Meaning { kind: Kind::TimedOut, message: message.to_owned(), resend: Resend::Never }
+        Meaning {
+            kind: Kind::TimedOut,
+            message: message.to_owned(),
+            resend: Resend::Never,
+        }
     }
 }
 
@@ -221,7 +270,9 @@ fn meaning_of(error: &(dyn Error + 'static)) -> Option<Meaning> {
 
 fn of_http(error: &hyper::Error) -> Option<Meaning> {
     if error.is_timeout() {
-        return Some(Meaning::timed_out("the receiver did not answer a ping on its HTTP/2 connection in time"));
+        return Some(Meaning::timed_out(
+            "the receiver did not answer a ping on its HTTP/2 connection in time",
+        ));
     }
     // The request was still queued when the connection ended.
     if error.is_canceled() || error.is_closed() {
@@ -236,10 +287,16 @@ fn of_http(error: &hyper::Error) -> Option<Meaning> {
         return Some(Meaning::reset(message, Resend::Never));
     }
     if error.is_parse() {
-        return Some(Meaning::reset(format!("the response is not valid HTTP: {error}"), Resend::Never));
+        return Some(Meaning::reset(
+            format!("the response is not valid HTTP: {error}"),
+            Resend::Never,
+        ));
     }
     if error.source().is_none() {
-        return Some(Meaning::reset("the receiver sent data before it got the request", Resend::IfReused));
+        return Some(Meaning::reset(
+            "the receiver sent data before it got the request",
+            Resend::IfReused,
+        ));
     }
     None
 }
@@ -249,44 +306,56 @@ fn of_http2(error: &h2::Error) -> Option<Meaning> {
     let is_refused = matches!(reason, h2::Reason::REFUSED_STREAM | h2::Reason::NO_ERROR);
     Some(match (error.is_remote(), error.is_go_away()) {
         (true, true) => Meaning::reset(
-            format!("the receiver closed the HTTP/2 connection without processing the request ({reason:?})"),
+            format!(
+                "the receiver closed the HTTP/2 connection without processing the request ({reason:?})"
+            ),
             Resend::Always,
         ),
         (true, false) if is_refused => Meaning::reset(
             format!("the receiver refused the request on its HTTP/2 stream ({reason:?})"),
             Resend::Always,
         ),
-        (true, false) => {
-            Meaning::reset(format!("the receiver reset the HTTP/2 stream of the request ({reason:?})"), Resend::Never)
-        }
+        (true, false) => Meaning::reset(
+            format!("the receiver reset the HTTP/2 stream of the request ({reason:?})"),
+            Resend::Never,
+        ),
         // The client had closed the connection, for example after a notice of the receiver.
         (false, _) if reason == h2::Reason::NO_ERROR => Meaning::reset(CLOSED, Resend::IfReused),
         (false, false) if reason == h2::Reason::PROTOCOL_ERROR => Meaning::reset(
             "the head of the response has more than 16 KiB, or its HTTP/2 is not valid (PROTOCOL_ERROR)",
             Resend::Never,
         ),
-        (false, _) => Meaning::reset(format!("the receiver's HTTP/2 is not valid ({reason:?})"), Resend::Never),
+        (false, _) => Meaning::reset(
+            format!("the receiver's HTTP/2 is not valid ({reason:?})"),
+            Resend::Never,
+        ),
     })
 }
 
 fn of_io(kind: io::ErrorKind) -> Option<Meaning> {
     Some(match kind {
         io::ErrorKind::TimedOut => Meaning::timed_out("the receiver's host stopped responding"),
-        io::ErrorKind::ConnectionRefused => {
-            Meaning::new(ErrorKind::ConnectRefused, "the receiver's host refused the connection")
-        }
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            Meaning::new(ErrorKind::ConnectRefused, "the receiver's host is unreachable")
-        }
-        io::ErrorKind::ConnectionReset => {
-            Meaning::reset("the receiver reset the connection before it answered", Resend::IfReused)
-        }
+        io::ErrorKind::ConnectionRefused => Meaning::new(
+            ErrorKind::ConnectRefused,
+            "the receiver's host refused the connection",
+        ),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Meaning::new(
+            ErrorKind::ConnectRefused,
+            "the receiver's host is unreachable",
+        ),
+        io::ErrorKind::ConnectionReset => Meaning::reset(
+            "the receiver reset the connection before it answered",
+            Resend::IfReused,
+        ),
         // From TLS, whose own errors say more, unless HTTP/2 has reduced them to this.
-        io::ErrorKind::InvalidData => Meaning::new(ErrorKind::Tls, "the receiver's TLS data cannot be processed"),
+        io::ErrorKind::InvalidData => Meaning::new(
+            ErrorKind::Tls,
+            "the receiver's TLS data cannot be processed",
+        ),
         // Over TLS, the end is unexpected without a `close_notify`.
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
-            Meaning::reset(CLOSED, Resend::IfReused)
-        }
+        io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => Meaning::reset(CLOSED, Resend::IfReused),
         _ => return None,
     })
 }
@@ -312,27 +381,60 @@ mod tests {
             (Io::BrokenPipe, reset, CLOSED, Resend::IfReused),
             (Io::ConnectionAborted, reset, CLOSED, Resend::IfReused),
             (Io::UnexpectedEof, reset, CLOSED, Resend::IfReused),
-            (Io::ConnectionReset, reset, "the receiver reset the connection before it answered", Resend::IfReused),
-            (Io::InvalidData, ErrorKind::Tls, "the receiver's TLS data cannot be processed", Resend::Never),
-            (Io::TimedOut, ErrorKind::ResponseTimeout, "the receiver's host stopped responding", Resend::Never),
+            (
+                Io::ConnectionReset,
+                reset,
+                "the receiver reset the connection before it answered",
+                Resend::IfReused,
+            ),
+            (
+                Io::InvalidData,
+                ErrorKind::Tls,
+                "the receiver's TLS data cannot be processed",
+                Resend::Never,
+            ),
+            (
+                Io::TimedOut,
+                ErrorKind::ResponseTimeout,
+                "the receiver's host stopped responding",
+                Resend::Never,
+            ),
             (
                 Io::ConnectionRefused,
                 ErrorKind::ConnectRefused,
                 "the receiver's host refused the connection",
                 Resend::Never,
             ),
-            (Io::HostUnreachable, ErrorKind::ConnectRefused, "the receiver's host is unreachable", Resend::Never),
-            (Io::NetworkUnreachable, ErrorKind::ConnectRefused, "the receiver's host is unreachable", Resend::Never),
+            (
+                Io::HostUnreachable,
+                ErrorKind::ConnectRefused,
+                "the receiver's host is unreachable",
+                Resend::Never,
+            ),
+            (
+                Io::NetworkUnreachable,
+                ErrorKind::ConnectRefused,
+                "the receiver's host is unreachable",
+                Resend::Never,
+            ),
         ];
         for (io, kind, message, resend) in expected {
-            assert_eq!(described(io::Error::from(io)), (kind, message.to_owned(), resend), "{io:?}");
+            assert_eq!(
+                described(io::Error::from(io)),
+                (kind, message.to_owned(), resend),
+                "{io:?}"
+            );
         }
 
         let tls = io::Error::other(rustls::Error::HandshakeNotComplete);
         assert_eq!(described(tls).0, ErrorKind::Tls, "the inner error decides");
         assert_eq!(
             described(io::Error::other("odd")),
-            (ErrorKind::ConnectRefused, "no connection: odd".to_owned(), Resend::Always)
+            (
+                ErrorKind::ConnectRefused,
+                "no connection: odd".to_owned(),
+                Resend::Always
+            )
         );
         assert_eq!(described(NoTunnel).0, ErrorKind::ConnectRefused);
         assert_eq!(described(Unreachable::Unresolved).0, ErrorKind::Dns);
@@ -342,18 +444,32 @@ mod tests {
     fn what_the_client_finds_wrong_with_http_2_has_a_plain_message() {
         let expected = [
             (h2::Reason::NO_ERROR, CLOSED, Resend::IfReused),
-            (h2::Reason::FRAME_SIZE_ERROR, "the receiver's HTTP/2 is not valid (FRAME_SIZE_ERROR)", Resend::Never),
+            (
+                h2::Reason::FRAME_SIZE_ERROR,
+                "the receiver's HTTP/2 is not valid (FRAME_SIZE_ERROR)",
+                Resend::Never,
+            ),
         ];
         for (reason, message, resend) in expected {
             let found = described(h2::Error::from(reason));
-            assert_eq!(found, (ErrorKind::ConnectionReset, message.to_owned(), resend));
+            assert_eq!(
+                found,
+                (ErrorKind::ConnectionReset, message.to_owned(), resend)
+            );
         }
     }
 
     #[test]
     fn while_connecting_the_kind_says_so() {
-        let timed_out = classify(&ConnectTimeout(std::time::Duration::from_secs(1)), true).into_answer();
-        assert_eq!(timed_out, Ok(failed(ErrorKind::ConnectTimeout, "no connection in time".to_owned())));
+        let timed_out =
+            classify(&ConnectTimeout(std::time::Duration::from_secs(1)), true).into_answer();
+        assert_eq!(
+            timed_out,
+            Ok(failed(
+                ErrorKind::ConnectTimeout,
+                "no connection in time".to_owned()
+            ))
+        );
         let closed = classify(&io::Error::from(io::ErrorKind::UnexpectedEof), true).into_answer();
         let message = "the connection was closed while it was being opened".to_owned();
         assert_eq!(closed, Ok(failed(ErrorKind::ConnectionReset, message)));

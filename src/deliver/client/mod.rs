@@ -55,12 +55,19 @@ pub struct Endpoint {
 impl Endpoint {
     /// Checks the URL again: the rules may have become stricter since the webhook was saved.
     pub fn new(url: &str, guard: &Guard) -> Endpoint {
-        Endpoint { checked: check(url, guard), url: url.into(), headers: ParsedHeaders::default() }
+        Endpoint {
+            checked: check(url, guard),
+            url: url.into(),
+            headers: ParsedHeaders::default(),
+        }
     }
 
     /// Adds the webhook's custom headers to all requests.
     pub fn with_headers(self, headers: &CustomHeaders) -> Endpoint {
-        Endpoint { headers: headers.into(), ..self }
+        Endpoint {
+            headers: headers.into(),
+            ..self
+        }
     }
 
     pub fn url(&self) -> Arc<str> {
@@ -70,9 +77,15 @@ impl Endpoint {
 
 fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
     let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
-    let url = guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
-    guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
-    url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
+    let url = guard
+        .check_url(url)
+        .map_err(|problem| blocked(format!("the URL {problem}")))?;
+    guard
+        .check_literal(&url)
+        .map_err(|refusal| blocked(refusal.to_string()))?;
+    url.as_str()
+        .parse()
+        .map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
 }
 
 /// The HTTP client of the process. Clones share its connections.
@@ -104,7 +117,11 @@ struct Answered {
 
 impl Answered {
     fn without_response(answer: Answer) -> Answered {
-        Answered { answer, retry_after: None, excerpt: Vec::new() }
+        Answered {
+            answer,
+            retry_after: None,
+            excerpt: Vec::new(),
+        }
     }
 }
 
@@ -112,19 +129,39 @@ impl Client {
     pub fn new(settings: &Settings) -> anyhow::Result<Client> {
         let tls = tls(settings.extra_ca_file.as_deref())?;
         let transport = Transport::new(settings, tls)?;
-        Ok(Client { transport, timeout: settings.timeout, proxy_fault: Arc::default() })
+        Ok(Client {
+            transport,
+            timeout: settings.timeout,
+            proxy_fault: Arc::default(),
+        })
     }
 
     /// Sends one request and waits for the end of the response, at most for the timeout.
-    pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
+    pub async fn post(
+        &self,
+        endpoint: &Endpoint,
+        request: &Rendered,
+    ) -> Result<Exchange, OwnFault> {
         let started = Instant::now();
         let result = match &endpoint.checked {
-            Ok(url) => self.exchange(url, &endpoint.headers, request, started).await,
+            Ok(url) => {
+                self.exchange(url, &endpoint.headers, request, started)
+                    .await
+            }
             Err(blocked) => Ok(Answered::without_response(blocked.clone())),
         };
         self.report(result.as_ref().err());
-        let Answered { answer, retry_after, excerpt } = result?;
-        Ok(Exchange { answer, duration: started.elapsed(), retry_after, excerpt })
+        let Answered {
+            answer,
+            retry_after,
+            excerpt,
+        } = result?;
+        Ok(Exchange {
+            answer,
+            duration: started.elapsed(),
+            retry_after,
+            excerpt,
+        })
     }
 
     fn report(&self, fault: Option<&OwnFault>) {
@@ -143,7 +180,9 @@ impl Client {
                 }
             }
             // Requests on open connections, and to receivers whose names need no lookup, still succeed meanwhile.
-            Cause::Resolver => recurring!(warn, %fault, "deliveries wait for nameservers; no attempt is used up"),
+            Cause::Resolver => {
+                recurring!(warn, %fault, "deliveries wait for nameservers; no attempt is used up")
+            }
             Cause::Descriptors => recurring!(
                 warn,
                 %fault,
@@ -159,27 +198,45 @@ impl Client {
         request: &Rendered,
         started: Instant,
     ) -> Result<Answered, OwnFault> {
-        let sent = self.transport.send(url, || headers(request, custom), &request.body);
+        let sent = self
+            .transport
+            .send(url, || headers(request, custom), &request.body);
         let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
                 let message = format!("no answer within {:?}", self.timeout);
-                return Ok(Answered::without_response(failed(ErrorKind::ResponseTimeout, message)));
+                return Ok(Answered::without_response(failed(
+                    ErrorKind::ResponseTimeout,
+                    message,
+                )));
             }
         };
         let status = response.status();
-        let may_postpone = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let retry_after = response.headers().get(RETRY_AFTER).filter(|_| may_postpone).cloned();
+        let may_postpone = matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .filter(|_| may_postpone)
+            .cloned();
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
         let _ = tokio::time::timeout(left, read(response.into_chunks(), &mut excerpt)).await;
         let answer = match status.is_success() {
-            true => Answer::Accepted { status: status.as_u16() },
+            true => Answer::Accepted {
+                status: status.as_u16(),
+            },
             false => refused(status),
         };
-        Ok(Answered { answer, retry_after, excerpt })
+        Ok(Answered {
+            answer,
+            retry_after,
+            excerpt,
+        })
     }
 }
 
@@ -189,7 +246,10 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
     headers.extend(custom.iter().cloned());
     // After the custom ones, which must not replace these even if they were saved before a name was reserved.
     for (name, value) in &request.headers {
-        headers.insert(header_name(name), HeaderValue::from_str(value).expect("header values are printable ASCII"));
+        headers.insert(
+            header_name(name),
+            HeaderValue::from_str(value).expect("header values are printable ASCII"),
+        );
     }
     headers
 }
@@ -197,24 +257,54 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
 /// Returns the header name that is sent for `name`. The known names are constants, so that no attempt has to parse them.
 fn header_name(name: &'static str) -> HeaderName {
     static NAMES: [(&str, HeaderName); 15] = [
-        ("X-Webhook-Signature", HeaderName::from_static("x-webhook-signature")),
-        ("X-Webhook-Timestamp", HeaderName::from_static("x-webhook-timestamp")),
-        ("X-Webhook-Event", HeaderName::from_static("x-webhook-event")),
+        (
+            "X-Webhook-Signature",
+            HeaderName::from_static("x-webhook-signature"),
+        ),
+        (
+            "X-Webhook-Timestamp",
+            HeaderName::from_static("x-webhook-timestamp"),
+        ),
+        (
+            "X-Webhook-Event",
+            HeaderName::from_static("x-webhook-event"),
+        ),
         ("X-Webhook-Id", HeaderName::from_static("x-webhook-id")),
         ("User-Agent", USER_AGENT),
         ("Content-Type", CONTENT_TYPE),
-        ("X-Webhook-Delivery", HeaderName::from_static("x-webhook-delivery")),
-        ("X-Webhook-Attempt", HeaderName::from_static("x-webhook-attempt")),
-        ("X-Webhook-Event-Id", HeaderName::from_static("x-webhook-event-id")),
-        ("X-Webhook-Occurred-At", HeaderName::from_static("x-webhook-occurred-at")),
+        (
+            "X-Webhook-Delivery",
+            HeaderName::from_static("x-webhook-delivery"),
+        ),
+        (
+            "X-Webhook-Attempt",
+            HeaderName::from_static("x-webhook-attempt"),
+        ),
+        (
+            "X-Webhook-Event-Id",
+            HeaderName::from_static("x-webhook-event-id"),
+        ),
+        (
+            "X-Webhook-Occurred-At",
+            HeaderName::from_static("x-webhook-occurred-at"),
+        ),
         ("webhook-id", HeaderName::from_static("webhook-id")),
-        ("webhook-timestamp", HeaderName::from_static("webhook-timestamp")),
-        ("webhook-signature", HeaderName::from_static("webhook-signature")),
+        (
+            "webhook-timestamp",
+            HeaderName::from_static("webhook-timestamp"),
+        ),
+        (
+            "webhook-signature",
+            HeaderName::from_static("webhook-signature"),
+        ),
         ("X-Webhook-Test", HeaderName::from_static("x-webhook-test")),
         ("traceparent", HeaderName::from_static("traceparent")),
     ];
     let known = NAMES.iter().find(|(known, _)| *known == name);
-    known.map_or_else(|| name.parse().expect("a header name is a token"), |(_, parsed)| parsed.clone())
+    known.map_or_else(
+        || name.parse().expect("a header name is a token"),
+        |(_, parsed)| parsed.clone(),
+    )
 }
 
 /// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`.
@@ -222,7 +312,9 @@ async fn read(chunks: impl Stream<Item = Bytes>, excerpt: &mut Vec<u8>) {
     let mut chunks = pin!(chunks);
     let mut bytes = 0;
     while bytes < MAX_RESPONSE_BYTES {
-        let Some(chunk) = chunks.next().await else { return };
+        let Some(chunk) = chunks.next().await else {
+            return;
+        };
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();
@@ -230,17 +322,33 @@ async fn read(chunks: impl Stream<Item = Bytes>, excerpt: &mut Vec<u8>) {
 }
 
 fn refused(status: StatusCode) -> Answer {
-    let redirect = if status.is_redirection() { "; redirects are not followed" } else { "" };
+    let redirect = if status.is_redirection() {
+        "; redirects are not followed"
+    } else {
+        ""
+    };
     let message = format!("the receiver answered {status}{redirect}");
-    Answer::Failed { kind: ErrorKind::HttpStatus, message, status: Some(status.as_u16()) }
+    Answer::Failed {
+        kind: ErrorKind::HttpStatus,
+        message,
+        status: Some(status.as_u16()),
+    }
 }
 
 /// A TLS client that trusts the system's certificate authorities and those of `extra`. Warns if there are none.
 fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
     let mut roots = tls::system_roots();
     if let Some(path) = extra {
-        let describe = || format!("delivery.extra_ca_file: {} must hold certificates in PEM form", path.display());
-        for certificate in tls::certificates(path).map_err(anyhow::Error::msg).with_context(describe)? {
+        let describe = || {
+            format!(
+                "delivery.extra_ca_file: {} must hold certificates in PEM form",
+                path.display()
+            )
+        };
+        for certificate in tls::certificates(path)
+            .map_err(anyhow::Error::msg)
+            .with_context(describe)?
+        {
             roots.add(certificate).with_context(describe)?;
         }
     }
@@ -273,9 +381,24 @@ mod tests {
             sequence: Some(1),
             test: true,
         };
-        let request = render(&test, jiff::Timestamp::UNIX_EPOCH, &Signer::new("s"), "W", 1_000).unwrap();
-        for name in request.headers.iter().map(|(name, _)| *name).chain(["traceparent"]) {
-            assert!(header_name(name).as_str().eq_ignore_ascii_case(name), "{name}");
+        let request = render(
+            &test,
+            jiff::Timestamp::UNIX_EPOCH,
+            &Signer::new("s"),
+            "W",
+            1_000,
+        )
+        .unwrap();
+        for name in request
+            .headers
+            .iter()
+            .map(|(name, _)| *name)
+            .chain(["traceparent"])
+        {
+            assert!(
+                header_name(name).as_str().eq_ignore_ascii_case(name),
+                "{name}"
+            );
         }
     }
 }

@@ -55,13 +55,20 @@ impl Transport {
     /// Sends a POST request and waits for the head of the response. Sends it again on a new connection if it was certainly not
     /// processed, or if the receiver closed a connection that others had used: then a receiver that has processed the first request
     /// recognises the delivery by its id.
-    pub async fn send(&self, url: &Uri, headers: impl Fn() -> HeaderMap, body: &Bytes) -> Result<Response, Failure> {
+    pub async fn send(
+        &self,
+        url: &Uri,
+        headers: impl Fn() -> HeaderMap,
+        body: &Bytes,
+    ) -> Result<Response, Failure> {
         let request = || {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = Method::POST;
             *request.uri_mut() = url.clone();
             *request.headers_mut() = headers();
-            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
+            request
+                .headers_mut()
+                .insert(ACCEPT, HeaderValue::from_static("*/*"));
             request
         };
 
@@ -70,7 +77,10 @@ impl Transport {
             Err(failure) => failure,
             sent => return sent,
         };
-        let is_reused = failure.connection.as_ref().is_some_and(|used| used.is_reused(opened.as_ref()));
+        let is_reused = failure
+            .connection
+            .as_ref()
+            .is_some_and(|used| used.is_reused(opened.as_ref()));
         match failure.resend {
             Resend::Always => send_once(&self.unpooled, request()).await,
             Resend::IfReused if is_reused => send_once(&self.unpooled, request()).await,
@@ -99,7 +109,10 @@ fn client(settings: &Settings, idle: usize, connector: Connector) -> HttpClient 
 }
 
 /// Sends a request once.
-async fn send_once(client: &HttpClient, mut request: Request<Full<Bytes>>) -> Result<Response, Failure> {
+async fn send_once(
+    client: &HttpClient,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response, Failure> {
     let captured = capture_connection(&mut request);
     let interim = captured.clone();
     on_informational(&mut request, move |_| {
@@ -110,7 +123,10 @@ async fn send_once(client: &HttpClient, mut request: Request<Full<Bytes>>) -> Re
 
     let response = client.request(request).map_err(|error| Failure::of(&error));
     match await_head(response, wait_for_connection(captured.clone())).await {
-        (Ok(response), exchange) => Ok(Response { response, _exchange: exchange }),
+        (Ok(response), exchange) => Ok(Response {
+            response,
+            _exchange: exchange,
+        }),
         (Err(failure), _) => Err(failure.on(captured_by(&captured))),
     }
 }
@@ -169,7 +185,9 @@ impl Response {
 
     /// Returns the parts of the body until it ends or breaks off.
     pub fn into_chunks(self) -> impl Stream<Item = Bytes> {
-        unfold(self, async |mut response| Some((response.chunk().await?, response)))
+        unfold(self, async |mut response| {
+            Some((response.chunk().await?, response))
+        })
     }
 
     async fn chunk(&mut self) -> Option<Bytes> {

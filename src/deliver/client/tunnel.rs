@@ -39,8 +39,15 @@ pub struct NoTunnel;
 pub struct ProxyFault(String);
 
 /// Creates the dialer of tunnels.
-pub fn dialer(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> anyhow::Result<Dialer> {
-    let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+pub fn dialer(
+    settings: &Settings,
+    proxy: &Proxy,
+    tls: rustls::ClientConfig,
+) -> anyhow::Result<Dialer> {
+    let to_proxy = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1();
     // Half of the timeout: if the proxy's host does not answer, this must be noticed before the tunnel's own timer blames the receiver.
     let to_proxy = to_proxy.wrap_connector(tcp(HttpConnector::new(), settings.timeout / 2));
     let tunnels = Tunnels::new(settings, proxy, to_proxy)?;
@@ -62,24 +69,36 @@ struct Tunnels {
 
 impl Tunnels {
     fn new(settings: &Settings, proxy: &Proxy, to_proxy: ToProxy) -> anyhow::Result<Tunnels> {
-        let mut tunnel = Tunnel::new(proxy.url.as_str().parse().context("delivery.proxy")?, to_proxy);
+        let mut tunnel = Tunnel::new(
+            proxy.url.as_str().parse().context("delivery.proxy")?,
+            to_proxy,
+        );
         if let Some(authorization) = &proxy.authorization {
-            let value = HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?;
+            let value =
+                HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?;
             tunnel = tunnel.with_auth(value);
         }
         let (guard, timeout) = (settings.guard.clone(), settings.timeout);
-        Ok(Tunnels { guard, tunnel, timeout, answered: Arc::default() })
+        Ok(Tunnels {
+            guard,
+            tunnel,
+            timeout,
+            answered: Arc::default(),
+        })
     }
 
     /// Opens a tunnel to the receiver. If the proxy does not answer, it is to blame, unless it has answered other requests in the
     /// meantime: then it waits for the receiver.
     async fn open(&self, url: &Uri) -> Result<Stream, BoxError> {
         let before = self.answered.load(Ordering::Relaxed);
-        let opened = tokio::time::timeout(self.timeout.mul_f64(TUNNEL_SHARE), self.open_any(url)).await;
+        let opened =
+            tokio::time::timeout(self.timeout.mul_f64(TUNNEL_SHARE), self.open_any(url)).await;
         opened.unwrap_or_else(|_| match self.answered.load(Ordering::Relaxed) == before {
-            true => {
-                Err(ProxyFault(format!("no answer to CONNECT within {:?}", self.timeout.mul_f64(TUNNEL_SHARE))).into())
-            }
+            true => Err(ProxyFault(format!(
+                "no answer to CONNECT within {:?}",
+                self.timeout.mul_f64(TUNNEL_SHARE)
+            ))
+            .into()),
             false => Err(ConnectTimeout(self.timeout).into()),
         })
     }
@@ -91,7 +110,11 @@ impl Tunnels {
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         for address in self.guard.resolve(host, port).await? {
-            let to = Uri::builder().scheme("https").authority(address.to_string()).path_and_query("/").build()?;
+            let to = Uri::builder()
+                .scheme("https")
+                .authority(address.to_string())
+                .path_and_query("/")
+                .build()?;
             match self.tunnel.clone().oneshot(to).await {
                 Ok(stream) => {
                     self.answered.fetch_add(1, Ordering::Relaxed);

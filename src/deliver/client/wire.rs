@@ -38,7 +38,10 @@ pub struct Wire<T> {
 
 impl<T> Wire<T> {
     pub fn new(io: T) -> Wire<T> {
-        Wire { io, uncharged: Uncharged::default() }
+        Wire {
+            io,
+            uncharged: Uncharged::default(),
+        }
     }
 
     #[cfg(test)]
@@ -54,11 +57,17 @@ impl<T: Connection> Connection for Wire<T> {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let filled = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
 
-        self.uncharged.0.fetch_add(buf.filled().len() - filled, Ordering::Relaxed);
+        self.uncharged
+            .0
+            .fetch_add(buf.filled().len() - filled, Ordering::Relaxed);
         if self.uncharged.is_exceeded() {
             buf.set_filled(filled);
             return Poll::Ready(Err(io::Error::other(Exceeded)));
@@ -68,7 +77,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
@@ -113,7 +126,10 @@ mod tests {
         wire.read_exact(&mut part).await.unwrap();
         wire.read_exact(&mut part).await.unwrap();
         let error = wire.read(&mut part).await.unwrap_err();
-        assert!(error.get_ref().is_some_and(|inner| inner.is::<Exceeded>()), "{error}");
+        assert!(
+            error.get_ref().is_some_and(|inner| inner.is::<Exceeded>()),
+            "{error}"
+        );
         assert!(wire.uncharged().is_exceeded());
     }
 }

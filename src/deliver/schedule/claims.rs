@@ -60,7 +60,12 @@ pub struct ClaimSchedule {
 }
 
 impl ClaimSchedule {
-    pub fn new(class: DeliveryClass, timeout: Duration, per_webhook_concurrency: usize, now: Instant) -> ClaimSchedule {
+    pub fn new(
+        class: DeliveryClass,
+        timeout: Duration,
+        per_webhook_concurrency: usize,
+        now: Instant,
+    ) -> ClaimSchedule {
         ClaimSchedule {
             class,
             timeout,
@@ -102,7 +107,9 @@ impl ClaimSchedule {
         let (free, max_bytes) = (counters.free(), counters.free_bytes());
         let max_rows = match self.class {
             DeliveryClass::Fresh => free - free / 4,
-            DeliveryClass::Retry => free.div_ceil(4).min(MAX_RETRIES.saturating_sub(queued_retries)),
+            DeliveryClass::Retry => free
+                .div_ceil(4)
+                .min(MAX_RETRIES.saturating_sub(queued_retries)),
         };
         self.started_at = now;
         self.next_at = now + IDLE;
@@ -113,7 +120,11 @@ impl ClaimSchedule {
         let fitting = max_bytes / self.average_bytes.max(1);
         let ahead = self.per_webhook_concurrency.saturating_mul(AHEAD);
         let lower: HashMap<Uuid, usize> = congestion.claim_limits(AHEAD).collect();
-        let ClaimLimits { of_others, listed, end_with } = counters.claim_limits(ahead, &lower, self.start_after);
+        let ClaimLimits {
+            of_others,
+            listed,
+            end_with,
+        } = counters.claim_limits(ahead, &lower, self.start_after);
         Some(ClaimRequest {
             class: self.class,
             timeout: self.timeout,
@@ -128,21 +139,39 @@ impl ClaimSchedule {
     }
 
     /// Notes the result of a claim, and schedules the next one.
-    pub fn succeed(&mut self, now: Instant, request: &ClaimRequest, claimed: &Claimed, queued: usize) {
+    pub fn succeed(
+        &mut self,
+        now: Instant,
+        request: &ClaimRequest,
+        claimed: &Claimed,
+        queued: usize,
+    ) {
         let mut by_webhook: HashMap<Uuid, usize> = HashMap::new();
         for delivery in &claimed.deliveries {
             *by_webhook.entry(delivery.webhook).or_default() += 1;
         }
         let limits: HashMap<Uuid, usize> = request.limits.iter().copied().collect();
-        let is_full =
-            |(webhook, count): (&Uuid, &usize)| *count >= *limits.get(webhook).unwrap_or(&request.per_webhook);
+        let is_full = |(webhook, count): (&Uuid, &usize)| {
+            *count >= *limits.get(webhook).unwrap_or(&request.per_webhook)
+        };
         let found = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused;
         let all_taken = found >= request.max_rows;
         self.has_skipped |= all_taken || claimed.refused > 0 || by_webhook.iter().any(is_full);
-        let bytes = claimed.deliveries.iter().map(Delivery::bytes).sum::<usize>();
-        self.average_bytes = bytes.checked_div(claimed.deliveries.len()).unwrap_or(self.average_bytes);
+        let bytes = claimed
+            .deliveries
+            .iter()
+            .map(Delivery::bytes)
+            .sum::<usize>();
+        self.average_bytes = bytes
+            .checked_div(claimed.deliveries.len())
+            .unwrap_or(self.average_bytes);
         // A full claim may have ended anywhere: the next one starts after the last webhook that it has deliveries of.
-        let ended_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
+        let ended_at = claimed
+            .deliveries
+            .iter()
+            .map(|delivery| delivery.webhook)
+            .max()
+            .filter(|_| all_taken);
         let visited = claimed.last_visited.or(request.end_with);
         self.start_after = ended_at.or(visited).unwrap_or(Uuid::nil());
         self.has_more = self.has_skipped || !self.start_after.is_nil();
@@ -150,7 +179,9 @@ impl ClaimSchedule {
             self.has_skipped = false;
         }
         let in_vain = claimed.visited.saturating_sub(found) as f64 / claimed.visited.max(1) as f64;
-        let rest = now.saturating_duration_since(self.started_at).mul_f64(in_vain * REST);
+        let rest = now
+            .saturating_duration_since(self.started_at)
+            .mul_f64(in_vain * REST);
         self.rests_until = now + rest.min(LONGEST_REST);
         let next_at = match visited {
             Some(_) => now,
@@ -182,12 +213,17 @@ mod tests {
     }
 
     fn claimed(webhook: u128, count: usize) -> Claimed {
-        Claimed { deliveries: vec![delivery(webhook, 0, 1); count], ..Claimed::default() }
+        Claimed {
+            deliveries: vec![delivery(webhook, 0, 1); count],
+            ..Claimed::default()
+        }
     }
 
     /// Claims with the whole budget free, and finds this.
     fn claim(schedule: &mut ClaimSchedule, now: Instant, found: &Claimed) -> ClaimRequest {
-        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
+        let request = schedule
+            .start(now, &DeliveryBudget::default(), &congestion(), 0)
+            .unwrap();
         schedule.succeed(now, &request, found, 0);
         request
     }
@@ -206,10 +242,20 @@ mod tests {
     #[test]
     fn after_a_cycle_of_several_claims_that_took_everything_there_is_a_pause() {
         let now = Instant::now();
-        let mut schedule = ClaimSchedule { class: DeliveryClass::Retry, ..fresh(now) };
+        let mut schedule = ClaimSchedule {
+            class: DeliveryClass::Retry,
+            ..fresh(now)
+        };
         for last_visited in [Some(Uuid::from_u128(77)), None] {
             assert!(schedule.is_due(now, 0), "the cycle is not complete");
-            claim(&mut schedule, now, &Claimed { last_visited, ..claimed(1, 1) });
+            claim(
+                &mut schedule,
+                now,
+                &Claimed {
+                    last_visited,
+                    ..claimed(1, 1)
+                },
+            );
         }
         schedule.note_finished(10 * STEP);
         assert!(!schedule.is_due(now, 0));
@@ -222,12 +268,29 @@ mod tests {
         let (now, took) = (Instant::now(), Duration::from_millis(5));
         for (found, rest) in [(0, 95), (500, 47), (1_000, 0), (2_000, 0)] {
             let mut schedule = fresh(now);
-            let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
+            let request = schedule
+                .start(now, &DeliveryBudget::default(), &congestion(), 0)
+                .unwrap();
             let last_visited = Some(Uuid::from_u128(77));
-            schedule.succeed(now + took, &request, &Claimed { visited: 1_000, last_visited, ..claimed(1, found) }, 0);
+            schedule.succeed(
+                now + took,
+                &request,
+                &Claimed {
+                    visited: 1_000,
+                    last_visited,
+                    ..claimed(1, found)
+                },
+                0,
+            );
             let rested = now + took + Duration::from_millis(rest + 1);
-            assert!(rest == 0 || !schedule.is_due(now + took + Duration::from_millis(rest - 1), 0), "{found}");
-            assert!(schedule.is_due(rested, 0) && schedule.next_at() <= rested, "{found}");
+            assert!(
+                rest == 0 || !schedule.is_due(now + took + Duration::from_millis(rest - 1), 0),
+                "{found}"
+            );
+            assert!(
+                schedule.is_due(rested, 0) && schedule.next_at() <= rested,
+                "{found}"
+            );
         }
     }
 
@@ -235,8 +298,18 @@ mod tests {
     fn a_rest_after_a_slow_claim_is_as_short_as_the_pause_of_an_idle_replica() {
         let (now, took) = (Instant::now(), Duration::from_secs(5));
         let mut schedule = fresh(now);
-        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
-        schedule.succeed(now + took, &request, &Claimed { visited: 1, ..Claimed::default() }, 0);
+        let request = schedule
+            .start(now, &DeliveryBudget::default(), &congestion(), 0)
+            .unwrap();
+        schedule.succeed(
+            now + took,
+            &request,
+            &Claimed {
+                visited: 1,
+                ..Claimed::default()
+            },
+            0,
+        );
         assert!(schedule.is_due(now + took + IDLE, 0));
     }
 
@@ -245,7 +318,14 @@ mod tests {
         let now = Instant::now();
         let mut schedule = fresh(now);
         for (last_visited, count) in [(Some(Uuid::from_u128(77)), 4 * AHEAD), (None, 1)] {
-            claim(&mut schedule, now, &Claimed { last_visited, ..claimed(1, count) });
+            claim(
+                &mut schedule,
+                now,
+                &Claimed {
+                    last_visited,
+                    ..claimed(1, count)
+                },
+            );
         }
         assert!(schedule.is_due(now, 0));
         claim(&mut schedule, now, &Claimed::default());
@@ -256,7 +336,9 @@ mod tests {
     fn a_claim_that_skipped_deliveries_is_repeated_as_soon_as_others_have_finished() {
         let now = Instant::now();
         let mut schedule = fresh(now);
-        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
+        let request = schedule
+            .start(now, &DeliveryBudget::default(), &congestion(), 0)
+            .unwrap();
         assert_eq!(request.per_webhook, 4 * AHEAD);
         schedule.succeed(now, &request, &claimed(1, 4 * AHEAD), 60);
         assert!(!schedule.is_due(now, 60));
@@ -267,18 +349,32 @@ mod tests {
 
     #[test]
     fn nothing_is_claimed_for_a_webhook_with_enough_deliveries_here() {
-        let (now, budget, webhook) = (Instant::now(), DeliveryBudget::default(), Uuid::from_u128(1));
+        let (now, budget, webhook) = (
+            Instant::now(),
+            DeliveryBudget::default(),
+            Uuid::from_u128(1),
+        );
         assert!((0..4 * AHEAD).all(|_| budget.reserve(webhook, 1)));
-        assert_eq!(fresh(now).start(now, &budget, &congestion(), 0).unwrap().limits, [(webhook, 0)]);
+        assert_eq!(
+            fresh(now)
+                .start(now, &budget, &congestion(), 0)
+                .unwrap()
+                .limits,
+            [(webhook, 0)]
+        );
     }
 
     #[test]
     fn less_is_claimed_for_a_webhook_whose_receiver_is_overloaded() {
-        let (now, budget, mut congestion) = (Instant::now(), DeliveryBudget::default(), congestion());
+        let (now, budget, mut congestion) =
+            (Instant::now(), DeliveryBudget::default(), congestion());
         let (webhook, took) = (Uuid::from_u128(1), Duration::from_secs(3));
         congestion.note(webhook, now, took, Feedback::Overloaded, now + took);
         let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
-        assert_eq!((request.per_webhook, request.limits), (4 * AHEAD, vec![(webhook, 2 * 2)]));
+        assert_eq!(
+            (request.per_webhook, request.limits),
+            (4 * AHEAD, vec![(webhook, 2 * 2)])
+        );
         assert!(budget.reserve(webhook, 1));
         let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
         assert_eq!(request.limits, [(webhook, 3)], "one is here already");
@@ -305,7 +401,8 @@ mod tests {
                 request
                     .limits
                     .iter()
-                    .all(|(id, _)| *id > request.start_after && request.end_with.is_none_or(|end| *id <= end))
+                    .all(|(id, _)| *id > request.start_after
+                        && request.end_with.is_none_or(|end| *id <= end))
             );
             listed.extend(request.limits.iter().map(|(id, _)| id.as_u128()));
             // The statement visits all webhooks that have deliveries: here they are few.
@@ -319,13 +416,28 @@ mod tests {
         let now = Instant::now();
         let mut schedule = fresh(now);
         let last = Uuid::from_u128(77);
-        claim(&mut schedule, now, &Claimed { last_visited: Some(last), ..claimed(1, 1) });
+        claim(
+            &mut schedule,
+            now,
+            &Claimed {
+                last_visited: Some(last),
+                ..claimed(1, 1)
+            },
+        );
         assert!(schedule.is_due(now, 1));
-        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
+        let request = schedule
+            .start(now, &DeliveryBudget::default(), &congestion(), 0)
+            .unwrap();
         assert_eq!(request.start_after, last);
         schedule.succeed(now, &request, &claimed(99, request.max_rows), 0);
-        assert_eq!(claim(&mut schedule, now, &Claimed::default()).start_after, Uuid::from_u128(99));
-        assert_eq!(claim(&mut schedule, now, &Claimed::default()).start_after, Uuid::nil());
+        assert_eq!(
+            claim(&mut schedule, now, &Claimed::default()).start_after,
+            Uuid::from_u128(99)
+        );
+        assert_eq!(
+            claim(&mut schedule, now, &Claimed::default()).start_after,
+            Uuid::nil()
+        );
     }
 
     #[test]
@@ -333,7 +445,10 @@ mod tests {
         let now = Instant::now();
         let (budget, mut schedule) = (DeliveryBudget::default(), fresh(now));
         let mut large = claimed(1, 3);
-        large.deliveries.iter_mut().for_each(|delivery| delivery.data = "x".repeat(256 << 10).into());
+        large
+            .deliveries
+            .iter_mut()
+            .for_each(|delivery| delivery.data = "x".repeat(256 << 10).into());
         assert_eq!(claim(&mut schedule, now, &large).max_rows, MAX_ROWS);
         let request = schedule.start(now, &budget, &congestion(), 0).unwrap();
         assert_eq!((request.max_rows, request.max_bytes), (256, CAPACITY_BYTES));
@@ -348,9 +463,25 @@ mod tests {
     #[test]
     fn retries_are_bounded_and_without_free_budget_nothing_is_claimed() {
         let now = Instant::now();
-        let retries = || ClaimSchedule { class: DeliveryClass::Retry, ..fresh(now) };
-        assert!(retries().start(now, &DeliveryBudget::default(), &congestion(), MAX_RETRIES).is_none());
-        assert!(retries().start(now, &DeliveryBudget::default(), &congestion(), MAX_RETRIES - 1).is_some());
+        let retries = || ClaimSchedule {
+            class: DeliveryClass::Retry,
+            ..fresh(now)
+        };
+        assert!(
+            retries()
+                .start(now, &DeliveryBudget::default(), &congestion(), MAX_RETRIES)
+                .is_none()
+        );
+        assert!(
+            retries()
+                .start(
+                    now,
+                    &DeliveryBudget::default(),
+                    &congestion(),
+                    MAX_RETRIES - 1
+                )
+                .is_some()
+        );
         let budget = DeliveryBudget::default();
         let webhooks = || (0..CAPACITY as u128).map(Uuid::from_u128);
         for webhook in webhooks() {

@@ -64,16 +64,32 @@ impl ClassQueue {
             queue.deliveries.push_back(delivery);
             return;
         }
-        let place = Place { in_flight, turn: self.take_turn() };
+        let place = Place {
+            in_flight,
+            turn: self.take_turn(),
+        };
         self.orders[speed as usize].insert(place, webhook);
-        self.queues.insert(webhook, Queue { deliveries: VecDeque::from([delivery]), speed, place });
+        self.queues.insert(
+            webhook,
+            Queue {
+                deliveries: VecDeque::from([delivery]),
+                speed,
+                place,
+            },
+        );
     }
 
     /// Takes the next delivery for which there is a permit of this kind. There are `permits` in total.
     pub fn pop(&mut self, counters: &Counters, permits: usize, kind: Permit) -> Option<Delivery> {
-        let mut speeds = Speed::ALL.into_iter().cycle().skip(self.next_speed).take(Speed::ALL.len());
+        let mut speeds = Speed::ALL
+            .into_iter()
+            .cycle()
+            .skip(self.next_speed)
+            .take(Speed::ALL.len());
         let (speed, webhook) = speeds.find_map(|speed| {
-            let share = counters.free_permits(permits, speed, kind).div_ceil(SHARE_OF_FREE);
+            let share = counters
+                .free_permits(permits, speed, kind)
+                .div_ceil(SHARE_OF_FREE);
             let (place, webhook) = self.orders[speed as usize].first_key_value()?;
             place.in_flight.allows(share).then_some((speed, *webhook))
         })?;
@@ -95,8 +111,13 @@ impl ClassQueue {
 
     /// Notes the speed of a webhook and what it has in flight, if it has a queue.
     pub fn update(&mut self, webhook: Uuid, speed: Speed, in_flight: InFlight) {
-        let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        let place = Place { in_flight, ..queue.place };
+        let Some(queue) = self.queues.get_mut(&webhook) else {
+            return;
+        };
+        let place = Place {
+            in_flight,
+            ..queue.place
+        };
         if (speed, place) != (queue.speed, queue.place) {
             self.orders[queue.speed as usize].remove(&queue.place);
             self.orders[speed as usize].insert(place, webhook);

@@ -45,21 +45,33 @@ impl Congestion {
     /// `cap` is the configured limit. Requests may take `timeout`.
     pub fn new(cap: usize, is_adaptive: bool, timeout: Duration) -> Congestion {
         let (is_adaptive, idle) = (is_adaptive && cap > 1, IDLE.max(timeout.saturating_mul(2)));
-        Congestion { cap, is_adaptive, idle, windows: LruCache::new(REMEMBERED), limited: 0 }
+        Congestion {
+            cap,
+            is_adaptive,
+            idle,
+            windows: LruCache::new(REMEMBERED),
+            limited: 0,
+        }
     }
 
     /// Returns how many requests the webhook may have in flight. At least one.
     pub fn limit(&self, webhook: Uuid) -> usize {
         match self.windows.is_empty() {
             true => self.cap,
-            false => self.windows.peek(&webhook).map_or(self.cap, |window| window.limit as usize),
+            false => self
+                .windows
+                .peek(&webhook)
+                .map_or(self.cap, |window| window.limit as usize),
         }
     }
 
     /// Returns how many deliveries to hold for each of the webhooks below the configured limit: at most `ahead` for each request that it
     /// may have in flight, and no more than can be started before their leases end.
     pub fn claim_limits(&self, ahead: usize) -> impl Iterator<Item = (Uuid, usize)> {
-        let limited = self.windows.iter().filter(|(_, window)| self.is_limited(window));
+        let limited = self
+            .windows
+            .iter()
+            .filter(|(_, window)| self.is_limited(window));
         limited.map(move |(webhook, window)| {
             let rounds = TIME_TO_START.as_nanos() / window.took.as_nanos().max(1);
             let rounds = usize::try_from(rounds).unwrap_or(ahead).clamp(1, ahead);
@@ -77,7 +89,14 @@ impl Congestion {
     }
 
     /// Notes the end of a request.
-    pub fn note(&mut self, webhook: Uuid, started_at: Instant, took: Duration, feedback: Feedback, now: Instant) {
+    pub fn note(
+        &mut self,
+        webhook: Uuid,
+        started_at: Instant,
+        took: Duration,
+        feedback: Feedback,
+        now: Instant,
+    ) {
         let is_good = feedback == Feedback::Responsive;
         if !self.is_adaptive || feedback == Feedback::None || (is_good && self.windows.is_empty()) {
             return;
@@ -85,11 +104,25 @@ impl Congestion {
         let window = match self.windows.pop(&webhook) {
             Some(window) => window,
             None if is_good => return,
-            None => Window { limit: self.cap as f64, good: self.cap, decreased_at: None, answered_at: now, took },
+            None => Window {
+                limit: self.cap as f64,
+                good: self.cap,
+                decreased_at: None,
+                answered_at: now,
+                took,
+            },
         };
         self.limited -= usize::from(self.is_limited(&window));
-        let window = Window { answered_at: now, took, ..window };
-        let window = if is_good { self.raised(window) } else { lowered(window, started_at, feedback, now) };
+        let window = Window {
+            answered_at: now,
+            took,
+            ..window
+        };
+        let window = if is_good {
+            self.raised(window)
+        } else {
+            lowered(window, started_at, feedback, now)
+        };
         if is_good && window.good >= self.cap && !self.is_limited(&window) {
             return;
         }
@@ -101,12 +134,20 @@ impl Congestion {
 
     fn raised(&self, window: Window) -> Window {
         let limit = (window.limit + 1.0 / window.limit).min(self.cap as f64);
-        Window { limit, good: window.good + 1, ..window }
+        Window {
+            limit,
+            good: window.good + 1,
+            ..window
+        }
     }
 
     /// Forgets webhooks that have not answered for long.
     pub fn forget_idle(&mut self, now: Instant) {
-        while self.windows.peek_lru().is_some_and(|(_, window)| window.answered_at + self.idle <= now) {
+        while self
+            .windows
+            .peek_lru()
+            .is_some_and(|(_, window)| window.answered_at + self.idle <= now)
+        {
             if let Some((_, forgotten)) = self.windows.pop_lru() {
                 self.limited -= usize::from(self.is_limited(&forgotten));
             }
@@ -115,13 +156,19 @@ impl Congestion {
 }
 
 fn lowered(window: Window, started_at: Instant, feedback: Feedback, now: Instant) -> Window {
-    let is_of_an_earlier_round = window.decreased_at.is_some_and(|decreased_at| started_at < decreased_at);
+    let is_of_an_earlier_round = window
+        .decreased_at
+        .is_some_and(|decreased_at| started_at < decreased_at);
     // A single timeout among many answers is an accident. At the full limit, halving would cost seconds of its rate.
     let is_accident = feedback == Feedback::TimedOut && window.good >= window.limit as usize;
     let window = Window { good: 0, ..window };
     match is_of_an_earlier_round || is_accident {
         true => window,
-        false => Window { limit: (window.limit / 2.0).max(1.0), decreased_at: Some(now), ..window },
+        false => Window {
+            limit: (window.limit / 2.0).max(1.0),
+            decreased_at: Some(now),
+            ..window
+        },
     }
 }
 
@@ -144,7 +191,11 @@ mod tests {
         let (started_at, sent) = (*now, congestion.limit(ID));
         *now += ROUND;
         for number in 0..sent {
-            let feedback = if number < capacity { Feedback::Responsive } else { Feedback::Overloaded };
+            let feedback = if number < capacity {
+                Feedback::Responsive
+            } else {
+                Feedback::Overloaded
+            };
             congestion.note(ID, started_at, ROUND, feedback, *now);
         }
         sent
@@ -153,17 +204,37 @@ mod tests {
     #[test]
     fn the_limit_settles_at_what_the_receiver_can_handle_and_recovers() {
         let (mut congestion, mut now) = (congestion(), Instant::now());
-        let falling: Vec<usize> = (0..6).map(|_| round(&mut congestion, &mut now, 5)).collect();
-        assert_eq!(falling[..5], [64, 32, 16, 8, 4], "halved once per round, however many requests of it fail");
-        let settled: Vec<usize> = (0..50).map(|_| round(&mut congestion, &mut now, 5)).collect();
-        assert!(settled.iter().all(|sent| (2..=6).contains(sent)), "{settled:?}");
+        let falling: Vec<usize> = (0..6)
+            .map(|_| round(&mut congestion, &mut now, 5))
+            .collect();
+        assert_eq!(
+            falling[..5],
+            [64, 32, 16, 8, 4],
+            "halved once per round, however many requests of it fail"
+        );
+        let settled: Vec<usize> = (0..50)
+            .map(|_| round(&mut congestion, &mut now, 5))
+            .collect();
+        assert!(
+            settled.iter().all(|sent| (2..=6).contains(sent)),
+            "{settled:?}"
+        );
         assert_eq!(congestion.limited(), 1);
-        let rounds = (0..).take_while(|_| round(&mut congestion, &mut now, CAP) < CAP).count();
-        assert!((CAP - 7..=2 * CAP).contains(&rounds), "about one more per round: {rounds}");
+        let rounds = (0..)
+            .take_while(|_| round(&mut congestion, &mut now, CAP) < CAP)
+            .count();
+        assert!(
+            (CAP - 7..=2 * CAP).contains(&rounds),
+            "about one more per round: {rounds}"
+        );
         for _ in 0..2 {
             round(&mut congestion, &mut now, CAP);
         }
-        assert_eq!((congestion.limited(), congestion.windows.len()), (0, 0), "a recovered webhook is forgotten");
+        assert_eq!(
+            (congestion.limited(), congestion.windows.len()),
+            (0, 0),
+            "a recovered webhook is forgotten"
+        );
     }
 
     #[test]
@@ -177,7 +248,11 @@ mod tests {
             }
         }
         assert_eq!(congestion.limit(ID), 1);
-        assert_eq!(congestion.claim_limits(16).collect::<Vec<_>>(), [(ID, 1)], "a second could not start in time");
+        assert_eq!(
+            congestion.claim_limits(16).collect::<Vec<_>>(),
+            [(ID, 1)],
+            "a second could not start in time"
+        );
         congestion.note(ID, now, ROUND, Feedback::Responsive, now);
         assert_eq!(congestion.limit(ID), 2);
         assert_eq!(congestion.claim_limits(16).collect::<Vec<_>>(), [(ID, 32)]);
@@ -187,14 +262,22 @@ mod tests {
     fn single_timeouts_among_many_answers_change_nothing() {
         let (mut congestion, now) = (congestion(), Instant::now());
         for number in 1..20_000 {
-            let feedback = if number % 100 == 0 { Feedback::TimedOut } else { Feedback::Responsive };
+            let feedback = if number % 100 == 0 {
+                Feedback::TimedOut
+            } else {
+                Feedback::Responsive
+            };
             congestion.note(ID, now, ROUND, feedback, now);
             assert_eq!((congestion.limit(ID), congestion.limited()), (CAP, 0));
         }
         (0..CAP).for_each(|_| congestion.note(ID, now, ROUND, Feedback::Responsive, now));
         assert!(congestion.windows.is_empty());
         (0..2).for_each(|_| congestion.note(ID, now, TIMEOUT, Feedback::TimedOut, now));
-        assert_eq!(congestion.limit(ID), CAP / 2, "two in a row are no accident");
+        assert_eq!(
+            congestion.limit(ID),
+            CAP / 2,
+            "two in a row are no accident"
+        );
     }
 
     #[test]
@@ -206,7 +289,10 @@ mod tests {
         congestion.note(ID, now, ROUND, Feedback::None, now);
         assert_eq!(congestion.limit(ID), CAP / 2);
         let mut fixed = Congestion::new(CAP, false, TIMEOUT);
-        assert_eq!((round(&mut fixed, &mut now, 0), fixed.limit(ID)), (CAP, CAP));
+        assert_eq!(
+            (round(&mut fixed, &mut now, 0), fixed.limit(ID)),
+            (CAP, CAP)
+        );
     }
 
     #[test]
@@ -214,10 +300,28 @@ mod tests {
         let (mut congestion, now) = (congestion(), Instant::now());
         let later = now + Duration::from_secs(1);
         for webhook in 0..5_000 {
-            congestion.note(Uuid::from_u128(webhook), now, ROUND, Feedback::Overloaded, later);
+            congestion.note(
+                Uuid::from_u128(webhook),
+                now,
+                ROUND,
+                Feedback::Overloaded,
+                later,
+            );
         }
-        assert_eq!((congestion.limited(), congestion.limit(Uuid::from_u128(4_999))), (REMEMBERED.get(), CAP / 2));
-        congestion.note(Uuid::from_u128(4_500), later, ROUND, Feedback::Responsive, later + IDLE / 2);
+        assert_eq!(
+            (
+                congestion.limited(),
+                congestion.limit(Uuid::from_u128(4_999))
+            ),
+            (REMEMBERED.get(), CAP / 2)
+        );
+        congestion.note(
+            Uuid::from_u128(4_500),
+            later,
+            ROUND,
+            Feedback::Responsive,
+            later + IDLE / 2,
+        );
         congestion.forget_idle(later + IDLE);
         assert_eq!(congestion.limited(), 1);
         congestion.forget_idle(later + 2 * IDLE);

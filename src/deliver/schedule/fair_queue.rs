@@ -56,7 +56,13 @@ fn permit_of(class: DeliveryClass) -> Permit {
 /// Returns the speed of a webhook and what it has in flight.
 fn state(counters: &Counters, congestion: &Congestion, webhook: Uuid) -> (Speed, InFlight) {
     let requests = counters.in_flight_of(webhook);
-    (counters.speed(webhook), InFlight { is_at_limit: requests >= congestion.limit(webhook), requests })
+    (
+        counters.speed(webhook),
+        InFlight {
+            is_at_limit: requests >= congestion.limit(webhook),
+            requests,
+        },
+    )
 }
 
 impl FairQueue {
@@ -75,7 +81,13 @@ impl FairQueue {
 
     /// Queues a delivery that the budget has admitted.
     pub fn push(&mut self, delivery: Delivery) {
-        let FairQueue { budget, congestion, fresh, retry, .. } = self;
+        let FairQueue {
+            budget,
+            congestion,
+            fresh,
+            retry,
+            ..
+        } = self;
         let counters = budget.counters();
         let (speed, in_flight) = state(&counters, congestion, delivery.webhook);
         match DeliveryClass::of(&delivery) {
@@ -86,13 +98,21 @@ impl FairQueue {
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish). Takes retries only if they `may_retry`.
     pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
-        let FairQueue { fresh, retry, limits, budget, .. } = self;
+        let FairQueue {
+            fresh,
+            retry,
+            limits,
+            budget,
+            ..
+        } = self;
         let mut counters = budget.counters();
         let order = match self.next {
             DeliveryClass::Fresh => [DeliveryClass::Fresh, DeliveryClass::Retry],
             DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
         };
-        let mut classes = order.into_iter().filter(|class| may_retry || *class == DeliveryClass::Fresh);
+        let mut classes = order
+            .into_iter()
+            .filter(|class| may_retry || *class == DeliveryClass::Fresh);
         let delivery = classes.find_map(|class| match class {
             DeliveryClass::Fresh => fresh.pop(&counters, limits.total, Permit::Fresh),
             DeliveryClass::Retry => retry.pop(&counters, limits.total, Permit::Retry),
@@ -111,7 +131,9 @@ impl FairQueue {
     /// Queues a delivery that was taken again, without its permit.
     pub fn put_back(&mut self, delivery: Delivery) {
         let webhook = delivery.webhook;
-        self.budget.counters().put_back(webhook, permit_of(DeliveryClass::of(&delivery)));
+        self.budget
+            .counters()
+            .put_back(webhook, permit_of(DeliveryClass::of(&delivery)));
         self.push(delivery);
         self.update(webhook);
     }
@@ -123,13 +145,30 @@ impl FairQueue {
 
     /// Returns the permit of a delivery that was taken, and releases its budget.
     pub fn finish(&mut self, finished: Finished, now: Instant) {
-        let Finished { webhook, class, bytes, request, took, feedback } = finished;
+        let Finished {
+            webhook,
+            class,
+            bytes,
+            request,
+            took,
+            feedback,
+        } = finished;
         let is_detached = request.is_some_and(|request| {
-            self.congestion.note(webhook, request.started_at, took.unwrap_or_default(), feedback, now);
+            self.congestion.note(
+                webhook,
+                request.started_at,
+                took.unwrap_or_default(),
+                feedback,
+                now,
+            );
             self.running.end(request)
         });
         let mut counters = self.budget.counters();
-        let permit = if is_detached { Permit::None } else { permit_of(class) };
+        let permit = if is_detached {
+            Permit::None
+        } else {
+            permit_of(class)
+        };
         counters.finish(webhook, bytes, took, permit);
         drop(counters);
         self.update(webhook);
@@ -185,8 +224,14 @@ impl FairQueue {
 
     /// Removes and returns all queued deliveries. They get no permits.
     pub fn drain(&mut self) -> Vec<Delivery> {
-        let classes = [std::mem::take(&mut self.fresh), std::mem::take(&mut self.retry)];
-        classes.into_iter().flat_map(ClassQueue::into_deliveries).collect()
+        let classes = [
+            std::mem::take(&mut self.fresh),
+            std::mem::take(&mut self.retry),
+        ];
+        classes
+            .into_iter()
+            .flat_map(ClassQueue::into_deliveries)
+            .collect()
     }
 }
 
@@ -214,12 +259,19 @@ pub mod tests {
             sequence: None,
             order_key: None,
             activation: 0,
-            lease: Lease { token: Uuid::nil(), until: Instant::now() },
+            lease: Lease {
+                token: Uuid::nil(),
+                until: Instant::now(),
+            },
         }
     }
 
     fn queue(total: usize, per_webhook: usize) -> FairQueue {
-        let limits = Limits { total, per_webhook, adaptive: true };
+        let limits = Limits {
+            total,
+            per_webhook,
+            adaptive: true,
+        };
         FairQueue::new(limits, HANGING, DeliveryBudget::default())
     }
 
@@ -234,10 +286,25 @@ pub mod tests {
         finish_of(queue, webhook, DeliveryClass::Fresh, took);
     }
 
-    fn finish_of(queue: &mut FairQueue, webhook: u128, class: DeliveryClass, took: Option<Duration>) {
+    fn finish_of(
+        queue: &mut FairQueue,
+        webhook: u128,
+        class: DeliveryClass,
+        took: Option<Duration>,
+    ) {
         let delivery = delivery(webhook, 0, 1);
         let (webhook, bytes, feedback) = (delivery.webhook, delivery.bytes(), Feedback::None);
-        queue.finish(Finished { webhook, class, bytes, request: None, took, feedback }, Instant::now());
+        queue.finish(
+            Finished {
+                webhook,
+                class,
+                bytes,
+                request: None,
+                took,
+                feedback,
+            },
+            Instant::now(),
+        );
     }
 
     /// Has each of the webhooks answer a request quickly.
@@ -250,7 +317,9 @@ pub mod tests {
     }
 
     fn pop(queue: &mut FairQueue) -> Option<(u128, u128)> {
-        queue.pop(true).map(|delivery| (delivery.webhook.as_u128(), delivery.id.as_u128()))
+        queue
+            .pop(true)
+            .map(|delivery| (delivery.webhook.as_u128(), delivery.id.as_u128()))
     }
 
     fn pop_all(queue: &mut FairQueue) -> Vec<(u128, u128)> {
@@ -267,7 +336,19 @@ pub mod tests {
         push(&mut queue, 3, 20, 1);
         push(&mut queue, 2, 11, 1);
         let order = pop_all(&mut queue);
-        assert_eq!(order, [(1, 1), (2, 10), (3, 20), (1, 2), (2, 11), (1, 3), (1, 4), (1, 5)]);
+        assert_eq!(
+            order,
+            [
+                (1, 1),
+                (2, 10),
+                (3, 20),
+                (1, 2),
+                (2, 11),
+                (1, 3),
+                (1, 4),
+                (1, 5)
+            ]
+        );
         assert_eq!((queue.in_flight(), queue.queued()), (8, 0));
     }
 
@@ -320,7 +401,8 @@ pub mod tests {
         assert_eq!(pop_all(&mut queue).len(), 192);
         for round in 0..3 {
             // Requests that time out are followed by others that hang.
-            (0..192).for_each(|index| finish(&mut queue, 1_000 + 192 * round + index, Some(HANGING)));
+            (0..192)
+                .for_each(|index| finish(&mut queue, 1_000 + 192 * round + index, Some(HANGING)));
             assert_eq!(pop_all(&mut queue).len(), 192);
             (1..=10).for_each(|webhook| push(&mut queue, webhook, 7, 1));
             assert_eq!(pop_all(&mut queue).len(), 10);
@@ -351,7 +433,10 @@ pub mod tests {
         }
         // The first request of each no longer has a permit.
         let slow = Speed::Slow.share(256);
-        assert!((100 + slow - 10..=100 + slow).contains(&hanging), "{hanging}");
+        assert!(
+            (100 + slow - 10..=100 + slow).contains(&hanging),
+            "{hanging}"
+        );
         (900..=940).for_each(|webhook| push(&mut queue, webhook, 1, 1));
         assert_eq!(start(&mut queue, now), 41, "others still find permits");
     }
@@ -380,15 +465,26 @@ pub mod tests {
         for round in 0..40 {
             let (quick, slow) = if round % 2 == 0 { (2, 1) } else { (1, 2) };
             for (webhook, took) in [(quick, QUICK), (slow, HANGING)] {
-                let class = if webhook == 1 { DeliveryClass::Fresh } else { DeliveryClass::Retry };
-                if queue.budget.counters().in_flight_of(Uuid::from_u128(webhook)) > 0 {
+                let class = if webhook == 1 {
+                    DeliveryClass::Fresh
+                } else {
+                    DeliveryClass::Retry
+                };
+                if queue
+                    .budget
+                    .counters()
+                    .in_flight_of(Uuid::from_u128(webhook))
+                    > 0
+                {
                     finish_of(&mut queue, webhook, class, Some(took));
                 }
             }
             seen.extend(pop_all(&mut queue));
         }
         seen.sort_unstable();
-        let expected: Vec<(u128, u128)> = (1..=2).flat_map(|webhook| (1..=20).map(move |n| (webhook, n))).collect();
+        let expected: Vec<(u128, u128)> = (1..=2)
+            .flat_map(|webhook| (1..=20).map(move |n| (webhook, n)))
+            .collect();
         assert_eq!((seen, queue.queued()), (expected, 0));
     }
 
@@ -412,9 +508,16 @@ pub mod tests {
             finish(&mut queue, webhook, Some(HANGING));
         }
         // A first attempt and a retry of each.
-        (1_000..1_100).for_each(|webhook| (1..=2).for_each(|attempt| push(&mut queue, webhook, 1, attempt)));
+        (1_000..1_100)
+            .for_each(|webhook| (1..=2).for_each(|attempt| push(&mut queue, webhook, 1, attempt)));
         assert_eq!(pop_all(&mut queue).len(), Speed::Slow.share(64));
-        assert_eq!(queue.budget.counters().free_permits(64, Speed::Responsive, Permit::Retry), 32 - 16);
+        assert_eq!(
+            queue
+                .budget
+                .counters()
+                .free_permits(64, Speed::Responsive, Permit::Retry),
+            32 - 16
+        );
         (2_000..2_010).for_each(|webhook| push(&mut queue, webhook, 1, 1));
         assert_eq!(pop_all(&mut queue).len(), 10);
         (1..=10).for_each(|webhook| push(&mut queue, webhook, 1, 2));
@@ -440,7 +543,10 @@ pub mod tests {
             push(&mut queue, 1, number, 1);
             push(&mut queue, 1, 10 + number, 2);
         }
-        let order: Vec<u128> = pop_all(&mut queue).into_iter().map(|(_, number)| number).collect();
+        let order: Vec<u128> = pop_all(&mut queue)
+            .into_iter()
+            .map(|(_, number)| number)
+            .collect();
         assert_eq!(order, [1, 11, 2, 12, 3, 13]);
     }
 
@@ -449,7 +555,10 @@ pub mod tests {
         let mut queue = queue(1, 1);
         (1..=3).for_each(|number| push(&mut queue, 1, number, number as u16));
         assert!(queue.pop(true).is_some());
-        assert_eq!((queue.drain().len(), queue.queued(), queue.in_flight()), (2, 0, 1));
+        assert_eq!(
+            (queue.drain().len(), queue.queued(), queue.in_flight()),
+            (2, 0, 1)
+        );
         assert!(queue.pop(true).is_none());
     }
 }

@@ -62,7 +62,9 @@ impl Schedule {
 
     /// Queues deliveries from the hand-off.
     pub fn add_fresh(&mut self, deliveries: Vec<Delivery>, now: Instant) {
-        deliveries.into_iter().for_each(|delivery| self.queue.push(delivery));
+        deliveries
+            .into_iter()
+            .for_each(|delivery| self.queue.push(delivery));
         self.throttle.note_fresh(now);
     }
 
@@ -79,8 +81,17 @@ impl Schedule {
     /// Notes whose delivery was taken. Queues it again if its webhook counts as slow from now on ([`Counters::suspect`]).
     ///
     /// [`Counters::suspect`]: crate::handoff::Counters::suspect
-    pub fn admit(&mut self, delivery: Delivery, owner: &UserId, webhooks_per_owner: usize) -> Option<Delivery> {
-        if !self.budget.counters().suspect(delivery.webhook, owner, webhooks_per_owner) {
+    pub fn admit(
+        &mut self,
+        delivery: Delivery,
+        owner: &UserId,
+        webhooks_per_owner: usize,
+    ) -> Option<Delivery> {
+        if !self
+            .budget
+            .counters()
+            .suspect(delivery.webhook, owner, webhooks_per_owner)
+        {
             return Some(delivery);
         }
         self.queue.put_back(delivery);
@@ -111,24 +122,37 @@ impl Schedule {
         claims.sort_by_key(|claims| claims.next_at());
         let congestion = self.queue.congestion();
         congestion.forget_idle(now);
-        let mut due = claims.into_iter().filter(|claims| claims.is_due(now, queued));
-        let request = due.find_map(|claims| claims.start(now, &self.budget, congestion, queued_retries));
+        let mut due = claims
+            .into_iter()
+            .filter(|claims| claims.is_due(now, queued));
+        let request =
+            due.find_map(|claims| claims.start(now, &self.budget, congestion, queued_retries));
         self.is_claiming = request.is_some();
         request
     }
 
     /// Queues the deliveries that a claim has leased. Returns those that the budget does not admit: the caller releases their leases.
-    pub fn claimed(&mut self, request: &ClaimRequest, claimed: &mut Claimed, now: Instant) -> Vec<Delivery> {
+    pub fn claimed(
+        &mut self,
+        request: &ClaimRequest,
+        claimed: &mut Claimed,
+        now: Instant,
+    ) -> Vec<Delivery> {
         self.is_claiming = false;
         let queued = self.queue.queued();
-        self.claims(request.class).succeed(now, request, claimed, queued);
-        let is_admitted = |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
-        let (admitted, refused): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut claimed.deliveries).into_iter().partition(is_admitted);
+        self.claims(request.class)
+            .succeed(now, request, claimed, queued);
+        let is_admitted =
+            |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
+        let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut claimed.deliveries)
+            .into_iter()
+            .partition(is_admitted);
         if request.class == DeliveryClass::Fresh && !admitted.is_empty() {
             self.throttle.note_fresh(now);
         }
-        admitted.into_iter().for_each(|delivery| self.queue.push(delivery));
+        admitted
+            .into_iter()
+            .for_each(|delivery| self.queue.push(delivery));
         refused
     }
 
@@ -151,10 +175,17 @@ impl Schedule {
         } else {
             self.fresh_claims.next_at().min(self.retry_claims.next_at())
         };
-        let claim_at = self.queue.next_overdue_at().map_or(claim_at, |overdue_at| overdue_at.min(claim_at));
+        let claim_at = self
+            .queue
+            .next_overdue_at()
+            .map_or(claim_at, |overdue_at| overdue_at.min(claim_at));
         // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);
-        if self.queue.queued_retries() > 0 && opens_at > now { claim_at.min(opens_at) } else { claim_at }
+        if self.queue.queued_retries() > 0 && opens_at > now {
+            claim_at.min(opens_at)
+        } else {
+            claim_at
+        }
     }
 
     /// Returns how many webhooks get fewer requests at once because their receivers are overloaded.
@@ -189,24 +220,54 @@ mod tests {
     #[test]
     fn retries_are_claimed_while_there_is_a_backlog_of_first_attempts() {
         let mut now = Instant::now();
-        let limits = Limits { total: 4_096, per_webhook: 4_096, adaptive: true };
-        let mut schedule = Schedule::new(limits, 1_000, Duration::from_secs(10), DeliveryBudget::default(), now);
+        let limits = Limits {
+            total: 4_096,
+            per_webhook: 4_096,
+            adaptive: true,
+        };
+        let mut schedule = Schedule::new(
+            limits,
+            1_000,
+            Duration::from_secs(10),
+            DeliveryBudget::default(),
+            now,
+        );
         let mut retry_claims = 0;
         for _ in 0..50 {
             let request = schedule.next_claim(now).expect("the backlog is due");
             let is_retry = request.class == DeliveryClass::Retry;
             let count = if is_retry { 0 } else { request.max_rows };
-            let mut claimed = Claimed { deliveries: vec![delivery(1, 0, 1); count], ..Claimed::default() };
+            let mut claimed = Claimed {
+                deliveries: vec![delivery(1, 0, 1); count],
+                ..Claimed::default()
+            };
             schedule.claimed(&request, &mut claimed, now);
             // Receivers answer at once, so that no first attempt is queued when the next claim is made.
             while let Some(delivery) = schedule.next(now) {
-                let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+                let (webhook, class, bytes) = (
+                    delivery.webhook,
+                    DeliveryClass::of(&delivery),
+                    delivery.bytes(),
+                );
                 let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
-                schedule.finish(Finished { webhook, class, bytes, request: None, took, feedback }, now);
+                schedule.finish(
+                    Finished {
+                        webhook,
+                        class,
+                        bytes,
+                        request: None,
+                        took,
+                        feedback,
+                    },
+                    now,
+                );
             }
             retry_claims += usize::from(is_retry);
             now += Duration::from_millis(20);
         }
-        assert!((2..10).contains(&retry_claims), "{retry_claims} in a second");
+        assert!(
+            (2..10).contains(&retry_claims),
+            "{retry_claims} in a second"
+        );
     }
 }

@@ -23,7 +23,13 @@ impl RetryThrottle {
     pub fn new(retries_per_second: u32, now: Instant) -> RetryThrottle {
         let group = (PERIOD * retries_per_second).as_secs_f64().round().max(1.0) as u32;
         let period = Duration::from_secs(1) * group / retries_per_second.max(1);
-        RetryThrottle { group, period, left: 0, next_group_at: now, last_fresh_at: None }
+        RetryThrottle {
+            group,
+            period,
+            left: 0,
+            next_group_at: now,
+            last_fresh_at: None,
+        }
     }
 
     /// Notes that there are first attempts to make.
@@ -33,8 +39,14 @@ impl RetryThrottle {
 
     /// Returns when the next retry may start. `now` if it may start at once.
     pub fn opens_at(&self, now: Instant) -> Instant {
-        let is_limited = self.last_fresh_at.is_some_and(|fresh_at| now < fresh_at + MEMORY);
-        if is_limited && self.left == 0 { self.next_group_at.max(now) } else { now }
+        let is_limited = self
+            .last_fresh_at
+            .is_some_and(|fresh_at| now < fresh_at + MEMORY);
+        if is_limited && self.left == 0 {
+            self.next_group_at.max(now)
+        } else {
+            now
+        }
     }
 
     /// Notes that a retry has started.
@@ -72,7 +84,10 @@ mod tests {
             let mut throttle = RetryThrottle::new(rate, now);
             throttle.note_fresh(now);
             let started = started(&mut throttle, now, Duration::from_millis(500));
-            assert!((rate / 2).abs_diff(started) <= rate / 100, "{started} of {rate}");
+            assert!(
+                (rate / 2).abs_diff(started) <= rate / 100,
+                "{started} of {rate}"
+            );
         }
     }
 
@@ -80,7 +95,10 @@ mod tests {
     fn without_first_attempts_retries_are_not_limited() {
         let now = Instant::now();
         let mut throttle = RetryThrottle::new(1_000, now);
-        assert_eq!(started(&mut throttle, now, Duration::from_millis(1)), 100_000);
+        assert_eq!(
+            started(&mut throttle, now, Duration::from_millis(1)),
+            100_000
+        );
         throttle.note_fresh(now);
         throttle.note_retry(now);
         let later = now + MEMORY;

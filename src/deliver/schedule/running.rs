@@ -35,7 +35,10 @@ pub struct Running {
 impl Running {
     pub fn start(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
         self.started += 1;
-        let request = Request { started_at: now, number: self.started };
+        let request = Request {
+            started_at: now,
+            number: self.started,
+        };
         self.recent.insert(request, (webhook, class));
         request
     }
@@ -50,7 +53,10 @@ impl Running {
 
     /// Returns a request that has taken longer than [`LATE`], and its webhook. Returns each request once.
     pub fn next_late(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
-        let first = self.recent.first_entry().filter(|first| first.key().started_at + LATE < now)?;
+        let first = self
+            .recent
+            .first_entry()
+            .filter(|first| first.key().started_at + LATE < now)?;
         let (request, (webhook, class)) = first.remove_entry();
         self.late.insert(request, (webhook, class));
         Some((request, webhook, class))
@@ -59,7 +65,10 @@ impl Running {
     /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns each request once, after
     /// [`next_late`](Self::next_late) has returned it.
     pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
-        let first = self.late.first_entry().filter(|first| first.key().started_at + RESPONSIVE < now)?;
+        let first = self
+            .late
+            .first_entry()
+            .filter(|first| first.key().started_at + RESPONSIVE < now)?;
         let (request, (webhook, class)) = first.remove_entry();
         Some((request, webhook, class))
     }
@@ -71,8 +80,14 @@ impl Running {
 
     /// Returns when [`next_late`](Self::next_late) or [`next_slow`](Self::next_slow) will return the next request, if it does not end before.
     pub fn next_overdue_at(&self) -> Option<Instant> {
-        let late_at = self.recent.first_key_value().map(|(first, _)| first.started_at + LATE);
-        let slow_at = self.late.first_key_value().map(|(first, _)| first.started_at + RESPONSIVE);
+        let late_at = self
+            .recent
+            .first_key_value()
+            .map(|(first, _)| first.started_at + LATE);
+        let slow_at = self
+            .late
+            .first_key_value()
+            .map(|(first, _)| first.started_at + RESPONSIVE);
         Some([late_at, slow_at].into_iter().flatten().min()? + TIMER_PRECISION)
     }
 }
@@ -84,19 +99,34 @@ mod tests {
     #[test]
     fn overdue_requests_are_returned_once_in_the_order_of_their_starts() {
         let (mut running, start) = (Running::default(), Instant::now());
-        assert_eq!((running.next_late(start), running.next_overdue_at()), (None, None));
-        let requests = [1, 1, 2, 3].map(|webhook| running.start(Uuid::from_u128(webhook), DeliveryClass::Fresh, start));
+        assert_eq!(
+            (running.next_late(start), running.next_overdue_at()),
+            (None, None)
+        );
+        let requests = [1, 1, 2, 3]
+            .map(|webhook| running.start(Uuid::from_u128(webhook), DeliveryClass::Fresh, start));
         (0..2).for_each(|_| assert!(!running.end(requests[2])));
         assert_eq!(running.next_late(start + LATE), None);
-        let expected = [(0, 1), (1, 1), (3, 3)]
-            .map(|(index, webhook)| (requests[index], Uuid::from_u128(webhook), DeliveryClass::Fresh));
+        let expected = [(0, 1), (1, 1), (3, 3)].map(|(index, webhook)| {
+            (
+                requests[index],
+                Uuid::from_u128(webhook),
+                DeliveryClass::Fresh,
+            )
+        });
         let at = running.next_overdue_at().unwrap();
         let late: Vec<_> = std::iter::from_fn(|| running.next_late(at)).collect();
-        assert_eq!((late, running.next_slow(start + RESPONSIVE)), (expected.to_vec(), None));
+        assert_eq!(
+            (late, running.next_slow(start + RESPONSIVE)),
+            (expected.to_vec(), None)
+        );
         running.detach(requests[0]);
         let at = running.next_overdue_at().unwrap();
         let slow: Vec<_> = std::iter::from_fn(|| running.next_slow(at)).collect();
         assert_eq!((slow, running.next_overdue_at()), (expected.to_vec(), None));
-        assert_eq!([0, 0, 1].map(|index| running.end(requests[index])), [true, false, false]);
+        assert_eq!(
+            [0, 0, 1].map(|index| running.end(requests[index])),
+            [true, false, false]
+        );
     }
 }

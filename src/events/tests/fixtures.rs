@@ -14,8 +14,16 @@ use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
 use crate::domain::table::Table;
 
-const RECOGNISED: [&str; 8] =
-    ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
+const RECOGNISED: [&str; 8] = [
+    "scheduled",
+    "transcoding",
+    "batched",
+    "complete",
+    "error",
+    "fault",
+    "rejected",
+    "batch_exception",
+];
 
 /// Facts about two tenants. The ids of alice's rows begin with 1, those of bob's with 2. Label 3 and its releases have no user.
 ///
@@ -28,7 +36,11 @@ pub struct FakeFacts {
 
 impl FakeFacts {
     fn fetch(&self, key: LookupKey) -> Fact<()> {
-        if self.fetched.borrow().contains(&key) { Ok(()) } else { Err(NoEvent::Lookup(key)) }
+        if self.fetched.borrow().contains(&key) {
+            Ok(())
+        } else {
+            Err(NoEvent::Lookup(key))
+        }
     }
 
     /// Returns the number of rows looked up so far.
@@ -43,7 +55,10 @@ impl FakeFacts {
                 // The changed row itself is not part of these facts.
                 end @ Err(NoEvent::Lookup(LookupKey::Row(..))) => return end,
                 Err(NoEvent::Lookup(key)) => {
-                    assert!(self.fetched.borrow_mut().insert(key.clone()), "{key:?} was looked up twice");
+                    assert!(
+                        self.fetched.borrow_mut().insert(key.clone()),
+                        "{key:?} was looked up twice"
+                    );
                 }
                 end => return end,
             }
@@ -107,8 +122,15 @@ impl Facts for FakeFacts {
 
     fn transcoded_files(&self, entry: i64) -> Fact<Arc<[TranscodedFile]>> {
         self.fetch(LookupKey::Files(entry))?;
-        let file = |asset_type_id, status: &str| TranscodedFile { asset_type_id, status: status.into() };
-        Ok(if entry == 8 { Arc::default() } else { [file(4, "complete"), file(2, "error")].into() })
+        let file = |asset_type_id, status: &str| TranscodedFile {
+            asset_type_id,
+            status: status.into(),
+        };
+        Ok(if entry == 8 {
+            Arc::default()
+        } else {
+            [file(4, "complete"), file(2, "error")].into()
+        })
     }
 
     fn has_addon(&self, user: &UserId, _: Addon) -> Fact<bool> {
@@ -130,23 +152,36 @@ pub fn tuple(table: Table, values: &[(&str, &str)]) -> Tuple {
     let mut tuple = Tuple::absent(table);
     for name in table.columns() {
         let given = values.iter().find(|(column, _)| column == name);
-        tuple.set(table.column(name).unwrap(), given.map_or(Datum::Null, |(_, value)| Datum::text(*value)));
+        tuple.set(
+            table.column(name).unwrap(),
+            given.map_or(Datum::Null, |(_, value)| Datum::text(*value)),
+        );
     }
-    assert!(values.iter().all(|(name, _)| table.column(name).is_some()), "{values:?}");
+    assert!(
+        values.iter().all(|(name, _)| table.column(name).is_some()),
+        "{values:?}"
+    );
     tuple
 }
 
 /// Returns the row with another value in one column.
 pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tuple {
     let mut row = row.clone();
-    row.set(table.column(column).unwrap(), value.map_or(Datum::Null, Datum::text));
+    row.set(
+        table.column(column).unwrap(),
+        value.map_or(Datum::Null, Datum::text),
+    );
     row
 }
 
 pub fn change(table: Table, operation: Operation) -> Change {
     let committed_at = "2026-03-01T09:05:00.25Z".parse().unwrap();
     Change {
-        position: Position::Wal { timeline: 1, commit: Lsn::ZERO, ordinal: 1 },
+        position: Position::Wal {
+            timeline: 1,
+            commit: Lsn::ZERO,
+            ordinal: 1,
+        },
         committed_at,
         muted: false,
         table,
@@ -168,11 +203,17 @@ pub fn moved(table: Table, new: &Tuple, column: &str, from: Option<&str>) -> Cha
 }
 
 pub fn validator(rule: &Rule) -> Validator {
-    jsonschema::options().should_validate_formats(true).build(&(rule.schema)()).expect("a valid schema")
+    jsonschema::options()
+        .should_validate_formats(true)
+        .build(&(rule.schema)())
+        .expect("a valid schema")
 }
 
 pub fn assert_valid(validator: &Validator, data: &str) {
     let instance: Value = serde_json::from_str(data).expect("data is JSON");
-    let errors: Vec<String> = validator.iter_errors(&instance).map(|error| error.to_string()).collect();
+    let errors: Vec<String> = validator
+        .iter_errors(&instance)
+        .map(|error| error.to_string())
+        .collect();
     assert!(errors.is_empty(), "{data}: {errors:?}");
 }

@@ -25,7 +25,11 @@ type Value = Option<&'static str>;
 
 /// Returns the columns that a history writes, and the values to choose from.
 fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
-    const TIMES: &[Value] = &[None, Some("2026-03-01 09:05:00.1+00"), Some("2026-03-02 09:05:00+00")];
+    const TIMES: &[Value] = &[
+        None,
+        Some("2026-03-01 09:05:00.1+00"),
+        Some("2026-03-02 09:05:00+00"),
+    ];
     match table {
         Table::Release => &[
             (
@@ -41,8 +45,14 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
                     None,
                 ],
             ),
-            ("delivery_status", &[None, Some("pending"), Some("distributed")]),
-            ("review_issues", &[None, Some("[]"), Some(r#"[{"n": 1.0}]"#)]),
+            (
+                "delivery_status",
+                &[None, Some("pending"), Some("distributed")],
+            ),
+            (
+                "review_issues",
+                &[None, Some("[]"), Some(r#"[{"n": 1.0}]"#)],
+            ),
         ],
         Table::DistroQueue => &[
             (
@@ -62,17 +72,36 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
             ("takedown", &[Some("f"), Some("t")]),
             ("outlet_id", &[None, Some("5"), Some("6")]),
         ],
-        Table::TranscoderQueue => {
-            &[("status", &[Some("running"), Some("complete"), Some("error"), Some("incomplete"), None])]
-        }
+        Table::TranscoderQueue => &[(
+            "status",
+            &[
+                Some("running"),
+                Some("complete"),
+                Some("error"),
+                Some("incomplete"),
+                None,
+            ],
+        )],
         Table::Payment => &[
-            ("status", &[Some("draft"), Some("ready"), Some("paid"), None]),
-            ("amount", &[Some("0.10"), Some("999999999999.99"), Some("-7.00")]),
+            (
+                "status",
+                &[Some("draft"), Some("ready"), Some("paid"), None],
+            ),
+            (
+                "amount",
+                &[Some("0.10"), Some("999999999999.99"), Some("-7.00")],
+            ),
             ("currency", &[None, Some("EUR")]),
         ],
-        Table::PreflightReport => &[("generated_at", TIMES), ("blocking", &[Some("0"), Some("3")])],
+        Table::PreflightReport => &[
+            ("generated_at", TIMES),
+            ("blocking", &[Some("0"), Some("3")]),
+        ],
         Table::StreamRadarFlag => &[
-            ("status", &[Some("active"), Some("resolved"), Some("limbo"), None]),
+            (
+                "status",
+                &[Some("active"), Some("resolved"), Some("limbo"), None],
+            ),
             ("severity", &[Some("low"), Some("medium"), Some("high")]),
             ("resolved_at", TIMES),
         ],
@@ -82,20 +111,40 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
 
 /// Returns a row with the columns that a history does not write. `tenant` is 1 or 2; the ids of its rows begin with that digit.
 fn constants(table: Table, tenant: usize) -> Tuple {
-    let (label, release, track) = (tenant.to_string(), format!("{tenant}0"), format!("{tenant}00"));
+    let (label, release, track) = (
+        tenant.to_string(),
+        format!("{tenant}0"),
+        format!("{tenant}00"),
+    );
     let of_release = [("id", "7"), ("release_id", release.as_str())];
     let columns_of_table: &[(&str, &str)] = match table {
-        Table::Release => return tuple(table, &[("id", &release), ("label_id", &label), ("title", "A title")]),
+        Table::Release => {
+            return tuple(
+                table,
+                &[("id", &release), ("label_id", &label), ("title", "A title")],
+            );
+        }
         Table::TranscoderQueue => return tuple(table, &[("id", "7"), ("track_id", &track)]),
         Table::Payment => {
-            let row =
-                [("id", "7"), ("user_id", NAMES[tenant - 1]), ("invoice_number", "I-7"), ("total_due_usd", "1.10")];
+            let row = [
+                ("id", "7"),
+                ("user_id", NAMES[tenant - 1]),
+                ("invoice_number", "I-7"),
+                ("total_due_usd", "1.10"),
+            ];
             return tuple(table, &row);
         }
-        Table::PreflightReport => {
-            &[("profile_name", "strict"), ("profile_version", "1"), ("informational", "0"), ("requires_feedback", "0")]
-        }
-        Table::StreamRadarFlag => &[("dsp", "Music"), ("isrc", "X"), ("published_at", "2026-03-01 09:05:00+00")],
+        Table::PreflightReport => &[
+            ("profile_name", "strict"),
+            ("profile_version", "1"),
+            ("informational", "0"),
+            ("requires_feedback", "0"),
+        ],
+        Table::StreamRadarFlag => &[
+            ("dsp", "Music"),
+            ("isrc", "X"),
+            ("published_at", "2026-03-01 09:05:00+00"),
+        ],
         _ => &[],
     };
     tuple(table, &[&of_release, columns_of_table].concat())
@@ -124,10 +173,12 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Action::Delete),
         1 => Just(Action::Truncate),
     ];
-    (prop::sample::select(&TABLES[..]), 1..=2_usize, action).prop_map(|(table, tenant, action)| Step {
-        table,
-        tenant,
-        action,
+    (prop::sample::select(&TABLES[..]), 1..=2_usize, action).prop_map(|(table, tenant, action)| {
+        Step {
+            table,
+            tenant,
+            action,
+        }
     })
 }
 
@@ -152,16 +203,24 @@ impl History {
     fn apply(&mut self, step: &Step) -> Option<(Change, Option<Row>, Option<Row>)> {
         let key = (step.table, step.tenant);
         let before = self.rows.get(&key).cloned();
-        let old = before.as_ref().map(|row| full(step.table, step.tenant, row));
+        let old = before
+            .as_ref()
+            .map(|row| full(step.table, step.tenant, row));
         let operation = match &step.action {
             Action::Write(picks) => {
                 let columns = written(step.table).iter();
-                let row: Row = columns.zip(picks).map(|((_, values), pick)| *pick.get(values)).collect();
+                let row: Row = columns
+                    .zip(picks)
+                    .map(|((_, values), pick)| *pick.get(values))
+                    .collect();
                 let new = full(step.table, step.tenant, &row);
                 self.rows.insert(key, row);
                 match old {
                     None => Operation::Insert { new },
-                    Some(old) => Operation::Update { old: self.old_values(step.table, old, &new), new },
+                    Some(old) => Operation::Update {
+                        old: self.old_values(step.table, old, &new),
+                        new,
+                    },
                 }
             }
             Action::Delete => {
@@ -178,12 +237,21 @@ impl History {
     }
 
     fn old_values(&self, table: Table, mut old: Tuple, new: &Tuple) -> Option<Tuple> {
-        let watched = || table.watched().iter().map(|name| table.column(name).unwrap());
+        let watched = || {
+            table
+                .watched()
+                .iter()
+                .map(|name| table.column(name).unwrap())
+        };
         match self.identity {
             Identity::Full => Some(old),
             Identity::Index if watched().all(|column| old.get(column) == new.get(column)) => None,
             Identity::Index => {
-                for name in table.columns().iter().filter(|name| **name != "id" && !table.watched().contains(name)) {
+                for name in table
+                    .columns()
+                    .iter()
+                    .filter(|name| **name != "id" && !table.watched().contains(name))
+                {
                     old.set(table.column(name).unwrap(), Datum::Absent);
                 }
                 Some(old)
@@ -194,7 +262,9 @@ impl History {
 
 fn full(table: Table, tenant: usize, row: &Row) -> Tuple {
     let columns = written(table).iter().zip(row);
-    columns.fold(constants(table, tenant), |tuple, ((column, _), value)| with(table, &tuple, column, *value))
+    columns.fold(constants(table, tenant), |tuple, ((column, _), value)| {
+        with(table, &tuple, column, *value)
+    })
 }
 
 /// The oracle: returns the events that a step from `before` to `after` must raise.
@@ -216,7 +286,9 @@ fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Ve
             match (after[0], after[1]) {
                 (Some("complete"), Some("t")) => events.push(EventKind::TakedownCompleted),
                 (Some("complete"), _) => events.push(EventKind::DeliveryCompleted),
-                (Some("error" | "fault" | "rejected" | "batch_exception"), _) => events.push(EventKind::DeliveryFailed),
+                (Some("error" | "fault" | "rejected" | "batch_exception"), _) => {
+                    events.push(EventKind::DeliveryFailed)
+                }
                 _ => {}
             }
             events.extend(after[0].map(|_| EventKind::DistributionOutletStatusChanged));
@@ -226,7 +298,9 @@ fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Ve
             Some("error" | "incomplete") => events.push(EventKind::TranscodeFailed),
             _ => {}
         },
-        Table::Payment if changed(0) && after[0] == Some("ready") => events.push(EventKind::PaymentStatementReady),
+        Table::Payment if changed(0) && after[0] == Some("ready") => {
+            events.push(EventKind::PaymentStatementReady)
+        }
         Table::PreflightReport if addons && changed(0) && after[0].is_some() => {
             events.push(EventKind::ReleasePreflightReportReady);
         }

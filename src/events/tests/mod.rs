@@ -12,33 +12,74 @@ use crate::domain::table::Table;
 
 /// Returns the keys of an event's data, in order.
 fn keys(kind: EventKind) -> Vec<&'static str> {
-    const ENTRY: [&str; 6] = ["distro_queue_id", "release_id", "label_id", "release_cat", "outlet_id", "outlet_name"];
+    const ENTRY: [&str; 6] = [
+        "distro_queue_id",
+        "release_id",
+        "label_id",
+        "release_cat",
+        "outlet_id",
+        "outlet_name",
+    ];
     const RELEASE: [&str; 4] = ["release_id", "label_id", "release_cat", "release_title"];
-    const RECORDING: [&str; 6] = ["flag_id", "dsp", "isrc", "release_id", "track_id", "severity"];
-    const DETECTION: [&str; 5] =
-        ["first_detected_at", "last_detected_at", "estimated_affected_streams", "published_at", "resolved_at"];
+    const RECORDING: [&str; 6] = [
+        "flag_id",
+        "dsp",
+        "isrc",
+        "release_id",
+        "track_id",
+        "severity",
+    ];
+    const DETECTION: [&str; 5] = [
+        "first_detected_at",
+        "last_detected_at",
+        "estimated_affected_streams",
+        "published_at",
+        "resolved_at",
+    ];
     let transcode = "release_id label_id track_id transcoder_queue_id status status_message files";
     match kind {
         EventKind::DeliveryCompleted => [&ENTRY[..], &["status"]].concat(),
         EventKind::DeliveryFailed => [&ENTRY[..], &["status", "message"]].concat(),
         EventKind::TakedownCompleted => [&ENTRY[..], &["status", "takedown"]].concat(),
-        EventKind::ReleaseReviewStatusChanged => {
-            [&RELEASE[..], &["previous_status", "new_status", "review_issues"]].concat()
+        EventKind::ReleaseReviewStatusChanged => [
+            &RELEASE[..],
+            &["previous_status", "new_status", "review_issues"],
+        ]
+        .concat(),
+        EventKind::ReleasePreflightReportReady => {
+            [&RELEASE[..], &["generated_at", "profile", "counts"]].concat()
         }
-        EventKind::ReleasePreflightReportReady => [&RELEASE[..], &["generated_at", "profile", "counts"]].concat(),
-        EventKind::StreamRadarFlagCreated => [&RECORDING[..], &["status", "transition"], &DETECTION].concat(),
+        EventKind::StreamRadarFlagCreated => {
+            [&RECORDING[..], &["status", "transition"], &DETECTION].concat()
+        }
         EventKind::StreamRadarFlagResolved => [&RECORDING[..], &["status"], &DETECTION].concat(),
         EventKind::ReleaseDistributed => [&RELEASE[..], &["delivery_status"]].concat(),
         EventKind::PaymentStatementReady => {
-            vec!["payment_request_id", "invoice_number", "period", "amount", "total_due_usd", "currency"]
+            vec![
+                "payment_request_id",
+                "invoice_number",
+                "period",
+                "amount",
+                "total_due_usd",
+                "currency",
+            ]
         }
-        EventKind::TranscodeCompleted | EventKind::TranscodeFailed => transcode.split(' ').collect(),
-        EventKind::DistributionOutletStatusChanged => [&ENTRY[..], &["previous_status", "status"]].concat(),
+        EventKind::TranscodeCompleted | EventKind::TranscodeFailed => {
+            transcode.split(' ').collect()
+        }
+        EventKind::DistributionOutletStatusChanged => {
+            [&ENTRY[..], &["previous_status", "status"]].concat()
+        }
     }
 }
 
 fn names(object: &Value) -> Vec<&str> {
-    object.as_object().expect("an object").keys().map(String::as_str).collect()
+    object
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect()
 }
 
 #[test]
@@ -53,7 +94,12 @@ fn the_catalogue_lists_every_event_in_order() {
 #[test]
 fn only_captured_tables_have_rules() {
     for table in Table::ALL {
-        assert_eq!(rules_for(*table).next().is_some(), table.is_captured(), "{}", table.name());
+        assert_eq!(
+            rules_for(*table).next().is_some(),
+            table.is_captured(),
+            "{}",
+            table.name()
+        );
     }
 }
 
@@ -62,11 +108,18 @@ fn the_description_names_the_required_addon() {
     for rule in CATALOGUE {
         let expected = match rule.kind {
             EventKind::ReleasePreflightReportReady => Some(Addon::PreflightQc),
-            EventKind::StreamRadarFlagCreated | EventKind::StreamRadarFlagResolved => Some(Addon::StreamRadar),
+            EventKind::StreamRadarFlagCreated | EventKind::StreamRadarFlagResolved => {
+                Some(Addon::StreamRadar)
+            }
             _ => None,
         };
         assert_eq!(rule.requires_addon, expected, "{}", rule.kind);
-        assert_eq!(rule.description.contains("add-on"), expected.is_some(), "{}", rule.kind);
+        assert_eq!(
+            rule.description.contains("add-on"),
+            expected.is_some(),
+            "{}",
+            rule.kind
+        );
     }
 }
 
@@ -84,10 +137,21 @@ fn examples_have_all_keys_in_order_and_match_their_schemas() {
 fn schemas_are_self_contained_and_extensible_and_require_every_key_except_review_issues() {
     for rule in CATALOGUE {
         let schema = (rule.schema)();
-        assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{}", rule.kind);
+        assert_eq!(
+            schema["$schema"], "https://json-schema.org/draft/2020-12/schema",
+            "{}",
+            rule.kind
+        );
         assert_eq!(schema["type"], "object", "{}", rule.kind);
         let text = schema.to_string();
-        for word in ["$ref", "$defs", "additionalProperties", "unevaluatedProperties", "anyOf", "int64"] {
+        for word in [
+            "$ref",
+            "$defs",
+            "additionalProperties",
+            "unevaluatedProperties",
+            "anyOf",
+            "int64",
+        ] {
             assert!(!text.contains(word), "{}: {word} in {text}", rule.kind);
         }
         let mut expected = keys(rule.kind);
@@ -98,7 +162,12 @@ fn schemas_are_self_contained_and_extensible_and_require_every_key_except_review
 }
 
 fn strings(array: &Value) -> Vec<&str> {
-    array.as_array().expect("an array").iter().map(|item| item.as_str().expect("a string")).collect()
+    array
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|item| item.as_str().expect("a string"))
+        .collect()
 }
 
 /// Returns whether the example still matches the schema with this value for `key`, or without the key if the value is None.
@@ -134,10 +203,24 @@ fn schemas_allow_null_only_where_the_data_may_have_it() {
                 (EventKind::DistributionOutletStatusChanged, "previous_status") => true,
                 _ => nullable.contains(&key),
             };
-            assert_eq!(accepts(rule, key, Some(Value::Null)), expected, "{}: {key}", rule.kind);
-            assert_eq!(accepts(rule, key, None), key == "review_issues", "{}: {key}", rule.kind);
+            assert_eq!(
+                accepts(rule, key, Some(Value::Null)),
+                expected,
+                "{}: {key}",
+                rule.kind
+            );
+            assert_eq!(
+                accepts(rule, key, None),
+                key == "review_issues",
+                "{}: {key}",
+                rule.kind
+            );
         }
-        assert!(accepts(rule, "a_future_key", Some(Value::from(1))), "{}", rule.kind);
+        assert!(
+            accepts(rule, "a_future_key", Some(Value::from(1))),
+            "{}",
+            rule.kind
+        );
     }
 }
 
@@ -145,24 +228,93 @@ fn schemas_allow_null_only_where_the_data_may_have_it() {
 fn schemas_restrict_the_values() {
     let cases = [
         (EventKind::DeliveryCompleted, "status", "complete", "error"),
-        (EventKind::DeliveryFailed, "status", "batch_exception", "complete"),
+        (
+            EventKind::DeliveryFailed,
+            "status",
+            "batch_exception",
+            "complete",
+        ),
         (EventKind::TakedownCompleted, "status", "complete", "fault"),
-        (EventKind::ReleaseReviewStatusChanged, "previous_status", "audit", "limbo"),
-        (EventKind::ReleaseReviewStatusChanged, "new_status", "draft", "limbo"),
+        (
+            EventKind::ReleaseReviewStatusChanged,
+            "previous_status",
+            "audit",
+            "limbo",
+        ),
+        (
+            EventKind::ReleaseReviewStatusChanged,
+            "new_status",
+            "draft",
+            "limbo",
+        ),
         (EventKind::StreamRadarFlagCreated, "severity", "low", "dire"),
-        (EventKind::StreamRadarFlagCreated, "status", "active", "resolved"),
-        (EventKind::StreamRadarFlagCreated, "transition", "reopened", "closed"),
-        (EventKind::StreamRadarFlagCreated, "published_at", "2026-03-01T09:05:00.000000+00:00", "yesterday"),
-        (EventKind::StreamRadarFlagResolved, "status", "resolved", "active"),
-        (EventKind::ReleaseDistributed, "delivery_status", "distributed", "pending"),
-        (EventKind::PaymentStatementReady, "period", "2026-03-31", "March"),
-        (EventKind::TranscodeCompleted, "status", "complete", "running"),
-        (EventKind::TranscodeFailed, "status_message", "transcode_incomplete", "incomplete"),
+        (
+            EventKind::StreamRadarFlagCreated,
+            "status",
+            "active",
+            "resolved",
+        ),
+        (
+            EventKind::StreamRadarFlagCreated,
+            "transition",
+            "reopened",
+            "closed",
+        ),
+        (
+            EventKind::StreamRadarFlagCreated,
+            "published_at",
+            "2026-03-01T09:05:00.000000+00:00",
+            "yesterday",
+        ),
+        (
+            EventKind::StreamRadarFlagResolved,
+            "status",
+            "resolved",
+            "active",
+        ),
+        (
+            EventKind::ReleaseDistributed,
+            "delivery_status",
+            "distributed",
+            "pending",
+        ),
+        (
+            EventKind::PaymentStatementReady,
+            "period",
+            "2026-03-31",
+            "March",
+        ),
+        (
+            EventKind::TranscodeCompleted,
+            "status",
+            "complete",
+            "running",
+        ),
+        (
+            EventKind::TranscodeFailed,
+            "status_message",
+            "transcode_incomplete",
+            "incomplete",
+        ),
     ];
     for (kind, key, good, bad) in cases {
-        assert!(accepts(rule(kind), key, Some(good.into())), "{kind}: {key} {good}");
-        assert!(!accepts(rule(kind), key, Some(bad.into())), "{kind}: {key} {bad}");
+        assert!(
+            accepts(rule(kind), key, Some(good.into())),
+            "{kind}: {key} {good}"
+        );
+        assert!(
+            !accepts(rule(kind), key, Some(bad.into())),
+            "{kind}: {key} {bad}"
+        );
     }
-    assert!(!accepts(rule(EventKind::TakedownCompleted), "takedown", Some(false.into())));
-    assert!(!accepts(rule(EventKind::PaymentStatementReady), "amount", Some("120.50".into())));
+    assert!(!accepts(
+        rule(EventKind::TakedownCompleted),
+        "takedown",
+        Some(false.into())
+    ));
+    assert!(!accepts(
+        rule(EventKind::PaymentStatementReady),
+        "amount",
+        Some("120.50".into())
+    ));
 }

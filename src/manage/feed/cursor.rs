@@ -40,9 +40,15 @@ impl Cursors {
     }
 
     pub fn parse(&self, text: &str) -> Result<Position, MalformedCursor> {
-        let bytes: Option<[u8; 16]> = URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+        let bytes: Option<[u8; 16]> = URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok());
         let bytes = u128::from_be_bytes(bytes.ok_or(MalformedCursor)?);
-        let (tag, masked) = (((bytes >> 64) as u64).to_be_bytes(), (bytes as u64).to_be_bytes());
+        let (tag, masked) = (
+            ((bytes >> 64) as u64).to_be_bytes(),
+            (bytes as u64).to_be_bytes(),
+        );
         let number = xor(masked, self.mask(tag));
         match self.tag(number) == tag {
             true => Ok(Position(i64::from_be_bytes(number))),
@@ -60,10 +66,15 @@ impl Cursors {
 
     /// The parts before the last have a fixed length, so that no two lists of parts are the same text.
     fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 8] {
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes()).expect("HMAC takes keys of any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes())
+            .expect("HMAC takes keys of any length");
         mac.update(purpose);
         parts.iter().for_each(|part| mac.update(part));
-        mac.finalize().into_bytes().first_chunk().copied().expect("a digest has 32 bytes")
+        mac.finalize()
+            .into_bytes()
+            .first_chunk()
+            .copied()
+            .expect("a digest has 32 bytes")
     }
 }
 
@@ -83,17 +94,31 @@ mod tests {
             let text = own.format(Position(number));
             assert_eq!(text.len(), 22);
             assert_eq!(own.parse(&text), Ok(Position(number)));
-            assert_eq!(own.format(Position(number)), text, "the same place has the same cursor");
+            assert_eq!(
+                own.format(Position(number)),
+                text,
+                "the same place has the same cursor"
+            );
             assert_eq!(cursors(7, "2").parse(&text), Err(MalformedCursor));
             assert_eq!(cursors(8, "1").parse(&text), Err(MalformedCursor));
             let mut bytes = URL_SAFE_NO_PAD.decode(&text).unwrap();
             for at in 0..bytes.len() {
                 bytes[at] ^= 1;
-                assert_eq!(own.parse(&URL_SAFE_NO_PAD.encode(&bytes)), Err(MalformedCursor), "byte {at}");
+                assert_eq!(
+                    own.parse(&URL_SAFE_NO_PAD.encode(&bytes)),
+                    Err(MalformedCursor),
+                    "byte {at}"
+                );
                 bytes[at] ^= 1;
             }
         }
-        for text in ["", "x", "earliest", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAAA"] {
+        for text in [
+            "",
+            "x",
+            "earliest",
+            "AAAAAAAAAAAAAAAAAAAAAA",
+            "AAAAAAAAAAAAAAAAAAAAAAAA",
+        ] {
             assert_eq!(own.parse(text), Err(MalformedCursor), "{text}");
         }
     }

@@ -73,33 +73,67 @@ pub struct TooMany;
 
 impl Followers {
     pub fn new(store: Store, most_of_user: usize, most: usize) -> Arc<Followers> {
-        let (of_user, of_all) = (ConcurrencyLimit::new(most_of_user), ConcurrencyLimit::new(most));
-        Arc::new(Followers { store, state: Mutex::default(), of_user, of_all })
+        let (of_user, of_all) = (
+            ConcurrencyLimit::new(most_of_user),
+            ConcurrencyLimit::new(most),
+        );
+        Arc::new(Followers {
+            store,
+            state: Mutex::default(),
+            of_user,
+            of_all,
+        })
     }
 
     /// Registers a client. Events that are committed from now on wake it; it must read the feed once after this call.
     pub fn follow(self: &Arc<Self>, user: &UserId, access: Access) -> Result<Follower, TooMany> {
-        let permits = (self.of_user.acquire(user).ok_or(TooMany)?, self.of_all.acquire(&()).ok_or(TooMany)?);
-        let signal = Arc::new(Signal { access, notify: Notify::new(), is_revoked: AtomicBool::new(false) });
+        let permits = (
+            self.of_user.acquire(user).ok_or(TooMany)?,
+            self.of_all.acquire(&()).ok_or(TooMany)?,
+        );
+        let signal = Arc::new(Signal {
+            access,
+            notify: Notify::new(),
+            is_revoked: AtomicBool::new(false),
+        });
         let mut state = self.state.lock().expect("no holder of this lock panics");
         let id = state.next;
         state.next += 1;
-        state.by_user.entry(user.clone()).or_default().insert(id, signal.clone());
+        state
+            .by_user
+            .entry(user.clone())
+            .or_default()
+            .insert(id, signal.clone());
         if !std::mem::replace(&mut state.is_polled, true) {
             tokio::spawn(poll(self.clone()));
         }
         drop(state);
         gauge!(telemetry::FEED_STREAMS).increment(1.0);
-        Ok(Follower { followers: self.clone(), user: user.clone(), id, signal, _permits: permits })
+        Ok(Follower {
+            followers: self.clone(),
+            user: user.clone(),
+            id,
+            signal,
+            _permits: permits,
+        })
     }
 
     fn users(&self) -> Vec<UserId> {
-        self.state.lock().expect("no holder of this lock panics").by_user.keys().cloned().collect()
+        self.state
+            .lock()
+            .expect("no holder of this lock panics")
+            .by_user
+            .keys()
+            .cloned()
+            .collect()
     }
 
     fn wake<'a>(&self, users: impl IntoIterator<Item = &'a UserId>) {
         let state = self.state.lock().expect("no holder of this lock panics");
-        let signals = users.into_iter().filter_map(|user| state.by_user.get(user)).flat_map(HashMap::values);
+        let signals = users
+            .into_iter()
+            .filter_map(|user| state.by_user.get(user))
+            .flat_map(HashMap::values);
         signals.for_each(|signal| signal.notify.notify_one());
     }
 
@@ -125,8 +159,11 @@ impl Followers {
             return Ok((last, false));
         }
         let names: Vec<&str> = users.iter().map(|user| &*user.0).collect();
-        let NewEvents { users, last: read, examined } =
-            feed::users_with_events(&self.store, seen, last, MOST_EXAMINED, &names).await?;
+        let NewEvents {
+            users,
+            last: read,
+            examined,
+        } = feed::users_with_events(&self.store, seen, last, MOST_EXAMINED, &names).await?;
         let users: Vec<UserId> = users.into_iter().map(|user| UserId(user.into())).collect();
         self.wake(&users);
         match read {
@@ -139,7 +176,12 @@ impl Followers {
     async fn end_revoked(&self) -> Result<()> {
         let signals: Vec<Arc<Signal>> = {
             let state = self.state.lock().expect("no holder of this lock panics");
-            state.by_user.values().flat_map(HashMap::values).cloned().collect()
+            state
+                .by_user
+                .values()
+                .flat_map(HashMap::values)
+                .cloned()
+                .collect()
         };
         let (mut tokens, mut sessions) = (Vec::new(), Vec::new());
         for signal in &signals {
@@ -216,7 +258,11 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        let mut state = self.followers.state.lock().expect("no holder of this lock panics");
+        let mut state = self
+            .followers
+            .state
+            .lock()
+            .expect("no holder of this lock panics");
         if let Some(signals) = state.by_user.get_mut(&self.user) {
             signals.remove(&self.id);
             if signals.is_empty() {

@@ -44,16 +44,27 @@ pub(crate) struct Triggers {
 impl Inspection {
     /// Returns whether the slot or the outbox exists. If not, setup still has to read the existing rows.
     pub(super) fn is_set_up(&self) -> bool {
-        self.triggers.as_ref().map_or(self.slot.is_some(), |triggers| triggers.state.is_installed())
+        self.triggers
+            .as_ref()
+            .map_or(self.slot.is_some(), |triggers| {
+                triggers.state.is_installed()
+            })
     }
 
     /// Returns whether a new slot is synchronized to standbys.
     pub fn can_fail_over(&self, source: &Source) -> bool {
-        source.failover && self.server.as_ref().is_some_and(|server| server.version >= FAILOVER_VERSION)
+        source.failover
+            && self
+                .server
+                .as_ref()
+                .is_some_and(|server| server.version >= FAILOVER_VERSION)
     }
 
     /// Verifies that no failover has replaced the inspected server: the slot that it lacks may be on the new primary.
-    pub fn verify_not_replaced(&self, stored: Option<&StoredCheckpoint>) -> Result<(), PrimaryError> {
+    pub fn verify_not_replaced(
+        &self,
+        stored: Option<&StoredCheckpoint>,
+    ) -> Result<(), PrimaryError> {
         match self.server.as_ref().and_then(Server::lineage).zip(stored) {
             Some((found, stored)) => lineage::verify_not_replaced(found, stored.checkpoint.lineage),
             None => Ok(()),
@@ -62,14 +73,26 @@ impl Inspection {
 
     /// Fails with all findings that setup cannot fix.
     pub fn accept(&self) -> Result<(), PrimaryError> {
-        let blocking: Vec<Finding> = self.findings.iter().filter(|finding| finding.blocks_setup).cloned().collect();
-        if blocking.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(blocking)) }
+        let blocking: Vec<Finding> = self
+            .findings
+            .iter()
+            .filter(|finding| finding.blocks_setup)
+            .cloned()
+            .collect();
+        if blocking.is_empty() {
+            Ok(())
+        } else {
+            Err(PrimaryError::Preconditions(blocking))
+        }
     }
 
     /// Fails with the first finding because of which the WAL lacks what all events need. Returns those that concern only some tables.
     pub fn accept_for_streaming(&self) -> Result<Vec<Finding>, PrimaryError> {
-        let (mut confined, others): (Vec<&Finding>, Vec<&Finding>) =
-            self.findings.iter().filter(|finding| finding.stops_streaming()).partition(|finding| finding.is_confined());
+        let (mut confined, others): (Vec<&Finding>, Vec<&Finding>) = self
+            .findings
+            .iter()
+            .filter(|finding| finding.stops_streaming())
+            .partition(|finding| finding.is_confined());
         if let Some(finding) = others.first() {
             return Err(PrimaryError::Drift(Box::new((*finding).clone())));
         }
@@ -103,17 +126,27 @@ impl Inspection {
     }
 
     fn failures(&self, is_meant: impl Fn(Condition) -> bool) -> Vec<String> {
-        let failed = self.findings.iter().filter(|finding| finding.severity == Severity::Fail);
+        let failed = self
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Fail);
         let meant = failed.filter(|finding| is_meant(finding.condition));
-        meant.map(|finding| format!("{}: {}", finding.subject, finding.state)).collect()
+        meant
+            .map(|finding| format!("{}: {}", finding.subject, finding.state))
+            .collect()
     }
 
     /// Returns lines for setup's output about what it does not change.
     pub fn notes(&self) -> Vec<String> {
         let missing = self.findings.iter().filter(|finding| {
             finding.severity == Severity::Warn
-                && matches!(finding.condition, Condition::Table(_) | Condition::Triggers(_))
+                && matches!(
+                    finding.condition,
+                    Condition::Table(_) | Condition::Triggers(_)
+                )
         });
-        missing.map(|finding| format!("note: {}", finding.message())).collect()
+        missing
+            .map(|finding| format!("note: {}", finding.message()))
+            .collect()
     }
 }

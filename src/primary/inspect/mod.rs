@@ -41,20 +41,46 @@ pub(crate) async fn inspect(
     );
     let wanted = catalog::followed(source).filter(|table| by_wal || catalog::is_required(*table));
     let mut found = Inspection {
-        server: if all { Some(catalog::server(client).await?) } else { None },
+        server: if all {
+            Some(catalog::server(client).await?)
+        } else {
+            None
+        },
         tables: catalog::tables(client, source, wanted).await?,
-        slot: if all { catalog::slot(client, &source.slot).await? } else { None },
-        publication: if by_wal { catalog::publication(client, &source.publication).await? } else { None },
+        slot: if all {
+            catalog::slot(client, &source.slot).await?
+        } else {
+            None
+        },
+        publication: if by_wal {
+            catalog::publication(client, &source.publication).await?
+        } else {
+            None
+        },
         triggers: None,
         findings: Vec::new(),
     };
     if !by_wal {
         let state = trigger_state(client).await?;
-        let failures = if state.is_complete() { failures(client).await? } else { None };
+        let failures = if state.is_complete() {
+            failures(client).await?
+        } else {
+            None
+        };
         let comparison = compare(client, source, &found.tables).await?;
         let unguarded = comparison.unguarded(client).await?;
-        let altered = if state.noted { altered_triggers(client).await? } else { Vec::new() };
-        found.triggers = Some(Triggers { state, comparison, unguarded, altered, failures });
+        let altered = if state.noted {
+            altered_triggers(client).await?
+        } else {
+            Vec::new()
+        };
+        found.triggers = Some(Triggers {
+            state,
+            comparison,
+            unguarded,
+            altered,
+            failures,
+        });
     }
     found.findings = found.judge(source);
     Ok(found)
@@ -71,12 +97,23 @@ pub struct Database {
 }
 
 /// Inspects the primary for `walhook check`. Fails if it does not answer.
-pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Vec<Finding>), PrimaryError> {
+pub async fn inspect_primary(
+    source: &Source,
+    url: &str,
+) -> Result<(Database, Vec<Finding>), PrimaryError> {
     let client = postgres::connect(url).await?;
     let before = Timestamp::now();
     let server = catalog::server(&client).await?;
     let lineage = server.lineage();
-    let Server { system_identifier, database: name, role, now, physical_slots, synchronous, .. } = server;
+    let Server {
+        system_identifier,
+        database: name,
+        role,
+        now,
+        physical_slots,
+        synchronous,
+        ..
+    } = server;
     let has_asynchronous_standbys = !synchronous && !physical_slots.is_empty();
     let mut findings = vec![
         Finding::ok("primary", format!("database {name} as {role}")),
@@ -84,16 +121,29 @@ pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Ve
     ];
     match inspect(&client, source, Conditions::All).await {
         Ok(found) => {
-            let synchronizes =
-                source.capture == CaptureMode::Wal && found.can_fail_over(source) && found.slot.is_some();
+            let synchronizes = source.capture == CaptureMode::Wal
+                && found.can_fail_over(source)
+                && found.slot.is_some();
             findings.extend(found.findings);
             if synchronizes {
                 findings.extend(standbys::inspect(source, url).await?);
             }
         }
-        Err(error) => findings.push(Finding::fail("primary catalog", error.to_string(), "run `walhook check` again")),
+        Err(error) => findings.push(Finding::fail(
+            "primary catalog",
+            error.to_string(),
+            "run `walhook check` again",
+        )),
     }
-    Ok((Database { system_identifier, name, lineage, has_asynchronous_standbys }, findings))
+    Ok((
+        Database {
+            system_identifier,
+            name,
+            lineage,
+            has_asynchronous_standbys,
+        },
+        findings,
+    ))
 }
 
 /// What can be streamed.
@@ -105,13 +155,23 @@ pub(crate) struct Streamed {
 }
 
 /// Verifies that the WAL has what events need.
-pub(crate) async fn tables_for_streaming(client: &Client, source: &Source) -> Result<Streamed, PrimaryError> {
+pub(crate) async fn tables_for_streaming(
+    client: &Client,
+    source: &Source,
+) -> Result<Streamed, PrimaryError> {
     let found = inspect(client, source, Conditions::Wal).await?;
     let missing = found.accept_for_streaming()?;
     // Partitions too: without publish_via_partition_root, their rows arrive under their own OIDs.
-    let all =
-        found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (relation.oid, mapped.table)));
-    Ok(Streamed { tables: all.collect(), missing })
+    let all = found.tables.iter().flat_map(|mapped| {
+        mapped
+            .relations
+            .iter()
+            .map(|relation| (relation.oid, mapped.table))
+    });
+    Ok(Streamed {
+        tables: all.collect(),
+        missing,
+    })
 }
 
 impl Inspection {
@@ -126,7 +186,11 @@ impl Inspection {
         if let Some(triggers) = &self.triggers {
             findings.extend(triggers::judge_outbox(triggers, self.server.as_ref()));
         } else {
-            findings.push(tables::publication(source, &self.tables, self.publication.as_ref()));
+            findings.push(tables::publication(
+                source,
+                &self.tables,
+                self.publication.as_ref(),
+            ));
             findings.extend(tables::publication_privileges(source, self));
         }
         if let Some(server) = &self.server {
@@ -136,15 +200,27 @@ impl Inspection {
     }
 
     fn judge_table(&self, source: &Source, mapped: &MappedTable) -> Vec<Finding> {
-        let Some(root) = mapped.root() else { return vec![tables::missing(source, mapped.table)] };
-        let mut findings = vec![tables::columns(source, mapped.table, root, self.triggers.is_none())];
+        let Some(root) = mapped.root() else {
+            return vec![tables::missing(source, mapped.table)];
+        };
+        let mut findings = vec![tables::columns(
+            source,
+            mapped.table,
+            root,
+            self.triggers.is_none(),
+        )];
         findings.extend(tables::types(source, mapped.table, root));
         match &self.triggers {
             Some(triggers) => findings.extend(triggers::judge_table(mapped, root, triggers)),
             None => findings.extend(tables::replica_identity(source, mapped)),
         }
         if self.server.is_some() {
-            findings.extend(tables::privileges(source, mapped.table, root, !self.is_set_up()));
+            findings.extend(tables::privileges(
+                source,
+                mapped.table,
+                root,
+                !self.is_set_up(),
+            ));
         }
         findings
     }

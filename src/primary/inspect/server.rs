@@ -14,11 +14,14 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
         false => Finding::fail("version", version, "upgrade to version 14 or later").blocking(),
     }];
     if server.in_recovery {
-        findings.push(Finding::fail("primary role", "a standby", "set source.url to the primary").blocking());
+        findings.push(
+            Finding::fail("primary role", "a standby", "set source.url to the primary").blocking(),
+        );
     }
     if server.encoding == "SQL_ASCII" {
         let remedy = "move the tables to a database with the encoding of their texts, for example with pg_dump and `encoding 'UTF8'`";
-        let state = "SQL_ASCII: texts may be of any encoding, and those that are not UTF-8 cannot be read";
+        let state =
+            "SQL_ASCII: texts may be of any encoding, and those that are not UTF-8 cannot be read";
         findings.push(Finding::fail("primary encoding", state, remedy).blocking());
     }
     if source.capture == CaptureMode::Trigger {
@@ -30,7 +33,12 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
         true => Finding::ok("replication privilege", format!("{role} may replicate")),
         false => {
             let remedy = format!("`alter role \"{role}\" replication` as a superuser");
-            Finding::fail("replication privilege", format!("{role} may not replicate"), remedy).blocking()
+            Finding::fail(
+                "replication privilege",
+                format!("{role} may not replicate"),
+                remedy,
+            )
+            .blocking()
         }
     });
     findings.push(retained_wal(server));
@@ -42,7 +50,12 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
 pub(crate) fn wal_level(server: &Server) -> Finding {
     match server.wal_level.as_str() {
         "logical" => Finding::ok("wal_level", "logical"),
-        other => Finding::fail("wal_level", other, "set wal_level = logical and restart the server").blocking(),
+        other => Finding::fail(
+            "wal_level",
+            other,
+            "set wal_level = logical and restart the server",
+        )
+        .blocking(),
     }
 }
 
@@ -69,7 +82,9 @@ fn sender_timeout(server: &Server) -> Finding {
         ),
         short @ ..SHORT_MILLISECONDS => Finding::warn(
             SETTING,
-            format!("{short} ms: a short stall of this machine or of the network ends the connection"),
+            format!(
+                "{short} ms: a short stall of this machine or of the network ends the connection"
+            ),
             "set it to 10s or more",
         ),
         enough => Finding::ok(SETTING, format!("{} s", enough / 1_000)),
@@ -82,7 +97,9 @@ fn idle_slot_timeout(server: &Server) -> Option<Finding> {
     match server.idle_slot_timeout.filter(|seconds| *seconds > 0)? {
         short @ ..DAY_SECONDS => Some(Finding::warn(
             SETTING,
-            format!("{short} s: when Walhook is stopped for longer, its slot is invalidated and changes are lost"),
+            format!(
+                "{short} s: when Walhook is stopped for longer, its slot is invalidated and changes are lost"
+            ),
             "set it to 0, or to more than any downtime can last",
         )),
         enough => Some(Finding::ok(SETTING, format!("{enough} s"))),
@@ -92,8 +109,12 @@ fn idle_slot_timeout(server: &Server) -> Option<Finding> {
 pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) -> Vec<Finding> {
     let name = format!("slot {}", source.slot);
     if source.capture == CaptureMode::Trigger {
-        let remedy = "start `walhook run`: it completes the switch to triggers, then drops the slot";
-        return slot.map(|_| Finding::warn(name, "exists although triggers capture", remedy)).into_iter().collect();
+        let remedy =
+            "start `walhook run`: it completes the switch to triggers, then drops the slot";
+        return slot
+            .map(|_| Finding::warn(name, "exists although triggers capture", remedy))
+            .into_iter()
+            .collect();
     }
     let mut findings = Vec::new();
     match SlotState::of(slot, &source.slot) {
@@ -122,16 +143,21 @@ fn readable_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
     let status = slot.wal_status.as_deref().unwrap_or("unknown");
     if status == "unreserved" {
         let state = "about to be invalidated: it retains more WAL than max_slot_wal_keep_size";
-        return vec![Finding::warn(name, state, "start `walhook run`, or raise max_slot_wal_keep_size")];
+        return vec![Finding::warn(
+            name,
+            state,
+            "start `walhook run`, or raise max_slot_wal_keep_size",
+        )];
     }
     let mut findings = Vec::new();
     if source.failover && slot.failover == Some(false) {
-        let remedy =
-            "with `walhook run` stopped, `ALTER_REPLICATION_SLOT name (FAILOVER true)` over a replication connection";
+        let remedy = "with `walhook run` stopped, `ALTER_REPLICATION_SLOT name (FAILOVER true)` over a replication connection";
         let state = "not synchronized to standbys: a failover would lose its position";
         findings.push(Finding::warn(format!("{name} failover"), state, remedy));
     }
-    let reader = slot.active_pid.map_or("no reader".to_owned(), |pid| format!("read by process {pid}"));
+    let reader = slot.active_pid.map_or("no reader".to_owned(), |pid| {
+        format!("read by process {pid}")
+    });
     findings.push(Finding::ok(name, format!("wal_status {status}, {reader}")));
     findings
 }
@@ -158,16 +184,18 @@ fn await_visibility(source: &Source, server: &Server) -> Finding {
             "set it to auto",
         ),
         (AwaitVisibility::Never, false) => Finding::ok(SETTING, "never"),
-        (AwaitVisibility::Always, _) => {
-            Finding::ok(SETTING, "always: events wait until their transactions are visible")
-        }
+        (AwaitVisibility::Always, _) => Finding::ok(
+            SETTING,
+            "always: events wait until their transactions are visible",
+        ),
         (AwaitVisibility::Auto, true) => Finding::ok(
             SETTING,
             "auto: commits wait for a standby, so events wait until their transactions are visible",
         ),
-        (AwaitVisibility::Auto, false) => {
-            Finding::ok(SETTING, "auto: synchronous_standby_names is empty, so events do not wait")
-        }
+        (AwaitVisibility::Auto, false) => Finding::ok(
+            SETTING,
+            "auto: synchronous_standby_names is empty, so events do not wait",
+        ),
     }
 }
 
@@ -181,7 +209,10 @@ fn synchronized_slots(source: &Source, server: &Server, slot: &Slot) -> Option<F
         return Some(Finding::ok(SETTING, &*server.synchronized_slots));
     }
     if server.synchronous && source.await_visibility != AwaitVisibility::Never {
-        return Some(Finding::ok(SETTING, "empty: events wait until a standby has their commits"));
+        return Some(Finding::ok(
+            SETTING,
+            "empty: events wait until a standby has their commits",
+        ));
     }
     let physical = match server.physical_slots.is_empty() {
         true => "SLOT OF THE STANDBY".to_owned(),

@@ -36,7 +36,11 @@ async fn slot(host: &Target, name: &str) -> Result<Option<StandbySlot>, PrimaryE
 }
 
 fn unknown(subject: String, error: &str) -> Finding {
-    Finding::warn(subject, format!("unknown: {error}"), "start the server, or remove it from source.url")
+    Finding::warn(
+        subject,
+        format!("unknown: {error}"),
+        "start the server, or remove it from source.url",
+    )
 }
 
 fn judge(subject: String, name: &str, slot: &StandbySlot) -> Finding {
@@ -53,12 +57,17 @@ fn judge(subject: String, name: &str, slot: &StandbySlot) -> Finding {
              retains WAL here, and a failover to this server can end in a gap",
             format!("on this server, `select pg_drop_replication_slot('{name}')`"),
         ),
-        StandbySlot { invalidation_reason: Some(reason), .. } => Finding::warn(
+        StandbySlot {
+            invalidation_reason: Some(reason),
+            ..
+        } => Finding::warn(
             subject,
             format!("invalidated ({reason}): a failover to this server would end in a gap"),
             "wait until PostgreSQL has replaced it",
         ),
-        StandbySlot { temporary: true, .. } => Finding::warn(
+        StandbySlot {
+            temporary: true, ..
+        } => Finding::warn(
             subject,
             "not synchronized yet: a failover to this server would end in a gap",
             "wait, or run `select pg_log_standby_snapshot()` on the primary",

@@ -15,8 +15,15 @@ const SETUP: &str = "run `walhook setup`";
 pub(super) fn missing(source: &Source, table: Table) -> Finding {
     let (schema, name) = source.tables.qualified_name(table);
     let harmless = !table.is_captured() && table != Table::UserAddon;
-    let state = if harmless { "missing: what depends on it is not looked up" } else { "missing" };
-    let remedy = format!("create it, or set source.tables.{}.table to its name", table.name());
+    let state = if harmless {
+        "missing: what depends on it is not looked up"
+    } else {
+        "missing"
+    };
+    let remedy = format!(
+        "create it, or set source.tables.{}.table to its name",
+        table.name()
+    );
     Finding::fail(format!("table {schema}.{name}"), state, remedy)
         .of(Condition::Table(table))
         .unless(harmless)
@@ -25,20 +32,36 @@ pub(super) fn missing(source: &Source, table: Table) -> Finding {
 
 /// Returns the mapped columns, by the platform's names, that are not in `have`.
 fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str> {
-    let names = source.tables.stored(table).map(|column| source.tables.column(table, column));
+    let names = source
+        .tables
+        .stored(table)
+        .map(|column| source.tables.column(table, column));
     names.filter(|name| !contains(have, name)).collect()
 }
 
 /// Judges whether the table has the mapped columns. With `by_wal`, they have to be in the stream; otherwise, triggers have to see them.
 pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bool) -> Finding {
     let subject = format!("table {}", root.qualified());
-    let stored = || source.tables.stored(table).map(|column| (column, source.tables.column(table, column)));
+    let stored = || {
+        source
+            .tables
+            .stored(table)
+            .map(|column| (column, source.tables.column(table, column)))
+    };
     let (settings, missing): (Vec<String>, Vec<&str>) = stored()
         .filter(|(_, name)| !contains(&root.columns, name))
-        .map(|(column, name)| (format!("source.tables.{}.columns.{column}", table.name()), name))
+        .map(|(column, name)| {
+            (
+                format!("source.tables.{}.columns.{column}", table.name()),
+                name,
+            )
+        })
         .unzip();
     if !missing.is_empty() {
-        let remedy = format!("add what is missing, or set {} to the platform's names", settings.join(", "));
+        let remedy = format!(
+            "add what is missing, or set {} to the platform's names",
+            settings.join(", ")
+        );
         return Finding::fail(subject, format!("lacks {}", missing.join(", ")), remedy)
             .of(Condition::Columns(table))
             .unless(!is_required(table))
@@ -47,27 +70,51 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
     // Logical replication does not send generated columns. Triggers see those that are stored.
     let (generated, kind, reader) = match by_wal {
         true => (&root.generated, "generated", "the WAL lacks"),
-        false => (&root.virtual_columns, "virtual generated", "triggers read as null"),
+        false => (
+            &root.virtual_columns,
+            "virtual generated",
+            "triggers read as null",
+        ),
     };
-    let unseen: Vec<(&str, &str)> = stored().filter(|(_, name)| contains(generated, name)).collect();
+    let unseen: Vec<(&str, &str)> = stored()
+        .filter(|(_, name)| contains(generated, name))
+        .collect();
     if unseen.is_empty() {
         return Finding::ok(subject, "exists with its columns").of(Condition::Columns(table));
     }
     let names: Vec<&str> = unseen.iter().map(|(_, name)| *name).collect();
-    let computed = unseen.iter().filter(|(column, _)| table.may_compute(column));
-    let computed: Vec<String> =
-        computed.map(|(column, _)| format!("source.tables.{}.computed.{column}", table.name())).collect();
-    let plain = if by_wal { "make them ordinary columns" } else { "make them stored" };
+    let computed = unseen
+        .iter()
+        .filter(|(column, _)| table.may_compute(column));
+    let computed: Vec<String> = computed
+        .map(|(column, _)| format!("source.tables.{}.computed.{column}", table.name()))
+        .collect();
+    let plain = if by_wal {
+        "make them ordinary columns"
+    } else {
+        "make them stored"
+    };
     let remedy = match computed.is_empty() {
         true => plain.to_owned(),
-        false => format!("{plain}, or compute the values with {}", computed.join(", ")),
+        false => format!(
+            "{plain}, or compute the values with {}",
+            computed.join(", ")
+        ),
     };
     // Triggers go on without the values.
-    let condition = if by_wal { Condition::Columns(table) } else { Condition::GeneratedColumns(table) };
-    Finding::fail(subject, format!("{reader} its {kind} columns {}", names.join(", ")), remedy)
-        .of(condition)
-        .unless(!is_required(table))
-        .blocking()
+    let condition = if by_wal {
+        Condition::Columns(table)
+    } else {
+        Condition::GeneratedColumns(table)
+    };
+    Finding::fail(
+        subject,
+        format!("{reader} its {kind} columns {}", names.join(", ")),
+        remedy,
+    )
+    .of(condition)
+    .unless(!is_required(table))
+    .blocking()
 }
 
 /// What values a column must have, if that follows from its type.
@@ -104,14 +151,23 @@ impl Values {
 pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Finding> {
     let mut findings = Vec::new();
     // A user's id may be anything.
-    let columns = source.tables.stored(table).filter(|_| table != Table::AppUser);
+    let columns = source
+        .tables
+        .stored(table)
+        .filter(|_| table != Table::AppUser);
     for column in columns {
         let (name, values) = (source.tables.column(table, column), Values::of(column));
-        let Some(index) = root.columns.iter().position(|have| have == name) else { continue };
+        let Some(index) = root.columns.iter().position(|have| have == name) else {
+            continue;
+        };
         if values.fit(&root.categories[index]) {
             continue;
         }
-        let needed = if values == Values::Integers { "integers" } else { "points in time" };
+        let needed = if values == Values::Integers {
+            "integers"
+        } else {
+            "points in time"
+        };
         let key = table.name();
         let remedy = match table.may_compute(column) {
             true => format!("compute it in source.tables.{key}.computed.{column}"),
@@ -119,16 +175,28 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
         };
         let state = format!("{name} is {}, but must have {needed}", root.types[index]);
         let finding = Finding::fail(format!("table {}", root.qualified()), state, remedy);
-        findings.push(finding.of(Condition::Columns(table)).unless(!is_required(table)).blocking());
+        findings.push(
+            finding
+                .of(Condition::Columns(table))
+                .unless(!is_required(table))
+                .blocking(),
+        );
     }
     findings
 }
 
 /// Judges whether the role can read what lookups and setup read. Captured tables arrive in the stream; of these, only the release is
 /// also looked up. With `sets_up`, setup has yet to copy the watched rows to the ledger.
-pub(super) fn privileges(source: &Source, table: Table, root: &Relation, sets_up: bool) -> Vec<Finding> {
-    let looked_up = !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
-    let completed = source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
+pub(super) fn privileges(
+    source: &Source,
+    table: Table,
+    root: &Relation,
+    sets_up: bool,
+) -> Vec<Finding> {
+    let looked_up =
+        !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
+    let completed =
+        source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
     let is_read = looked_up || completed || (sets_up && source.ledger);
     if !is_read {
         return Vec::new();
@@ -136,34 +204,67 @@ pub(super) fn privileges(source: &Source, table: Table, root: &Relation, sets_up
     let (name, harmless) = (root.qualified(), !is_required(table));
     let mut findings = Vec::new();
     let unreadable = lacking(source, table, &root.readable);
-    let unreadable: Vec<&str> = unreadable.into_iter().filter(|column| contains(&root.columns, column)).collect();
+    let unreadable: Vec<&str> = unreadable
+        .into_iter()
+        .filter(|column| contains(&root.columns, column))
+        .collect();
     if !unreadable.is_empty() {
         let state = format!("cannot read {}", unreadable.join(", "));
         let remedy = format!("`grant select on {} to` Walhook's role", root.quoted());
-        findings.push(Finding::fail(format!("table {name} privilege"), state, remedy).unless(harmless).blocking());
+        findings.push(
+            Finding::fail(format!("table {name} privilege"), state, remedy)
+                .unless(harmless)
+                .blocking(),
+        );
     }
     if root.row_security {
         let remedy = "give Walhook's role `bypassrls`, or a policy that shows it every row";
         let state = "hides rows from Walhook's role, so owners would not be found";
-        findings.push(Finding::fail(format!("table {name} row security"), state, remedy).unless(harmless).blocking());
+        findings.push(
+            Finding::fail(format!("table {name} row security"), state, remedy)
+                .unless(harmless)
+                .blocking(),
+        );
     }
     findings
 }
 
 pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Finding> {
-    let (table, Some(root)) = (mapped.table, mapped.root()) else { return Vec::new() };
+    let (table, Some(root)) = (mapped.table, mapped.root()) else {
+        return Vec::new();
+    };
     let subject = format!("replica identity of {}", root.qualified());
     let wanted = identity::wanted(source, table);
-    let lacking: Vec<&Relation> = mapped.relations.iter().filter(|relation| !relation.identifies(&wanted)).collect();
-    let unmet = mapped.relations.iter().filter(|relation| !identity::is_met(source, table, relation));
+    let lacking: Vec<&Relation> = mapped
+        .relations
+        .iter()
+        .filter(|relation| !relation.identifies(&wanted))
+        .collect();
+    let unmet = mapped
+        .relations
+        .iter()
+        .filter(|relation| !identity::is_met(source, table, relation));
     let others: Vec<&Relation> = unmet.filter(|relation| !relation.owned).collect();
     let (goal, reason) = identity::goal(source, table, root);
     let mut findings = vec![if !lacking.is_empty() {
-        let names: Vec<String> = lacking.iter().map(|relation| relation.qualified()).collect();
-        let partitions = if names == [root.qualified()] { String::new() } else { format!(" in {}", names.join(", ")) };
-        let state = format!("does not cover {}{partitions}, so transitions cannot be detected", wanted.join(", "));
+        let names: Vec<String> = lacking
+            .iter()
+            .map(|relation| relation.qualified())
+            .collect();
+        let partitions = if names == [root.qualified()] {
+            String::new()
+        } else {
+            format!(" in {}", names.join(", "))
+        };
+        let state = format!(
+            "does not cover {}{partitions}, so transitions cannot be detected",
+            wanted.join(", ")
+        );
         let finding = Finding::fail(subject, state, SETUP).of(Condition::ReplicaIdentity(table));
-        Finding { relations: names, ..finding }
+        Finding {
+            relations: names,
+            ..finding
+        }
     } else {
         let by = match root.identity.as_str() {
             "f" => "full",
@@ -171,16 +272,32 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             _ => "primary key",
         };
         let state = format!("{by}: covers {}", wanted.join(", "));
-        match mapped.relations.iter().all(|relation| identity::is_met(source, table, relation)) {
-            true => Finding::ok(subject, reason.map(|reason| format!("{state}, since {reason}")).unwrap_or(state)),
+        match mapped
+            .relations
+            .iter()
+            .all(|relation| identity::is_met(source, table, relation))
+        {
+            true => Finding::ok(
+                subject,
+                reason
+                    .map(|reason| format!("{state}, since {reason}"))
+                    .unwrap_or(state),
+            ),
             false => {
                 let goal = if goal == Goal::Full { "full" } else { "index" };
-                Finding::warn(subject, format!("{state}, and source.replica_identity is {goal}"), SETUP)
+                Finding::warn(
+                    subject,
+                    format!("{state}, and source.replica_identity is {goal}"),
+                    SETUP,
+                )
             }
         }
     }];
     findings.extend(mapped.relations.iter().filter_map(|relation| {
-        let state = format!("every UPDATE and DELETE fails, because the table {}", relation.rejection()?);
+        let state = format!(
+            "every UPDATE and DELETE fails, because the table {}",
+            relation.rejection()?
+        );
         let subject = format!("replica identity of {}", relation.qualified());
         Some(Finding::fail(subject, state, SETUP).of(Condition::RejectedUpdates(table)))
     }));
@@ -201,15 +318,26 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
     findings
 }
 
-pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option<&Publication>) -> Finding {
+pub(super) fn publication(
+    source: &Source,
+    tables: &[MappedTable],
+    found: Option<&Publication>,
+) -> Finding {
     let subject = format!("publication {}", source.publication);
     let Some(publication) = found else {
         let finding = Finding::fail(subject, "missing", SETUP).of(Condition::Publication);
-        return Finding { relations: vec!["any table".to_owned()], ..finding };
+        return Finding {
+            relations: vec!["any table".to_owned()],
+            ..finding
+        };
     };
     if !publication.all_operations {
-        let finding = Finding::fail(subject, "does not publish every operation", SETUP).of(Condition::Publication);
-        return Finding { relations: vec!["every change".to_owned()], ..finding };
+        let finding = Finding::fail(subject, "does not publish every operation", SETUP)
+            .of(Condition::Publication);
+        return Finding {
+            relations: vec!["every change".to_owned()],
+            ..finding
+        };
     }
     let filtered = filtered(tables, publication);
     if !filtered.is_empty() {
@@ -217,32 +345,65 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
         let quoted: Vec<String> = filtered.iter().map(|root| root.quoted()).collect();
         let (name, tables) = (quote_identifier(&source.publication), quoted.join(", "));
         // Setup does not remove a filter that somebody has set.
-        let remedy = format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
+        let remedy =
+            format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
         let state = format!("has a row filter (`where`) for {}", names.join(", "));
-        let finding = Finding::fail(subject, state, remedy).of(Condition::Publication).blocking();
-        return Finding { relations: names.iter().map(|name| format!("every row of {name}")).collect(), ..finding };
+        let finding = Finding::fail(subject, state, remedy)
+            .of(Condition::Publication)
+            .blocking();
+        return Finding {
+            relations: names
+                .iter()
+                .map(|name| format!("every row of {name}"))
+                .collect(),
+            ..finding
+        };
     }
     let unpublished = unpublished(tables, Some(publication));
     if !unpublished.is_empty() {
-        let relations: Vec<String> = unpublished.iter().map(|(_, root)| root.qualified()).collect();
+        let relations: Vec<String> = unpublished
+            .iter()
+            .map(|(_, root)| root.qualified())
+            .collect();
         let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
         let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
-        return Finding { relations, ..finding.of(Condition::PublishedTables).unless(harmless) };
+        return Finding {
+            relations,
+            ..finding.of(Condition::PublishedTables).unless(harmless)
+        };
     }
     if !publication.via_root {
-        return Finding::fail(subject, "does not publish partitions under the partitioned table's own name", SETUP);
+        return Finding::fail(
+            subject,
+            "does not publish partitions under the partitioned table's own name",
+            SETUP,
+        );
     }
     if !publication.stored_generated {
         let state = "lacks stored generated columns: a table that gets one would reject every UPDATE and DELETE";
         return Finding::fail(subject, state, SETUP);
     }
-    Finding::ok(subject, format!("covers {} tables", tables.iter().filter(|mapped| mapped.root().is_some()).count()))
+    Finding::ok(
+        subject,
+        format!(
+            "covers {} tables",
+            tables
+                .iter()
+                .filter(|mapped| mapped.root().is_some())
+                .count()
+        ),
+    )
 }
 
 /// Returns the tables of which the publication streams only some rows.
 fn filtered<'a>(tables: &'a [MappedTable], publication: &Publication) -> Vec<&'a Relation> {
-    let roots = tables.iter().filter(|mapped| is_required(mapped.table)).filter_map(MappedTable::root);
-    roots.filter(|root| contains(&publication.filtered, &root.qualified())).collect()
+    let roots = tables
+        .iter()
+        .filter(|mapped| is_required(mapped.table))
+        .filter_map(MappedTable::root);
+    roots
+        .filter(|root| contains(&publication.filtered, &root.qualified()))
+        .collect()
 }
 
 /// Returns the tables that the publication does not cover.
@@ -252,33 +413,57 @@ pub(crate) fn unpublished<'a>(
 ) -> Vec<(Table, &'a Relation)> {
     // Partitions are published with their root. A table that inherits is published by itself.
     let existing = tables.iter().flat_map(|mapped| {
-        let published = mapped.relations.iter().filter(|relation| !relation.is_partition);
+        let published = mapped
+            .relations
+            .iter()
+            .filter(|relation| !relation.is_partition);
         published.map(|relation| (mapped.table, relation))
     });
-    existing.filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root))).collect()
+    existing
+        .filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root)))
+        .collect()
 }
 
 /// Returns the reasons why the role cannot create or change the publication.
 pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -> Vec<Finding> {
-    let Some(server) = &inspection.server else { return Vec::new() };
+    let Some(server) = &inspection.server else {
+        return Vec::new();
+    };
     let subject = format!("publication {}", source.publication);
     let missing = unpublished(&inspection.tables, inspection.publication.as_ref());
     let mut findings: Vec<Finding> = Vec::new();
     for (_, root) in missing.iter().filter(|(_, root)| !root.owned) {
         let state = "belongs to another role, and only its owner can add it to a publication";
-        let remedy =
-            format!("let the owner run what `walhook setup --print` shows for publication {}", source.publication);
-        findings.push(Finding::fail(format!("table {} publication", root.qualified()), state, remedy).blocking());
+        let remedy = format!(
+            "let the owner run what `walhook setup --print` shows for publication {}",
+            source.publication
+        );
+        findings.push(
+            Finding::fail(
+                format!("table {} publication", root.qualified()),
+                state,
+                remedy,
+            )
+            .blocking(),
+        );
     }
     let refused = match &inspection.publication {
         None if !server.may_create => {
             let (role, database) = (&server.role, &server.database);
             let remedy = format!("`grant create on database \"{database}\" to \"{role}\"`");
-            Some(Finding::fail(format!("{subject} privilege"), format!("{role} may not create it"), remedy))
+            Some(Finding::fail(
+                format!("{subject} privilege"),
+                format!("{role} may not create it"),
+                remedy,
+            ))
         }
         Some(found) if !found.owned && (!found.has_options() || !missing.is_empty()) => {
             let remedy = "its owner must run what `walhook setup --print` shows";
-            Some(Finding::fail(format!("{subject} owner"), "belongs to another role and must be changed", remedy))
+            Some(Finding::fail(
+                format!("{subject} owner"),
+                "belongs to another role and must be changed",
+                remedy,
+            ))
         }
         _ => None,
     };
@@ -292,6 +477,12 @@ pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<
         Some(root) => columns(source, mapped.table, root, false),
         None => missing(source, mapped.table),
     });
-    let failed: Vec<Finding> = judged.filter(|finding| finding.severity == Severity::Fail).collect();
-    if failed.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(failed)) }
+    let failed: Vec<Finding> = judged
+        .filter(|finding| finding.severity == Severity::Fail)
+        .collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(PrimaryError::Preconditions(failed))
+    }
 }

@@ -9,31 +9,67 @@ use crate::primary::triggers::catalog::TableTrigger;
 const SETUP: &str = "run `walhook setup`";
 
 /// Judges the triggers of a table that exists.
-pub(super) fn judge_table(mapped: &MappedTable, root: &Relation, triggers: &Triggers) -> Vec<Finding> {
+pub(super) fn judge_table(
+    mapped: &MappedTable,
+    root: &Relation,
+    triggers: &Triggers,
+) -> Vec<Finding> {
     let comparison = &triggers.comparison;
     let subject = format!("triggers of {}", root.qualified());
     let table = mapped.table;
     let of_table = |triggers: &[TableTrigger]| -> Vec<TableTrigger> {
-        triggers.iter().filter(|trigger| trigger.table == table).cloned().collect()
+        triggers
+            .iter()
+            .filter(|trigger| trigger.table == table)
+            .cloned()
+            .collect()
     };
-    let (missing, disabled) = (of_table(&comparison.missing), of_table(&comparison.disabled));
+    let (missing, disabled) = (
+        of_table(&comparison.missing),
+        of_table(&comparison.disabled),
+    );
     let ordinary = of_table(&comparison.ordinary);
-    let outdated = comparison.outdated.iter().any(|function| function.table == table);
-    let names = |triggers: &[TableTrigger]| triggers.iter().map(TableTrigger::to_string).collect::<Vec<_>>().join(", ");
+    let outdated = comparison
+        .outdated
+        .iter()
+        .any(|function| function.table == table);
+    let names = |triggers: &[TableTrigger]| {
+        triggers
+            .iter()
+            .map(TableTrigger::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let mut findings = vec![if !missing.is_empty() {
-        let has_rows = missing.iter().any(|trigger| triggers.unguarded.contains(&trigger.relation.oid));
-        let condition = if has_rows { Condition::Triggers(table) } else { Condition::TriggersOfEmpty(table) };
+        let has_rows = missing
+            .iter()
+            .any(|trigger| triggers.unguarded.contains(&trigger.relation.oid));
+        let condition = if has_rows {
+            Condition::Triggers(table)
+        } else {
+            Condition::TriggersOfEmpty(table)
+        };
         Finding::fail(subject, format!("missing: {}", names(&missing)), SETUP).of(condition)
     } else if outdated {
-        Finding::fail(subject, "made for another mapping or another table", SETUP).of(Condition::TriggerFunction(table))
+        Finding::fail(subject, "made for another mapping or another table", SETUP)
+            .of(Condition::TriggerFunction(table))
     } else if !disabled.is_empty() {
-        let remedy = "run `walhook setup`, or `alter table … enable always trigger …` as the table's owner";
-        Finding::fail(subject, format!("disabled: {}", names(&disabled)), remedy).of(Condition::Triggers(table))
+        let remedy =
+            "run `walhook setup`, or `alter table … enable always trigger …` as the table's owner";
+        Finding::fail(subject, format!("disabled: {}", names(&disabled)), remedy)
+            .of(Condition::Triggers(table))
     } else if !ordinary.is_empty() {
         let remedy = "`alter table … enable always trigger …` as the table's owner";
-        Finding::warn(subject, "do not fire where session_replication_role is replica", remedy)
+        Finding::warn(
+            subject,
+            "do not fire where session_replication_role is replica",
+            remedy,
+        )
     } else {
-        Finding::ok(subject, format!("exist, on {} tables", mapped.relations.len()))
+        Finding::ok(
+            subject,
+            format!("exist, on {} tables", mapped.relations.len()),
+        )
     }];
     findings.extend(trigger_privilege(table, &missing));
     findings
@@ -46,9 +82,14 @@ fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
     for relation in relations {
         let name = relation.qualified();
         if !relation.may_trigger {
-            let remedy = format!("`grant trigger on {} to` Walhook's role, as the table's owner", relation.quoted());
+            let remedy = format!(
+                "`grant trigger on {} to` Walhook's role, as the table's owner",
+                relation.quoted()
+            );
             let state = "Walhook's role may not create triggers on it";
-            findings.push(Finding::fail(format!("table {name} trigger privilege"), state, remedy).blocking());
+            findings.push(
+                Finding::fail(format!("table {name} trigger privilege"), state, remedy).blocking(),
+            );
         } else if !relation.owned {
             let state = "belongs to another role: where a session sets session_replication_role = replica, the triggers do not fire";
             let remedy = "its owner can `alter table … enable always trigger …`";
@@ -69,35 +110,58 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
             let remedy = format!(
                 "`grant create on database \"{database}\" to \"{role}\"`, or let a DBA run what `walhook setup --print` shows"
             );
-            findings
-                .push(Finding::fail("outbox privilege", format!("{role} may not create a schema"), remedy).blocking());
+            findings.push(
+                Finding::fail(
+                    "outbox privilege",
+                    format!("{role} may not create a schema"),
+                    remedy,
+                )
+                .blocking(),
+            );
         }
         return findings;
     }
     if !state.missing.is_empty() {
-        return vec![Finding::fail("outbox", format!("lacks {}", state.missing.join(", ")), SETUP)];
+        return vec![Finding::fail(
+            "outbox",
+            format!("lacks {}", state.missing.join(", ")),
+            SETUP,
+        )];
     }
     let mut findings = vec![match state.usable {
         true => Finding::ok("outbox", "readable and clearable"),
         false => {
             let remedy = "run `walhook setup` as the role that created walhook_capture.outbox";
-            Finding::fail("outbox", "cannot be read or cleared by Walhook's role", remedy).blocking()
+            Finding::fail(
+                "outbox",
+                "cannot be read or cleared by Walhook's role",
+                remedy,
+            )
+            .blocking()
         }
     }];
     if !state.guarded {
-        let finding = Finding::fail("outbox trigger", "missing, so emptying the outbox would go unnoticed", SETUP);
+        let finding = Finding::fail(
+            "outbox trigger",
+            "missing, so emptying the outbox would go unnoticed",
+            SETUP,
+        );
         findings.push(finding.of(Condition::OutboxTrigger));
     }
     if !state.noted {
         let state = "have no recorded versions: what is written while one is disabled would be lost without a report";
         findings.push(Finding::warn("triggers", state, SETUP));
     } else if !triggers.altered.is_empty() {
-        let state = format!("disabled, enabled or dropped since setup: {}", triggers.altered.join(", "));
-        findings.push(Finding::fail("triggers", state, "run `walhook repair`").of(Condition::OutboxTrigger));
+        let state = format!(
+            "disabled, enabled or dropped since setup: {}",
+            triggers.altered.join(", ")
+        );
+        findings.push(
+            Finding::fail("triggers", state, "run `walhook repair`").of(Condition::OutboxTrigger),
+        );
     }
     if !state.paired {
-        let state =
-            "does not pair rows that are deleted and inserted in one transaction: they raise events as new rows";
+        let state = "does not pair rows that are deleted and inserted in one transaction: they raise events as new rows";
         findings.push(Finding::warn("outbox pairing", state, SETUP));
     }
     findings.push(match &triggers.failures {
@@ -112,5 +176,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
 
 /// Returns the reason of a trigger's failure, or a text that none was recorded.
 pub(crate) fn explained(reason: Option<String>) -> String {
-    reason.unwrap_or_else(|| "a statement that could not record its reason; the server log may have it".to_owned())
+    reason.unwrap_or_else(|| {
+        "a statement that could not record its reason; the server log may have it".to_owned()
+    })
 }

@@ -52,7 +52,9 @@ impl TriggerState {
 }
 
 pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, PrimaryError> {
-    Ok(TriggerState::from(&client.query_typed_one(STATE, &[]).await?))
+    Ok(TriggerState::from(
+        &client.query_typed_one(STATE, &[]).await?,
+    ))
 }
 
 row! {
@@ -75,7 +77,9 @@ pub(crate) async fn tables_with_triggers(
     client: &Client,
     function: Option<&str>,
 ) -> Result<Vec<TableWithTriggers>, PrimaryError> {
-    let rows = client.query_typed(TABLES, &[(&function, Type::TEXT)]).await?;
+    let rows = client
+        .query_typed(TABLES, &[(&function, Type::TEXT)])
+        .await?;
     Ok(rows.iter().map(TableWithTriggers::from).collect())
 }
 
@@ -86,7 +90,9 @@ pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, Pri
 }
 
 /// Returns how often triggers have failed since the failures were last acknowledged, and the last recorded reason.
-pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
+pub(crate) async fn failures(
+    client: &Client,
+) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
     let row = client.query_typed_opt(FAILURES, &[]).await?;
     Ok(row.map(|row| (row.get("count"), row.get("last"))))
 }
@@ -101,7 +107,12 @@ pub(crate) struct TableTrigger {
 
 impl fmt::Display for TableTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.event.trigger_name(), self.relation.qualified())
+        write!(
+            f,
+            "{} of {}",
+            self.event.trigger_name(),
+            self.relation.qualified()
+        )
     }
 }
 
@@ -137,9 +148,19 @@ pub(crate) async fn compare(
     source: &Source,
     tables: &[MappedTable],
 ) -> Result<Comparison, PrimaryError> {
-    let oids: Vec<u32> = tables.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();
-    let rows = client.query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)]).await?;
-    let found = rows.iter().map(FoundTrigger::from).map(|found| ((found.oid, found.name.clone()), found)).collect();
+    let oids: Vec<u32> = tables
+        .iter()
+        .flat_map(|table| &table.relations)
+        .map(|relation| relation.oid)
+        .collect();
+    let rows = client
+        .query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)])
+        .await?;
+    let found = rows
+        .iter()
+        .map(FoundTrigger::from)
+        .map(|found| ((found.oid, found.name.clone()), found))
+        .collect();
     Ok(Comparison::with(source, tables, &found))
 }
 
@@ -160,15 +181,23 @@ impl Comparison {
         if self.missing.is_empty() {
             return Ok(Vec::new());
         }
-        let oids: Vec<u32> = self.missing.iter().map(|trigger| trigger.relation.oid).collect();
-        let rows = client.query_typed(WITH_ROWS, &[(&oids, Type::OID_ARRAY)]).await?;
+        let oids: Vec<u32> = self
+            .missing
+            .iter()
+            .map(|trigger| trigger.relation.oid)
+            .collect();
+        let rows = client
+            .query_typed(WITH_ROWS, &[(&oids, Type::OID_ARRAY)])
+            .await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
     fn with(source: &Source, tables: &[MappedTable], found: &FoundTriggers) -> Comparison {
         let mut comparison = Comparison::default();
         for mapped in tables {
-            let function = mapped.root().and_then(|root| Function::new(source, mapped.table, root));
+            let function = mapped
+                .root()
+                .and_then(|root| Function::new(source, mapped.table, root));
             if let Some(function) = function {
                 comparison.add(mapped, function, found);
             }
@@ -180,10 +209,15 @@ impl Comparison {
         let mut is_current = false;
         for relation in &mapped.relations {
             // As in the WAL, truncating a single partition is not a change of the table.
-            let events =
-                TriggerEvent::ALL.into_iter().filter(|event| event.is_for_each_row() || !relation.is_partition);
+            let events = TriggerEvent::ALL
+                .into_iter()
+                .filter(|event| event.is_for_each_row() || !relation.is_partition);
             for event in events {
-                let trigger = TableTrigger { table: mapped.table, relation: relation.clone(), event };
+                let trigger = TableTrigger {
+                    table: mapped.table,
+                    relation: relation.clone(),
+                    event,
+                };
                 let found = found.get(&(relation.oid, event.trigger_name()));
                 let Some(found) = found.filter(|found| found.function == function.name) else {
                     self.missing.push(trigger);

@@ -26,8 +26,12 @@ pub(crate) enum TriggerEvent {
 }
 
 impl TriggerEvent {
-    pub const ALL: [TriggerEvent; 4] =
-        [TriggerEvent::Insert, TriggerEvent::Update, TriggerEvent::Delete, TriggerEvent::Truncate];
+    pub const ALL: [TriggerEvent; 4] = [
+        TriggerEvent::Insert,
+        TriggerEvent::Update,
+        TriggerEvent::Delete,
+        TriggerEvent::Truncate,
+    ];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -51,14 +55,23 @@ impl TriggerEvent {
     pub fn create(self, table: &str, function: &str) -> String {
         TRIGGER
             .replace("{event}", self.as_str())
-            .replace("{level}", if self.is_for_each_row() { "row" } else { "statement" })
+            .replace(
+                "{level}",
+                if self.is_for_each_row() {
+                    "row"
+                } else {
+                    "statement"
+                },
+            )
             .replace("{function}", function)
             .replace("{table}", table)
     }
 
     /// Returns the statement that makes the trigger fire regardless of `session_replication_role`. Only the table's owner may run it.
     pub fn enable_always(self, table: &str) -> String {
-        ALWAYS.replace("{event}", self.as_str()).replace("{table}", table)
+        ALWAYS
+            .replace("{event}", self.as_str())
+            .replace("{table}", table)
     }
 }
 
@@ -76,11 +89,19 @@ impl Function {
     /// Generates the function for a table. None if the table lacks a mapped column.
     pub fn new(source: &Source, table: Table, root: &Relation) -> Option<Function> {
         let theirs = |reference: &'static str| source.tables.column(table, reference);
-        if source.tables.stored(table).any(|reference| !contains(&root.columns, theirs(reference))) {
+        if source
+            .tables
+            .stored(table)
+            .any(|reference| !contains(&root.columns, theirs(reference)))
+        {
             return None;
         }
         let name = function_name(table);
-        let rows = Rows { source, table, root };
+        let rows = Rows {
+            source,
+            table,
+            root,
+        };
         let changed = rows.differ("old", "new", &rows.significant());
         let write = rows.write("left(tg_op, 1)", "old", "new");
         let planned = format!(
@@ -103,7 +124,12 @@ impl Function {
             ],
         );
         let comment = format!("walhook {}", hex::encode(Sha256::digest(&definition)));
-        Some(Function { table, name, definition, comment })
+        Some(Function {
+            table,
+            name,
+            definition,
+            comment,
+        })
     }
 
     /// Returns whether the function on the primary, given by its comment, is this one.
@@ -113,7 +139,9 @@ impl Function {
 
     /// Returns the statements that create or replace the function. They lock no table.
     pub fn create(&self) -> String {
-        let comment = COMMENT.replace("{function}", &self.name).replace("walhook {hash}", &self.comment);
+        let comment = COMMENT
+            .replace("{function}", &self.name)
+            .replace("walhook {hash}", &self.comment);
         format!("{}{comment}", self.definition)
     }
 }
@@ -153,7 +181,10 @@ impl Rows<'_> {
             true => value(self.root, side, self.theirs(reference)),
             false => "null".into(),
         };
-        format!("array[{}]::text[]", columns.map(value).collect::<Vec<_>>().join(", "))
+        format!(
+            "array[{}]::text[]",
+            columns.map(value).collect::<Vec<_>>().join(", ")
+        )
     }
 
     /// Returns a condition that one of the columns differs. As text: the platform's types may have no operator for it, or their own.
@@ -162,16 +193,29 @@ impl Rows<'_> {
             let name = quote_identifier(self.theirs(reference));
             format!("{old}.{name}::text is distinct from {new}.{name}::text")
         };
-        references.iter().map(differs).collect::<Vec<_>>().join(" or ")
+        references
+            .iter()
+            .map(differs)
+            .collect::<Vec<_>>()
+            .join(" or ")
     }
 
     /// Returns the columns because of which an update is written to the outbox: the key, and those that raise events, but all columns of
     /// tables that lookups read, because the outbox keeps cached lookups up to date.
     fn significant(&self) -> Vec<&'static str> {
         let raises_only = self.table.is_captured() && self.table != Table::Release;
-        let columns = if raises_only { self.table.watched() } else { self.table.columns() };
-        let key = own_key(self.table).iter().filter(|reference| !columns.contains(reference));
-        key.chain(columns).copied().filter(|reference| self.is_stored(reference)).collect()
+        let columns = if raises_only {
+            self.table.watched()
+        } else {
+            self.table.columns()
+        };
+        let key = own_key(self.table)
+            .iter()
+            .filter(|reference| !columns.contains(reference));
+        key.chain(columns)
+            .copied()
+            .filter(|reference| self.is_stored(reference))
+            .collect()
     }
 }
 
@@ -201,7 +245,9 @@ const fn own_key(table: Table) -> &'static [&'static str] {
 /// Returns a dollar quote that does not occur in the text.
 fn quote_for(text: &str) -> String {
     let mut candidates = (0..).map(|number: u32| format!("$walhook{number}$"));
-    candidates.find(|quote| !text.contains(quote.as_str())).expect("a text holds finitely many quotes")
+    candidates
+        .find(|quote| !text.contains(quote.as_str()))
+        .expect("a text holds finitely many quotes")
 }
 
 #[cfg(test)]
@@ -209,7 +255,11 @@ mod tests {
     use super::*;
 
     fn relation(table: Table) -> Relation {
-        let columns: Vec<String> = table.columns().iter().map(|column| (*column).to_owned()).collect();
+        let columns: Vec<String> = table
+            .columns()
+            .iter()
+            .map(|column| (*column).to_owned())
+            .collect();
         Relation {
             schema: "public".into(),
             name: table.name().into(),
@@ -221,23 +271,60 @@ mod tests {
 
     #[test]
     fn tables_that_only_raise_events_are_written_when_a_watched_column_changes() {
-        let function = Function::new(&Source::default(), Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
-        assert!(function.definition.contains(r#"or old."status"::text is distinct from new."status"::text)"#));
-        assert!(!function.definition.contains(r#"old."message"::text is distinct from"#));
-        let release = Function::new(&Source::default(), Table::Release, &relation(Table::Release)).unwrap();
-        assert!(release.definition.contains(r#"old."title"::text is distinct from"#), "others are looked up in it");
+        let function = Function::new(
+            &Source::default(),
+            Table::DistroQueue,
+            &relation(Table::DistroQueue),
+        )
+        .unwrap();
+        assert!(
+            function
+                .definition
+                .contains(r#"or old."status"::text is distinct from new."status"::text)"#)
+        );
+        assert!(
+            !function
+                .definition
+                .contains(r#"old."message"::text is distinct from"#)
+        );
+        let release = Function::new(
+            &Source::default(),
+            Table::Release,
+            &relation(Table::Release),
+        )
+        .unwrap();
+        assert!(
+            release
+                .definition
+                .contains(r#"old."title"::text is distinct from"#),
+            "others are looked up in it"
+        );
     }
 
     #[test]
     fn the_comment_changes_with_the_definition() {
         let source = Source::default();
-        let first = Function::new(&source, Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
+        let first =
+            Function::new(&source, Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
         let mut other = relation(Table::DistroQueue);
-        assert_eq!(first.comment, Function::new(&source, Table::DistroQueue, &other).unwrap().comment);
+        assert_eq!(
+            first.comment,
+            Function::new(&source, Table::DistroQueue, &other)
+                .unwrap()
+                .comment
+        );
         other.formatted[4] = true;
-        assert_ne!(first.comment, Function::new(&source, Table::DistroQueue, &other).unwrap().comment);
+        assert_ne!(
+            first.comment,
+            Function::new(&source, Table::DistroQueue, &other)
+                .unwrap()
+                .comment
+        );
         other.columns[3] = "state".into();
-        assert!(Function::new(&source, Table::DistroQueue, &other).is_none(), "the table lacks a mapped column");
+        assert!(
+            Function::new(&source, Table::DistroQueue, &other).is_none(),
+            "the table lacks a mapped column"
+        );
     }
 
     #[test]

@@ -41,7 +41,12 @@ pub(crate) struct Script {
 impl Script {
     /// Writes the script. `state` is none if the schema has to be created, `altered` are the triggers that differ from what is noted. With
     /// `switches`, the script writes the message to the WAL at which the outbox takes over.
-    pub fn new(comparison: &Comparison, state: Option<&TriggerState>, altered: &[String], switches: bool) -> Script {
+    pub fn new(
+        comparison: &Comparison,
+        state: Option<&TriggerState>,
+        altered: &[String],
+        switches: bool,
+    ) -> Script {
         let mut script = Script::default();
         if state.is_none() {
             script.prepare.push_str(SCHEMA);
@@ -54,15 +59,27 @@ impl Script {
         for function in &comparison.outdated {
             script.prepare.push_str(&function.create());
         }
-        let create =
-            |trigger: &TableTrigger| trigger.event.create(&trigger.relation.quoted(), &function_name(trigger.table));
+        let create = |trigger: &TableTrigger| {
+            trigger
+                .event
+                .create(&trigger.relation.quoted(), &function_name(trigger.table))
+        };
         for trigger in comparison.to_create() {
             script.change(&trigger.relation, &create(trigger));
         }
-        let Comparison { missing, earlier, disabled, ordinary, .. } = comparison;
+        let Comparison {
+            missing,
+            earlier,
+            disabled,
+            ordinary,
+            ..
+        } = comparison;
         let not_always = [missing, earlier, disabled, ordinary].into_iter().flatten();
         for trigger in not_always.filter(|trigger| trigger.relation.owned) {
-            script.change(&trigger.relation, &trigger.event.enable_always(&trigger.relation.quoted()));
+            script.change(
+                &trigger.relation,
+                &trigger.event.enable_always(&trigger.relation.quoted()),
+            );
         }
         if !script.is_empty() || !altered.is_empty() || !state.is_some_and(|state| state.noted) {
             script.complete.push_str(INSTALLED);
@@ -78,10 +95,15 @@ impl Script {
     fn change(&mut self, relation: &Relation, statement: &str) {
         let is_first = self.locked.insert(relation.oid);
         if is_first && relation.owned {
-            self.lock.push_str(&lock_table(&relation.quoted(), LockMode::ShareRowExclusive));
+            self.lock
+                .push_str(&lock_table(&relation.quoted(), LockMode::ShareRowExclusive));
             self.owned.push(relation.quoted());
         }
-        let part = if is_first && !relation.owned { &mut self.lock } else { &mut self.complete };
+        let part = if is_first && !relation.owned {
+            &mut self.lock
+        } else {
+            &mut self.complete
+        };
         part.push_str(statement);
     }
 
@@ -90,14 +112,28 @@ impl Script {
     }
 
     /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.
-    pub async fn run(&self, client: &Client, source: &Source, schema: Option<u32>) -> Result<(), PrimaryError> {
+    pub async fn run(
+        &self,
+        client: &Client,
+        source: &Source,
+        schema: Option<u32>,
+    ) -> Result<(), PrimaryError> {
         let lock = together(&self.lock);
-        let parts = [Part::Free(&self.prepare), Part::Locking(&lock), Part::Free(&self.complete)];
+        let parts = [
+            Part::Free(&self.prepare),
+            Part::Locking(&lock),
+            Part::Free(&self.complete),
+        ];
         if run_with_retries(client, schema, &self.owned, &parts).await? {
             return Ok(());
         }
-        let holder = blocker(client, source).await?.map(|holder| format!("; {holder} holds them"));
-        Err(PrimaryError::TablesBusy { attempts: Attempts::Many.count(), holder: holder.unwrap_or_default() })
+        let holder = blocker(client, source)
+            .await?
+            .map(|holder| format!("; {holder} holds them"));
+        Err(PrimaryError::TablesBusy {
+            attempts: Attempts::Many.count(),
+            holder: holder.unwrap_or_default(),
+        })
     }
 }
 
@@ -120,13 +156,25 @@ pub(crate) async fn run_with_retries(
     owned: &[String],
     parts: &[Part<'_>],
 ) -> Result<bool, PrimaryError> {
-    try_in_transaction(client, Attempts::Many, owned, || execute(client, schema, parts).boxed()).await
+    try_in_transaction(client, Attempts::Many, owned, || {
+        execute(client, schema, parts).boxed()
+    })
+    .await
 }
 
-async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Result<(), PrimaryError> {
+async fn execute(
+    client: &Client,
+    schema: Option<u32>,
+    parts: &[Part<'_>],
+) -> Result<(), PrimaryError> {
     limit_wait(client).await?;
     client.query_typed(LOCK, &[]).await?;
-    if client.query_typed_one(SCHEMA_OID, &[]).await?.get::<_, Option<u32>>(0) != schema {
+    if client
+        .query_typed_one(SCHEMA_OID, &[])
+        .await?
+        .get::<_, Option<u32>>(0)
+        != schema
+    {
         return Err(PrimaryError::TriggersChanged);
     }
     for part in parts {
@@ -147,7 +195,19 @@ async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Re
 
 /// Describes the session because of which the tables could not be locked.
 async fn blocker(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
-    let tables = catalog::tables(client, source, followed(source).filter(|table| catalog::is_required(*table))).await?;
-    let oids: Vec<u32> = tables.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();
-    Ok(client.query_typed_opt(BLOCKER, &[(&oids, Type::OID_ARRAY)]).await?.map(|row| row.get(0)))
+    let tables = catalog::tables(
+        client,
+        source,
+        followed(source).filter(|table| catalog::is_required(*table)),
+    )
+    .await?;
+    let oids: Vec<u32> = tables
+        .iter()
+        .flat_map(|table| &table.relations)
+        .map(|relation| relation.oid)
+        .collect();
+    Ok(client
+        .query_typed_opt(BLOCKER, &[(&oids, Type::OID_ARRAY)])
+        .await?
+        .map(|row| row.get(0)))
 }

@@ -10,9 +10,21 @@ use super::{NONE, Scene, Stored, hours_ago};
 async fn events_that_the_webhook_has_had_are_skipped() {
     let it = Scene::start().await;
     let events = it.store(&[Stored::at(hours_ago(2)); 8]).await;
-    let [delivered, failed, cancelled, pending, retried, missed, one, other]: [Uuid; 8] =
-        events[..].try_into().unwrap();
-    for (event, outcome) in [(delivered, "delivered"), (failed, "permanently_failed"), (cancelled, "cancelled")] {
+    let [
+        delivered,
+        failed,
+        cancelled,
+        pending,
+        retried,
+        missed,
+        one,
+        other,
+    ]: [Uuid; 8] = events[..].try_into().unwrap();
+    for (event, outcome) in [
+        (delivered, "delivered"),
+        (failed, "permanently_failed"),
+        (cancelled, "cancelled"),
+    ] {
         it.log(event, outcome).await;
     }
     it.pend(pending, 1).await;
@@ -24,32 +36,63 @@ async fn events_that_the_webhook_has_had_are_skipped() {
     assert_eq!(it.step().await, Step::Worked);
     it.deliver().await;
     assert_eq!(it.work().await, it.deliveries(&[missed, one, other]));
-    let dry = it.post("/replay", json!({ "since": hours_ago(3), "dry_run": true })).await;
+    let dry = it
+        .post("/replay", json!({ "since": hours_ago(3), "dry_run": true }))
+        .await;
     assert_eq!(dry["count"], 0, "the replay itself is in the log");
-    let recoverable = it.post("/recover", json!({ "since": hours_ago(3), "dry_run": true })).await;
-    assert_eq!(recoverable["count"], 2, "what failed is recovered; the missed event was delivered");
+    let recoverable = it
+        .post(
+            "/recover",
+            json!({ "since": hours_ago(3), "dry_run": true }),
+        )
+        .await;
+    assert_eq!(
+        recoverable["count"], 2,
+        "what failed is recovered; the missed event was delivered"
+    );
     let again = it.replay(3).await;
     assert_eq!(it.work().await, NONE);
     assert_eq!(it.job(&again).await["state"], "finished");
-    it.service.store.expire_recoveries(hours_ago(24)).await.unwrap();
+    it.service
+        .store
+        .expire_recoveries(hours_ago(24))
+        .await
+        .unwrap();
     let kept = "select count(*) from walhook.replay_exclusion";
-    assert_eq!(it.service.sql.query_one(kept, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        it.service
+            .sql
+            .query_one(kept, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 }
 
 /// A replay waits while the webhook has a backlog, and while an earlier replay runs.
 #[tokio::test]
 async fn a_replay_that_starts_hours_late_skips_what_was_delivered_meanwhile() {
     let it = Scene::start().await;
-    let [had, one, other]: [Uuid; 3] = it.store(&[Stored::at(hours_ago(5)); 3]).await[..].try_into().unwrap();
+    let [had, one, other]: [Uuid; 3] = it.store(&[Stored::at(hours_ago(5)); 3]).await[..]
+        .try_into()
+        .unwrap();
     it.pend(had, 1).await;
     let (first, second) = (it.replay(6).await, it.replay(6).await);
     let age = "update walhook.recovery set created_at = now() - interval '4 hours'";
     assert_eq!(it.service.sql.execute(age, &[]).await.unwrap(), 2);
     it.deliver().await;
-    assert_eq!(it.work().await, it.deliveries(&[one, other]), "each once, and not what had been delivered");
+    assert_eq!(
+        it.work().await,
+        it.deliveries(&[one, other]),
+        "each once, and not what had been delivered"
+    );
     for (job, done) in [(first, 2), (second, 0)] {
         let shown = it.job(&job).await;
-        assert_eq!((&shown["state"], &shown["done"]), (&json!("finished"), &json!(done)));
+        assert_eq!(
+            (&shown["state"], &shown["done"]),
+            (&json!("finished"), &json!(done))
+        );
     }
 }
 
@@ -63,7 +106,11 @@ async fn a_replay_reads_the_attempt_log_to_its_end_while_attempts_are_recorded()
                   from generate_series(1, $3::bigint)";
     let record = async |rows: i64| {
         let id = Uuid::now_v7().to_string();
-        it.service.sql.execute(record, &[&it.webhook, &id, &rows]).await.unwrap();
+        it.service
+            .sql
+            .execute(record, &[&it.webhook, &id, &rows])
+            .await
+            .unwrap();
     };
     // More than a step reads.
     record(7_000).await;
@@ -72,7 +119,14 @@ async fn a_replay_reads_the_attempt_log_to_its_end_while_attempts_are_recorded()
     let mut phases = Vec::new();
     for _ in 0..3 {
         assert_eq!(it.step().await, Step::Worked);
-        phases.push(it.service.sql.query_one(phase, &[]).await.unwrap().get::<_, String>(0));
+        phases.push(
+            it.service
+                .sql
+                .query_one(phase, &[])
+                .await
+                .unwrap()
+                .get::<_, String>(0),
+        );
         record(1_000).await;
     }
     assert_eq!(phases, ["log", "log", "unnumbered"]);
@@ -82,11 +136,20 @@ async fn a_replay_reads_the_attempt_log_to_its_end_while_attempts_are_recorded()
 #[tokio::test]
 async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     let it = Scene::start().await;
-    let [missed, other]: [Uuid; 2] = it.store(&[Stored::at(hours_ago(2)); 2]).await[..].try_into().unwrap();
+    let [missed, other]: [Uuid; 2] = it.store(&[Stored::at(hours_ago(2)); 2]).await[..]
+        .try_into()
+        .unwrap();
     it.miss(missed).await;
     let job = it.replay(3).await;
     let phase = "select phase from walhook.recovery where kind = 'replay'";
-    let phase = async || it.service.sql.query_one(phase, &[]).await.unwrap().get::<_, String>(0);
+    let phase = async || {
+        it.service
+            .sql
+            .query_one(phase, &[])
+            .await
+            .unwrap()
+            .get::<_, String>(0)
+    };
     while phase().await != "events" {
         assert_eq!(it.step().await, Step::Worked);
     }
@@ -94,11 +157,19 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     let later = "update walhook.recovery set replay_due_at = now() + interval '1 hour' where kind = 'replay'";
     it.service.sql.execute(later, &[]).await.unwrap();
     it.post("/recover", json!({ "since": hours_ago(3) })).await;
-    assert_eq!(recover::step(&it.service.store, &mut Turns::default()).await.unwrap(), Step::Worked, "the attempt log");
+    assert_eq!(
+        recover::step(&it.service.store, &mut Turns::default())
+            .await
+            .unwrap(),
+        Step::Worked,
+        "the attempt log"
+    );
     let mut connection = it.service.store.connection().await.unwrap();
     let recovering = connection.transaction().await.unwrap();
     assert!(matches!(
-        recover::step_in(&recovering, &mut Turns::default()).await.unwrap(),
+        recover::step_in(&recovering, &mut Turns::default())
+            .await
+            .unwrap(),
         Step::Finished { recovered: 1, .. }
     ));
     let commit = async {
@@ -106,9 +177,15 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
         recovering.commit().await.unwrap();
     };
     let (step, ()) = tokio::join!(it.step(), commit);
-    assert!(matches!(step, Step::Finished { recovered: 1, .. }), "{step:?}");
+    assert!(
+        matches!(step, Step::Finished { recovered: 1, .. }),
+        "{step:?}"
+    );
     let shown = it.job(&job).await;
-    assert_eq!((&shown["state"], &shown["done"]), (&json!("finished"), &json!(1)));
+    assert_eq!(
+        (&shown["state"], &shown["done"]),
+        (&json!("finished"), &json!(1))
+    );
     let mut pending = it.work().await;
     pending.sort();
     let mut expected = it.deliveries(&[missed, other]);
@@ -135,7 +212,14 @@ async fn replays_and_recoveries_of_the_same_missed_events_deliver_each_once() {
     loop {
         let (one, other) = tokio::join!(it.step(), it.step());
         let pending = "select coalesce(array_agg(id), '{}') from walhook.delivery";
-        all.extend(it.service.sql.query_one(pending, &[]).await.unwrap().get::<_, Vec<Uuid>>(0));
+        all.extend(
+            it.service
+                .sql
+                .query_one(pending, &[])
+                .await
+                .unwrap()
+                .get::<_, Vec<Uuid>>(0),
+        );
         it.deliver().await;
         if one == Step::Idle && other == Step::Idle {
             break;
@@ -146,9 +230,16 @@ async fn replays_and_recoveries_of_the_same_missed_events_deliver_each_once() {
     expected.sort_unstable();
     assert!(all == expected, "{} deliveries", all.len());
     let mut done = 0;
-    for job in [&first, &second, &recovery["job_id"].as_str().unwrap().to_owned()] {
+    for job in [
+        &first,
+        &second,
+        &recovery["job_id"].as_str().unwrap().to_owned(),
+    ] {
         let job = it.job(job).await;
-        assert_eq!((&job["state"], &job["done"]), (&json!("finished"), &job["total"]));
+        assert_eq!(
+            (&job["state"], &job["done"]),
+            (&json!("finished"), &job["total"])
+        );
         done += job["done"].as_u64().unwrap();
     }
     assert_eq!(done, 300);

@@ -64,7 +64,11 @@ pub struct Case {
 }
 
 impl Case {
-    const fn of(name: &'static str, ddl: &'static [&'static str], undo: &'static [&'static str]) -> Case {
+    const fn of(
+        name: &'static str,
+        ddl: &'static [&'static str],
+        undo: &'static [&'static str],
+    ) -> Case {
         Case {
             name,
             subject: Subject::Payment,
@@ -84,15 +88,24 @@ impl Case {
     }
 
     const fn into(self, target: &'static str) -> Case {
-        Case { target: Some(target), ..self }
+        Case {
+            target: Some(target),
+            ..self
+        }
     }
 
     const fn after(self, settled: &'static str) -> Case {
-        Case { settled: Some(settled), ..self }
+        Case {
+            settled: Some(settled),
+            ..self
+        }
     }
 
     const fn with(self, key: &'static str, value: &'static str) -> Case {
-        Case { remedy: Some((key, value)), ..self }
+        Case {
+            remedy: Some((key, value)),
+            ..self
+        }
     }
 
     const fn since(self, since: u32) -> Case {
@@ -100,7 +113,10 @@ impl Case {
     }
 
     const fn expect(self, full: Expected, index: Expected, trigger: Expected) -> Case {
-        Case { expected: [full, index, trigger], ..self }
+        Case {
+            expected: [full, index, trigger],
+            ..self
+        }
     }
 
     const fn except(self, exceptions: &'static [(u32, Setup, Expected)]) -> Case {
@@ -108,17 +124,23 @@ impl Case {
     }
 
     pub fn expected(&self, version: u32, setup: Setup) -> Expected {
-        let exception = self.exceptions.iter().rev().find(|(since, of, _)| *since <= version && *of == setup);
+        let exception = self
+            .exceptions
+            .iter()
+            .rev()
+            .find(|(since, of, _)| *since <= version && *of == setup);
         exception.map_or(self.expected[setup as usize], |(_, _, expected)| *expected)
     }
 }
 
 /// Whether the new partitions have the replica identity that Walhook sets.
-const HAS_FULL: &str = "select bool_and(relreplident = 'f') from pg_class where relname like '%\\_new'";
+const HAS_FULL: &str =
+    "select bool_and(relreplident = 'f') from pg_class where relname like '%\\_new'";
 
 /// Takes longer than the running process needs to inspect the tables.
 const INSPECTED: &str = "select pg_sleep(2) is not null";
-const LISTED: &str = "every UPDATE and DELETE fails, because the table is in publication other without";
+const LISTED: &str =
+    "every UPDATE and DELETE fails, because the table is in publication other without";
 
 const STATUS_TO_ENUM: &str = "alter table payment alter status type stage using status::stage";
 const STATUS_TO_TEXT: &str = "alter table payment alter status type text";

@@ -101,27 +101,50 @@ struct Catalogue {
 
 impl Catalogue {
     async fn start(version: u32, setup: Setup) -> Option<Catalogue> {
-        let Some((_, programs)) = installed().into_iter().find(|(found, _)| *found == version) else {
-            skip(&format!("no PostgreSQL {version}: scripts/fetch-postgres {version} fetches it"));
+        let Some((_, programs)) = installed().into_iter().find(|(found, _)| *found == version)
+        else {
+            skip(&format!(
+                "no PostgreSQL {version}: scripts/fetch-postgres {version} fetches it"
+            ));
             return None;
         };
-        let mut app = TestApp::prepare_alone(Options { programs: Some(&programs), ..Options::default() }).await;
+        let mut app = TestApp::prepare_alone(Options {
+            programs: Some(&programs),
+            ..Options::default()
+        })
+        .await;
         let platform = app.source().await;
         let role = format!("{}_role", app.name);
-        let created = ROLE.replace("{role}", &role).replace("{database}", &format!("{}_platform", app.name));
-        execute(&platform, &format!("{TABLES}; {created}")).await.unwrap_or_else(|error| panic!("{error}"));
+        let created = ROLE
+            .replace("{role}", &role)
+            .replace("{database}", &format!("{}_platform", app.name));
+        execute(&platform, &format!("{TABLES}; {created}"))
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         let (capture, identity) = match setup {
             Setup::Full => ("wal", "full"),
             Setup::Index => ("wal", "index"),
             Setup::Trigger => ("trigger", "full"),
         };
         let url = app.source_url.replacen("postgres@", &format!("{role}@"), 1);
-        app.set("source.url", &url).set("source.capture", capture).set("source.replica_identity", identity);
-        app.set("source.heartbeat", "100ms").set("source.poll_interval", "20ms");
+        app.set("source.url", &url)
+            .set("source.capture", capture)
+            .set("source.replica_identity", identity);
+        app.set("source.heartbeat", "100ms")
+            .set("source.poll_interval", "20ms");
         app.setup().await;
         let store = app.store().await;
-        let mut catalogue = Catalogue { app, platform, store, version, setup, witnessed: 0 };
-        execute(&catalogue.platform, &format!("set role {role}")).await.unwrap_or_else(|error| panic!("{error}"));
+        let mut catalogue = Catalogue {
+            app,
+            platform,
+            store,
+            version,
+            setup,
+            witnessed: 0,
+        };
+        execute(&catalogue.platform, &format!("set role {role}"))
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         catalogue.run().await;
         Some(catalogue)
     }
@@ -131,23 +154,36 @@ impl Catalogue {
     }
 
     async fn number(&self, query: &str) -> i64 {
-        self.store.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+        self.store
+            .query_one(query, &[])
+            .await
+            .unwrap_or_else(|error| panic!("{query}: {error:?}"))
+            .get(0)
     }
 
     /// Runs a case and restores what it has changed. Returns what followed.
     async fn attempt(&mut self, case: &Case, number: i64) -> Outcome {
         let shape = shape(case.subject);
-        let creates = case.ddl.iter().any(|statement| statement.contains("{from}"));
+        let creates = case
+            .ddl
+            .iter()
+            .any(|statement| statement.contains("{from}"));
         let from = number * ROWS + if creates { NEW_PARTITIONS } else { 0 };
         let mut outcome = match self.execute_all(case.ddl, from).await {
             Ok(()) => self.write(case, &shape, from).await,
-            Err(error) => Outcome { kind: Kind::Refused, text: error },
+            Err(error) => Outcome {
+                kind: Kind::Refused,
+                text: error,
+            },
         };
         let repaired = self.restore(case, from, &outcome).await;
         let is_repaired = match repaired {
             Ok(is_repaired) => is_repaired,
             Err(error) => {
-                outcome = Outcome { kind: Kind::Rejects, text: format!("{}\nremedy: {error}", outcome.text) };
+                outcome = Outcome {
+                    kind: Kind::Rejects,
+                    text: format!("{}\nremedy: {error}", outcome.text),
+                };
                 true
             }
         };
@@ -158,13 +194,23 @@ impl Catalogue {
         if is_repaired {
             // A repair compares states: it cannot find what happened to rows that are gone.
             let query = format!("select id::bigint from {} where id = any($1)", shape.table);
-            wanted = self.platform.query(&query, &[&wanted]).await.unwrap().iter().map(|row| row.get(0)).collect();
+            wanted = self
+                .platform
+                .query(&query, &[&wanted])
+                .await
+                .unwrap()
+                .iter()
+                .map(|row| row.get(0))
+                .collect();
         }
         let missing = missing(&wanted, &self.raised(&shape, from).await);
         if !missing.is_empty() {
             outcome = Outcome {
                 kind: Kind::Silent,
-                text: format!("{}\nafter the remedy, no events of {missing:?}", outcome.text),
+                text: format!(
+                    "{}\nafter the remedy, no events of {missing:?}",
+                    outcome.text
+                ),
             };
         }
         outcome
@@ -174,7 +220,9 @@ impl Catalogue {
         let role = format!("{}_role", self.app.name);
         for statement in statements {
             let statement = statement.replace("{role}", &role);
-            let statement = statement.replace("{from}", &from.to_string()).replace("{to}", &(from + ROWS).to_string());
+            let statement = statement
+                .replace("{from}", &from.to_string())
+                .replace("{to}", &(from + ROWS).to_string());
             execute(&self.platform, &statement).await?;
         }
         Ok(())
@@ -183,13 +231,24 @@ impl Catalogue {
     /// Executes the platform's statements, and judges what capture has made of them.
     async fn write(&mut self, case: &Case, shape: &Shape, from: i64) -> Outcome {
         if let Some(settled) = case.settled.filter(|_| self.setup != Setup::Trigger) {
-            let is_settled =
-                async || self.platform.query_one(settled, &[]).await.unwrap().get::<_, bool>(0).then_some(());
+            let is_settled = async || {
+                self.platform
+                    .query_one(settled, &[])
+                    .await
+                    .unwrap()
+                    .get::<_, bool>(0)
+                    .then_some(())
+            };
             eventually(case.name, is_settled).await;
         }
         let mut errors = Vec::new();
         let mut is_rejected = false;
-        for write in writes(shape, case.target.unwrap_or(shape.table), from, self.version) {
+        for write in writes(
+            shape,
+            case.target.unwrap_or(shape.table),
+            from,
+            self.version,
+        ) {
             let started_at = Instant::now();
             while let Err(error) = write.execute(&self.platform).await {
                 let error = format!("{}: {}", write.name(), postgres::describe(&error));
@@ -212,7 +271,10 @@ impl Catalogue {
         }
         let check = self.app.walhook(&["check"]).await;
         let check = String::from_utf8(check.stdout).expect("UTF-8");
-        let failures: Vec<&str> = check.lines().filter(|line| line.starts_with("fail")).collect();
+        let failures: Vec<&str> = check
+            .lines()
+            .filter(|line| line.starts_with("fail"))
+            .collect();
         let waits = standstill.is_some();
         let reasons = standstill.unwrap_or(self.reasons().await);
         let is_reported = !reasons.is_empty() && !failures.is_empty();
@@ -231,17 +293,33 @@ impl Catalogue {
         } else {
             Kind::Repaired
         };
-        let text = [errors, reasons, failures.into_iter().map(str::to_owned).collect()].concat().join("\n");
-        let text = if missing.is_empty() { text } else { format!("{text}\nno events of {missing:?}") };
+        let text = [
+            errors,
+            reasons,
+            failures.into_iter().map(str::to_owned).collect(),
+        ]
+        .concat()
+        .join("\n");
+        let text = if missing.is_empty() {
+            text
+        } else {
+            format!("{text}\nno events of {missing:?}")
+        };
         Outcome { kind, text }
     }
 
     /// Changes the witness. Returns none when its event is raised, or why capture waits.
     async fn witness(&mut self) -> Option<Vec<String>> {
         self.witnessed += 1;
-        let status = if self.witnessed % 2 == 0 { "draft" } else { "approved" };
+        let status = if self.witnessed % 2 == 0 {
+            "draft"
+        } else {
+            "approved"
+        };
         let update = format!("update release set review_status = '{status}' where id = 1");
-        execute(&self.platform, &update).await.unwrap_or_else(|error| panic!("{error}"));
+        execute(&self.platform, &update)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         let started_at = Instant::now();
         let mut waiting_since = None;
         loop {
@@ -249,8 +327,9 @@ impl Catalogue {
                 return None;
             }
             let reasons = self.reasons().await;
-            let waits =
-                reasons.iter().any(|reason| reason.starts_with("capture: ") && !reason.contains("cannot be read now"));
+            let waits = reasons.iter().any(|reason| {
+                reason.starts_with("capture: ") && !reason.contains("cannot be read now")
+            });
             // Each retry is healthy for a moment.
             if waits && waiting_since.get_or_insert_with(Instant::now).elapsed() > STANDSTILL {
                 return Some(reasons);
@@ -266,13 +345,22 @@ impl Catalogue {
     /// Returns why the process is not ready.
     async fn reasons(&mut self) -> Vec<String> {
         let readiness = self.app.sidecar().readiness().await;
-        let answer: Option<serde_json::Value> = readiness.and_then(|(_, text)| serde_json::from_str(&text).ok());
-        let reasons = answer.as_ref().and_then(|answer| answer["reasons"].as_array());
-        reasons.into_iter().flatten().filter_map(|reason| reason.as_str()).map(str::to_owned).collect()
+        let answer: Option<serde_json::Value> =
+            readiness.and_then(|(_, text)| serde_json::from_str(&text).ok());
+        let reasons = answer
+            .as_ref()
+            .and_then(|answer| answer["reasons"].as_array());
+        reasons
+            .into_iter()
+            .flatten()
+            .filter_map(|reason| reason.as_str())
+            .map(str::to_owned)
+            .collect()
     }
 
     async fn is_witnessed(&self) -> bool {
-        let query = "select count(*) from walhook.event where kind = 'release.review.status_changed'";
+        let query =
+            "select count(*) from walhook.event where kind = 'release.review.status_changed'";
         self.number(query).await == self.witnessed
     }
 
@@ -292,16 +380,27 @@ impl Catalogue {
         let query = format!(
             "select {id} from walhook.event where kind = $1 and {id} between $2 and $2 + {ROWS} - 1 order by 1"
         );
-        self.store.query(&query, &[&shape.kind, &from]).await.unwrap().iter().map(|row| row.get(0)).collect()
+        self.store
+            .query(&query, &[&shape.kind, &from])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect()
     }
 
     /// Undoes the DDL, runs what the report names, and waits until the process is ready again. Returns whether there was a gap.
     async fn restore(&mut self, case: &Case, from: i64, outcome: &Outcome) -> Result<bool, String> {
         let is_harmless = matches!(outcome.kind, Kind::Works | Kind::Refused);
-        let creates_tables =
-            case.undo.iter().any(|statement| statement.contains("table ") && statement.contains("_new"));
+        let creates_tables = case
+            .undo
+            .iter()
+            .any(|statement| statement.contains("table ") && statement.contains("_new"));
         let remedy = case.remedy.filter(|_| outcome.kind == Kind::Waits);
-        let has_gap = self.number("select count(*) from walhook.gap where repaired_at is null").await > 0;
+        let has_gap = self
+            .number("select count(*) from walhook.gap where repaired_at is null")
+            .await
+            > 0;
         let stops = has_gap || remedy.is_some();
         if stops {
             assert!(self.app.stop().await.success());
@@ -323,7 +422,10 @@ impl Catalogue {
             self.run().await;
         }
         self.app.sidecar().wait_until_ready().await;
-        eventually("the witness's event", async || self.is_witnessed().await.then_some(())).await;
+        eventually("the witness's event", async || {
+            self.is_witnessed().await.then_some(())
+        })
+        .await;
         done.map(|()| has_gap)
     }
 
@@ -331,7 +433,10 @@ impl Catalogue {
         let output = self.app.walhook(&[command]).await;
         match output.status.success() {
             true => Ok(()),
-            false => Err(format!("walhook {command}: {}", String::from_utf8_lossy(&output.stderr))),
+            false => Err(format!(
+                "walhook {command}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )),
         }
     }
 }
@@ -342,7 +447,11 @@ async fn execute(client: &Client, statement: &str) -> Result<(), String> {
 }
 
 fn missing(wanted: &[i64], raised: &[i64]) -> Vec<i64> {
-    wanted.iter().copied().filter(|id| !raised.contains(id)).collect()
+    wanted
+        .iter()
+        .copied()
+        .filter(|id| !raised.contains(id))
+        .collect()
 }
 
 async fn assert_catalogue(version: u32, setup: Setup) {
@@ -350,20 +459,41 @@ async fn assert_catalogue(version: u32, setup: Setup) {
     if selected().is_some_and(|selected| selected != version) {
         return;
     }
-    let Some(mut catalogue) = Catalogue::start(version, setup).await else { return };
+    let Some(mut catalogue) = Catalogue::start(version, setup).await else {
+        return;
+    };
     let started_at = Instant::now();
     let mut differing = Vec::new();
-    for (number, case) in CASES.iter().enumerate().filter(|(_, case)| case.since <= version) {
+    for (number, case) in CASES
+        .iter()
+        .enumerate()
+        .filter(|(_, case)| case.since <= version)
+    {
         let case_at = Instant::now();
         let outcome = catalogue.attempt(case, number as i64 + 1).await;
-        println!("{version} {setup:?} {:?} {}: {:?}", case_at.elapsed(), case.name, outcome.kind);
+        println!(
+            "{version} {setup:?} {:?} {}: {:?}",
+            case_at.elapsed(),
+            case.name,
+            outcome.kind
+        );
         let expected = case.expected(version, setup);
         if !outcome.is(expected) {
-            differing.push(format!("{}: {:?} instead of {expected:?}\n{}", case.name, outcome.kind, outcome.text));
+            differing.push(format!(
+                "{}: {:?} instead of {expected:?}\n{}",
+                case.name, outcome.kind, outcome.text
+            ));
         }
     }
-    println!("PostgreSQL {version}, {setup:?}: {:?}", started_at.elapsed());
-    assert!(differing.is_empty(), "PostgreSQL {version}, {setup:?}:\n\n{}", differing.join("\n\n"));
+    println!(
+        "PostgreSQL {version}, {setup:?}: {:?}",
+        started_at.elapsed()
+    );
+    assert!(
+        differing.is_empty(),
+        "PostgreSQL {version}, {setup:?}:\n\n{}",
+        differing.join("\n\n")
+    );
 }
 
 macro_rules! catalogue {

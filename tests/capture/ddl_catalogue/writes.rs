@@ -91,7 +91,12 @@ impl Write {
 
 /// Returns the statements on `target` for the rows after `from`, in their order.
 pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write> {
-    let Shape { columns, quiet, loud, .. } = *shape;
+    let Shape {
+        columns,
+        quiet,
+        loud,
+        ..
+    } = *shape;
     let row = |id: &str, status: &str| shape.row.replace("{id}", id).replace("{status}", status);
     let at = |offset: i64| (from + offset).to_string();
     let insert = format!("insert into {target} ({columns})");
@@ -107,14 +112,23 @@ pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write
                 row(&at(MERGED), quiet)
             ),
         ),
-        statement("UPDATE", format!("update {target} set status = '{loud}' where id = {}", at(INSERTED))),
+        statement(
+            "UPDATE",
+            format!(
+                "update {target} set status = '{loud}' where id = {}",
+                at(INSERTED)
+            ),
+        ),
         Write::Copy {
             into: format!("copy {target} ({columns}) from stdin"),
             rows: row(&at(COPIED), loud).replace('\'', "").replace(", ", "\t") + "\n",
         },
         statement(
             "INSERT of many",
-            format!("{insert} select {} from generate_series({first}, {last}) n", row("n", quiet)),
+            format!(
+                "{insert} select {} from generate_series({first}, {last}) n",
+                row("n", quiet)
+            ),
         ),
         statement(
             "UPDATE of many",
@@ -132,13 +146,23 @@ pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write
         );
         writes.push(statement("MERGE", merge));
     }
-    writes.push(statement("DELETE", format!("delete from {target} where id = {}", at(COPIED))));
+    writes.push(statement(
+        "DELETE",
+        format!("delete from {target} where id = {}", at(COPIED)),
+    ));
     writes
 }
 
 /// Returns the ids of the rows that each raise one event.
 pub fn expected_ids(from: i64, version: u32) -> Vec<i64> {
-    let merged: &[i64] = if version >= MERGE_VERSION { &[MERGED_NEW, MERGED] } else { &[] };
-    let offsets = [INSERTED, INSERTED_READY, COPIED].into_iter().chain(merged.iter().copied()).chain(MANY);
+    let merged: &[i64] = if version >= MERGE_VERSION {
+        &[MERGED_NEW, MERGED]
+    } else {
+        &[]
+    };
+    let offsets = [INSERTED, INSERTED_READY, COPIED]
+        .into_iter()
+        .chain(merged.iter().copied())
+        .chain(MANY);
     offsets.map(|offset| from + offset).collect()
 }

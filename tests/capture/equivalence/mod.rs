@@ -119,10 +119,19 @@ fn assert_same(mode: &str, found: Vec<RaisedEvent>, expected: &[RaisedEvent]) {
     // Independent of the order of keys.
     let text = |event: &RaisedEvent| {
         let data: BTreeMap<_, _> = event.data.as_object().expect("an object").iter().collect();
-        format!("{} {} {}", event.kind, event.user, serde_json::to_string(&data).expect("JSON"))
+        format!(
+            "{} {} {}",
+            event.kind,
+            event.user,
+            serde_json::to_string(&data).expect("JSON")
+        )
     };
-    expected.iter().for_each(|event| *counts.entry(text(event)).or_default() += 1);
-    found.iter().for_each(|event| *counts.entry(text(event)).or_default() -= 1);
+    expected
+        .iter()
+        .for_each(|event| *counts.entry(text(event)).or_default() += 1);
+    found
+        .iter()
+        .for_each(|event| *counts.entry(text(event)).or_default() -= 1);
     let mut wrong: Vec<String> = counts
         .into_iter()
         .filter(|(_, count)| *count != 0)
@@ -154,11 +163,21 @@ async fn rows_that_move_between_partitions_raise_the_same_events_as_the_model() 
 async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str) {
     let workload = Workload::record(SEED, transactions);
     let server = Arc::new(PrivatePostgres::start(Options::default()).await.unwrap());
-    let mut full = primary(&server, &format!("alter table payment alter user_id type text; {full}")).await;
-    let mut index = primary(&server, &format!("alter table payment alter user_id type text; {index}")).await;
+    let mut full = primary(
+        &server,
+        &format!("alter table payment alter user_id type text; {full}"),
+    )
+    .await;
+    let mut index = primary(
+        &server,
+        &format!("alter table payment alter user_id type text; {index}"),
+    )
+    .await;
     let mut triggers = TestApp::prepare_on(Arc::clone(&server)).await;
     let source_url = full.source_url.clone();
-    triggers.set("source.url", &source_url).set("source.capture", "trigger");
+    triggers
+        .set("source.url", &source_url)
+        .set("source.capture", "trigger");
     for app in [&mut full, &mut index, &mut triggers] {
         app.setup().await;
         app.run_with(&["--roles", "capture"]).await;
@@ -167,7 +186,11 @@ async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str)
     let expected = Model::replay(&workload, KeyChange::Update);
     println!("{} events of {transactions} transactions", expected.len());
     assert!(expected.len() > transactions / 2, "{}", expected.len());
-    assert_same("triggers", stored_events(&triggers).await, &Model::replay(&workload, KeyChange::DeleteAndInsert));
+    assert_same(
+        "triggers",
+        stored_events(&triggers).await,
+        &Model::replay(&workload, KeyChange::DeleteAndInsert),
+    );
     assert_same("full identity", stored_events(&full).await, &expected);
     assert_same("index identity", stored_events(&index).await, &expected);
 }
@@ -195,7 +218,8 @@ async fn assert_shapes(seeds: &[u64]) {
     let mut failed = Vec::new();
     for &seed in seeds {
         let programs = programs.clone();
-        let result = tokio::spawn(async move { assert_shape(seed, version, &programs).await }).await;
+        let result =
+            tokio::spawn(async move { assert_shape(seed, version, &programs).await }).await;
         if result.is_err() {
             failed.push(seed);
         }
@@ -209,7 +233,11 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
     let lines: Vec<String> = shape.iter().map(|table| format!("  {table}")).collect();
     println!("seed {seed}:\n{}", lines.join("\n"));
     let workload = Workload::record(seed, SHAPE_TRANSACTIONS);
-    let server = PrivatePostgres::start(Options { programs: Some(programs), ..Options::default() }).await;
+    let server = PrivatePostgres::start(Options {
+        programs: Some(programs),
+        ..Options::default()
+    })
+    .await;
     let server = Arc::new(server.unwrap());
     let tables = |inline: bool| {
         let tables: String = shape.iter().map(|table| table.statements(inline)).collect();
@@ -225,7 +253,11 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
         app.setup().await;
         app.run_with(&["--roles", "capture"]).await;
     }
-    tokio::join!(run(&full, &workload), run(&index, &workload), run(&triggers, &workload));
+    tokio::join!(
+        run(&full, &workload),
+        run(&index, &workload),
+        run(&triggers, &workload)
+    );
     let updated = Model::replay(&workload, KeyChange::Update);
     let deleted_and_inserted = Model::replay(&workload, KeyChange::DeleteAndInsert);
     let all = [
@@ -239,13 +271,20 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
         assert!(app.stop().await.success(), "{mode}");
         let repair = app.walhook_ok(&["repair", "--dry-run", "--force"]).await;
         assert!(
-            repair.contains("would create 0 deliveries; 0 are for inactive webhooks, 0 events have no owner"),
+            repair.contains(
+                "would create 0 deliveries; 0 are for inactive webhooks, 0 events have no owner"
+            ),
             "{mode}: {repair}"
         );
         // Each table with its numbers of rows, and of rows that have changed, are new, or are gone.
-        let tables =
-            repair.lines().skip_while(|line| !line.starts_with("table")).skip(1).take_while(|line| !line.is_empty());
-        let differ = tables.filter(|line| line.split_whitespace().skip(2).any(|number| number != "0")).count();
+        let tables = repair
+            .lines()
+            .skip_while(|line| !line.starts_with("table"))
+            .skip(1)
+            .take_while(|line| !line.is_empty());
+        let differ = tables
+            .filter(|line| line.split_whitespace().skip(2).any(|number| number != "0"))
+            .count();
         assert_eq!(differ, 0, "{mode}: {repair}");
     }
 }

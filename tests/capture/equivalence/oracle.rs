@@ -46,7 +46,14 @@ pub struct Model {
     flags: HashMap<i64, Flag>,
 }
 
-const SIX: [&str; 6] = ["draft", "to_review", "approved", "rejected", "require_changes", "audit"];
+const SIX: [&str; 6] = [
+    "draft",
+    "to_review",
+    "approved",
+    "rejected",
+    "require_changes",
+    "audit",
+];
 const FAILURES: [&str; 4] = ["error", "fault", "rejected", "batch_exception"];
 
 impl Model {
@@ -61,7 +68,11 @@ impl Model {
 
     fn raise(&mut self, kind: &str, user: Option<i64>, data: Value) {
         if let (Some(user), false) = (user, self.muted) {
-            self.raised.push(RaisedEvent { kind: kind.into(), user: user.to_string(), data });
+            self.raised.push(RaisedEvent {
+                kind: kind.into(),
+                user: user.to_string(),
+                data,
+            });
         }
     }
 
@@ -73,7 +84,11 @@ impl Model {
         match act {
             Act::Label { id, user } => drop(self.labels.insert(*id, *user)),
             Act::Outlet { id, name } => drop(self.outlets.insert(*id, name.clone())),
-            Act::Addon { user, addon, granted: true } => drop(self.addons.insert((*user, addon))),
+            Act::Addon {
+                user,
+                addon,
+                granted: true,
+            } => drop(self.addons.insert((*user, addon))),
             Act::Addon { user, addon, .. } => drop(self.addons.remove(&(*user, *addon))),
             Act::NewRelease { id, release } => {
                 self.releases.insert(*id, release.clone());
@@ -85,7 +100,11 @@ impl Model {
                 self.entries.insert(*id, entry.clone());
                 self.moved(*id, None);
             }
-            Act::EntryStatus { id, status, message } => {
+            Act::EntryStatus {
+                id,
+                status,
+                message,
+            } => {
                 if let (Some(entry), Some(message)) = (self.entries.get_mut(id), message) {
                     entry.message = Some(message.clone());
                 }
@@ -93,7 +112,10 @@ impl Model {
             }
             Act::EntryAgain { id, status } => self.set_status(*id, status),
             Act::EntriesStatus { release, status } => {
-                let of_release = self.entries.iter().filter(|(_, entry)| entry.release == *release);
+                let of_release = self
+                    .entries
+                    .iter()
+                    .filter(|(_, entry)| entry.release == *release);
                 let ids: Vec<i64> = of_release.map(|(id, _)| *id).collect();
                 ids.into_iter().for_each(|id| self.set_status(id, status));
             }
@@ -106,17 +128,38 @@ impl Model {
             }
             Act::DropEntry { id } => drop(self.entries.remove(id)),
             Act::Track { id, release } => drop(self.tracks.insert(*id, *release)),
-            Act::NewTranscode { id, track } => drop(self.transcodes.insert(*id, (*track, "waiting"))),
-            Act::File { id, transcode, status } => drop(self.files.insert(*id, (*transcode, status))),
+            Act::NewTranscode { id, track } => {
+                drop(self.transcodes.insert(*id, (*track, "waiting")))
+            }
+            Act::File {
+                id,
+                transcode,
+                status,
+            } => drop(self.files.insert(*id, (*transcode, status))),
             Act::Transcode { id, status } => self.transcode(*id, status),
             Act::NewPayment { id, user, status } => {
                 self.payments.insert(*id, (*user, "none"));
                 self.payment(*id, status);
             }
             Act::Payment { id, status } => self.payment(*id, status),
-            Act::Report { id, release, minute, .. } => self.report(*id, *release, *minute),
-            Act::NewFlag { id, release, status } => {
-                self.flags.insert(*id, Flag { release: *release, status: "none" });
+            Act::Report {
+                id,
+                release,
+                minute,
+                ..
+            } => self.report(*id, *release, *minute),
+            Act::NewFlag {
+                id,
+                release,
+                status,
+            } => {
+                self.flags.insert(
+                    *id,
+                    Flag {
+                        release: *release,
+                        status: "none",
+                    },
+                );
                 self.flag(*id, status, true);
             }
             Act::Flag { id, status } => self.flag(*id, status, false),
@@ -168,7 +211,10 @@ impl Model {
     fn delivered(&mut self, id: i64) {
         let owner = self.owner(id);
         // Without an owner, no event is raised, and the release may still be distributed for the first time.
-        if self.releases[&id].delivery != "distributed" || owner.is_none() || !self.distributed.insert(id) {
+        if self.releases[&id].delivery != "distributed"
+            || owner.is_none()
+            || !self.distributed.insert(id)
+        {
             return;
         }
         let mut data = self.identity(id);
@@ -177,7 +223,9 @@ impl Model {
     }
 
     fn set_status(&mut self, id: i64, status: &'static str) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let previous = std::mem::replace(&mut entry.status, status);
         if previous != status {
             self.moved(id, Some(previous));
@@ -216,13 +264,22 @@ impl Model {
             return;
         }
         let release = self.tracks[&track];
-        let files = self.files.values().filter(|(transcode, _)| *transcode == id);
-        let files: Vec<Value> = files.map(|(_, status)| json!({ "asset_type_id": 4, "status": status })).collect();
+        let files = self
+            .files
+            .values()
+            .filter(|(transcode, _)| *transcode == id);
+        let files: Vec<Value> = files
+            .map(|(_, status)| json!({ "asset_type_id": 4, "status": status }))
+            .collect();
         let data = json!({
             "release_id": release, "label_id": self.releases[&release].label, "track_id": track, "transcoder_queue_id": id,
             "status": status, "status_message": format!("transcode_{status}"), "files": files
         });
-        let kind = if status == "complete" { "transcode.completed" } else { "transcode.failed" };
+        let kind = if status == "complete" {
+            "transcode.completed"
+        } else {
+            "transcode.failed"
+        };
         self.raise(kind, self.owner(release), data);
     }
 
@@ -242,7 +299,9 @@ impl Model {
         if self.reports.insert(id, minute) == Some(minute) || !self.releases[&release].hold {
             return;
         }
-        let owner = self.owner(release).filter(|owner| self.addons.contains(&(*owner, "preflight_qc")));
+        let owner = self
+            .owner(release)
+            .filter(|owner| self.addons.contains(&(*owner, "preflight_qc")));
         let mut data = self.identity(release);
         data["generated_at"] = time(minute).into();
         data["profile"] = json!({ "name": "p", "version": 1 });
@@ -253,17 +312,27 @@ impl Model {
     fn flag(&mut self, id: i64, status: &'static str, new: bool) {
         let flag = self.flags.get_mut(&id).expect("it is there");
         let (release, previous) = (flag.release, std::mem::replace(&mut flag.status, status));
-        if previous == status || status == "hidden" || (status == "resolved" && (new || previous != "active")) {
+        if previous == status
+            || status == "hidden"
+            || (status == "resolved" && (new || previous != "active"))
+        {
             return;
         }
-        let owner = self.owner(release).filter(|owner| self.addons.contains(&(*owner, "stream_radar")));
+        let owner = self
+            .owner(release)
+            .filter(|owner| self.addons.contains(&(*owner, "stream_radar")));
         let mut data = json!({
             "flag_id": id, "dsp": "spot", "isrc": "I", "release_id": release, "track_id": null, "severity": "low",
             "status": status, "first_detected_at": null, "last_detected_at": null, "estimated_affected_streams": null,
             "published_at": time(1), "resolved_at": null
         });
         if status == "active" {
-            data["transition"] = if previous == "resolved" { "reopened" } else { "published" }.into();
+            data["transition"] = if previous == "resolved" {
+                "reopened"
+            } else {
+                "published"
+            }
+            .into();
             self.raise("stream_radar.flag_created", owner, data);
         } else {
             data["resolved_at"] = time(1).into();

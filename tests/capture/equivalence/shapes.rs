@@ -16,8 +16,15 @@ pub const TYPES: &str = "
         'waiting', 'incomplete', 'open', 'ready', 'paid', 'active', 'resolved', 'hidden')";
 
 const KEYS: [&str; 6] = ["smallint", "int", "bigint", "text", "numeric", "key_number"];
-const STATES: [&str; 7] =
-    ["text", "varchar(40)", "char(20)", "state_enum", "state_text", "state_varchar", "state_char"];
+const STATES: [&str; 7] = [
+    "text",
+    "varchar(40)",
+    "char(20)",
+    "state_enum",
+    "state_text",
+    "state_varchar",
+    "state_char",
+];
 
 /// The table of which the workload changes keys, and replaces rows by one statement.
 const REPLACED: &str = "distro_queue";
@@ -159,8 +166,14 @@ pub struct TableShape {
 
 impl fmt::Display for TableShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableShape { key, state, layout, .. } = self;
-        write!(f, "{}: {key}, {state}, {layout:?}", CAPTURED[self.table].name)?;
+        let TableShape {
+            key, state, layout, ..
+        } = self;
+        write!(
+            f,
+            "{}: {key}, {state}, {layout:?}",
+            CAPTURED[self.table].name
+        )?;
         let properties = [
             (self.nullable, "nullable"),
             (self.primary_key, "primary key"),
@@ -178,7 +191,9 @@ impl fmt::Display for TableShape {
 /// Draws the shapes of all captured tables. Only PostgreSQL 18 has virtual columns.
 pub fn draw(seed: u64, has_virtual: bool) -> Vec<TableShape> {
     let mut random = Random::new(seed);
-    (0..CAPTURED.len()).map(|table| TableShape::draw(table, has_virtual, &mut random)).collect()
+    (0..CAPTURED.len())
+        .map(|table| TableShape::draw(table, has_virtual, &mut random))
+        .collect()
 }
 
 impl TableShape {
@@ -186,23 +201,42 @@ impl TableShape {
         let captured = &CAPTURED[table];
         let key = random.of(&KEYS);
         let state = random.of(&STATES);
-        let layout =
-            random.of(&[Layout::Plain, Layout::Plain, Layout::List, Layout::Range, Layout::Hash, Layout::Inherits]);
+        let layout = random.of(&[
+            Layout::Plain,
+            Layout::Plain,
+            Layout::List,
+            Layout::Range,
+            Layout::Hash,
+            Layout::Inherits,
+        ]);
         // Known limit: the trigger that redirects a row inserts it before the statement that has deleted it ends, so the outbox has the two
         // changes in this order, and the row counts as new. This table's rows are replaced in that way.
-        let layout = if layout == Layout::Inherits && captured.name == REPLACED { Layout::Plain } else { layout };
+        let layout = if layout == Layout::Inherits && captured.name == REPLACED {
+            Layout::Plain
+        } else {
+            layout
+        };
         let primary_key = random.percent(60);
         // A primary key contains the column by which the table is partitioned.
         let nullable = random.percent(30) && !(primary_key && layout == Layout::List);
         let stored = random.percent(40);
         // Elsewhere, no replica identity is safe beside one.
-        let virtual_column = random.percent(50) && has_virtual && layout == Layout::Plain && !nullable;
+        let virtual_column =
+            random.percent(50) && has_virtual && layout == Layout::Plain && !nullable;
         let dropped = random.percent(40);
         let null = if nullable { "" } else { " not null" };
-        let define =
-            |definition: &str| definition.replace("{state}", &format!("{state}{null}")).replace("{null}", null);
+        let define = |definition: &str| {
+            definition
+                .replace("{state}", &format!("{state}{null}"))
+                .replace("{null}", null)
+        };
         let mut columns = vec![("id".to_owned(), format!("{key} not null"))];
-        columns.extend(captured.columns.iter().map(|(name, definition)| ((*name).to_owned(), define(definition))));
+        columns.extend(
+            captured
+                .columns
+                .iter()
+                .map(|(name, definition)| ((*name).to_owned(), define(definition))),
+        );
         let expression = format!("generated always as (upper({}))", captured.text);
         if stored {
             columns.push(("shown".into(), format!("text {expression} stored")));
@@ -217,23 +251,49 @@ impl TableShape {
         for last in (1..columns.len()).rev() {
             columns.swap(last, random.below(last + 1));
         }
-        TableShape { table, key, state, nullable, primary_key, layout, stored, virtual_column, dropped, columns }
+        TableShape {
+            table,
+            key,
+            state,
+            nullable,
+            primary_key,
+            layout,
+            stored,
+            virtual_column,
+            dropped,
+            columns,
+        }
     }
 
     /// Returns the statements that replace the table of the reference schema. With `inline`, long values are stored inline.
     pub fn statements(&self, inline: bool) -> String {
-        let Captured { name, watched, long, .. } = &CAPTURED[self.table];
-        let columns: Vec<String> =
-            self.columns.iter().map(|(name, definition)| format!("{name} {definition}")).collect();
+        let Captured {
+            name,
+            watched,
+            long,
+            ..
+        } = &CAPTURED[self.table];
+        let columns: Vec<String> = self
+            .columns
+            .iter()
+            .map(|(name, definition)| format!("{name} {definition}"))
+            .collect();
         let by = match self.layout {
             Layout::List => format!(" partition by list ({})", watched[0]),
             Layout::Range => " partition by range (id)".into(),
             Layout::Hash => " partition by hash (id)".into(),
             Layout::Plain | Layout::Inherits => String::new(),
         };
-        let mut sql = format!("drop table {name} cascade; create table {name} ({}){by};\n", columns.join(", "));
+        let mut sql = format!(
+            "drop table {name} cascade; create table {name} ({}){by};\n",
+            columns.join(", ")
+        );
         if self.primary_key {
-            let more = if self.layout == Layout::List { format!(", {}", watched.join(", ")) } else { String::new() };
+            let more = if self.layout == Layout::List {
+                format!(", {}", watched.join(", "))
+            } else {
+                String::new()
+            };
             sql += &format!("alter table {name} add primary key (id{more});\n");
         }
         // Before partitions and the table that inherits are created: their columns have other numbers.
@@ -241,7 +301,10 @@ impl TableShape {
             sql += &format!("alter table {name} drop gone;\n");
         }
         if inline || self.virtual_column {
-            sql.extend(long.iter().map(|column| format!("alter table {name} alter {column} set storage main;\n")));
+            sql.extend(
+                long.iter()
+                    .map(|column| format!("alter table {name} alter {column} set storage main;\n")),
+            );
         }
         sql + &self.parts()
     }
@@ -249,12 +312,16 @@ impl TableShape {
     /// Returns the statements that create the partitions, or the table that inherits.
     fn parts(&self) -> String {
         let Captured { name, few, .. } = &CAPTURED[self.table];
-        let part = |suffix: &str, bounds: &str| format!("create table {name}_{suffix} partition of {name} {bounds};\n");
+        let part = |suffix: &str, bounds: &str| {
+            format!("create table {name}_{suffix} partition of {name} {bounds};\n")
+        };
         // The workload changes its keys. If that moved a row, the change would count as a deletion and an insertion.
         let keys_change = *name == REPLACED;
         match self.layout {
             Layout::Plain => String::new(),
-            Layout::List => part("some", &format!("for values in ({few})")) + &part("rest", "default"),
+            Layout::List => {
+                part("some", &format!("for values in ({few})")) + &part("rest", "default")
+            }
             Layout::Range if keys_change => part("all", "for values from (minvalue) to (maxvalue)"),
             Layout::Range => {
                 part("low", "for values from (minvalue) to ('1200')")
@@ -272,9 +339,18 @@ impl TableShape {
     fn inheritance(&self) -> String {
         let name = CAPTURED[self.table].name;
         let written = self.columns.iter().map(|(column, _)| column.as_str());
-        let written: Vec<&str> = written.filter(|column| !["shown", "computed", "gone"].contains(column)).collect();
-        let new: Vec<String> = written.iter().map(|column| format!("new.{column}")).collect();
-        let key = if self.primary_key { "primary key (id)" } else { "" };
+        let written: Vec<&str> = written
+            .filter(|column| !["shown", "computed", "gone"].contains(column))
+            .collect();
+        let new: Vec<String> = written
+            .iter()
+            .map(|column| format!("new.{column}"))
+            .collect();
+        let key = if self.primary_key {
+            "primary key (id)"
+        } else {
+            ""
+        };
         format!(
             "create table {name}_even ({key}) inherits ({name});
              create function redirect_{name}() returns trigger language plpgsql as $$ begin

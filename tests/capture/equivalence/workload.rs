@@ -111,7 +111,10 @@ pub struct Release {
 
 #[derive(Clone, Debug)]
 pub enum ReleaseChange {
-    Review { status: &'static str, issues: Option<String> },
+    Review {
+        status: &'static str,
+        issues: Option<String>,
+    },
     Delivery(&'static str),
     Title(String),
     Hold(bool),
@@ -140,7 +143,15 @@ pub struct Workload {
     pub committed: Vec<Committed>,
 }
 
-const REVIEW: [&str; 7] = ["draft", "to_review", "approved", "rejected", "require_changes", "audit", "lost"];
+const REVIEW: [&str; 7] = [
+    "draft",
+    "to_review",
+    "approved",
+    "rejected",
+    "require_changes",
+    "audit",
+    "lost",
+];
 const DELIVERY: [&str; 3] = ["pending", "distributed", "withdrawn"];
 const ENTRY: [&str; 10] = [
     "scheduled",
@@ -182,8 +193,15 @@ struct Recorder {
 
 impl Workload {
     pub fn record(seed: u64, transactions: usize) -> Workload {
-        let mut recorder = Recorder { random: Random::new(seed), rows: Rows::default(), next: 1_000 };
-        let mut workload = Workload { transactions: Vec::new(), committed: Vec::new() };
+        let mut recorder = Recorder {
+            random: Random::new(seed),
+            rows: Rows::default(),
+            next: 1_000,
+        };
+        let mut workload = Workload {
+            transactions: Vec::new(),
+            committed: Vec::new(),
+        };
         workload.push("begin;", recorder.beginning(), "commit;");
         for _ in 0..transactions {
             recorder.transaction(&mut workload);
@@ -207,8 +225,14 @@ impl Workload {
 impl Recorder {
     /// Inserts the labels and outlets: the stream shows them before other rows refer to them.
     fn beginning(&mut self) -> Vec<Act> {
-        let labels = (1..=LABELS).map(|id| Act::Label { id: -id, user: Some(id % USERS + 1) });
-        let outlets = (1..=OUTLETS).map(|id| Act::Outlet { id: -id, name: format!("Outlet {id}") });
+        let labels = (1..=LABELS).map(|id| Act::Label {
+            id: -id,
+            user: Some(id % USERS + 1),
+        });
+        let outlets = (1..=OUTLETS).map(|id| Act::Outlet {
+            id: -id,
+            name: format!("Outlet {id}"),
+        });
         labels.chain(outlets).collect()
     }
 
@@ -278,7 +302,11 @@ impl Recorder {
             label: self.label(),
             title: self.random.percent(90).then(|| self.random.text()),
             review: self.random.of(&REVIEW),
-            delivery: if self.random.percent(5) { "distributed" } else { "pending" },
+            delivery: if self.random.percent(5) {
+                "distributed"
+            } else {
+                "pending"
+            },
             hold: self.random.percent(50),
             issues: self.random.percent(30).then(|| self.random.text()),
         };
@@ -294,7 +322,10 @@ impl Recorder {
         let change = match self.random.below(20) {
             0..10 => {
                 let issues = self.random.percent(30).then(|| self.random.text());
-                ReleaseChange::Review { status: self.random.of(&REVIEW), issues }
+                ReleaseChange::Review {
+                    status: self.random.of(&REVIEW),
+                    issues,
+                }
             }
             10..14 => ReleaseChange::Delivery(self.random.of(&DELIVERY)),
             14..16 => ReleaseChange::Title(self.random.text()),
@@ -332,14 +363,24 @@ impl Recorder {
         let at = self.random.below(self.rows.entries.len());
         let id = self.rows.entries[at];
         match self.random.below(26) {
-            24.. => Act::EntryAgain { id, status: self.random.of(&ENTRY) },
+            24.. => Act::EntryAgain {
+                id,
+                status: self.random.of(&ENTRY),
+            },
             0..18 => {
                 let message = self.random.percent(30).then(|| self.random.text());
-                Act::EntryStatus { id, status: self.random.of(&ENTRY), message }
+                Act::EntryStatus {
+                    id,
+                    status: self.random.of(&ENTRY),
+                    message,
+                }
             }
             18..21 if !self.rows.releases.is_empty() => {
                 let release = self.random.of(&self.rows.releases.clone());
-                Act::EntriesStatus { release, status: self.random.of(&ENTRY) }
+                Act::EntriesStatus {
+                    release,
+                    status: self.random.of(&ENTRY),
+                }
             }
             21 => {
                 let to = self.id();
@@ -355,21 +396,37 @@ impl Recorder {
 
     fn lookup(&mut self) -> Act {
         match self.random.below(6) {
-            0..2 => {
-                Act::Label { id: self.label(), user: if self.random.percent(90) { Some(self.user()) } else { None } }
-            }
+            0..2 => Act::Label {
+                id: self.label(),
+                user: if self.random.percent(90) {
+                    Some(self.user())
+                } else {
+                    None
+                },
+            },
             2 => {
                 let id = -(self.random.below(OUTLETS as usize) as i64 + 1);
-                Act::Outlet { id, name: self.random.text() }
+                Act::Outlet {
+                    id,
+                    name: self.random.text(),
+                }
             }
             _ => {
                 let (user, addon) = (self.user(), self.random.of(&ADDONS));
-                let known = self.rows.addons.iter().position(|have| *have == (user, addon));
+                let known = self
+                    .rows
+                    .addons
+                    .iter()
+                    .position(|have| *have == (user, addon));
                 match known {
                     Some(at) => drop(self.rows.addons.remove(at)),
                     None => self.rows.addons.push((user, addon)),
                 }
-                Act::Addon { user, addon, granted: known.is_none() }
+                Act::Addon {
+                    user,
+                    addon,
+                    granted: known.is_none(),
+                }
             }
         }
     }
@@ -379,19 +436,30 @@ impl Recorder {
         match self.random.below(4) {
             0 if !self.rows.releases.is_empty() => {
                 self.rows.tracks.push(id);
-                Act::Track { id, release: self.random.of(&self.rows.releases.clone()) }
+                Act::Track {
+                    id,
+                    release: self.random.of(&self.rows.releases.clone()),
+                }
             }
             1 if !self.rows.tracks.is_empty() => {
                 self.rows.transcodes.push(id);
-                Act::NewTranscode { id, track: self.random.of(&self.rows.tracks.clone()) }
+                Act::NewTranscode {
+                    id,
+                    track: self.random.of(&self.rows.tracks.clone()),
+                }
             }
             2 if !self.rows.transcodes.is_empty() => {
                 let transcode = self.random.of(&self.rows.transcodes.clone());
-                Act::File { id, transcode, status: self.random.of(&TRANSCODE) }
+                Act::File {
+                    id,
+                    transcode,
+                    status: self.random.of(&TRANSCODE),
+                }
             }
-            _ if !self.rows.transcodes.is_empty() => {
-                Act::Transcode { id: self.random.of(&self.rows.transcodes.clone()), status: self.random.of(&TRANSCODE) }
-            }
+            _ if !self.rows.transcodes.is_empty() => Act::Transcode {
+                id: self.random.of(&self.rows.transcodes.clone()),
+                status: self.random.of(&TRANSCODE),
+            },
             _ => self.new_release(),
         }
     }
@@ -401,10 +469,17 @@ impl Recorder {
         if self.rows.payments.is_empty() || self.random.percent(50) {
             let id = self.id();
             self.rows.payments.push(id);
-            let user = if self.random.percent(95) { Some(self.user()) } else { None };
+            let user = if self.random.percent(95) {
+                Some(self.user())
+            } else {
+                None
+            };
             return Act::NewPayment { id, user, status };
         }
-        Act::Payment { id: self.random.of(&self.rows.payments.clone()), status }
+        Act::Payment {
+            id: self.random.of(&self.rows.payments.clone()),
+            status,
+        }
     }
 
     fn report(&mut self) -> Act {
@@ -415,10 +490,20 @@ impl Recorder {
         if self.rows.reports.is_empty() || self.random.percent(50) {
             let (id, release) = (self.id(), self.random.of(&self.rows.releases.clone()));
             self.rows.reports.push((id, release));
-            return Act::Report { id, release, minute, new: true };
+            return Act::Report {
+                id,
+                release,
+                minute,
+                new: true,
+            };
         }
         let (id, release) = self.random.of(&self.rows.reports.clone());
-        Act::Report { id, release, minute, new: false }
+        Act::Report {
+            id,
+            release,
+            minute,
+            new: false,
+        }
     }
 
     fn flag(&mut self) -> Act {
@@ -429,8 +514,15 @@ impl Recorder {
         if self.rows.flags.is_empty() || self.random.percent(40) {
             let id = self.id();
             self.rows.flags.push(id);
-            return Act::NewFlag { id, release: self.random.of(&self.rows.releases.clone()), status };
+            return Act::NewFlag {
+                id,
+                release: self.random.of(&self.rows.releases.clone()),
+                status,
+            };
         }
-        Act::Flag { id: self.random.of(&self.rows.flags.clone()), status }
+        Act::Flag {
+            id: self.random.of(&self.rows.flags.clone()),
+            status,
+        }
     }
 }

@@ -43,7 +43,11 @@ async fn another_replica_takes_over_after_a_kill() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn capture_continues_after_restarts_of_the_primary() {
-    let mut app = TestApp::prepare_alone(Options { fsync: true, ..Options::default() }).await;
+    let mut app = TestApp::prepare_alone(Options {
+        fsync: true,
+        ..Options::default()
+    })
+    .await;
     by_triggers(&mut app);
     let _store = store_elsewhere(&mut app).await;
     app.setup().await;
@@ -76,8 +80,16 @@ pub async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_a_crash_could_undo_is_not_read() {
-    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s"), ("full_page_writes", "off")];
-    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let settings = [
+        ("synchronous_commit", "off"),
+        ("wal_writer_delay", "10s"),
+        ("full_page_writes", "off"),
+    ];
+    let mut app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     by_triggers(&mut app);
     let _store = store_elsewhere(&mut app).await;
     app.setup().await;
@@ -89,12 +101,18 @@ async fn a_commit_that_a_crash_could_undo_is_not_read() {
         create trigger wait before delete on walhook_capture.outbox for each row execute function wait(); checkpoint";
     platform.client.batch_execute(wait).await.unwrap();
     let holder = app.source().await;
-    holder.batch_execute("begin; select pg_advisory_xact_lock(1)").await.unwrap();
+    holder
+        .batch_execute("begin; select pg_advisory_xact_lock(1)")
+        .await
+        .unwrap();
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     app.server.restart(StopMode::Immediate).await.unwrap();
     let rows = number(&app.source().await, "select count(*) from payment").await;
-    assert_eq!(rows, 1, "an event was raised for a row that the crash has undone");
+    assert_eq!(
+        rows, 1,
+        "an event was raised for a row that the crash has undone"
+    );
     app.platform().await.payment(user, "ready").await;
     app.wait_for_events(2).await;
 }

@@ -16,14 +16,25 @@ async fn transitions_raise_events_unless_they_are_rolled_back_or_muted() {
     let before = platform.release(label).await;
     platform.set_delivery_status(before, "distributed").await;
     app.setup().await;
-    assert_eq!(app.walhook_ok(&["setup"]).await.trim(), "everything is set up");
+    assert_eq!(
+        app.walhook_ok(&["setup"]).await.trim(),
+        "everything is set up"
+    );
     app.run().await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    let kinds = ["release.review.status_changed", "release.distributed", "payment.statement_ready"];
+    let kinds = [
+        "release.review.status_changed",
+        "release.distributed",
+        "payment.statement_ready",
+    ];
     let (_, secret) = api.create_webhook(&receiver.url("/"), &kinds).await;
 
-    platform.rolled_back(&format!("update release set review_status = 'approved' where id = {release}")).await;
+    platform
+        .rolled_back(&format!(
+            "update release set review_status = 'approved' where id = {release}"
+        ))
+        .await;
     let nested = format!(
         "update release set review_status = 'to_review' where id = {release}; savepoint s;
          update release set review_status = 'rejected' where id = {release}; rollback to s;
@@ -46,15 +57,26 @@ async fn transitions_raise_events_unless_they_are_rolled_back_or_muted() {
     for request in &received {
         request.assert_sound(&secret);
     }
-    let count = |event: &str| received.iter().filter(|request| request.event() == event).count();
-    assert_eq!((count(kinds[0]), count(kinds[1]), count(kinds[2])), (2, 1, 1));
+    let count = |event: &str| {
+        received
+            .iter()
+            .filter(|request| request.event() == event)
+            .count()
+    };
+    assert_eq!(
+        (count(kinds[0]), count(kinds[1]), count(kinds[2])),
+        (2, 1, 1)
+    );
     let moves: Vec<String> = events(&app)
         .await
         .into_iter()
         .filter(|(kind, _)| kind == kinds[0])
         .map(|(_, data)| format!("{} to {}", data["previous_status"], data["new_status"]))
         .collect();
-    assert_eq!(moves, [r#""draft" to "to_review""#, r#""audit" to "approved""#]);
+    assert_eq!(
+        moves,
+        [r#""draft" to "to_review""#, r#""audit" to "approved""#]
+    );
     let source = app.source().await;
     eventually("the outbox to be cleared", async || {
         (number(&source, "select count(*) from walhook_capture.outbox").await == 0).then_some(())
@@ -62,7 +84,10 @@ async fn transitions_raise_events_unless_they_are_rolled_back_or_muted() {
     .await;
     app.wait_for_events(4).await;
     let check = app.walhook_ok(&["check"]).await;
-    assert!(check.contains("ok    triggers of public.release: exist, on 1 tables"), "{check}");
+    assert!(
+        check.contains("ok    triggers of public.release: exist, on 1 tables"),
+        "{check}"
+    );
 }
 
 #[tokio::test]
@@ -83,8 +108,9 @@ async fn a_changed_key_counts_as_a_new_row_and_partitions_are_captured() {
     app.setup().await;
     app.run().await;
     // Into the table, into a leaf, and into a partition between them.
-    let insert =
-        |table: &str, id: i64| format!("insert into {table} (id, release_id, status) values ({id}, {release}, 'a');");
+    let insert = |table: &str, id: i64| {
+        format!("insert into {table} (id, release_id, status) values ({id}, {release}, 'a');")
+    };
     platform
         .transaction(&format!(
             "{}{}{}",
@@ -93,23 +119,48 @@ async fn a_changed_key_counts_as_a_new_row_and_partitions_are_captured() {
             insert("distro_queue_high", 1001)
         ))
         .await;
-    platform.transaction("update distro_queue_leaf set status = 'b'; update distro_queue set message = 'm'").await;
+    platform
+        .transaction(
+            "update distro_queue_leaf set status = 'b'; update distro_queue set message = 'm'",
+        )
+        .await;
     // With another key, the row counts as new.
-    platform.transaction("update distro_queue set id = 3 where id = 2").await;
+    platform
+        .transaction("update distro_queue set id = 3 where id = 2")
+        .await;
     app.wait_for_events(5).await;
     let found: Vec<(i64, String)> = events(&app)
         .await
         .into_iter()
-        .map(|(_, data)| (data["distro_queue_id"].as_i64().unwrap(), data["previous_status"].to_string()))
+        .map(|(_, data)| {
+            (
+                data["distro_queue_id"].as_i64().unwrap(),
+                data["previous_status"].to_string(),
+            )
+        })
         .collect();
-    let expected = [(1, "null"), (2, "null"), (1001, "null"), (1001, "null"), (3, "null")];
-    assert_eq!(found, expected.map(|(id, from)| (id, from.to_owned())), "`a` is not a recognised status");
+    let expected = [
+        (1, "null"),
+        (2, "null"),
+        (1001, "null"),
+        (1001, "null"),
+        (3, "null"),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(id, from)| (id, from.to_owned())),
+        "`a` is not a recognised status"
+    );
 }
 
 #[tokio::test]
 async fn triggers_need_no_superuser_no_logical_wal_level_and_no_ownership_of_the_tables() {
     let settings = [("wal_level", "replica")];
-    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let mut app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     by_triggers(&mut app);
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -120,12 +171,21 @@ async fn triggers_need_no_superuser_no_logical_wal_level_and_no_ownership_of_the
         app.name
     );
     platform.client.batch_execute(&grants).await.unwrap();
-    for (key, url) in [("source.url", app.source_url.clone()), ("store.url", app.store_url.clone())] {
+    for (key, url) in [
+        ("source.url", app.source_url.clone()),
+        ("store.url", app.store_url.clone()),
+    ] {
         app.set(key, &url.replace("postgres@", "walhook@"));
     }
-    let catalog = "select string_agg(tgrelid::regclass || tgname, ',' order by tgrelid, tgname) || count(*)
+    let catalog =
+        "select string_agg(tgrelid::regclass || tgname, ',' order by tgrelid, tgname) || count(*)
         from pg_trigger where not tgisinternal";
-    let before: Option<String> = platform.client.query_one(catalog, &[]).await.unwrap().get(0);
+    let before: Option<String> = platform
+        .client
+        .query_one(catalog, &[])
+        .await
+        .unwrap()
+        .get(0);
     // A DBA runs the printed script.
     let script = app.walhook_ok(&["setup", "--print"]).await;
     platform
@@ -136,20 +196,36 @@ async fn triggers_need_no_superuser_no_logical_wal_level_and_no_ownership_of_the
     app.setup().await;
     app.run().await;
     // The application's role has no privileges on the outbox.
-    let application = postgres::connect(&app.source_url.replace("postgres@", "app@")).await.unwrap();
+    let application = postgres::connect(&app.source_url.replace("postgres@", "app@"))
+        .await
+        .unwrap();
     let insert = format!(
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'I', 1, 1, 'ready')"
     );
     application.batch_execute(&insert).await.unwrap();
     app.wait_for_events(1).await;
     let check = app.walhook_ok(&["check"]).await;
-    assert!(check.contains("warn  triggers of public.release: do not fire where session_replication_role"), "{check}");
+    assert!(
+        check.contains(
+            "warn  triggers of public.release: do not fire where session_replication_role"
+        ),
+        "{check}"
+    );
     assert!(app.stop().await.success());
     app.walhook_ok(&["teardown", "--yes"]).await;
-    let after: Option<String> = platform.client.query_one(catalog, &[]).await.unwrap().get(0);
+    let after: Option<String> = platform
+        .client
+        .query_one(catalog, &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(before, after);
     assert_eq!(
-        number(&platform.client, "select count(*) from pg_namespace where nspname = 'walhook_capture'").await,
+        number(
+            &platform.client,
+            "select count(*) from pg_namespace where nspname = 'walhook_capture'"
+        )
+        .await,
         0
     );
 }
@@ -167,7 +243,9 @@ async fn a_statement_on_many_rows_raises_all_events_in_bounded_memory() {
     platform.execute(fill, &[&release, &ROWS]).await;
     app.setup().await;
     app.run().await;
-    platform.execute("update distro_queue set status = 'batched'", &[]).await;
+    platform
+        .execute("update distro_queue set status = 'batched'", &[])
+        .await;
     let metric = "walhook_events_total{event=\"distribution.outlet.status_changed\"}";
     let sidecar = app.sidecar();
     let mut stored = 0.0;

@@ -23,16 +23,26 @@ struct Held {
     _store: PrivatePostgres,
 }
 
-const WAITS: &str = "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
-const IS_EMPTY: &str = "select from (select count(*) as rows from walhook_capture.outbox) outbox where rows = 0";
+const WAITS: &str =
+    "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
+const IS_EMPTY: &str =
+    "select from (select count(*) as rows from walhook_capture.outbox) outbox where rows = 0";
 
 impl Held {
     async fn start(synchronous: bool) -> Held {
         let store = PrivatePostgres::start(Options::default()).await.unwrap();
         // A test compares the ids of transactions on both servers.
         let Pair { mut app, standby } = pair(None, &[("autovacuum", "off")], &store).await;
-        app.source().await.batch_execute("alter system set autovacuum = off").await.unwrap();
-        app.source().await.batch_execute("select pg_reload_conf()").await.unwrap();
+        app.source()
+            .await
+            .batch_execute("alter system set autovacuum = off")
+            .await
+            .unwrap();
+        app.source()
+            .await
+            .batch_execute("select pg_reload_conf()")
+            .await
+            .unwrap();
         by_triggers(&mut app);
         if synchronous {
             make_synchronous(&app.source().await).await;
@@ -41,26 +51,57 @@ impl Held {
         scenario.pay(3).await;
         scenario.assert_delivered().await;
         let holder = scenario.app.source().await;
-        eventually("an empty outbox", async || holder.query_opt(IS_EMPTY, &[]).await.unwrap()).await;
+        eventually("an empty outbox", async || {
+            holder.query_opt(IS_EMPTY, &[]).await.unwrap()
+        })
+        .await;
         until_caught_up(&holder, &standby).await;
-        holder.batch_execute("begin; lock table walhook_capture.progress in exclusive mode").await.unwrap();
-        Held { scenario, standby, holder, _store: store }
+        holder
+            .batch_execute("begin; lock table walhook_capture.progress in exclusive mode")
+            .await
+            .unwrap();
+        Held {
+            scenario,
+            standby,
+            holder,
+            _store: store,
+        }
     }
 
     /// Commits payments in one transaction, and waits until their events are delivered and the deletion of their rows waits.
     async fn pay(&mut self) {
-        self.scenario.platform.client.batch_execute("begin").await.unwrap();
+        self.scenario
+            .platform
+            .client
+            .batch_execute("begin")
+            .await
+            .unwrap();
         self.scenario.pay(3).await;
-        self.scenario.platform.client.batch_execute("commit").await.unwrap();
+        self.scenario
+            .platform
+            .client
+            .batch_execute("commit")
+            .await
+            .unwrap();
         self.scenario.assert_delivered().await;
-        eventually("the deletion to wait", async || self.holder.query_opt(WAITS, &[]).await.unwrap()).await;
+        eventually("the deletion to wait", async || {
+            self.holder.query_opt(WAITS, &[]).await.unwrap()
+        })
+        .await;
     }
 
     /// Stops the primary and promotes the standby.
     async fn fail_over(&mut self) {
-        self.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+        self.scenario
+            .app
+            .server
+            .stop(StopMode::Immediate)
+            .await
+            .unwrap();
         promote(&self.standby).await;
-        let url = self.standby.url(&format!("{}_platform", self.scenario.app.name));
+        let url = self
+            .standby
+            .url(&format!("{}_platform", self.scenario.app.name));
         self.scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
     }
 
@@ -71,16 +112,25 @@ impl Held {
         self.scenario.app.sidecar().wait_until_ready().await;
         let store = self.scenario.app.store().await;
         assert_eq!(number(&store, "select count(*) from walhook.gap").await, 0);
-        assert_eq!(number(&store, "select timeline::bigint from walhook.checkpoint").await, 2);
+        assert_eq!(
+            number(&store, "select timeline::bigint from walhook.checkpoint").await,
+            2
+        );
         let new = &self.scenario.platform.client;
-        eventually("an empty outbox", async || new.query_opt(IS_EMPTY, &[]).await.unwrap()).await;
+        eventually("an empty outbox", async || {
+            new.query_opt(IS_EMPTY, &[]).await.unwrap()
+        })
+        .await;
     }
 
     /// Asserts that capture reports a fork.
     async fn assert_forked(&self) {
         let store = self.scenario.app.store().await;
         let open = "select reason from walhook.gap where repaired_at is null";
-        let gap = eventually("the gap", async || store.query_opt(open, &[]).await.unwrap()).await;
+        let gap = eventually("the gap", async || {
+            store.query_opt(open, &[]).await.unwrap()
+        })
+        .await;
         assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
     }
 }
@@ -105,18 +155,32 @@ async fn deleted_rows_continue(restart: bool) {
     held.pay().await;
     let _receiver = Stopped::receiver_of(&held.standby).await;
     held.holder.batch_execute("rollback").await.unwrap();
-    eventually("an empty outbox", async || held.holder.query_opt(IS_EMPTY, &[]).await.unwrap()).await;
+    eventually("an empty outbox", async || {
+        held.holder.query_opt(IS_EMPTY, &[]).await.unwrap()
+    })
+    .await;
     if restart {
         held.scenario.app.kill().await;
     }
-    held.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    held.scenario
+        .app
+        .server
+        .stop(StopMode::Immediate)
+        .await
+        .unwrap();
     // The stopped receiver loses what it has not written.
     held.standby.stop(StopMode::Immediate).await.unwrap();
     held.standby.start_again().await.unwrap();
     promote(&held.standby).await;
-    let url = held.standby.url(&format!("{}_platform", held.scenario.app.name));
+    let url = held
+        .standby
+        .url(&format!("{}_platform", held.scenario.app.name));
     held.scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
-    let kept = number(&held.scenario.platform.client, "select count(*) from walhook_capture.outbox").await;
+    let kept = number(
+        &held.scenario.platform.client,
+        "select count(*) from walhook_capture.outbox",
+    )
+    .await;
     assert_eq!(kept, 3, "the new primary has the rows");
     if restart {
         held.scenario.app.run().await;
@@ -161,7 +225,12 @@ async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_f
     scenario.app.kill().await;
     scenario.pay(3).await;
     let holder = scenario.app.source().await;
-    let mut held = Held { scenario, standby, holder, _store: store };
+    let mut held = Held {
+        scenario,
+        standby,
+        holder,
+        _store: store,
+    };
     held.fail_over().await;
     held.scenario.app.run().await;
     held.assert_continued().await;
@@ -180,10 +249,24 @@ async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_fai
     app.setup().await;
     app.run_with(&["--roles", "deliver,api"]).await;
     let receiver = Arc::new(Receiver::start().await);
-    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
+    app.api(&user.to_string())
+        .await
+        .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
+        .await;
     app.kill().await;
-    let scenario = Scenario { app, platform, user, receiver, payments: HashSet::new() };
-    let mut held = Held { scenario, standby, holder, _store: store };
+    let scenario = Scenario {
+        app,
+        platform,
+        user,
+        receiver,
+        payments: HashSet::new(),
+    };
+    let mut held = Held {
+        scenario,
+        standby,
+        holder,
+        _store: store,
+    };
     held.scenario.pay(3).await;
     held.fail_over().await;
     held.scenario.app.run().await;
@@ -211,17 +294,28 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let from = number(&held.holder, from).await;
     held.standby.stop(StopMode::Fast).await.unwrap();
     held.pay().await;
-    const ROWS: &str = "select array_agg(seq || ' ' || xid order by seq) from walhook_capture.outbox";
+    const ROWS: &str =
+        "select array_agg(seq || ' ' || xid order by seq) from walhook_capture.outbox";
     let stored: Vec<String> = held.holder.query_one(ROWS, &[]).await.unwrap().get(0);
     held.scenario.app.kill().await;
-    held.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    held.scenario
+        .app
+        .server
+        .stop(StopMode::Immediate)
+        .await
+        .unwrap();
     held.standby.start_again().await.unwrap();
     promote(&held.standby).await;
-    let url = held.standby.url(&format!("{}_platform", held.scenario.app.name));
+    let url = held
+        .standby
+        .url(&format!("{}_platform", held.scenario.app.name));
     let new = Platform::new(postgres::connect(&url).await.unwrap());
     // A standby numbers rows after those that the primary had reserved: here it had none left.
     let restart = format!("select setval('walhook_capture.outbox_seq_seq', {from})");
-    new.client.batch_execute(&format!("begin; {restart}")).await.unwrap();
+    new.client
+        .batch_execute(&format!("begin; {restart}"))
+        .await
+        .unwrap();
     for _ in 0..3 {
         new.payment(held.scenario.user, "ready").await;
     }

@@ -8,7 +8,8 @@ use crate::publication::Scene;
 use crate::support::{TestApp, eventually, metrics};
 use crate::wait_until_unready;
 
-const INSERT: &str = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values";
+const INSERT: &str =
+    "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values";
 
 async fn running() -> (TestApp, Client, i64) {
     let mut app = prepared().await;
@@ -23,8 +24,10 @@ async fn running() -> (TestApp, Client, i64) {
 async fn gap(app: &mut TestApp, reason: &str) -> String {
     let store = app.store().await;
     let query = "select detail from walhook.gap where reason = $1 and repaired_at is null";
-    let found =
-        eventually(&format!("a gap: {reason}"), async || store.query_opt(query, &[&reason]).await.unwrap()).await;
+    let found = eventually(&format!("a gap: {reason}"), async || {
+        store.query_opt(query, &[&reason]).await.unwrap()
+    })
+    .await;
     let url = app.sidecar().metrics_url.clone();
     eventually("the process not to be ready", async || {
         let ready = reqwest::get(format!("{url}/readyz")).await.ok()?;
@@ -42,16 +45,34 @@ async fn failures_of_the_outbox_abort_no_transaction_and_are_reported() {
             raise exception 'could not extend file: No space left on device' using errcode = 'disk_full'; end $$;
         create trigger no_space before insert on walhook_capture.outbox for each row execute function no_space()";
     let cases = [
-        ("revoke insert on walhook_capture.outbox from {owner}", "trigger_failed", "42501"),
+        (
+            "revoke insert on walhook_capture.outbox from {owner}",
+            "trigger_failed",
+            "42501",
+        ),
         (full, "trigger_failed", "53100"),
         ("drop table walhook_capture.outbox", "outbox_lost", "outbox"),
-        ("truncate walhook_capture.outbox", "trigger_failed", "emptied by postgres"),
+        (
+            "truncate walhook_capture.outbox",
+            "trigger_failed",
+            "emptied by postgres",
+        ),
     ];
     for (harm, reason, detail) in cases {
         let (mut app, client, user) = running_as_owner().await;
-        client.batch_execute(&harm.replace("{owner}", &format!("owner_{}", app.name))).await.unwrap();
-        client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
-        assert_eq!(number(&client, "select count(*) from payment").await, 1, "{harm}");
+        client
+            .batch_execute(&harm.replace("{owner}", &format!("owner_{}", app.name)))
+            .await
+            .unwrap();
+        client
+            .batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
+            .await
+            .unwrap();
+        assert_eq!(
+            number(&client, "select count(*) from payment").await,
+            1,
+            "{harm}"
+        );
         let recorded = gap(&mut app, reason).await;
         assert!(recorded.contains(detail), "{harm}: {recorded}");
     }
@@ -83,7 +104,10 @@ async fn running_as_owner() -> (TestApp, Client, i64) {
 #[tokio::test]
 async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_captured() {
     let (mut app, client, user) = running().await;
-    client.batch_execute("alter table release rename column cat to catalogue").await.unwrap();
+    client
+        .batch_execute("alter table release rename column cat to catalogue")
+        .await
+        .unwrap();
     let statements = format!(
         "insert into label (id, user_id, name) values (1, {user}, 'L');
          insert into release (id, label_id, review_status, delivery_status) values (1, 1, 'draft', 'pending')"
@@ -91,32 +115,54 @@ async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_capture
     client.batch_execute(&statements).await.unwrap();
     assert_eq!(number(&client, "select count(*) from release").await, 1);
     let recorded = gap(&mut app, "trigger_failed").await;
-    assert!(recorded.contains("INSERT of release") && recorded.contains("cat"), "{recorded}");
+    assert!(
+        recorded.contains("INSERT of release") && recorded.contains("cat"),
+        "{recorded}"
+    );
     wait_until_unready(app.sidecar(), "capture: table public.release: lacks cat").await;
-    client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
+    client
+        .batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
+        .await
+        .unwrap();
     app.wait_for_events(1).await;
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8(check.stdout).unwrap();
-    assert!(check.contains("fail  trigger failures: 1, the last at INSERT of release"), "{check}");
+    assert!(
+        check.contains("fail  trigger failures: 1, the last at INSERT of release"),
+        "{check}"
+    );
     // After a change of the mapping, setup must replace the triggers' functions.
     assert!(app.stop().await.success());
     app.set("source.tables.release.columns.cat", "catalogue");
     let refused = app.walhook(&["run"]).await;
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("run `walhook setup`"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("run `walhook setup`"),
+        "{refused:?}"
+    );
     app.setup().await;
     let repaired = app.walhook_ok(&["repair"]).await;
-    assert!(repaired.contains("gap trigger_failed: ") && !repaired.contains("gap trigger_missing: "), "{repaired}");
+    assert!(
+        repaired.contains("gap trigger_failed: ") && !repaired.contains("gap trigger_missing: "),
+        "{repaired}"
+    );
     app.run().await;
 }
 
 #[tokio::test]
 async fn a_disabled_trigger_is_reported() {
     let (mut app, client, _) = running().await;
-    client.batch_execute("alter table payment disable trigger walhook_insert").await.unwrap();
+    client
+        .batch_execute("alter table payment disable trigger walhook_insert")
+        .await
+        .unwrap();
     let recorded = gap(&mut app, "trigger_missing").await;
-    assert!(recorded.contains("triggers of public.payment: disabled: walhook_insert of public.payment"), "{recorded}");
+    assert!(
+        recorded.contains("triggers of public.payment: disabled: walhook_insert of public.payment"),
+        "{recorded}"
+    );
     app.setup().await;
-    let state = "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
+    let state =
+        "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
     assert_eq!(number(&client, state).await, 0);
 }
 
@@ -132,9 +178,16 @@ async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_eve
         scene.transfer()
     );
     scene.platform.transaction(&unnoticed).await;
-    scene.platform.set_distribution_status(scene.entry, "batched").await;
+    scene
+        .platform
+        .set_distribution_status(scene.entry, "batched")
+        .await;
     scene.owner.wait_for(1).await;
-    assert_eq!(scene.former.requests().len(), 1, "events of the former owner");
+    assert_eq!(
+        scene.former.requests().len(),
+        1,
+        "events of the former owner"
+    );
     wait_until_unready(scene.app.sidecar(), GAP).await;
     assert!(scene.app.stop().await.success());
     scene.app.walhook_ok(&["repair"]).await;
@@ -144,8 +197,14 @@ async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_eve
     assert!(scene.app.stop().await.success());
     scene.platform.transaction(&unnoticed).await;
     let done = scene.app.walhook_ok(&["setup"]).await;
-    assert!(done.contains("disabled, enabled or dropped since setup: walhook_"), "{done}");
-    assert_eq!(scene.app.walhook_ok(&["setup"]).await.trim(), "everything is set up");
+    assert!(
+        done.contains("disabled, enabled or dropped since setup: walhook_"),
+        "{done}"
+    );
+    assert_eq!(
+        scene.app.walhook_ok(&["setup"]).await.trim(),
+        "everything is set up"
+    );
     let sidecar = scene.app.spawn(&[]);
     wait_until_unready(&sidecar, GAP).await;
     assert!(sidecar.stop().await.success());
@@ -158,11 +217,19 @@ async fn a_cancelled_statement_stays_cancelled() {
         "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$;
         create trigger slow before insert on walhook_capture.outbox for each row execute function slow()";
     client.batch_execute(slow).await.unwrap();
-    let statement = format!("set statement_timeout = '200ms'; {INSERT} (1, {user}, 'I', 1, 1, 'ready')");
+    let statement =
+        format!("set statement_timeout = '200ms'; {INSERT} (1, {user}, 'I', 1, 1, 'ready')");
     let error = client.batch_execute(&statement).await.unwrap_err();
-    assert_eq!(error.code(), Some(&tokio_postgres::error::SqlState::QUERY_CANCELED));
+    assert_eq!(
+        error.code(),
+        Some(&tokio_postgres::error::SqlState::QUERY_CANCELED)
+    );
     assert_eq!(number(&client, "select count(*) from payment").await, 0);
-    let called: bool = client.query_one("select is_called from walhook_capture.failures", &[]).await.unwrap().get(0);
+    let called: bool = client
+        .query_one("select is_called from walhook_capture.failures", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert!(!called, "nothing failed");
     drop(app);
 }
@@ -170,17 +237,30 @@ async fn a_cancelled_statement_stays_cancelled() {
 #[tokio::test]
 async fn setup_gives_up_before_it_causes_a_deadlock_and_names_the_blocking_session() {
     let settings = [("deadlock_timeout", "200ms")];
-    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let mut app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     by_triggers(&mut app);
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let open = app.source().await;
-    open.batch_execute(&format!("begin; {INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
+    open.batch_execute(&format!("begin; {INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
+        .await
+        .unwrap();
     let refused = app.walhook(&["setup"]).await;
     let output = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && output.contains("process ") && output.contains("on payment"), "{output}");
+    assert!(
+        !refused.status.success() && output.contains("process ") && output.contains("on payment"),
+        "{output}"
+    );
     assert_eq!(
-        number(&platform.client, "select count(*) from pg_namespace where nspname = 'walhook_capture'").await,
+        number(
+            &platform.client,
+            "select count(*) from pg_namespace where nspname = 'walhook_capture'"
+        )
+        .await,
         0
     );
     open.batch_execute("commit").await.unwrap();
@@ -198,9 +278,13 @@ async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_ha
     let payment = |id: i64| format!("{INSERT} ({id}, {user}, 'I', 1, 1, 'ready')");
     platform.transaction(&payment(1)).await;
     app.wait_for_events(1).await;
-    platform.transaction("create table copy (like payment including all); drop table payment").await;
+    platform
+        .transaction("create table copy (like payment including all); drop table payment")
+        .await;
     wait_until_unready(app.sidecar(), "capture: table public.payment: missing").await;
-    platform.transaction("alter table copy rename to payment").await;
+    platform
+        .transaction("alter table copy rename to payment")
+        .await;
     let named = "triggers of public.payment: missing: walhook_insert of public.payment";
     wait_until_unready(app.sidecar(), &format!("capture: {named}")).await;
     let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
@@ -226,7 +310,10 @@ async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_ha
     // Also if setup is the first to see it.
     assert!(app.stop().await.success());
     platform
-        .transaction(&format!("drop table payment; create table payment (like old including all); {}", payment(4)))
+        .transaction(&format!(
+            "drop table payment; create table payment (like old including all); {}",
+            payment(4)
+        ))
         .await;
     let done = app.walhook_ok(&["setup"]).await;
     assert!(done.contains(named), "{done}");

@@ -52,7 +52,9 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
     let user = platform.user(&[]).await;
     // Reads only, as a dump does.
     let dump = app.source().await;
-    dump.batch_execute("begin isolation level repeatable read; select count(*) from payment").await.unwrap();
+    dump.batch_execute("begin isolation level repeatable read; select count(*) from payment")
+        .await
+        .unwrap();
     // Its row has a lower number than the others.
     let writer = app.source().await;
     let insert = |id: i64| {
@@ -61,7 +63,10 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
              values ({id}, {user}, 'I', 1, 1, 'ready')"
         )
     };
-    writer.batch_execute(&format!("begin; {}", insert(next_id()))).await.unwrap();
+    writer
+        .batch_execute(&format!("begin; {}", insert(next_id())))
+        .await
+        .unwrap();
     let last = next_id() + 1_000_000;
     let many = format!(
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
@@ -71,24 +76,36 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
     let observer = app.source().await;
     let until_empty = async || {
         let unread = "select count(*) from walhook_capture.outbox";
-        eventually("an empty outbox", async || (number(&observer, unread).await == 0).then_some(())).await;
+        eventually("an empty outbox", async || {
+            (number(&observer, unread).await == 0).then_some(())
+        })
+        .await;
     };
     until_empty().await;
     let beside_both = entries_per_poll(&observer).await;
-    assert!(beside_both < DELETED / 10, "{beside_both} entries in each poll, beside a transaction that writes");
+    assert!(
+        beside_both < DELETED / 10,
+        "{beside_both} entries in each poll, beside a transaction that writes"
+    );
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     writer.batch_execute("commit").await.unwrap();
     app.wait_for_events(2).await;
     until_empty().await;
     let beside_dump = entries_per_poll(&observer).await;
-    assert!(beside_dump < DELETED / 10, "{beside_dump} entries in each poll, beside a dump");
+    assert!(
+        beside_dump < DELETED / 10,
+        "{beside_dump} entries in each poll, beside a dump"
+    );
     // A new process, which knows no floor.
     app.restart().await;
     platform.payment(user, "ready").await;
     app.wait_for_events(3).await;
     let restarted = entries_per_poll(&observer).await;
-    assert!(restarted < DELETED / 10, "{restarted} entries in each poll, after a restart");
+    assert!(
+        restarted < DELETED / 10,
+        "{restarted} entries in each poll, after a restart"
+    );
     dump.batch_execute("commit").await.unwrap();
 }
 
@@ -111,16 +128,31 @@ struct Found {
 
 impl Outbox {
     async fn start(programs: &Path) -> Outbox {
-        let server = PrivatePostgres::start(Options { programs: Some(programs), ..Options::default() }).await.unwrap();
+        let server = PrivatePostgres::start(Options {
+            programs: Some(programs),
+            ..Options::default()
+        })
+        .await
+        .unwrap();
         let client = postgres::connect(&server.url("postgres")).await.unwrap();
-        client.batch_execute(&format!("{SCHEMA} create table written (n int)")).await.unwrap();
+        client
+            .batch_execute(&format!("{SCHEMA} create table written (n int)"))
+            .await
+            .unwrap();
         let timeline = "select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)";
         let timeline = client.query_one(timeline, &[]).await.unwrap().get(0);
-        Outbox { server, client, timeline, floors: Default::default() }
+        Outbox {
+            server,
+            client,
+            timeline,
+            floors: Default::default(),
+        }
     }
 
     async fn session(&self) -> Client {
-        postgres::connect(&self.server.url("postgres")).await.unwrap()
+        postgres::connect(&self.server.url("postgres"))
+            .await
+            .unwrap()
     }
 
     async fn read(&self, from: &str, (rows, transactions): &(Vec<i64>, Vec<String>)) -> Found {
@@ -151,7 +183,11 @@ impl Outbox {
             (&0_i64, Type::INT8),
             (&self.timeline, Type::TEXT),
         ];
-        let found = self.client.query_typed_one(CLEAR, &parameters).await.unwrap();
+        let found = self
+            .client
+            .query_typed_one(CLEAR, &parameters)
+            .await
+            .unwrap();
         assert!(found.get::<_, bool>("is_expected"));
         self.floors.0.push(last);
         self.floors.1.push(found.get("transaction"));
@@ -162,7 +198,10 @@ impl Outbox {
     async fn blocks(&self, from: &str, (rows, transactions): &(Vec<i64>, Vec<String>)) -> u64 {
         let explained = format!(
             "explain (analyze, buffers, format json) execute page('{from}', null, 0, 1000, 1048576, '{{{}}}', '{{{}}}')",
-            rows.iter().map(i64::to_string).collect::<Vec<_>>().join(","),
+            rows.iter()
+                .map(i64::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
             transactions.join(",")
         );
         let plan: serde_json::Value = self.client.query_one(&explained, &[]).await.unwrap().get(0);
@@ -176,7 +215,10 @@ struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
     }
 }
@@ -197,27 +239,55 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
         let (session, open) = &mut sessions[chosen];
         match numbers.below(12) {
             0..=2 if !*open => {
-                session.batch_execute("begin; insert into written values (1)").await.unwrap();
+                session
+                    .batch_execute("begin; insert into written values (1)")
+                    .await
+                    .unwrap();
                 *open = true;
             }
             0..=2 => session.batch_execute(ROW).await.unwrap(),
-            3 if *open => session.batch_execute(&format!("savepoint s; {ROW}; rollback to s; {ROW}")).await.unwrap(),
-            4 | 5 => session.batch_execute(&format!("{ROW}; {ROW}")).await.unwrap(),
+            3 if *open => session
+                .batch_execute(&format!("savepoint s; {ROW}; rollback to s; {ROW}"))
+                .await
+                .unwrap(),
+            4 | 5 => session
+                .batch_execute(&format!("{ROW}; {ROW}"))
+                .await
+                .unwrap(),
             // The first session is one with long transactions.
             6 | 7 if *open && (chosen > 0 || numbers.below(8) == 0) => {
-                session.batch_execute(if numbers.below(4) == 0 { "rollback" } else { "commit" }).await.unwrap();
+                session
+                    .batch_execute(if numbers.below(4) == 0 {
+                        "rollback"
+                    } else {
+                        "commit"
+                    })
+                    .await
+                    .unwrap();
                 *open = false;
             }
             8..=10 => {
                 let all = outbox.read(&from, &Default::default()).await;
                 let found = outbox.read(&from, &outbox.floors).await;
-                assert_eq!(found.rows, all.rows, "PostgreSQL {version}, step {step}, {from} {:?}", outbox.floors);
-                assert!(found.rows.iter().all(|row| read.insert(*row)), "a row was read again: {:?}", found.rows);
+                assert_eq!(
+                    found.rows, all.rows,
+                    "PostgreSQL {version}, step {step}, {from} {:?}",
+                    outbox.floors
+                );
+                assert!(
+                    found.rows.iter().all(|row| read.insert(*row)),
+                    "a row was read again: {:?}",
+                    found.rows
+                );
                 last = found.rows.iter().copied().fold(last, i64::max);
                 from = found.snapshot;
                 if let (0, Some(assigned)) = (numbers.below(4), found.assigned) {
                     outbox.floors.0.push(assigned);
-                    let id = outbox.client.query_one("select pg_current_xact_id()::text", &[]).await.unwrap();
+                    let id = outbox
+                        .client
+                        .query_one("select pg_current_xact_id()::text", &[])
+                        .await
+                        .unwrap();
                     outbox.floors.1.push(id.get(0));
                 }
             }
@@ -228,12 +298,22 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
         }
     }
     for (session, open) in &sessions {
-        session.batch_execute(if *open { "commit" } else { "select" }).await.unwrap();
+        session
+            .batch_execute(if *open { "commit" } else { "select" })
+            .await
+            .unwrap();
     }
     let rest = outbox.read(&from, &outbox.floors).await;
     assert!(rest.rows.iter().all(|row| read.insert(*row)));
     outbox.clear(i64::MAX, &rest.snapshot, i64::MAX).await;
-    assert_eq!(number(&outbox.client, "select count(*) from walhook_capture.outbox").await, 0);
+    assert_eq!(
+        number(
+            &outbox.client,
+            "select count(*) from walhook_capture.outbox"
+        )
+        .await,
+        0
+    );
     let (found, floors) = (read.len(), outbox.floors.0.len());
     println!("PostgreSQL {version}: {found} rows were read, beside {floors} floors");
     assert!(found > 300 && floors > 100, "{found} rows, {floors} floors");
@@ -242,49 +322,90 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
 /// The cost of a poll beside a transaction that keeps vacuum from removing rows.
 async fn assert_polls_are_cheap(version: u32, programs: &Path) {
     let mut outbox = Outbox::start(programs).await;
-    let page = format!("prepare page (text, text, bigint, bigint, bigint, bigint[], text[]) as {PAGE}");
+    let page =
+        format!("prepare page (text, text, bigint, bigint, bigint, bigint[], text[]) as {PAGE}");
     outbox.client.batch_execute(&page).await.unwrap();
     let dump = outbox.session().await;
-    dump.batch_execute("begin isolation level repeatable read; select count(*) from written").await.unwrap();
+    dump.batch_execute("begin isolation level repeatable read; select count(*) from written")
+        .await
+        .unwrap();
     let many = "insert into walhook_capture.outbox (relation, operation, muted, new)
          select 'payment', 'I', false, array[repeat('x', 100)] from generate_series(1, 20000)";
     outbox.client.batch_execute(many).await.unwrap();
     let found = outbox.read("1:1:", &Default::default()).await;
     assert_eq!(outbox.clear(20_000, &found.snapshot, 1).await, 20_000);
-    outbox.client.batch_execute("vacuum analyze walhook_capture.outbox").await.unwrap();
+    outbox
+        .client
+        .batch_execute("vacuum analyze walhook_capture.outbox")
+        .await
+        .unwrap();
     let from = outbox.read(&found.snapshot, &outbox.floors).await.snapshot;
-    let (before, after) = (outbox.blocks(&from, &Default::default()).await, outbox.blocks(&from, &outbox.floors).await);
-    println!("PostgreSQL {version}: a poll visits {before} blocks without a floor, {after} with one");
-    assert!(before > 10 * after, "PostgreSQL {version}: {before} and {after} blocks");
+    let (before, after) = (
+        outbox.blocks(&from, &Default::default()).await,
+        outbox.blocks(&from, &outbox.floors).await,
+    );
+    println!(
+        "PostgreSQL {version}: a poll visits {before} blocks without a floor, {after} with one"
+    );
+    assert!(
+        before > 10 * after,
+        "PostgreSQL {version}: {before} and {after} blocks"
+    );
 }
 
 /// A sequence that starts again is another one, and one that assigns numbers out of order has no floors.
 async fn assert_numbering_is_identified(version: u32, programs: &Path) {
     let outbox = Outbox::start(programs).await;
     let none = Default::default();
-    assert_eq!(outbox.read("1:1:", &none).await.assigned, None, "PostgreSQL {version}");
+    assert_eq!(
+        outbox.read("1:1:", &none).await.assigned,
+        None,
+        "PostgreSQL {version}"
+    );
     let mut seen = HashSet::new();
     for change in [
         "select",
         "truncate walhook_capture.outbox restart identity",
         "alter table walhook_capture.outbox alter seq restart",
     ] {
-        outbox.client.batch_execute(&format!("{change}; {ROW}")).await.unwrap();
+        outbox
+            .client
+            .batch_execute(&format!("{change}; {ROW}"))
+            .await
+            .unwrap();
         let found = outbox.read("1:1:", &none).await;
         assert_eq!(found.assigned, Some(1), "PostgreSQL {version}");
-        assert!(seen.insert(found.numbering.expect("a file")), "PostgreSQL {version}: {change}");
-        outbox.client.batch_execute("delete from walhook_capture.outbox").await.unwrap();
+        assert!(
+            seen.insert(found.numbering.expect("a file")),
+            "PostgreSQL {version}: {change}"
+        );
+        outbox
+            .client
+            .batch_execute("delete from walhook_capture.outbox")
+            .await
+            .unwrap();
     }
-    outbox.client.batch_execute("alter table walhook_capture.outbox alter seq set cache 10").await.unwrap();
+    outbox
+        .client
+        .batch_execute("alter table walhook_capture.outbox alter seq set cache 10")
+        .await
+        .unwrap();
     let found = outbox.read("1:1:", &none).await;
-    assert_eq!((found.assigned, found.numbering), (None, None), "PostgreSQL {version}");
+    assert_eq!(
+        (found.assigned, found.numbering),
+        (None, None),
+        "PostgreSQL {version}"
+    );
     // A role that may read and clear the outbox, but not see the sequence's numbers.
     let limited = "alter table walhook_capture.outbox alter seq set cache 1; create role reader;
         grant usage on schema walhook_capture to reader; grant select on all tables in schema walhook_capture to reader;
         grant select on walhook_capture.failures to reader; grant pg_read_all_stats to reader; set role reader";
     outbox.client.batch_execute(limited).await.unwrap();
     let found = outbox.read("1:1:", &none).await;
-    assert!(found.assigned.is_none() && found.numbering.is_some(), "PostgreSQL {version}");
+    assert!(
+        found.assigned.is_none() && found.numbering.is_some(),
+        "PostgreSQL {version}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

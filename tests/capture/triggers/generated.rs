@@ -19,7 +19,11 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
         skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
         return;
     };
-    let mut app = TestApp::prepare_alone(Options { programs: Some(&programs), ..Options::default() }).await;
+    let mut app = TestApp::prepare_alone(Options {
+        programs: Some(&programs),
+        ..Options::default()
+    })
+    .await;
     let platform = app.platform().await;
     platform.transaction(GENERATED).await;
     app.set("source.tables.payment.columns.invoice_number", "shown");
@@ -50,7 +54,11 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
     refused(&app, &by_triggers).await;
     assert!(!app.walhook(&["setup", "--print"]).await.status.success());
     assert_eq!(
-        number(&platform.client, "select count(*) from pg_namespace where nspname = 'walhook_capture'").await,
+        number(
+            &platform.client,
+            "select count(*) from pg_namespace where nspname = 'walhook_capture'"
+        )
+        .await,
         0
     );
 
@@ -69,7 +77,10 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
     app.wait_for_events(1).await;
     let data = events(&app).await.remove(0).1;
     assert_eq!(
-        (data["invoice_number"].as_str(), data["total_due_usd"].to_string().trim_matches('"')),
+        (
+            data["invoice_number"].as_str(),
+            data["total_due_usd"].to_string().trim_matches('"')
+        ),
         (Some("no. I"), "1.0")
     );
     // A column that becomes virtual while triggers read it.

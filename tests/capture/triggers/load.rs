@@ -31,8 +31,16 @@ impl Load {
     pub async fn start(app: &TestApp, user: i64) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let short = write(app.source().await, user, Arc::clone(&stop), Duration::ZERO);
-        let long = write(app.source().await, user, Arc::clone(&stop), Duration::from_millis(30));
-        Load { stop, tasks: vec![tokio::spawn(short), tokio::spawn(long)] }
+        let long = write(
+            app.source().await,
+            user,
+            Arc::clone(&stop),
+            Duration::from_millis(30),
+        );
+        Load {
+            stop,
+            tasks: vec![tokio::spawn(short), tokio::spawn(long)],
+        }
     }
 
     /// Stops the load and returns the payments that were committed.
@@ -50,11 +58,22 @@ async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Durati
     let mut committed = Vec::new();
     while !stopped.load(Ordering::Relaxed) {
         let (first, never, second) = (next_id(), next_id(), next_id());
-        let begin = format!("begin; {} savepoint s; {} rollback to s;", insert(first, user), insert(never, user));
-        client.batch_execute(&begin).await.expect("the platform's database is up");
+        let begin = format!(
+            "begin; {} savepoint s; {} rollback to s;",
+            insert(first, user),
+            insert(never, user)
+        );
+        client
+            .batch_execute(&begin)
+            .await
+            .expect("the platform's database is up");
         tokio::time::sleep(open).await;
         client
-            .batch_execute(&format!("{} commit; begin; {} rollback", insert(second, user), insert(never, user)))
+            .batch_execute(&format!(
+                "{} commit; begin; {} rollback",
+                insert(second, user),
+                insert(never, user)
+            ))
             .await
             .unwrap();
         committed.extend([first, second]);
@@ -65,14 +84,23 @@ async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Durati
 
 /// Returns the payments of all stored events, including repeated ones.
 async fn stored_payments(app: &TestApp) -> Vec<i64> {
-    let query =
-        "select (data ->> 'payment_request_id')::bigint from walhook.event where kind = 'payment.statement_ready'";
-    app.store().await.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    let query = "select (data ->> 'payment_request_id')::bigint from walhook.event where kind = 'payment.statement_ready'";
+    app.store()
+        .await
+        .query(query, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 /// Waits until the store has this many events of payments.
 async fn wait_for(store: &Client, count: i64) {
-    eventually(&format!("{count} events"), async || (number(store, COUNT).await >= count).then_some(())).await;
+    eventually(&format!("{count} events"), async || {
+        (number(store, COUNT).await >= count).then_some(())
+    })
+    .await;
 }
 
 /// Waits until the store has `more` events of payments than now.
@@ -88,5 +116,10 @@ pub async fn assert_complete(app: &TestApp, committed: &HashSet<i64>) {
     let stored = stored_payments(app).await;
     let distinct: HashSet<i64> = stored.iter().copied().collect();
     assert_eq!(distinct.len(), stored.len(), "a payment has two events");
-    assert!(distinct == *committed, "lost {:?}, invented {:?}", committed - &distinct, &distinct - committed);
+    assert!(
+        distinct == *committed,
+        "lost {:?}, invented {:?}",
+        committed - &distinct,
+        &distinct - committed
+    );
 }

@@ -12,20 +12,35 @@ use crate::support::{TestApp, eventually};
 
 /// An index as setup creates it.
 pub const INDEX: &str = "create unique index walhook_identity_payment on payment (id, status)";
-pub const INDEXES: &str = "select count(*) from pg_class where relname like 'walhook\\_identity\\_%'";
+pub const INDEXES: &str =
+    "select count(*) from pg_class where relname like 'walhook\\_identity\\_%'";
 
 /// Records in the store what setup has found as the replica identity of `payment`.
 pub async fn remember_identity(app: &TestApp, identity: &str, index: Option<&str>) {
-    let table: u32 = app.source().await.query_one("select 'payment'::regclass::oid", &[]).await.unwrap().get(0);
-    let remember = "insert into walhook.replica_identity (table_oid, table_name, identity, index_name)
+    let table: u32 = app
+        .source()
+        .await
+        .query_one("select 'payment'::regclass::oid", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let remember =
+        "insert into walhook.replica_identity (table_oid, table_name, identity, index_name)
          values ($1, 'public.payment', $2::text::\"char\", $3)";
-    app.store().await.execute(remember, &[&table, &identity, &index]).await.unwrap();
+    app.store()
+        .await
+        .execute(remember, &[&table, &identity, &index])
+        .await
+        .unwrap();
 }
 
 /// A session with an open transaction that has read a table, such as `pg_dump` or a report.
 pub async fn long_report(app: &TestApp) -> Client {
     let session = app.source().await;
-    session.batch_execute("set application_name = 'nightly report'; begin; select from payment").await.unwrap();
+    session
+        .batch_execute("set application_name = 'nightly report'; begin; select from payment")
+        .await
+        .unwrap();
     session
 }
 
@@ -39,12 +54,17 @@ pub struct Probe {
 impl Probe {
     pub async fn start(app: &TestApp) -> Probe {
         let session = app.source().await;
-        session.batch_execute("set statement_timeout = '4s'").await.unwrap();
+        session
+            .batch_execute("set statement_timeout = '4s'")
+            .await
+            .unwrap();
         let stopped = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stopped);
         let task = tokio::spawn(async move {
             while !until.load(Ordering::Relaxed) {
-                session.batch_execute("delete from payment where false").await?;
+                session
+                    .batch_execute("delete from payment where false")
+                    .await?;
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
             Ok(())
@@ -54,7 +74,10 @@ impl Probe {
 
     pub async fn assert_never_blocked(self) {
         self.stopped.store(true, Ordering::Relaxed);
-        self.task.await.unwrap().expect("no other session waits for long");
+        self.task
+            .await
+            .unwrap()
+            .expect("no other session waits for long");
     }
 }
 
@@ -77,7 +100,9 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
     let app = prepared().await;
     app.setup().await;
     let owner = app.source().await;
-    let identity_index = format!("{INDEX}; alter table payment replica identity using index walhook_identity_payment");
+    let identity_index = format!(
+        "{INDEX}; alter table payment replica identity using index walhook_identity_payment"
+    );
     for (leftover, expected) in [(&*identity_index, "i"), ("", "d")] {
         owner.batch_execute(leftover).await.unwrap();
         if expected == "i" {
@@ -86,7 +111,10 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
         }
         let report = long_report(&app).await;
         let error = refused(&app, &["teardown", "--yes"]).await;
-        assert!(error.contains(r#"table "public"."payment" is locked by process "#), "{error}");
+        assert!(
+            error.contains(r#"table "public"."payment" is locked by process "#),
+            "{error}"
+        );
         assert!(error.contains("(nightly report)"), "{error}");
         assert_eq!(identity(&owner).await, expected);
         report.batch_execute("commit").await.unwrap();
@@ -103,22 +131,38 @@ async fn setup_enables_triggers_again_without_blocking_the_table() {
     let app = prepared().await;
     app.setup().await;
     let owner = app.source().await;
-    owner.batch_execute("alter table payment disable trigger walhook_insert").await.unwrap();
+    owner
+        .batch_execute("alter table payment disable trigger walhook_insert")
+        .await
+        .unwrap();
     let open = app.source().await;
-    open.batch_execute("begin; delete from payment where false").await.unwrap();
+    open.batch_execute("begin; delete from payment where false")
+        .await
+        .unwrap();
     let error = refused(&app, &["setup"]).await;
-    assert!(error.contains("could not be locked") && error.contains(", on payment holds them"), "{error}");
+    assert!(
+        error.contains("could not be locked") && error.contains(", on payment holds them"),
+        "{error}"
+    );
     open.batch_execute("commit").await.unwrap();
     app.setup().await;
-    let disabled = "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
+    let disabled =
+        "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
     assert_eq!(number(&owner, disabled).await, 0);
 }
 
 /// Creating and dropping hundreds of triggers takes longer than Walhook may wait for locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
-    const SETTINGS: &[(&str, &str)] = &[("deadlock_timeout", "100ms"), ("max_locks_per_transaction", "1024")];
-    let mut app = TestApp::prepare_alone(Options { settings: SETTINGS, ..Options::default() }).await;
+    const SETTINGS: &[(&str, &str)] = &[
+        ("deadlock_timeout", "100ms"),
+        ("max_locks_per_transaction", "1024"),
+    ];
+    let mut app = TestApp::prepare_alone(Options {
+        settings: SETTINGS,
+        ..Options::default()
+    })
+    .await;
     by_triggers(&mut app);
     let owner = app.source().await;
     let partitioned = "alter table payment rename to before;
@@ -139,7 +183,11 @@ async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
 /// A server on which an autovacuum of the table takes minutes, whenever it starts.
 async fn with_slow_autovacuum() -> (TestApp, Client) {
     let settings = [("autovacuum_naptime", "1s")];
-    let app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     let owner = app.source().await;
     // One page per tenth of a second.
     let slow = "alter table payment set (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1,
@@ -155,7 +203,10 @@ async fn wait_for_autovacuum(client: &Client) {
     let vacuums = "select count(*) from pg_locks join pg_stat_activity using (pid)
         where relation = 'payment'::regclass and granted and mode = 'ShareUpdateExclusiveLock'
             and backend_type = 'autovacuum worker'";
-    eventually("an autovacuum", async || (number(client, vacuums).await == 1).then_some(())).await;
+    eventually("an autovacuum", async || {
+        (number(client, vacuums).await == 1).then_some(())
+    })
+    .await;
 }
 
 /// PostgreSQL cancels an autovacuum only for a session that waits for longer than `deadlock_timeout`. Walhook waits for that in a way that
@@ -187,12 +238,21 @@ async fn setup_names_an_autovacuum_that_the_role_may_not_end() {
         app.name
     );
     owner.batch_execute(&grants).await.unwrap();
-    for (key, url) in [("source.url", app.source_url.clone()), ("store.url", app.store_url.clone())] {
+    for (key, url) in [
+        ("source.url", app.source_url.clone()),
+        ("store.url", app.store_url.clone()),
+    ] {
         app.set(key, &url.replace("postgres@", "walhook@"));
     }
     wait_for_autovacuum(&owner).await;
     let error = refused(&app, &["setup"]).await;
-    assert!(error.contains(" (autovacuum), on payment holds them"), "{error}");
-    owner.batch_execute("alter table payment set (autovacuum_enabled = false)").await.unwrap();
+    assert!(
+        error.contains(" (autovacuum), on payment holds them"),
+        "{error}"
+    );
+    owner
+        .batch_execute("alter table payment set (autovacuum_enabled = false)")
+        .await
+        .unwrap();
     app.setup().await;
 }

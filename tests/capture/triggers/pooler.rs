@@ -36,29 +36,53 @@ impl Pooler {
             app.server.port()
         );
         // One user, and so one pool: with `any`, PgBouncer logs in as the user of the database's line.
-        let settings = settings.replace("* = host", &format!("{}_platform = user=postgres host", app.name));
+        let settings = settings.replace(
+            "* = host",
+            &format!("{}_platform = user=postgres host", app.name),
+        );
         std::fs::write(&file, settings).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
         // It refuses to run as root, as PostgreSQL does.
         let command = app.server.program("env");
-        let words: Vec<_> = command.as_std().get_args().map(|word| word.to_owned()).collect();
+        let words: Vec<_> = command
+            .as_std()
+            .get_args()
+            .map(|word| word.to_owned())
+            .collect();
         let mut pooler = match words.is_empty() {
             true => Command::new("pgbouncer"),
             false => {
                 let mut command = Command::new(command.as_std().get_program());
-                command.args(&words[..words.len() - 1]).arg("/usr/sbin/pgbouncer");
+                command
+                    .args(&words[..words.len() - 1])
+                    .arg("/usr/sbin/pgbouncer");
                 command
             }
         };
-        let child = pooler.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn();
-        let pooler = Pooler { _child: child.expect("pgbouncer starts"), _directory: directory, port };
+        let child = pooler
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        let pooler = Pooler {
+            _child: child.expect("pgbouncer starts"),
+            _directory: directory,
+            port,
+        };
         let url = pooler.url(app);
-        eventually("the pooler to answer", async || postgres::connect(&url).await.ok()).await;
+        eventually("the pooler to answer", async || {
+            postgres::connect(&url).await.ok()
+        })
+        .await;
         pooler
     }
 
     fn url(&self, app: &TestApp) -> String {
-        app.source_url.replace(&format!(":{}/", app.server.port()), &format!(":{}/", self.port))
+        app.source_url.replace(
+            &format!(":{}/", app.server.port()),
+            &format!(":{}/", self.port),
+        )
     }
 }
 
@@ -111,7 +135,10 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
             tokio::spawn(async move {
                 let client = postgres::connect(&url).await.unwrap();
                 for _ in 0..200 {
-                    client.batch_execute("begin; select 1; commit").await.unwrap();
+                    client
+                        .batch_execute("begin; select 1; commit")
+                        .await
+                        .unwrap();
                 }
             })
         })
@@ -124,17 +151,34 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
         other.await.unwrap();
     }
     app.wait_for_events(40).await;
-    assert!(events(&app).await.iter().all(|(_, data)| data["outlet_name"] == "Shop"));
+    assert!(
+        events(&app)
+            .await
+            .iter()
+            .all(|(_, data)| data["outlet_name"] == "Shop")
+    );
     let url = pooler.url(&app);
     let (sessions, left) = left_behind(&url).await;
-    assert_eq!(sessions, POOL_SIZE, "every session of the pool is inspected");
-    assert!(left.is_empty(), "other clients find in their sessions: {left:?}");
+    assert_eq!(
+        sessions, POOL_SIZE,
+        "every session of the pool is inspected"
+    );
+    assert!(
+        left.is_empty(),
+        "other clients find in their sessions: {left:?}"
+    );
     // The statement finds what is left: in one transaction, because the next one may get another session.
     let client = postgres::connect(&url).await.unwrap();
-    client.batch_execute("begin; set statement_timeout = '7s'").await.unwrap();
+    client
+        .batch_execute("begin; set statement_timeout = '7s'")
+        .await
+        .unwrap();
     let row = client.query_typed_one(LEFT, &[]).await.unwrap();
     assert_eq!(row.get::<_, Vec<String>>(1), ["statement_timeout = 7000"]);
-    assert_eq!(number(&app.store().await, "select count(*) from walhook.gap").await, 0);
+    assert_eq!(
+        number(&app.store().await, "select count(*) from walhook.gap").await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -144,10 +188,14 @@ async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
     }
     let app = prepared().await;
     let pooler = Pooler::start(&app).await;
-    let limited = |url: &str| Store::open_for_requests(url, 1, Duration::from_millis(1_234)).unwrap();
+    let limited =
+        |url: &str| Store::open_for_requests(url, 1, Duration::from_millis(1_234)).unwrap();
     let timeout = async |store: Store| -> String {
         let connection = store.connection().await.unwrap();
-        let rows = connection.simple_query("show statement_timeout").await.unwrap();
+        let rows = connection
+            .simple_query("show statement_timeout")
+            .await
+            .unwrap();
         format!("{rows:?}")
     };
     assert!(timeout(limited(&app.source_url)).await.contains("1234ms"));
@@ -160,23 +208,40 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
     if !are_installed(&["pgbouncer"]) {
         return;
     }
-    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s"), ("full_page_writes", "off")];
-    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let settings = [
+        ("synchronous_commit", "off"),
+        ("wal_writer_delay", "10s"),
+        ("full_page_writes", "off"),
+    ];
+    let mut app = TestApp::prepare_alone(Options {
+        settings: &settings,
+        ..Options::default()
+    })
+    .await;
     by_triggers(&mut app);
     let _store = store_elsewhere(&mut app).await;
     let pooler = Pooler::start(&app).await;
     app.set("source.url", &pooler.url(&app));
     app.setup().await;
     // The second page waits for longer than the server needs to crash and to recover. If it does not, the rows are flushed and stay.
-    app.set_environment("FAILPOINTS", "outbox_page_read_rows_not_flushed=1*off->1*return(stall 10000)");
+    app.set_environment(
+        "FAILPOINTS",
+        "outbox_page_read_rows_not_flushed=1*off->1*return(stall 10000)",
+    );
     app.run_with(&["--roles", "capture"]).await;
     let user = app.platform().await.user(&[]).await;
     let pay = async |app: &TestApp, invoice: &str, commit: &str| {
         let insert = "begin; set local synchronous_commit = {commit};
             insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
             select coalesce(max(id), 0) + 1, {user}, '{invoice}', 1, 1, 'ready' from payment; commit";
-        let insert = insert.replace("{commit}", commit).replace("{invoice}", invoice);
-        app.source().await.batch_execute(&insert.replace("{user}", &user.to_string())).await.unwrap();
+        let insert = insert
+            .replace("{commit}", commit)
+            .replace("{invoice}", invoice);
+        app.source()
+            .await
+            .batch_execute(&insert.replace("{user}", &user.to_string()))
+            .await
+            .unwrap();
     };
     pay(&app, "first", "on").await;
     app.wait_for_events(1).await;
@@ -187,7 +252,10 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
     .await;
     pay(&app, "undone", "off").await;
     eventually("the page to be read", async || {
-        std::fs::read_to_string(app.log_file()).unwrap().contains("outbox_page_read_rows_not_flushed").then_some(())
+        std::fs::read_to_string(app.log_file())
+            .unwrap()
+            .contains("outbox_page_read_rows_not_flushed")
+            .then_some(())
     })
     .await;
     app.server.restart(StopMode::Immediate).await.unwrap();
@@ -196,9 +264,19 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
     app.wait_for_count(last, 1).await;
     let invoices = async |client, query| -> Vec<String> {
         let client: tokio_postgres::Client = client;
-        client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+        client
+            .query(query, &[])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect()
     };
-    let committed = invoices(app.source().await, "select invoice_number from payment order by id").await;
+    let committed = invoices(
+        app.source().await,
+        "select invoice_number from payment order by id",
+    )
+    .await;
     let raised = "select data::jsonb->>'invoice_number' from walhook.event order by occurred_at";
     assert_eq!(invoices(app.store().await, raised).await, committed);
 }

@@ -12,13 +12,16 @@ const WARNING: &str = "after the switch to triggers; retrying";
 async fn wait_for_warning(app: &TestApp) -> String {
     let warning = async || {
         let log = std::fs::read_to_string(app.log_file()).unwrap_or_default();
-        log.lines().find(|line| line.contains(WARNING)).map(str::to_owned)
+        log.lines()
+            .find(|line| line.contains(WARNING))
+            .map(str::to_owned)
     };
     eventually("a warning about the removal", warning).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_switch_a_long_transaction_delays_the_removal_and_neither_the_platform_nor_capture() {
+async fn after_a_switch_a_long_transaction_delays_the_removal_and_neither_the_platform_nor_capture()
+{
     for replica_identity in ["full", "index"] {
         let mut app = TestApp::prepare_alone(Options::default()).await;
         app.set("source.replica_identity", replica_identity);
@@ -45,15 +48,25 @@ async fn after_a_switch_a_long_transaction_delays_the_removal_and_neither_the_pl
         assert_eq!(identity(&platform.client).await, before);
         // With a heartbeat of 300 ms there was time for more rounds.
         let log = std::fs::read_to_string(app.server.log_file()).unwrap();
-        let attempts = log.lines().filter(|line| line.contains("STATEMENT:") && line.contains("replica identity"));
+        let attempts = log
+            .lines()
+            .filter(|line| line.contains("STATEMENT:") && line.contains("replica identity"));
         assert_eq!(attempts.count(), 3, "{log}");
         // Not kept by the report: the slot retains WAL.
-        assert_eq!(number(&platform.client, "select count(*) from pg_replication_slots").await, 0);
+        assert_eq!(
+            number(
+                &platform.client,
+                "select count(*) from pg_replication_slots"
+            )
+            .await,
+            0
+        );
 
         report.batch_execute("commit").await.unwrap();
         app.restart().await;
         let removed = async || {
-            let restored = identity(&platform.client).await == "d" && number(&platform.client, INDEXES).await == 0;
+            let restored = identity(&platform.client).await == "d"
+                && number(&platform.client, INDEXES).await == 0;
             restored.then_some(())
         };
         eventually("the replica identities to be restored", removed).await;
@@ -104,23 +117,43 @@ async fn what_the_role_may_not_remove_is_reported_and_removed_by_setup_as_its_ow
     by_triggers(&mut app);
     app.setup().await;
     app.restart().await;
-    assert!(wait_for_warning(&app).await.contains("must be owner of publication"));
+    assert!(
+        wait_for_warning(&app)
+            .await
+            .contains("must be owner of publication")
+    );
     let publication = format!("publication {}: exists", app.name);
     let reported = |check: &std::process::Output| {
         let lines = String::from_utf8(check.stdout.clone()).unwrap();
-        let is_reported = |subject: &str| lines.lines().any(|line| line.starts_with("warn") && line.contains(subject));
-        (is_reported(&publication), is_reported("replica identity of public.payment: still the one"))
+        let is_reported = |subject: &str| {
+            lines
+                .lines()
+                .any(|line| line.starts_with("warn") && line.contains(subject))
+        };
+        (
+            is_reported(&publication),
+            is_reported("replica identity of public.payment: still the one"),
+        )
     };
     let check = app.walhook(&["check"]).await;
     assert_eq!(reported(&check), (true, true), "{check:?}");
     assert!(String::from_utf8_lossy(&check.stdout).contains("run `walhook setup` as its owner"));
     let refused = app.walhook_ok(&["setup"]).await;
-    assert!(refused.contains("note: not all that capture from the WAL has left could be removed"), "{refused}");
+    assert!(
+        refused.contains("note: not all that capture from the WAL has left could be removed"),
+        "{refused}"
+    );
 
     app.set("source.url", &owners_url);
     let removed = app.walhook_ok(&["setup"]).await;
-    assert!(removed.contains(&format!("publication {}: dropped", app.name)), "{removed}");
-    assert!(removed.contains("replica identity of public.payment: default again"), "{removed}");
+    assert!(
+        removed.contains(&format!("publication {}: dropped", app.name)),
+        "{removed}"
+    );
+    assert!(
+        removed.contains("replica identity of public.payment: default again"),
+        "{removed}"
+    );
     assert_eq!(identity(&owner).await, "d");
     let check = app.walhook(&["check"]).await;
     assert_eq!(reported(&check), (false, false), "{check:?}");

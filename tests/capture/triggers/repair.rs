@@ -11,13 +11,24 @@ const STATUS: &str = "distribution.outlet.status_changed";
 /// Returns the reasons of the open gaps.
 async fn open_gaps(app: &TestApp) -> Vec<String> {
     let statement = "select reason from walhook.gap where repaired_at is null order by reason";
-    app.store().await.query(statement, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    app.store()
+        .await
+        .query(statement, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 /// Executes a statement that locks several tables, in another order than the sidecar does.
 async fn repeat_after_deadlocks(client: &Client, statement: &str) {
     while let Err(error) = client.batch_execute(statement).await {
-        assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
+        assert_eq!(
+            error.code(),
+            Some(&SqlState::T_R_DEADLOCK_DETECTED),
+            "{error}"
+        );
     }
 }
 
@@ -31,7 +42,10 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
     app.setup().await;
     app.run().await;
     let receiver = Receiver::start().await;
-    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &[STATUS, "delivery.completed"]).await;
+    app.api(&user.to_string())
+        .await
+        .create_webhook(&receiver.url("/"), &[STATUS, "delivery.completed"])
+        .await;
     let (seen, hidden) = (
         platform.distribution(release, outlet, "scheduled").await,
         platform.distribution(release, outlet, "scheduled").await,
@@ -39,15 +53,24 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
     receiver.wait_for(2).await;
 
     for (harm, gap) in [
-        ("alter table walhook_capture.outbox add constraint full_up check (false) not valid", "trigger_failed"),
+        (
+            "alter table walhook_capture.outbox add constraint full_up check (false) not valid",
+            "trigger_failed",
+        ),
         ("drop schema walhook_capture cascade", "outbox_lost"),
     ] {
         receiver.clear();
         repeat_after_deadlocks(&platform.client, harm).await;
-        platform.set_distribution_status(hidden, "transcoding").await;
+        platform
+            .set_distribution_status(hidden, "transcoding")
+            .await;
         platform.set_distribution_status(hidden, "complete").await;
         eventually("the gap to be recorded", async || {
-            open_gaps(&app).await.iter().any(|open| open == gap).then_some(())
+            open_gaps(&app)
+                .await
+                .iter()
+                .any(|open| open == gap)
+                .then_some(())
         })
         .await;
         let busy = app.walhook(&["repair"]).await;
@@ -57,7 +80,10 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
         platform.client.batch_execute(restore).await.unwrap();
 
         let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
-        assert!(dry.contains(&format!("gap {gap}: ")) && dry.contains("Nothing was changed"), "{dry}");
+        assert!(
+            dry.contains(&format!("gap {gap}: ")) && dry.contains("Nothing was changed"),
+            "{dry}"
+        );
         let before = number(&app.store().await, "select count(*) from walhook.event").await;
         let real = app.walhook_ok(&["repair"]).await;
         assert!(real.contains("2 deliveries created"), "{real}");
@@ -65,8 +91,15 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
         app.wait_for_events(before as usize + 2).await;
         app.run().await;
         let received = receiver.wait_for(2).await;
-        let moved = received.iter().find(|request| request.event() == STATUS).unwrap().data();
-        assert_eq!((&moved["previous_status"], &moved["status"]), (&"scheduled".into(), &"complete".into()));
+        let moved = received
+            .iter()
+            .find(|request| request.event() == STATUS)
+            .unwrap()
+            .data();
+        assert_eq!(
+            (&moved["previous_status"], &moved["status"]),
+            (&"scheduled".into(), &"complete".into())
+        );
 
         // Later changes raise events as usual, and no event is repeated.
         platform.set_distribution_status(seen, "batched").await;
@@ -76,5 +109,8 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
     }
     assert!(app.stop().await.success());
     let again = app.walhook(&["repair"]).await;
-    assert!(String::from_utf8_lossy(&again.stderr).contains("nothing to repair"), "{again:?}");
+    assert!(
+        String::from_utf8_lossy(&again.stderr).contains("nothing to repair"),
+        "{again:?}"
+    );
 }

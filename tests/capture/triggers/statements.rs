@@ -13,8 +13,7 @@ async fn fill(platform: &Platform, rows: i64, status: &str) {
     let user = platform.user(&[]).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
-    let fill =
-        "insert into distro_queue (id, release_id, status) select n, $1, $3 from generate_series(1, $2::bigint) n";
+    let fill = "insert into distro_queue (id, release_id, status) select n, $1, $3 from generate_series(1, $2::bigint) n";
     platform.execute(fill, &[&release, &rows, &status]).await;
 }
 
@@ -26,10 +25,25 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
     fill(&platform, ROWS, "scheduled").await;
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
-    platform.client.batch_execute("set temp_file_limit = 0; set work_mem = '64kB'").await.unwrap();
-    platform.transaction("update distro_queue set updated_at = now()").await;
-    assert_eq!(number(&platform.client, "select count(*) from walhook_capture.outbox").await, 0);
-    platform.transaction("update distro_queue set status = 'batched'").await;
+    platform
+        .client
+        .batch_execute("set temp_file_limit = 0; set work_mem = '64kB'")
+        .await
+        .unwrap();
+    platform
+        .transaction("update distro_queue set updated_at = now()")
+        .await;
+    assert_eq!(
+        number(
+            &platform.client,
+            "select count(*) from walhook_capture.outbox"
+        )
+        .await,
+        0
+    );
+    platform
+        .transaction("update distro_queue set status = 'batched'")
+        .await;
     platform.transaction("delete from distro_queue").await;
     app.wait_for_events(ROWS as usize).await;
     assert_eq!(number(&platform.client, FAILED).await, 0);
@@ -39,13 +53,19 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
 #[tokio::test]
 async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
     for (version, programs) in installed() {
-        let mut app = TestApp::prepare_alone(Options { programs: Some(&programs), ..Options::default() }).await;
+        let mut app = TestApp::prepare_alone(Options {
+            programs: Some(&programs),
+            ..Options::default()
+        })
+        .await;
         by_triggers(&mut app);
         let platform = app.platform().await;
         fill(&platform, 2, "scheduled").await;
         app.setup().await;
         app.run_with(&["--roles", "capture"]).await;
-        platform.transaction("update distro_queue set status = 'batched' where id = 1").await;
+        platform
+            .transaction("update distro_queue set status = 'batched' where id = 1")
+            .await;
         let altered = "create domain state as varchar(40); alter table distro_queue alter id type integer, alter status type state";
         app.source().await.batch_execute(altered).await.unwrap();
         let statements = "update distro_queue set updated_at = now(); update distro_queue set status = 'complete' where id = 1;
@@ -57,11 +77,24 @@ async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
         let found: Vec<String> = found
             .iter()
             .filter(|(kind, _)| kind == "distribution.outlet.status_changed")
-            .map(|(_, data)| format!("{} {} {}", data["distro_queue_id"], data["previous_status"], data["status"]))
+            .map(|(_, data)| {
+                format!(
+                    "{} {} {}",
+                    data["distro_queue_id"], data["previous_status"], data["status"]
+                )
+            })
             .collect();
-        let expected = [r#"1 "scheduled" "batched""#, r#"1 "batched" "complete""#, r#"3 null "error""#];
+        let expected = [
+            r#"1 "scheduled" "batched""#,
+            r#"1 "batched" "complete""#,
+            r#"3 null "error""#,
+        ];
         assert_eq!(found, expected, "PostgreSQL {version}");
-        assert_eq!(number(&platform.client, FAILED).await, 0, "PostgreSQL {version}");
+        assert_eq!(
+            number(&platform.client, FAILED).await,
+            0,
+            "PostgreSQL {version}"
+        );
     }
 }
 
@@ -72,21 +105,50 @@ async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
     fill(&platform, 100, "scheduled").await;
     app.setup().await;
     let holder = app.source().await;
-    holder.batch_execute("begin; lock table walhook_capture.outbox").await.unwrap();
+    holder
+        .batch_execute("begin; lock table walhook_capture.outbox")
+        .await
+        .unwrap();
     // A second per row would take longer.
-    platform.client.batch_execute("set statement_timeout = '50s'").await.unwrap();
-    platform.transaction("update distro_queue set status = 'batched'").await;
+    platform
+        .client
+        .batch_execute("set statement_timeout = '50s'")
+        .await
+        .unwrap();
+    platform
+        .transaction("update distro_queue set status = 'batched'")
+        .await;
     holder.batch_execute("rollback").await.unwrap();
-    assert_eq!(number(&platform.client, "select last_value from walhook_capture.failures").await, 100);
-    platform.transaction("update distro_queue set status = 'complete'").await;
-    assert_eq!(number(&platform.client, "select count(*) from walhook_capture.outbox").await, 100);
+    assert_eq!(
+        number(
+            &platform.client,
+            "select last_value from walhook_capture.failures"
+        )
+        .await,
+        100
+    );
+    platform
+        .transaction("update distro_queue set status = 'complete'")
+        .await;
+    assert_eq!(
+        number(
+            &platform.client,
+            "select count(*) from walhook_capture.outbox"
+        )
+        .await,
+        100
+    );
 }
 
 /// As routine retention does, by a role that has no rights to what setup created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
     for (version, programs) in installed() {
-        let mut app = TestApp::prepare_alone(Options { programs: Some(&programs), ..Options::default() }).await;
+        let mut app = TestApp::prepare_alone(Options {
+            programs: Some(&programs),
+            ..Options::default()
+        })
+        .await;
         by_triggers(&mut app);
         let platform = app.platform().await;
         let partitioned = "alter default privileges revoke execute on functions from public;
@@ -105,22 +167,34 @@ async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
                 "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ({id}, {user}, 'A', 1, 1, 'ready')"
             )
         };
-        platform.transaction(&format!("{}; {}", insert(1), insert(101))).await;
+        platform
+            .transaction(&format!("{}; {}", insert(1), insert(101)))
+            .await;
         app.wait_for_events(2).await;
         let retention = "set local role keeper; drop table payment_1; alter table payment detach partition payment_2;
             create table payment_3 partition of payment for values from (200) to (300);
             create table payment_4 (like payment including defaults including constraints);
             alter table payment attach partition payment_4 for values from (300) to (400)";
         platform.transaction(retention).await;
-        platform.transaction(&format!("{}; {}", insert(201), insert(301))).await;
+        platform
+            .transaction(&format!("{}; {}", insert(201), insert(301)))
+            .await;
         app.wait_for_events(4).await;
         let check = app.walhook_ok(&["check"]).await;
         assert!(
             check.contains("ok    triggers of public.payment: exist, on 3 tables"),
             "PostgreSQL {version}: {check}"
         );
-        assert_eq!(app.walhook_ok(&["setup"]).await.trim(), "everything is set up", "PostgreSQL {version}");
-        assert_eq!(number(&app.store().await, GAPS).await, 0, "PostgreSQL {version}");
+        assert_eq!(
+            app.walhook_ok(&["setup"]).await.trim(),
+            "everything is set up",
+            "PostgreSQL {version}"
+        );
+        assert_eq!(
+            number(&app.store().await, GAPS).await,
+            0,
+            "PostgreSQL {version}"
+        );
         app.sidecar().wait_until_ready().await;
     }
 }

@@ -52,7 +52,11 @@ const PARTITIONED: &str = "
 #[tokio::test]
 async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read() {
     for (version, programs) in installed() {
-        let mut app = TestApp::prepare_alone(Options { programs: Some(&programs), ..Options::default() }).await;
+        let mut app = TestApp::prepare_alone(Options {
+            programs: Some(&programs),
+            ..Options::default()
+        })
+        .await;
         by_triggers(&mut app);
         let platform = app.platform().await;
         platform.client.batch_execute(PARTITIONED).await.unwrap();
@@ -62,29 +66,63 @@ async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read(
         app.setup().await;
         platform.client.batch_execute(EARLIER).await.unwrap();
         // Written by the earlier build's triggers: the move is a deletion and an insertion.
-        let first = platform.distribution(release, platform.outlet("Shop").await, "batched").await;
+        let first = platform
+            .distribution(release, platform.outlet("Shop").await, "batched")
+            .await;
         platform.set_distribution_status(first, "complete").await;
         let deletions = "select count(*) from walhook_capture.outbox where operation = 'D'";
         assert_eq!(number(&platform.client, deletions).await, 1);
         let check = app.walhook(&["check"]).await;
         let check = String::from_utf8_lossy(&check.stdout).into_owned();
-        assert!(check.contains("does not pair rows") && check.contains("made for another mapping"), "{check}");
+        assert!(
+            check.contains("does not pair rows") && check.contains("made for another mapping"),
+            "{check}"
+        );
 
         let done = app.walhook_ok(&["setup"]).await;
-        assert!(done.contains("1 functions created, 3 triggers created, rows"), "PostgreSQL {version}: {done}");
-        assert_eq!(app.walhook_ok(&["setup"]).await.trim(), "everything is set up", "PostgreSQL {version}");
-        assert!(!app.walhook_ok(&["check"]).await.contains("does not pair rows"));
-        let second = platform.distribution(release, platform.outlet("Store").await, "batched").await;
+        assert!(
+            done.contains("1 functions created, 3 triggers created, rows"),
+            "PostgreSQL {version}: {done}"
+        );
+        assert_eq!(
+            app.walhook_ok(&["setup"]).await.trim(),
+            "everything is set up",
+            "PostgreSQL {version}"
+        );
+        assert!(
+            !app.walhook_ok(&["check"])
+                .await
+                .contains("does not pair rows")
+        );
+        let second = platform
+            .distribution(release, platform.outlet("Store").await, "batched")
+            .await;
         platform.set_distribution_status(second, "complete").await;
-        assert_eq!(number(&platform.client, deletions).await, 1, "the move after setup is one update");
+        assert_eq!(
+            number(&platform.client, deletions).await,
+            1,
+            "the move after setup is one update"
+        );
         app.run_with(&["--roles", "capture"]).await;
         app.wait_for_events(6).await;
         let stored = events(&app).await;
-        let moves = stored.iter().filter(|(kind, _)| kind == "distribution.outlet.status_changed");
-        let moves: Vec<String> =
-            moves.map(|(_, data)| format!("{} {}", data["previous_status"], data["status"])).collect();
-        let expected = [r#"null "batched""#, r#"null "complete""#, r#"null "batched""#, r#""batched" "complete""#];
+        let moves = stored
+            .iter()
+            .filter(|(kind, _)| kind == "distribution.outlet.status_changed");
+        let moves: Vec<String> = moves
+            .map(|(_, data)| format!("{} {}", data["previous_status"], data["status"]))
+            .collect();
+        let expected = [
+            r#"null "batched""#,
+            r#"null "complete""#,
+            r#"null "batched""#,
+            r#""batched" "complete""#,
+        ];
         assert_eq!(moves, expected, "PostgreSQL {version}");
-        assert_eq!(number(&app.store().await, "select count(*) from walhook.gap").await, 0, "PostgreSQL {version}");
+        assert_eq!(
+            number(&app.store().await, "select count(*) from walhook.gap").await,
+            0,
+            "PostgreSQL {version}"
+        );
     }
 }

@@ -14,7 +14,11 @@ use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 use super::schedule::delivery;
 
 /// The defaults of the configuration.
-const LIMITS: Limits = Limits { total: 256, per_webhook: 64, adaptive: true };
+const LIMITS: Limits = Limits {
+    total: 256,
+    per_webhook: 64,
+    adaptive: true,
+};
 const RETRIES_PER_SECOND: u32 = 1_000;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(45);
@@ -100,7 +104,10 @@ impl Simulation {
 
     /// Returns a number below `bound`.
     fn random(&mut self, bound: u128) -> u128 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         u128::from(self.random >> 33) % bound
     }
 
@@ -111,7 +118,11 @@ impl Simulation {
     /// A delivery is stored, and handed off if the budget allows.
     fn arrive(&mut self, webhook: u128) {
         let until = self.now + lease_length(TIMEOUT);
-        let delivery = delivery(self.arrived.len() as u128 + 1, Uuid::from_u128(webhook), until);
+        let delivery = delivery(
+            self.arrived.len() as u128 + 1,
+            Uuid::from_u128(webhook),
+            until,
+        );
         self.arrived.insert(delivery.id, self.now);
         match self.budget.reserve(delivery.webhook, delivery.bytes()) {
             true => self.schedule.add_fresh(vec![delivery], self.now),
@@ -121,7 +132,11 @@ impl Simulation {
 
     fn put(&mut self, delivery: Delivery, due_at: Instant) {
         let stored = &mut self.stored[class_index(DeliveryClass::of(&delivery))];
-        stored.0.entry(delivery.webhook).or_default().insert((due_at, delivery.id));
+        stored
+            .0
+            .entry(delivery.webhook)
+            .or_default()
+            .insert((due_at, delivery.id));
         self.deliveries.insert(delivery.id, delivery);
     }
 
@@ -129,7 +144,9 @@ impl Simulation {
     fn work(&mut self) {
         loop {
             self.start();
-            let Some(request) = self.schedule.next_claim(self.now) else { return };
+            let Some(request) = self.schedule.next_claim(self.now) else {
+                return;
+            };
             let mut claimed = self.claim(&request);
             for refused in self.schedule.claimed(&request, &mut claimed, self.now) {
                 self.put(refused, self.now);
@@ -143,15 +160,25 @@ impl Simulation {
             let until = delivery.lease.until;
             if until < self.now + TIMEOUT + TIME_TO_RECORD {
                 self.finish(&delivery, None, None);
-                let due_at = if self.schedule.speed(webhook) == Speed::Slow { until } else { self.now };
+                let due_at = if self.schedule.speed(webhook) == Speed::Slow {
+                    until
+                } else {
+                    self.now
+                };
                 self.put(delivery, due_at);
                 continue;
             }
             if delivery.attempt == 1 && !self.is_hanging(webhook) {
                 self.waits.push(self.now - self.arrived[&id]);
             }
-            let took = if self.is_hanging(webhook) { TIMEOUT } else { ANSWER };
-            let request = self.schedule.start_request(webhook, DeliveryClass::of(&delivery), self.now);
+            let took = if self.is_hanging(webhook) {
+                TIMEOUT
+            } else {
+                ANSWER
+            };
+            let request =
+                self.schedule
+                    .start_request(webhook, DeliveryClass::of(&delivery), self.now);
             self.ends.push(Reverse((self.now + took, request, id)));
             self.deliveries.insert(id, delivery);
         }
@@ -163,8 +190,22 @@ impl Simulation {
             Some(_) => Feedback::Responsive,
             None => Feedback::None,
         };
-        let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(delivery), delivery.bytes());
-        self.schedule.finish(Finished { webhook, class, bytes, request, took, feedback }, self.now);
+        let (webhook, class, bytes) = (
+            delivery.webhook,
+            DeliveryClass::of(delivery),
+            delivery.bytes(),
+        );
+        self.schedule.finish(
+            Finished {
+                webhook,
+                class,
+                bytes,
+                request,
+                took,
+                feedback,
+            },
+            self.now,
+        );
     }
 
     /// Leases the deliveries that the SQL statement would lease.
@@ -174,8 +215,10 @@ impl Simulation {
         let mut claimed = Claimed::default();
         let stored = &mut self.stored[class_index(request.class)];
         stored.0.retain(|_, queue| !queue.is_empty());
-        let visited =
-            (Bound::Excluded(request.start_after), request.end_with.map_or(Bound::Unbounded, Bound::Included));
+        let visited = (
+            Bound::Excluded(request.start_after),
+            request.end_with.map_or(Bound::Unbounded, Bound::Included),
+        );
         for (visited, (webhook, queue)) in stored.0.range_mut(visited).enumerate() {
             if visited == request.max_webhooks {
                 break;
@@ -183,7 +226,11 @@ impl Simulation {
             claimed.last_visited = Some(*webhook).filter(|_| visited + 1 == request.max_webhooks);
             let limit = limits.get(webhook).copied().unwrap_or(request.per_webhook);
             for _ in 0..limit.min(request.max_rows - claimed.deliveries.len()) {
-                let Some((due_at, id)) = queue.first().copied().filter(|(due_at, _)| *due_at <= self.now) else {
+                let Some((due_at, id)) = queue
+                    .first()
+                    .copied()
+                    .filter(|(due_at, _)| *due_at <= self.now)
+                else {
                     break;
                 };
                 queue.remove(&(due_at, id));
@@ -199,7 +246,10 @@ impl Simulation {
     fn run_until(&mut self, end: Instant) {
         loop {
             self.work();
-            let wake_at = self.schedule.wake_at(self.now).max(self.now + Duration::from_micros(100));
+            let wake_at = self
+                .schedule
+                .wake_at(self.now)
+                .max(self.now + Duration::from_micros(100));
             let next_end = self.ends.peek().map_or(end, |Reverse((at, ..))| *at);
             let next = wake_at.min(next_end);
             if next >= end {
@@ -207,15 +257,24 @@ impl Simulation {
                 return;
             }
             self.now = next;
-            while let Some(Reverse((at, request, id))) =
-                self.ends.peek().copied().filter(|Reverse((at, ..))| *at <= next)
+            while let Some(Reverse((at, request, id))) = self
+                .ends
+                .peek()
+                .copied()
+                .filter(|Reverse((at, ..))| *at <= next)
             {
                 self.ends.pop();
                 let delivery = self.deliveries.remove(&id).expect("it is in flight");
                 let took = at - request.started_at;
                 self.finish(&delivery, Some(request), Some(took));
                 if took == TIMEOUT {
-                    self.put(Delivery { attempt: delivery.attempt + 1, ..delivery }, self.now + RETRY_AFTER);
+                    self.put(
+                        Delivery {
+                            attempt: delivery.attempt + 1,
+                            ..delivery
+                        },
+                        self.now + RETRY_AFTER,
+                    );
                 }
             }
         }
@@ -234,7 +293,10 @@ fn run(case: Case) -> Waits {
     }
     simulation.waits.clear();
     simulation.hanging = case.hanging;
-    let (interval, end) = (Duration::from_secs(1) / case.per_second, simulation.now + LENGTH);
+    let (interval, end) = (
+        Duration::from_secs(1) / case.per_second,
+        simulation.now + LENGTH,
+    );
     let (mut expected, before) = (0, simulation.arrived.len());
     if case.before == Before::New {
         (1..=case.webhooks).for_each(|webhook| simulation.arrive(webhook));
@@ -258,9 +320,12 @@ fn run(case: Case) -> Waits {
 impl Case {
     fn run(self) -> Waits {
         let waits = run(self);
-        let delayed = waits.0.iter().filter(|wait| **wait > ANSWER / 2).count() * 1_000 / waits.0.len();
+        let delayed =
+            waits.0.iter().filter(|wait| **wait > ANSWER / 2).count() * 1_000 / waits.0.len();
         let [p50, p99, most] = [50, 99, 100].map(|percent| waits.percentile(percent));
-        println!("{self:?}: waits of p50 {p50:?}, p99 {p99:?}, at most {most:?}; {delayed} of 1,000 are delayed");
+        println!(
+            "{self:?}: waits of p50 {p50:?}, p99 {p99:?}, at most {most:?}; {delayed} of 1,000 are delayed"
+        );
         waits
     }
 }
@@ -270,21 +335,47 @@ impl Case {
 fn others_are_not_delayed_if_a_third_of_ten_thousand_receivers_hang() {
     let (webhooks, hanging) = (10_000, 3_333);
     for (before, per_second) in [(Before::Proven, 250), (Before::Unknown, 100)] {
-        let waits = Case { webhooks, hanging, per_second, before }.run();
+        let waits = Case {
+            webhooks,
+            hanging,
+            per_second,
+            before,
+        }
+        .run();
         assert!(waits.p99_ratio() <= 1.5, "{}", waits.p99_ratio());
     }
 }
 
 #[test]
 fn new_receivers_get_a_request_although_a_sixth_of_ten_thousand_hang() {
-    let waits = Case { webhooks: 10_000, hanging: 1_667, per_second: 50, before: Before::New }.run();
-    assert!(waits.percentile(100) < Duration::from_secs(5), "{:?}", waits.percentile(100));
+    let waits = Case {
+        webhooks: 10_000,
+        hanging: 1_667,
+        per_second: 50,
+        before: Before::New,
+    }
+    .run();
+    assert!(
+        waits.percentile(100) < Duration::from_secs(5),
+        "{:?}",
+        waits.percentile(100)
+    );
 }
 
 /// If permits were held until the timeout, half of the deliveries would wait for 20 seconds.
 #[test]
 fn hundreds_of_receivers_that_hang_within_a_second_delay_others_by_less_than_a_second() {
-    let waits = Case { webhooks: 1_000, hanging: 300, per_second: 1_000, before: Before::Proven }.run();
+    let waits = Case {
+        webhooks: 1_000,
+        hanging: 300,
+        per_second: 1_000,
+        before: Before::Proven,
+    }
+    .run();
     assert_eq!(waits.percentile(50), Duration::ZERO);
-    assert!(waits.percentile(100) < Duration::from_millis(500), "{:?}", waits.percentile(100));
+    assert!(
+        waits.percentile(100) < Duration::from_millis(500),
+        "{:?}",
+        waits.percentile(100)
+    );
 }

@@ -15,10 +15,15 @@ impl Pair<'_> {
     async fn run_jobs(&self) -> i64 {
         let mut recovered = 0;
         loop {
-            match walhook::recover::step(&self.bench.store, &mut Turns::default()).await.unwrap() {
+            match walhook::recover::step(&self.bench.store, &mut Turns::default())
+                .await
+                .unwrap()
+            {
                 Step::Idle => return recovered,
                 Step::Worked => {}
-                Step::Finished { recovered: count, .. } => recovered += count,
+                Step::Finished {
+                    recovered: count, ..
+                } => recovered += count,
             }
         }
     }
@@ -31,11 +36,30 @@ impl Pair<'_> {
             outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
             missed: true,
         };
-        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0).await.unwrap();
+        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0)
+            .await
+            .unwrap();
         assert_eq!(recovery.is_some(), self.state(webhook).is_some());
-        let Scope { since, until, outcomes, missed } = scope;
-        let outcomes = outcomes.iter().map(|outcome| outcome.as_str().to_owned()).collect();
-        let in_memory = self.memory.recover(Uuid::now_v7(), Criteria { webhook, since, until, outcomes, missed });
+        let Scope {
+            since,
+            until,
+            outcomes,
+            missed,
+        } = scope;
+        let outcomes = outcomes
+            .iter()
+            .map(|outcome| outcome.as_str().to_owned())
+            .collect();
+        let in_memory = self.memory.recover(
+            Uuid::now_v7(),
+            Criteria {
+                webhook,
+                since,
+                until,
+                outcomes,
+                missed,
+            },
+        );
         let recovered = self.run_jobs().await;
         let mut expected = 0;
         if self.state(webhook).is_some_and(|state| state.active) {
@@ -44,11 +68,14 @@ impl Pair<'_> {
                 expected += 1;
             }
             let of_webhook = |missed: &(Uuid, Uuid)| missed.0 == webhook;
-            let (mine, others) = std::mem::take(&mut self.model.view.missed).into_iter().partition(of_webhook);
+            let (mine, others) = std::mem::take(&mut self.model.view.missed)
+                .into_iter()
+                .partition(of_webhook);
             self.model.view.missed = others;
             let mine: Vec<(Uuid, Uuid)> = mine;
             for (webhook, event) in mine {
-                self.model.create(webhook, event, self.order_key(webhook, event));
+                self.model
+                    .create(webhook, event, self.order_key(webhook, event));
                 expected += 1;
             }
         }
@@ -63,14 +90,17 @@ impl Pair<'_> {
             events: vec!["release.distributed".to_owned()],
             labels: None,
         };
-        let replay = replay::begin(&self.bench.store, &self.actor, webhook, &selection, 0).await.unwrap();
+        let replay = replay::begin(&self.bench.store, &self.actor, webhook, &selection, 0)
+            .await
+            .unwrap();
         assert_eq!(replay.is_some(), self.state(webhook).is_some());
         let in_memory = self.memory.replay(Uuid::now_v7(), webhook, selection);
         let (replayed, mut expected) = (self.run_jobs().await, 0);
         if self.state(webhook).is_some_and(|state| state.active) {
             for event in self.events.clone() {
                 if !self.model.rounds.contains_key(&delivery_id(event, webhook)) {
-                    self.model.create(webhook, event, self.order_key(webhook, event));
+                    self.model
+                        .create(webhook, event, self.order_key(webhook, event));
                     expected += 1;
                 }
             }

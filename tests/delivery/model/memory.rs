@@ -33,14 +33,32 @@ pub async fn store_delivery(
     lease: Option<NewLease>,
 ) -> walhook::store::Result<Option<i64>> {
     let mut sequences = Sequences::default();
-    transaction.start_sequences(&[webhook], &mut sequences).await?;
+    transaction
+        .start_sequences(&[webhook], &mut sequences)
+        .await?;
     let sequence = sequences.next(webhook);
-    let delivery = NewDelivery { id, webhook, event, leased: lease.is_some(), sequence };
+    let delivery = NewDelivery {
+        id,
+        webhook,
+        event,
+        leased: lease.is_some(),
+        sequence,
+    };
     match key {
-        None => transaction.insert_deliveries(&[delivery], lease.unwrap_or(NewLease::NONE)).await?,
+        None => {
+            transaction
+                .insert_deliveries(&[delivery], lease.unwrap_or(NewLease::NONE))
+                .await?
+        }
         Some(key) => {
-            let ordered = OrderedDelivery { delivery, key, is_first: true };
-            transaction.insert_ordered(&[ordered], NewLease::NONE).await?;
+            let ordered = OrderedDelivery {
+                delivery,
+                key,
+                is_first: true,
+            };
+            transaction
+                .insert_ordered(&[ordered], NewLease::NONE)
+                .await?;
         }
     }
     transaction.store_sequences(&sequences.changed()).await?;
@@ -49,7 +67,10 @@ pub async fn store_delivery(
 
 /// The store in memory answers at once.
 fn now<T>(future: impl Future<Output = walhook::store::Result<T>>) -> T {
-    future.now_or_never().expect("it answers at once").expect("nothing fails")
+    future
+        .now_or_never()
+        .expect("it answers at once")
+        .expect("nothing fails")
 }
 
 pub struct Memory(pub MemoryStore);
@@ -61,7 +82,12 @@ impl Memory {
 
     pub fn create_webhook(&mut self, target: SealedTarget, ordering: Ordering) {
         let transaction = self.0.begin();
-        transaction.create_webhook(target, UserId(USER.into()), &[EventKind::ReleaseDistributed], ordering);
+        transaction.create_webhook(
+            target,
+            UserId(USER.into()),
+            &[EventKind::ReleaseDistributed],
+            ordering,
+        );
         transaction.commit();
     }
 
@@ -92,7 +118,10 @@ impl Memory {
 
     /// Claims under the lease of the real claim.
     pub fn claim(&mut self, request: &ClaimRequest, real: &[Delivery]) -> Claimed {
-        let none = || Lease { token: Uuid::now_v7(), until: Instant::now() };
+        let none = || Lease {
+            token: Uuid::now_v7(),
+            until: Instant::now(),
+        };
         let lease = real.first().map_or_else(none, |delivery| delivery.lease);
         let transaction = self.0.begin();
         let claimed = transaction.claim(request, lease, lease_length(request.timeout));
@@ -105,7 +134,10 @@ impl Memory {
         let transaction = self.0.begin();
         let recorded = now(record_in(&transaction, attempts, policy, None));
         transaction.commit();
-        recorded.disabled.iter().for_each(|disabled| self.cancel_pending(disabled.webhook));
+        recorded
+            .disabled
+            .iter()
+            .for_each(|disabled| self.cancel_pending(disabled.webhook));
         recorded
     }
 
@@ -198,7 +230,9 @@ impl Memory {
             match step {
                 Step::Idle => return recovered,
                 Step::Worked => {}
-                Step::Finished { recovered: count, .. } => recovered += count,
+                Step::Finished {
+                    recovered: count, ..
+                } => recovered += count,
             }
         }
     }
@@ -206,24 +240,62 @@ impl Memory {
     pub fn view(&self) -> View {
         let (state, mut view) = (self.0.state(), View::default());
         for (id, webhook) in state.webhooks.iter() {
-            let counters =
-                [webhook.successes, webhook.failures, webhook.consecutive_failures].map(|count| count as i64);
+            let counters = [
+                webhook.successes,
+                webhook.failures,
+                webhook.consecutive_failures,
+            ]
+            .map(|count| count as i64);
             let (active, secret) = (webhook.target.active, webhook.target.secret.clone());
             let is_failing = webhook.consecutive_failures > 0;
-            assert_eq!(webhook.failing_since.is_some(), is_failing, "consecutive failures have a start");
+            assert_eq!(
+                webhook.failing_since.is_some(),
+                is_failing,
+                "consecutive failures have a start"
+            );
             let (disabled, url) = (webhook.disabled_at.is_some(), webhook.target.url.clone());
             let (ordering, counters) = (webhook.ordering, counters.into());
-            view.webhooks.insert(*id, ModelWebhook { active, disabled, url, ordering, secret, counters });
+            view.webhooks.insert(
+                *id,
+                ModelWebhook {
+                    active,
+                    disabled,
+                    url,
+                    ordering,
+                    secret,
+                    counters,
+                },
+            );
         }
         for (id, row) in state.deliveries.iter() {
             let (round, attempt) = (row.round as i16, row.attempt as i16);
             let parked = row.due_at.is_none();
-            let Row { webhook, lease, sequence, .. } = *row;
-            view.pending.insert(*id, Pending { webhook, round, attempt, lease, parked, sequence });
+            let Row {
+                webhook,
+                lease,
+                sequence,
+                ..
+            } = *row;
+            view.pending.insert(
+                *id,
+                Pending {
+                    webhook,
+                    round,
+                    attempt,
+                    lease,
+                    parked,
+                    sequence,
+                },
+            );
         }
         for line in state.log.iter() {
             let lines = view.log.entry(line.delivery).or_default();
-            lines.push((line.round as i16, line.attempt as i16, line.outcome.as_str().to_owned(), line.sequence));
+            lines.push((
+                line.round as i16,
+                line.attempt as i16,
+                line.outcome.as_str().to_owned(),
+                line.sequence,
+            ));
             lines.sort_unstable();
         }
         view.missed = state.missed.keys().copied().collect();

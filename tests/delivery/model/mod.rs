@@ -99,8 +99,8 @@ enum Operation {
 
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::{
-        Answer, AnswerAll, Claim, Delete, Edit, EndLeases, Event, HandOff, NewSecret, Recover, Redeliver, Release,
-        Replay, Toggle,
+        Answer, AnswerAll, Claim, Delete, Edit, EndLeases, Event, HandOff, NewSecret, Recover,
+        Redeliver, Release, Replay, Toggle,
     };
     let webhook = || 0..WEBHOOKS;
     let number = || 0..64_usize;
@@ -134,17 +134,27 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 #[test]
 fn the_store_matches_the_model_after_any_sequence_of_operations() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let bench = runtime.block_on(async {
         let mut bench = Bench::new().await;
         bench.config.disable.threshold = THRESHOLD;
         bench.config.disable.on_gone = true;
         // In daily partitions, as in production.
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        walhook::partitions::maintain(&bench.store, today, 30).await.unwrap();
+        walhook::partitions::maintain(&bench.store, today, 30)
+            .await
+            .unwrap();
         bench
     });
-    let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    let config = Config {
+        cases: CASES,
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        ..Config::default()
+    };
     let (disabled, replayed) = (Cell::new(0), Cell::new(0));
     let result = TestRunner::new(config).run(&vec(operation(), 0..=60), |operations| {
         runtime.block_on(async {
@@ -152,9 +162,23 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
             for (number, operation) in operations.iter().enumerate() {
                 pair.apply(operation).await;
                 pair.model.settle();
-                assert_eq!(pair.view().await, pair.model.view, "after operation {number}, {operation:?}");
-                assert_eq!(pair.memory.view(), pair.model.view, "in memory, after operation {number}, {operation:?}");
-                let too_many = pair.model.view.log.values().flatten().any(|line| line.1 > ATTEMPTS as i16);
+                assert_eq!(
+                    pair.view().await,
+                    pair.model.view,
+                    "after operation {number}, {operation:?}"
+                );
+                assert_eq!(
+                    pair.memory.view(),
+                    pair.model.view,
+                    "in memory, after operation {number}, {operation:?}"
+                );
+                let too_many = pair
+                    .model
+                    .view
+                    .log
+                    .values()
+                    .flatten()
+                    .any(|line| line.1 > ATTEMPTS as i16);
                 assert!(!too_many, "more attempts than the schedule has");
             }
             disabled.set(disabled.get() + pair.disabled);
@@ -166,5 +190,8 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
     result.unwrap_or_else(|failure| panic!("{failure}"));
     let (disabled, replayed) = (disabled.get(), replayed.get());
     println!("{disabled} webhooks were disabled, {replayed} deliveries were replayed");
-    assert!(disabled > 0 && replayed > 0, "{disabled} webhooks were disabled, {replayed} deliveries were replayed");
+    assert!(
+        disabled > 0 && replayed > 0,
+        "{disabled} webhooks were disabled, {replayed} deliveries were replayed"
+    );
 }

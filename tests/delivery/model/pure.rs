@@ -76,18 +76,34 @@ impl Model {
         let last = self.view.sequences.entry(webhook).or_default();
         *last += 1;
         self.numbers.insert(id, *last);
-        self.view.missed.retain(|missed| *missed != (webhook, event));
+        self.view
+            .missed
+            .retain(|missed| *missed != (webhook, event));
         let sequence = Some(*last);
-        self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None, parked: false, sequence });
-        self.order.extend(order_key.map(|key| (id, (webhook, key, self.created.len()))));
+        self.view.pending.insert(
+            id,
+            Pending {
+                webhook,
+                round: 1,
+                attempt: 1,
+                lease: None,
+                parked: false,
+                sequence,
+            },
+        );
+        self.order
+            .extend(order_key.map(|key| (id, (webhook, key, self.created.len()))));
     }
 
     /// After each operation: a delivery waits while an earlier one with the same key is pending.
     pub fn settle(&mut self) {
-        self.order.retain(|id, _| self.view.pending.contains_key(id));
+        self.order
+            .retain(|id, _| self.view.pending.contains_key(id));
         for (id, pending) in &mut self.view.pending {
             let waits_for = |(webhook, key, number): &(Uuid, i64, usize)| {
-                self.order.values().any(|(of, other, earlier)| of == webhook && other == key && earlier < number)
+                self.order
+                    .values()
+                    .any(|(of, other, earlier)| of == webhook && other == key && earlier < number)
             };
             pending.parked = self.order.get(id).is_some_and(waits_for);
         }
@@ -108,18 +124,39 @@ impl Model {
             self.answer_late(held, answer, next);
             return false;
         };
-        let Pending { webhook, round, attempt, sequence, .. } = *pending;
-        assert_eq!((round, attempt), (held.round as i16, held.attempt as i16), "a lease is for one attempt");
+        let Pending {
+            webhook,
+            round,
+            attempt,
+            sequence,
+            ..
+        } = *pending;
+        assert_eq!(
+            (round, attempt),
+            (held.round as i16, held.attempt as i16),
+            "a lease is for one attempt"
+        );
         self.log(held.id, round, attempt, next.outcome());
         self.ended_leases.retain(|id| *id != held.id);
         match next {
             Next::End(_) => drop(self.view.pending.remove(&held.id)),
             Next::Retry { attempt, .. } => {
-                let retry = Pending { webhook, round, attempt: attempt as i16, lease: None, parked: false, sequence };
+                let retry = Pending {
+                    webhook,
+                    round,
+                    attempt: attempt as i16,
+                    lease: None,
+                    parked: false,
+                    sequence,
+                };
                 self.view.pending.insert(held.id, retry);
             }
         }
-        let webhook = self.view.webhooks.get_mut(&webhook).expect("a deleted webhook has nothing pending");
+        let webhook = self
+            .view
+            .webhooks
+            .get_mut(&webhook)
+            .expect("a deleted webhook has nothing pending");
         let (successes, failures, consecutive) = &mut webhook.counters;
         match answer {
             Answer::Accepted { .. } => (*successes, *consecutive) = (*successes + 1, 0),
@@ -131,7 +168,9 @@ impl Model {
 
     /// Disables a webhook after a failure, if it has failed so often in a row or is gone. Returns whether it does.
     pub fn disable(&mut self, webhook: Uuid, threshold: i64, is_gone: bool) -> bool {
-        let Some(state) = self.view.webhooks.get_mut(&webhook) else { return false };
+        let Some(state) = self.view.webhooks.get_mut(&webhook) else {
+            return false;
+        };
         let is_disabled = state.active && (is_gone || state.counters.2 >= threshold);
         if is_disabled {
             (state.active, state.disabled) = (false, true);
@@ -146,18 +185,26 @@ impl Model {
         if self.superseded.contains(&attempt) {
             self.superseded.retain(|other| *other != attempt);
             if *answer != Answer::Inactive && self.view.webhooks.contains_key(&held.webhook) {
-                self.log(held.id, held.round as i16, held.attempt as i16, next.outcome());
+                self.log(
+                    held.id,
+                    held.round as i16,
+                    held.attempt as i16,
+                    next.outcome(),
+                );
             }
         }
     }
 
     pub fn cancel(&mut self, webhook: Uuid) {
-        let of_webhook =
-            |(id, pending): (&Uuid, &Pending)| (pending.webhook == webhook).then(|| (*id, pending.clone()));
-        let cancelled: Vec<(Uuid, Pending)> = self.view.pending.iter().filter_map(of_webhook).collect();
+        let of_webhook = |(id, pending): (&Uuid, &Pending)| {
+            (pending.webhook == webhook).then(|| (*id, pending.clone()))
+        };
+        let cancelled: Vec<(Uuid, Pending)> =
+            self.view.pending.iter().filter_map(of_webhook).collect();
         for (id, pending) in cancelled {
             self.view.pending.remove(&id);
-            self.superseded.extend(pending.lease.map(|lease| (id, lease)));
+            self.superseded
+                .extend(pending.lease.map(|lease| (id, lease)));
             self.ended_leases.retain(|ended| *ended != id);
             self.log(id, pending.round, pending.attempt, Outcome::Cancelled);
         }
@@ -167,9 +214,20 @@ impl Model {
         let round = self.rounds.get_mut(&delivery).expect("it was created");
         *round += 1;
         let sequence = self.numbers.get(&delivery).copied();
-        let pending = Pending { webhook, round: *round, attempt: 1, lease: None, parked: false, sequence };
+        let pending = Pending {
+            webhook,
+            round: *round,
+            attempt: 1,
+            lease: None,
+            parked: false,
+            sequence,
+        };
         let before = self.view.pending.insert(delivery, pending);
-        self.superseded.extend(before.and_then(|before| before.lease).map(|lease| (delivery, lease)));
+        self.superseded.extend(
+            before
+                .and_then(|before| before.lease)
+                .map(|lease| (delivery, lease)),
+        );
         self.ended_leases.retain(|ended| *ended != delivery);
         *self.rounds.get(&delivery).expect("it was created")
     }
@@ -178,11 +236,23 @@ impl Model {
     pub fn recoverable(&self, webhook: Uuid) -> Vec<Uuid> {
         let has_failed = |(id, of): &&(Uuid, Uuid)| {
             let in_last_round = |line: &&Line| line.0 == self.rounds[id];
-            let is_failed = |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
+            let is_failed =
+                |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
             let is_delivered = |line: &Line| line.2 == "delivered";
-            let last = || self.view.log.get(id).into_iter().flatten().filter(in_last_round);
+            let last = || {
+                self.view
+                    .log
+                    .get(id)
+                    .into_iter()
+                    .flatten()
+                    .filter(in_last_round)
+            };
             *of == webhook && last().any(is_failed) && !last().any(is_delivered)
         };
-        self.created.iter().filter(has_failed).map(|(id, _)| *id).collect()
+        self.created
+            .iter()
+            .filter(has_failed)
+            .map(|(id, _)| *id)
+            .collect()
     }
 }

@@ -16,7 +16,11 @@ use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 const CASES: u32 = 300;
 const WEBHOOKS: u128 = 6;
-const LIMITS: Limits = Limits { total: 8, per_webhook: 3, adaptive: true };
+const LIMITS: Limits = Limits {
+    total: 8,
+    per_webhook: 3,
+    adaptive: true,
+};
 /// Of attempts that fail, the last.
 const ATTEMPTS: u16 = 3;
 
@@ -89,7 +93,10 @@ pub fn delivery(id: u128, webhook: Uuid, until: Instant) -> Delivery {
         sequence: None,
         order_key: None,
         activation: 0,
-        lease: Lease { token: Uuid::nil(), until },
+        lease: Lease {
+            token: Uuid::nil(),
+            until,
+        },
     }
 }
 
@@ -119,7 +126,11 @@ impl Pair {
             Operation::Claim { succeeds } => self.claim(succeeds),
             Operation::Start => drop(self.start()),
             Operation::Finish { .. } | Operation::Skip { .. } if self.in_flight.is_empty() => {}
-            Operation::Finish { index, is_quick, is_accepted } => {
+            Operation::Finish {
+                index,
+                is_quick,
+                is_accepted,
+            } => {
                 let took = Duration::from_millis(if is_quick { 20 } else { 9_000 });
                 self.finish(index % self.in_flight.len(), Some(took), is_accepted);
             }
@@ -141,20 +152,31 @@ impl Pair {
     }
 
     fn queue(&mut self, delivery: &Delivery) {
-        let queue = self.queued.entry((delivery.webhook, is_retry(delivery))).or_default();
+        let queue = self
+            .queued
+            .entry((delivery.webhook, is_retry(delivery)))
+            .or_default();
         queue.push_back(delivery.id);
     }
 
     fn claim(&mut self, succeeds: bool) {
-        let Some(request) = self.schedule.next_claim(self.now) else { return };
-        assert!(self.schedule.next_claim(self.now).is_none(), "one claim at a time");
+        let Some(request) = self.schedule.next_claim(self.now) else {
+            return;
+        };
+        assert!(
+            self.schedule.next_claim(self.now).is_none(),
+            "one claim at a time"
+        );
         if !succeeds {
             return self.schedule.claim_failed(&request, self.now);
         }
         let mut claimed = self.find(&request);
         let found = claimed.deliveries.clone();
         let refused = self.schedule.claimed(&request, &mut claimed, self.now);
-        for delivery in found.into_iter().filter(|one| !refused.iter().any(|other| other.id == one.id)) {
+        for delivery in found
+            .into_iter()
+            .filter(|one| !refused.iter().any(|other| other.id == one.id))
+        {
             self.queue(&delivery);
         }
         self.stored.extend(refused);
@@ -163,18 +185,30 @@ impl Pair {
     /// Leases the deliveries that the SQL statement would lease.
     fn find(&mut self, request: &ClaimRequest) -> Claimed {
         let is_of_class = |delivery: &Delivery| DeliveryClass::of(delivery) == request.class;
-        let mut webhooks: Vec<Uuid> =
-            self.stored.iter().filter(|delivery| is_of_class(delivery)).map(|delivery| delivery.webhook).collect();
+        let mut webhooks: Vec<Uuid> = self
+            .stored
+            .iter()
+            .filter(|delivery| is_of_class(delivery))
+            .map(|delivery| delivery.webhook)
+            .collect();
         webhooks.sort_unstable();
         webhooks.dedup();
         let mut claimed = Claimed::default();
-        for webhook in
-            webhooks.into_iter().filter(|id| *id > request.start_after && request.end_with.is_none_or(|end| *id <= end))
+        for webhook in webhooks
+            .into_iter()
+            .filter(|id| *id > request.start_after && request.end_with.is_none_or(|end| *id <= end))
         {
-            let limit = request.limits.iter().find(|(id, _)| *id == webhook).map_or(request.per_webhook, |(_, n)| *n);
+            let limit = request
+                .limits
+                .iter()
+                .find(|(id, _)| *id == webhook)
+                .map_or(request.per_webhook, |(_, n)| *n);
             for _ in 0..limit.min(request.max_rows - claimed.deliveries.len()) {
-                let is_due = |delivery: &Delivery| delivery.webhook == webhook && is_of_class(delivery);
-                let Some(position) = self.stored.iter().position(is_due) else { break };
+                let is_due =
+                    |delivery: &Delivery| delivery.webhook == webhook && is_of_class(delivery);
+                let Some(position) = self.stored.iter().position(is_due) else {
+                    break;
+                };
                 claimed.deliveries.push(self.stored.remove(position));
             }
         }
@@ -188,32 +222,65 @@ impl Pair {
     /// Starts the next delivery, if there is one that may start.
     fn start(&mut self) -> bool {
         let Some(delivery) = self.schedule.next(self.now) else {
-            let has_fresh = self.queued.iter().any(|((_, is_retry), queue)| !is_retry && !queue.is_empty());
-            assert!(!has_fresh || !self.in_flight.is_empty(), "nothing starts although all permits are free");
+            let has_fresh = self
+                .queued
+                .iter()
+                .any(|((_, is_retry), queue)| !is_retry && !queue.is_empty());
+            assert!(
+                !has_fresh || !self.in_flight.is_empty(),
+                "nothing starts although all permits are free"
+            );
             return false;
         };
-        let queue = self.queued.get_mut(&(delivery.webhook, is_retry(&delivery)));
-        assert_eq!(queue.and_then(VecDeque::pop_front), Some(delivery.id), "each queue keeps its order");
+        let queue = self
+            .queued
+            .get_mut(&(delivery.webhook, is_retry(&delivery)));
+        assert_eq!(
+            queue.and_then(VecDeque::pop_front),
+            Some(delivery.id),
+            "each queue keeps its order"
+        );
         self.in_flight.push(delivery.clone());
-        self.requests
-            .insert(delivery.id, self.schedule.start_request(delivery.webhook, DeliveryClass::of(&delivery), self.now));
-        let count = |of: &dyn Fn(&Delivery) -> bool| self.in_flight.iter().filter(|delivery| of(delivery)).count();
+        self.requests.insert(
+            delivery.id,
+            self.schedule
+                .start_request(delivery.webhook, DeliveryClass::of(&delivery), self.now),
+        );
+        let count = |of: &dyn Fn(&Delivery) -> bool| {
+            self.in_flight
+                .iter()
+                .filter(|delivery| of(delivery))
+                .count()
+        };
         // Each webhook may have one late request without a permit.
-        let is_late = |delivery: &&Delivery| self.requests[&delivery.id].started_at + LATE < self.now;
-        let late: BTreeSet<Uuid> = self.in_flight.iter().filter(is_late).map(|delivery| delivery.webhook).collect();
+        let is_late =
+            |delivery: &&Delivery| self.requests[&delivery.id].started_at + LATE < self.now;
+        let late: BTreeSet<Uuid> = self
+            .in_flight
+            .iter()
+            .filter(is_late)
+            .map(|delivery| delivery.webhook)
+            .collect();
         assert!(self.in_flight.len() <= LIMITS.total + late.len());
         assert!(count(&|other| other.webhook == delivery.webhook) <= LIMITS.per_webhook);
         assert!(count(&is_retry) <= LIMITS.total / 2 + late.len());
         let speed = self.speed(delivery.webhook);
         let is_as_slow = |webhook: Uuid| self.speed(webhook) as usize >= speed as usize;
-        let late = late.into_iter().filter(|webhook| is_as_slow(*webhook)).count();
+        let late = late
+            .into_iter()
+            .filter(|webhook| is_as_slow(*webhook))
+            .count();
         assert!(count(&|other| is_as_slow(other.webhook)) <= speed.share(LIMITS.total) + late);
         true
     }
 
     fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
         let delivery = self.in_flight.swap_remove(index);
-        let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+        let (webhook, class, bytes) = (
+            delivery.webhook,
+            DeliveryClass::of(&delivery),
+            delivery.bytes(),
+        );
         let request = self.requests.remove(&delivery.id);
         let feedback = match (took, is_accepted) {
             (None, _) => Feedback::None,
@@ -221,14 +288,34 @@ impl Pair {
             (Some(took), false) if took > Duration::from_secs(1) => Feedback::TimedOut,
             (Some(_), false) => Feedback::Overloaded,
         };
-        self.schedule.finish(Finished { webhook, class, bytes, request, took, feedback }, self.now);
+        self.schedule.finish(
+            Finished {
+                webhook,
+                class,
+                bytes,
+                request,
+                took,
+                feedback,
+            },
+            self.now,
+        );
         if let Some(took) = took {
-            self.speeds.insert(webhook, if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow });
+            self.speeds.insert(
+                webhook,
+                if took <= RESPONSIVE {
+                    Speed::Responsive
+                } else {
+                    Speed::Slow
+                },
+            );
         }
         match took {
             None => self.stored.push(delivery),
             Some(_) if !is_accepted && delivery.attempt < ATTEMPTS => {
-                self.stored.push(Delivery { attempt: delivery.attempt + 1, ..delivery });
+                self.stored.push(Delivery {
+                    attempt: delivery.attempt + 1,
+                    ..delivery
+                });
             }
             Some(_) => {}
         }
@@ -236,8 +323,14 @@ impl Pair {
 
     fn check(&self) {
         let queued: usize = self.queued.values().map(VecDeque::len).sum();
-        assert_eq!((self.schedule.queued(), self.schedule.in_flight()), (queued, self.in_flight.len()));
-        assert_eq!(self.budget.counters().free(), CAPACITY - queued - self.in_flight.len());
+        assert_eq!(
+            (self.schedule.queued(), self.schedule.in_flight()),
+            (queued, self.in_flight.len())
+        );
+        assert_eq!(
+            self.budget.counters().free(),
+            CAPACITY - queued - self.in_flight.len()
+        );
         assert!(self.schedule.wake_at(self.now) <= self.now + Duration::from_secs(3));
     }
 
@@ -255,13 +348,22 @@ impl Pair {
                 return;
             }
         }
-        panic!("{} in the store and {} queued are never delivered", self.stored.len(), self.schedule.queued());
+        panic!(
+            "{} in the store and {} queued are never delivered",
+            self.stored.len(),
+            self.schedule.queued()
+        );
     }
 }
 
 #[test]
 fn the_schedule_keeps_its_limits_and_loses_nothing() {
-    let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
+    let config = Config {
+        cases: CASES,
+        failure_persistence: None,
+        max_shrink_iters: 2_000,
+        ..Config::default()
+    };
     let result = TestRunner::new(config).run(&vec(operation(), 0..=200), |operations| {
         let mut pair = Pair::new();
         for operation in &operations {

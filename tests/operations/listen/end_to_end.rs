@@ -15,10 +15,15 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
     let port: u16 = api.url.split([':', '/']).nth(4).unwrap().parse().unwrap();
     let network = Proxy::start(port).await;
     let directory = tempfile::tempdir().unwrap();
-    let url = api.url.replace(&format!(":{port}/"), &format!(":{}/", network.port));
+    let url = api
+        .url
+        .replace(&format!(":{port}/"), &format!(":{}/", network.port));
     let start = || {
         let mut command = command(&url, &receiver.url("/hooks"));
-        command.env("WALHOOK_TOKEN", &api.token).arg("--state").arg(directory.path().join("state.json"));
+        command
+            .env("WALHOOK_TOKEN", &api.token)
+            .arg("--state")
+            .arg(directory.path().join("state.json"));
         Listen::start(command)
     };
     // Not forwarded: it occurred before.
@@ -50,10 +55,17 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
     assert_eq!(ids.len(), 1 + 2 * statuses.len());
     let last = ids.last().unwrap().clone();
     let arrived = receiver.wait_until("the last event", |requests| {
-        requests.last().is_some_and(|request| request.header("x-webhook-event-id") == last)
+        requests
+            .last()
+            .is_some_and(|request| request.header("x-webhook-event-id") == last)
     });
     let received = arrived.await;
-    assert!(repeats(&received, &ids[1..]) <= 1, "one kill, at most one repeat");
-    received.iter().for_each(|request| request.assert_sound(&listen.secret));
+    assert!(
+        repeats(&received, &ids[1..]) <= 1,
+        "one kill, at most one repeat"
+    );
+    received
+        .iter()
+        .for_each(|request| request.assert_sound(&listen.secret));
     assert!(listen.interrupt().await.success());
 }

@@ -76,7 +76,9 @@ impl FeedServer {
             requests: Mutex::default(),
             script: Mutex::new(Box::new(|_| Reply::Page)),
         });
-        let router = Router::new().route(&format!("{BASE}/events"), get(events)).with_state(shared.clone());
+        let router = Router::new()
+            .route(&format!("{BASE}/events"), get(events))
+            .with_state(shared.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let origin = match tls {
@@ -89,7 +91,11 @@ impl FeedServer {
                 None => axum::serve(listener, router).await.unwrap(),
             }
         });
-        FeedServer { origin, shared, _server: AbortOnDropHandle::new(server) }
+        FeedServer {
+            origin,
+            shared,
+            _server: AbortOnDropHandle::new(server),
+        }
     }
 
     pub fn url(&self) -> String {
@@ -101,8 +107,14 @@ impl FeedServer {
         let count = self.shared.events.borrow().len();
         // Spaces and an escape that no serialiser would write.
         let data = format!(r#"{{"n": {count},  "title":"\u00e4 ä"}}"#);
-        let event = Event { id: Uuid::now_v7(), kind, data };
-        self.shared.events.send_modify(|events| events.push(event.clone()));
+        let event = Event {
+            id: Uuid::now_v7(),
+            kind,
+            data,
+        };
+        self.shared
+            .events
+            .send_modify(|events| events.push(event.clone()));
         event
     }
 
@@ -121,18 +133,30 @@ async fn events(
     Query(parameters): Query<HashMap<String, String>>,
     headers: HeaderMap,
 ) -> Response<Body> {
-    let request = Request { parameters: parameters.clone(), at: Instant::now() };
+    let request = Request {
+        parameters: parameters.clone(),
+        at: Instant::now(),
+    };
     let reply = (shared.script.lock().unwrap())(&request);
     shared.requests.lock().unwrap().push(request);
     if let Reply::Full(status, headers, body) = reply {
         return respond(status, &headers, body.into());
     }
-    if headers.get("authorization").is_none_or(|given| given != &format!("Bearer {TOKEN}")) {
-        return problem(401, json!({"title": "No valid token", "detail": "the token is unknown or revoked"}));
+    if headers
+        .get("authorization")
+        .is_none_or(|given| given != &format!("Bearer {TOKEN}"))
+    {
+        return problem(
+            401,
+            json!({"title": "No valid token", "detail": "the token is unknown or revoked"}),
+        );
     }
     let Some(page) = page(&shared, &parameters).await else {
         let errors = json!([{"pointer": "/after", "detail": "is not a cursor of this feed"}]);
-        return problem(400, json!({"title": "The request is not valid", "errors": errors}));
+        return problem(
+            400,
+            json!({"title": "The request is not valid", "errors": errors}),
+        );
     };
     let body = match reply {
         Reply::Cut => {
@@ -142,13 +166,18 @@ async fn events(
         }
         _ => page.into(),
     };
-    respond(200, &[("content-type", "application/json".to_owned())], body)
+    respond(
+        200,
+        &[("content-type", "application/json".to_owned())],
+        body,
+    )
 }
 
 /// Returns the page as text, or None if the cursor is unknown.
 async fn page(shared: &Shared, parameters: &HashMap<String, String>) -> Option<String> {
     let parameter = |name: &str| parameters.get(name).map(String::as_str);
-    let number = |name, default| parameter(name).map_or(default, |text| text.parse::<usize>().unwrap());
+    let number =
+        |name, default| parameter(name).map_or(default, |text| text.parse::<usize>().unwrap());
     let kinds: Option<Vec<&str>> = parameter("event").map(|kinds| kinds.split(',').collect());
     let mut events = shared.events.subscribe();
     let start = match parameter("after").unwrap_or("earliest") {
@@ -156,18 +185,33 @@ async fn page(shared: &Shared, parameters: &HashMap<String, String>) -> Option<S
         "latest" => events.borrow().len(),
         cursor => cursor.strip_prefix('c')?.parse().ok()?,
     };
-    let matches = |event: &Event| kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind));
+    let matches = |event: &Event| {
+        kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.contains(&event.kind))
+    };
     let wanted = |events: &Vec<Event>| events[start..].iter().any(matches);
     let wait = number("wait", 0);
     assert!(wait <= 30);
     let _ = tokio::time::timeout(Duration::from_secs(wait as u64), events.wait_for(wanted)).await;
     let events = events.borrow();
-    let numbered = events.iter().enumerate().skip(start).filter(|(_, event)| matches(event));
+    let numbered = events
+        .iter()
+        .enumerate()
+        .skip(start)
+        .filter(|(_, event)| matches(event));
     let limit = number("limit", 50);
     let page: Vec<(usize, &Event)> = numbered.take(limit).collect();
-    let next = if page.len() == limit { page[limit - 1].0 + 1 } else { events.len() };
+    let next = if page.len() == limit {
+        page[limit - 1].0 + 1
+    } else {
+        events.len()
+    };
     let data: Vec<String> = page.iter().map(|(_, event)| object(event)).collect();
-    Some(format!(r#"{{"data":[{}],"next_cursor":"c{next}"}}"#, data.join(",")))
+    Some(format!(
+        r#"{{"data":[{}],"next_cursor":"c{next}"}}"#,
+        data.join(",")
+    ))
 }
 
 fn object(Event { id, kind, data }: &Event) -> String {
@@ -176,11 +220,17 @@ fn object(Event { id, kind, data }: &Event) -> String {
 }
 
 fn problem(status: u16, body: serde_json::Value) -> Response<Body> {
-    respond(status, &[("content-type", "application/problem+json".to_owned())], body.to_string().into())
+    respond(
+        status,
+        &[("content-type", "application/problem+json".to_owned())],
+        body.to_string().into(),
+    )
 }
 
 fn respond(status: u16, headers: &[(&'static str, String)], body: Body) -> Response<Body> {
-    let builder =
-        headers.iter().fold(Response::builder().status(status), |builder, (name, value)| builder.header(*name, value));
+    let builder = headers.iter().fold(
+        Response::builder().status(status),
+        |builder, (name, value)| builder.header(*name, value),
+    );
     builder.body(body).unwrap()
 }

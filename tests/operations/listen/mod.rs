@@ -32,8 +32,13 @@ fn command(api: &str, forward_to: &str) -> Command {
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
-    command.args(["listen", "--api", api, "--forward-to", forward_to]).env("WALHOOK_TOKEN", TOKEN);
-    command.env_remove("WALHOOK_RECEIVE_SECRET").stdin(Stdio::null()).kill_on_drop(true);
+    command
+        .args(["listen", "--api", api, "--forward-to", forward_to])
+        .env("WALHOOK_TOKEN", TOKEN);
+    command
+        .env_remove("WALHOOK_RECEIVE_SECRET")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
     command
 }
 
@@ -62,18 +67,35 @@ async fn line_with(lines: &mut mpsc::UnboundedReceiver<String>, text: &str) -> S
         }
         panic!("the output ended without `{text}`: {seen:?}")
     };
-    tokio::time::timeout(DEADLINE, find).await.unwrap_or_else(|_| panic!("no line with `{text}`"))
+    tokio::time::timeout(DEADLINE, find)
+        .await
+        .unwrap_or_else(|_| panic!("no line with `{text}`"))
 }
 
 impl Listen {
     /// Starts the command, and waits until it has the position in the feed.
     async fn start(mut command: Command) -> Listen {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (printed, mut errors) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (printed, mut errors) = (
+            lines(child.stdout.take().unwrap()),
+            lines(child.stderr.take().unwrap()),
+        );
         let last_word = |line: String| line.rsplit(' ').next().unwrap().to_owned();
-        let webhook = last_word(line_with(&mut errors, "Webhook id:").await).parse().unwrap();
+        let webhook = last_word(line_with(&mut errors, "Webhook id:").await)
+            .parse()
+            .unwrap();
         let secret = last_word(line_with(&mut errors, "Signing secret:").await);
-        Listen { child, printed, errors, webhook, secret }
+        Listen {
+            child,
+            printed,
+            errors,
+            webhook,
+            secret,
+        }
     }
 
     async fn next_json(&mut self) -> Value {
@@ -84,33 +106,64 @@ impl Listen {
     async fn interrupt(mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_raw(self.child.id().unwrap() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        tokio::time::timeout(DEADLINE, self.child.wait()).await.expect("it ends").unwrap()
+        tokio::time::timeout(DEADLINE, self.child.wait())
+            .await
+            .expect("it ends")
+            .unwrap()
     }
 }
 
 /// Runs the command to its end. Returns the exit code and the messages.
 async fn fails(mut command: Command) -> (Option<i32>, String) {
-    let output: Output = tokio::time::timeout(DEADLINE, command.output()).await.expect("it ends").unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    let output: Output = tokio::time::timeout(DEADLINE, command.output())
+        .await
+        .expect("it ends")
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
 }
 
 fn assert_forwarded(request: &Received, event: &Event, listen: &Listen) {
     request.assert_sound(&listen.secret);
-    assert_eq!((request.event(), request.header("x-webhook-event-id")), (event.kind, event.id.to_string().as_str()));
-    assert_eq!(request.delivery(), delivery_id(event.id, listen.webhook).to_string());
-    assert_eq!((request.header("x-webhook-id"), request.attempt()), (listen.webhook.to_string().as_str(), 1));
-    assert_eq!(request.header("x-webhook-occurred-at"), "2026-03-01T09:04:59.123456+00:00");
+    assert_eq!(
+        (request.event(), request.header("x-webhook-event-id")),
+        (event.kind, event.id.to_string().as_str())
+    );
+    assert_eq!(
+        request.delivery(),
+        delivery_id(event.id, listen.webhook).to_string()
+    );
+    assert_eq!(
+        (request.header("x-webhook-id"), request.attempt()),
+        (listen.webhook.to_string().as_str(), 1)
+    );
+    assert_eq!(
+        request.header("x-webhook-occurred-at"),
+        "2026-03-01T09:04:59.123456+00:00"
+    );
     assert_eq!(request.header("user-agent"), "Walhook-Webhooks/1.0");
     let body = String::from_utf8(request.body.to_vec()).unwrap();
-    assert!(body.ends_with(&format!(r#""data":{}}}"#, event.data)), "{body}");
+    assert!(
+        body.ends_with(&format!(r#""data":{}}}"#, event.data)),
+        "{body}"
+    );
     assert!(!request.headers.contains_key("x-webhook-test"));
 }
 
 #[tokio::test]
 async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receiver_answers() {
     let (feed, mut receiver) = (FeedServer::start().await, Receiver::start().await);
-    receiver.answer_in_turn(&[Answer::Status(204), Answer::Status(500), Answer::Status(307), Answer::Status(200)]);
-    let mut events: Vec<Event> = ["transcode.failed", "release.distributed"].map(|kind| feed.push(kind)).into();
+    receiver.answer_in_turn(&[
+        Answer::Status(204),
+        Answer::Status(500),
+        Answer::Status(307),
+        Answer::Status(200),
+    ]);
+    let mut events: Vec<Event> = ["transcode.failed", "release.distributed"]
+        .map(|kind| feed.push(kind))
+        .into();
     let mut command = command(&format!("{}/", feed.url()), &receiver.url("/hooks?a=b"));
     command.args(["--from", "earliest", "--json"]);
     let mut listen = Listen::start(command).await;
@@ -134,11 +187,27 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
     ];
     for (event, (status, error)) in events.iter().zip(expected) {
         let line = listen.next_json().await;
-        assert_eq!((&line["event_id"], &line["event"]), (&event.id.to_string().into(), &event.kind.into()));
-        assert_eq!(line["delivery_id"], delivery_id(event.id, listen.webhook).to_string());
-        assert_eq!((line["response_status"].as_u64(), line["error"]["kind"].as_str()), (status, error), "{line}");
+        assert_eq!(
+            (&line["event_id"], &line["event"]),
+            (&event.id.to_string().into(), &event.kind.into())
+        );
+        assert_eq!(
+            line["delivery_id"],
+            delivery_id(event.id, listen.webhook).to_string()
+        );
+        assert_eq!(
+            (
+                line["response_status"].as_u64(),
+                line["error"]["kind"].as_str()
+            ),
+            (status, error),
+            "{line}"
+        );
         assert_eq!(line["delivered"], error.is_none());
-        assert!(line["duration_ms"].is_u64() && line["error"].is_null() == error.is_none(), "{line}");
+        assert!(
+            line["duration_ms"].is_u64() && line["error"].is_null() == error.is_none(),
+            "{line}"
+        );
     }
     assert!(listen.interrupt().await.success());
     assert_eq!(receiver.requests().len(), 4, "failures are not retried");
@@ -148,8 +217,16 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
 async fn without_from_only_new_events_of_the_chosen_types_are_forwarded() {
     let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
     feed.push("transcode.failed");
-    let mut command = command(&feed.url(), &receiver.url("/").replace("http://127.0.0.1", "localhost"));
-    command.args(["--events", "transcode.failed,delivery.failed", "--secret", "whsec_c2VjcmV0"]);
+    let mut command = command(
+        &feed.url(),
+        &receiver.url("/").replace("http://127.0.0.1", "localhost"),
+    );
+    command.args([
+        "--events",
+        "transcode.failed,delivery.failed",
+        "--secret",
+        "whsec_c2VjcmV0",
+    ]);
     let mut listen = Listen::start(command).await;
     assert_eq!(listen.secret, "given", "a given secret is not printed");
     feed.push("transcode.completed");
@@ -170,13 +247,24 @@ async fn without_from_only_new_events_of_the_chosen_types_are_forwarded() {
 
 /// Asserts that every event arrived, in order. Returns how many requests were repeats.
 fn repeats(received: &[Received], events: &[String]) -> usize {
-    let number = |request: &Received| request.header("x-webhook-sequence").parse::<usize>().unwrap();
+    let number = |request: &Received| {
+        request
+            .header("x-webhook-sequence")
+            .parse::<usize>()
+            .unwrap()
+    };
     let id = |request: &Received| request.header("x-webhook-event-id").to_owned();
-    let all: Vec<(usize, String)> = received.iter().map(|request| (number(request), id(request))).collect();
+    let all: Vec<(usize, String)> = received
+        .iter()
+        .map(|request| (number(request), id(request)))
+        .collect();
     let mut distinct = all.clone();
     distinct.dedup();
     let expected: Vec<(usize, String)> = (1..).zip(events.iter().cloned()).collect();
-    assert_eq!(distinct, expected, "each event, in order, and repeats directly after the event under the same number");
+    assert_eq!(
+        distinct, expected,
+        "each event, in order, and repeats directly after the event under the same number"
+    );
     all.len() - distinct.len()
 }
 
@@ -187,16 +275,24 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
     let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
-    let events: Vec<Event> =
-        (0..EVENTS).map(|index| feed.push(EventKind::ALL[index % EventKind::ALL.len()].as_str())).collect();
+    let events: Vec<Event> = (0..EVENTS)
+        .map(|index| feed.push(EventKind::ALL[index % EventKind::ALL.len()].as_str()))
+        .collect();
     let mut responses = 0;
     feed.script(move |_| {
         responses += 1;
-        if responses % 3 == 1 { Reply::Cut } else { Reply::Page }
+        if responses % 3 == 1 {
+            Reply::Cut
+        } else {
+            Reply::Page
+        }
     });
     let start = |from: Option<&'static str>| {
         let mut command = command(&feed.url(), &receiver.url("/"));
-        command.arg("--state").arg(&state).args(from.map(|from| format!("--from={from}")));
+        command
+            .arg("--state")
+            .arg(&state)
+            .args(from.map(|from| format!("--from={from}")));
         Listen::start(command)
     };
     let mut listen = start(Some("earliest")).await;
@@ -205,26 +301,40 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
         receiver.wait_for(kill * EVENTS / (KILLS + 1)).await;
         listen.child.kill().await.unwrap();
         listen = start(None).await;
-        assert_eq!((listen.webhook, &listen.secret), (webhook, &secret), "id and secret stay the same");
+        assert_eq!(
+            (listen.webhook, &listen.secret),
+            (webhook, &secret),
+            "id and secret stay the same"
+        );
     }
     let last = events.last().unwrap().id.to_string();
     let received = receiver.wait_until("the last event", |requests| {
-        requests.last().is_some_and(|request| request.header("x-webhook-event-id") == last)
+        requests
+            .last()
+            .is_some_and(|request| request.header("x-webhook-event-id") == last)
     });
     let received = received.await;
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
     assert!(repeats(&received, &ids) <= KILLS);
-    received.iter().for_each(|request| request.assert_sound(&secret));
+    received
+        .iter()
+        .for_each(|request| request.assert_sound(&secret));
     // An orderly end repeats nothing, and an explicit position replaces the stored one.
     assert!(listen.interrupt().await.success());
     receiver.clear();
     let new = feed.push("delivery.failed");
     let listen = start(None).await;
-    assert_eq!(receiver.wait_for(1).await[0].header("x-webhook-event-id"), new.id.to_string());
+    assert_eq!(
+        receiver.wait_for(1).await[0].header("x-webhook-event-id"),
+        new.id.to_string()
+    );
     assert!(listen.interrupt().await.success());
     receiver.clear();
     let listen = start(Some("earliest")).await;
-    assert_eq!(receiver.wait_for(1).await[0].header("x-webhook-event-id"), events[0].id.to_string());
+    assert_eq!(
+        receiver.wait_for(1).await[0].header("x-webhook-event-id"),
+        events[0].id.to_string()
+    );
     assert_eq!(listen.secret, secret);
 }
 
@@ -232,7 +342,10 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
 async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
     let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
     let full = |status, headers: &[(&'static str, &str)]| {
-        let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()))
+            .collect();
         Reply::Full(status, headers, "<html>".to_owned())
     };
     let mut responses = 0;
@@ -254,10 +367,19 @@ async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
     feed.push("transcode.failed");
     receiver.wait_for(2).await;
     let requests = feed.requests();
-    assert!(requests[1].at - requests[0].at >= Duration::from_secs(1), "Retry-After is honoured");
+    assert!(
+        requests[1].at - requests[0].at >= Duration::from_secs(1),
+        "Retry-After is honoured"
+    );
     let asked = |index: usize, name: &str| requests[index].parameters[name].clone();
-    assert_eq!((asked(2, "after"), asked(2, "wait")), ("c1".to_owned(), "30".to_owned()));
-    assert_eq!((asked(5, "after"), asked(5, "wait")), ("c1".to_owned(), "0".to_owned()));
+    assert_eq!(
+        (asked(2, "after"), asked(2, "wait")),
+        ("c1".to_owned(), "30".to_owned())
+    );
+    assert_eq!(
+        (asked(5, "after"), asked(5, "wait")),
+        ("c1".to_owned(), "0".to_owned())
+    );
     assert!(listen.interrupt().await.success());
 }
 
@@ -273,30 +395,103 @@ async fn errors_say_what_to_change() {
     let expect = async |command: Command, code: i32, texts: &[&str]| {
         let (status, message) = fails(command).await;
         assert_eq!(status, Some(code), "{message}");
-        texts.iter().for_each(|text| assert!(message.contains(text), "no `{text}` in: {message}"));
+        texts
+            .iter()
+            .for_each(|text| assert!(message.contains(text), "no `{text}` in: {message}"));
     };
     let mut unauthorized = listen(&feed.url(), &[]);
     unauthorized.env("WALHOOK_TOKEN", "wrong");
-    expect(unauthorized, 1, &["rejected the token (401: the token is unknown or revoked)", "WALHOOK_TOKEN"]).await;
-    expect(listen(&feed.origin, &[]), 1, &["/events does not exist (404)", "--api must be the base URL"]).await;
-    expect(listen(&feed.url(), &["--from", "x"]), 1, &["400", "/after: is not a cursor", "--from"]).await;
-    let closed = format!("http://127.0.0.1:{}", walhook::private_postgres::free_port().unwrap());
-    expect(listen(&closed, &[]), 1, &[&closed, "cannot be reached: Connection refused"]).await;
+    expect(
+        unauthorized,
+        1,
+        &[
+            "rejected the token (401: the token is unknown or revoked)",
+            "WALHOOK_TOKEN",
+        ],
+    )
+    .await;
+    expect(
+        listen(&feed.origin, &[]),
+        1,
+        &["/events does not exist (404)", "--api must be the base URL"],
+    )
+    .await;
+    expect(
+        listen(&feed.url(), &["--from", "x"]),
+        1,
+        &["400", "/after: is not a cursor", "--from"],
+    )
+    .await;
+    let closed = format!(
+        "http://127.0.0.1:{}",
+        walhook::private_postgres::free_port().unwrap()
+    );
+    expect(
+        listen(&closed, &[]),
+        1,
+        &[&closed, "cannot be reached: Connection refused"],
+    )
+    .await;
 
-    feed.script(|_| Reply::Full(200, vec![("content-type", "text/html".into())], "<!doctype html>".into()));
-    expect(listen(&feed.url(), &[]), 1, &["did not answer with a page of events (text/html", "--api must be"]).await;
-    feed.script(|_| Reply::Full(308, vec![("location", "https://new.example/".into())], String::new()));
-    expect(listen(&feed.url(), &[]), 1, &["redirects to https://new.example/ (308)"]).await;
+    feed.script(|_| {
+        Reply::Full(
+            200,
+            vec![("content-type", "text/html".into())],
+            "<!doctype html>".into(),
+        )
+    });
+    expect(
+        listen(&feed.url(), &[]),
+        1,
+        &[
+            "did not answer with a page of events (text/html",
+            "--api must be",
+        ],
+    )
+    .await;
+    feed.script(|_| {
+        Reply::Full(
+            308,
+            vec![("location", "https://new.example/".into())],
+            String::new(),
+        )
+    });
+    expect(
+        listen(&feed.url(), &[]),
+        1,
+        &["redirects to https://new.example/ (308)"],
+    )
+    .await;
 
     let state = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(state.path(), "{\"cursor\": ").unwrap();
     let path = state.path().to_str().unwrap();
-    expect(listen(&feed.url(), &["--state", path]), 1, &[path, "is not a state file"]).await;
-    expect(listen(&feed.url(), &["--state", "/nowhere/state"]), 1, &["cannot write the state file /nowhere"]).await;
+    expect(
+        listen(&feed.url(), &["--state", path]),
+        1,
+        &[path, "is not a state file"],
+    )
+    .await;
+    expect(
+        listen(&feed.url(), &["--state", "/nowhere/state"]),
+        1,
+        &["cannot write the state file /nowhere"],
+    )
+    .await;
 
-    expect(listen(&feed.url(), &["--events", "nothing"]), 2, &["nothing", "transcode.failed"]).await;
+    expect(
+        listen(&feed.url(), &["--events", "nothing"]),
+        2,
+        &["nothing", "transcode.failed"],
+    )
+    .await;
     expect(listen("w.example", &[]), 2, &["--api"]).await;
-    expect(command(&feed.url(), "ftp://localhost"), 2, &["--forward-to", "must begin with https:// or http://"]).await;
+    expect(
+        command(&feed.url(), "ftp://localhost"),
+        2,
+        &["--forward-to", "must begin with https:// or http://"],
+    )
+    .await;
     let mut without_token = listen(&feed.url(), &[]);
     without_token.env_remove("WALHOOK_TOKEN");
     expect(without_token, 2, &["--token"]).await;
@@ -312,13 +507,24 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
     let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
     let listen = command(&feed.url(), &receiver.url("/"));
     let listen = listen.as_std();
-    let words: Vec<&str> =
-        std::iter::once(listen.get_program()).chain(listen.get_args()).map(|word| word.to_str().unwrap()).collect();
+    let words: Vec<&str> = std::iter::once(listen.get_program())
+        .chain(listen.get_args())
+        .map(|word| word.to_str().unwrap())
+        .collect();
     let mut script = Command::new("script");
-    script.args(["-qfec", &format!("exec {}", words.join(" "))]).arg(Path::new("/dev/null"));
-    script.env("WALHOOK_TOKEN", TOKEN).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    script
+        .args(["-qfec", &format!("exec {}", words.join(" "))])
+        .arg(Path::new("/dev/null"));
+    script
+        .env("WALHOOK_TOKEN", TOKEN)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     let mut script = script.spawn().unwrap();
-    let (mut keys, mut screen) = (script.stdin.take().unwrap(), lines(script.stdout.take().unwrap()));
+    let (mut keys, mut screen) = (
+        script.stdin.take().unwrap(),
+        lines(script.stdout.take().unwrap()),
+    );
     line_with(&mut screen, "Press r and Enter").await;
     keys.write_all(b"r\n").await.unwrap();
     line_with(&mut screen, "No event was sent yet").await;
@@ -332,19 +538,33 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
     assert_eq!(requests[0].data(), requests[1].data());
     // Ctrl-C.
     keys.write_all(b"\x03").await.unwrap();
-    assert!(tokio::time::timeout(DEADLINE, script.wait()).await.expect("it ends").unwrap().success());
+    assert!(
+        tokio::time::timeout(DEADLINE, script.wait())
+            .await
+            .expect("it ends")
+            .unwrap()
+            .success()
+    );
 }
 
 #[tokio::test]
 async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environment() {
-    let (authority, proxy, receiver) = (Authority::new(), TunnelProxy::start().await, Receiver::start().await);
+    let (authority, proxy, receiver) = (
+        Authority::new(),
+        TunnelProxy::start().await,
+        Receiver::start().await,
+    );
     let feed = FeedServer::start_tls(authority.server("localhost", &[])).await;
     feed.push("transcode.failed");
     let ca = authority.file();
     let listen = |no_proxy: &str| {
         let mut command = command(&feed.url(), &receiver.url("/"));
-        command.env("HTTPS_PROXY", format!("http://u:p@{}", proxy.address)).env("NO_PROXY", no_proxy);
-        command.args(["--from", "earliest", "--ca-file"]).arg(ca.path());
+        command
+            .env("HTTPS_PROXY", format!("http://u:p@{}", proxy.address))
+            .env("NO_PROXY", no_proxy);
+        command
+            .args(["--from", "earliest", "--ca-file"])
+            .arg(ca.path());
         command
     };
     let running = Listen::start(listen("")).await;
@@ -352,13 +572,19 @@ async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environmen
     let requests = proxy.take_requests();
     let host = feed.origin.strip_prefix("https://").unwrap();
     assert_eq!(requests[0][0], format!("CONNECT {host} HTTP/1.1"));
-    let authorized = |line: &String| line.to_lowercase().starts_with("proxy-authorization: basic ");
+    let authorized = |line: &String| {
+        line.to_lowercase()
+            .starts_with("proxy-authorization: basic ")
+    };
     assert!(requests[0].iter().any(authorized), "{requests:?}");
     assert!(running.interrupt().await.success());
 
     let running = Listen::start(listen("localhost")).await;
     receiver.wait_for(2).await;
-    assert!(proxy.take_requests().is_empty(), "NO_PROXY is honoured, and the receiver is called directly");
+    assert!(
+        proxy.take_requests().is_empty(),
+        "NO_PROXY is honoured, and the receiver is called directly"
+    );
     assert!(running.interrupt().await.success());
 
     proxy.refuse(407);
@@ -367,7 +593,10 @@ async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environmen
     let mut untrusted = command(&feed.url(), &receiver.url("/"));
     untrusted.args(["--from", "earliest"]);
     let (code, message) = fails(untrusted).await;
-    assert!(code == Some(1) && message.contains("certificate"), "{message}");
+    assert!(
+        code == Some(1) && message.contains("certificate"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -388,8 +617,14 @@ async fn the_first_ctrl_c_waits_for_the_request_in_flight() {
     gate.notify_one();
     let line = line_with(&mut listen.printed, "  200  ").await;
     assert!(line.contains(&event.id.to_string()));
-    let ended = tokio::time::timeout(DEADLINE, listen.child.wait()).await.expect("it ends").unwrap();
+    let ended = tokio::time::timeout(DEADLINE, listen.child.wait())
+        .await
+        .expect("it ends")
+        .unwrap();
     assert!(ended.success());
     let state = std::fs::read_to_string(directory.path().join("state")).unwrap();
-    assert!(state.contains(r#""cursor": "c1""#), "the event is recorded: {state}");
+    assert!(
+        state.contains(r#""cursor": "c1""#),
+        "the event is recorded: {state}"
+    );
 }

@@ -21,14 +21,26 @@ struct Metric {
 /// The rows `| name | type | labels | meaning |`.
 fn documented() -> BTreeMap<String, Metric> {
     let guide = read("docs/operators.md");
-    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `walhook_"));
+    let rows = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `walhook_"));
     let metrics = rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let [name, kind, labels, meaning, ""] = cells[..] else { panic!("{row}") };
+        let [name, kind, labels, meaning, ""] = cells[..] else {
+            panic!("{row}")
+        };
         assert!(!meaning.is_empty(), "{row}");
-        let labels = labels.split(',').map(|label| label.trim().trim_matches('`').to_owned());
+        let labels = labels
+            .split(',')
+            .map(|label| label.trim().trim_matches('`').to_owned());
         let labels = labels.filter(|label| !label.is_empty()).collect();
-        (format!("walhook_{}", name.trim_end_matches('`')), Metric { kind: kind.to_owned(), labels })
+        (
+            format!("walhook_{}", name.trim_end_matches('`')),
+            Metric {
+                kind: kind.to_owned(),
+                labels,
+            },
+        )
     });
     metrics.collect()
 }
@@ -36,9 +48,14 @@ fn documented() -> BTreeMap<String, Metric> {
 /// The metrics that the source declares: name and type.
 fn described() -> BTreeMap<String, String> {
     let source = read("src/telemetry.rs");
-    let declarations = source.lines().filter_map(|line| line.trim_start().strip_prefix("describe_")?.split_once(' '));
+    let declarations = source
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("describe_")?.split_once(' '));
     let metrics = declarations.map(|(kind, rest)| {
-        let name = rest.split('"').nth(1).unwrap_or_else(|| panic!("{kind} {rest}"));
+        let name = rest
+            .split('"')
+            .nth(1)
+            .unwrap_or_else(|| panic!("{kind} {rest}"));
         (name.to_owned(), kind.to_owned())
     });
     metrics.collect()
@@ -48,17 +65,42 @@ fn described() -> BTreeMap<String, String> {
 fn scraped(text: &str) -> BTreeMap<String, Metric> {
     let mut metrics = BTreeMap::new();
     for line in text.lines() {
-        if let Some((name, kind)) = line.strip_prefix("# TYPE walhook_").and_then(|rest| rest.split_once(' ')) {
-            assert!(text.contains(&format!("# HELP walhook_{name} ")), "{name} is not described");
-            metrics.insert(format!("walhook_{name}"), Metric { kind: kind.to_owned(), labels: BTreeSet::new() });
+        if let Some((name, kind)) = line
+            .strip_prefix("# TYPE walhook_")
+            .and_then(|rest| rest.split_once(' '))
+        {
+            assert!(
+                text.contains(&format!("# HELP walhook_{name} ")),
+                "{name} is not described"
+            );
+            metrics.insert(
+                format!("walhook_{name}"),
+                Metric {
+                    kind: kind.to_owned(),
+                    labels: BTreeSet::new(),
+                },
+            );
         }
     }
     for line in text.lines().filter(|line| line.starts_with("walhook_")) {
-        let Some((name, rest)) = line.split_once('{') else { continue };
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
-        let metric = base.filter(|base| metrics.contains_key(*base)).unwrap_or(name).to_owned();
-        let labels = rest.split("\",").filter_map(|pair| pair.split_once('=')).map(|(label, _)| label.to_owned());
-        let known = &mut metrics.get_mut(&metric).unwrap_or_else(|| panic!("{line}")).labels;
+        let Some((name, rest)) = line.split_once('{') else {
+            continue;
+        };
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end));
+        let metric = base
+            .filter(|base| metrics.contains_key(*base))
+            .unwrap_or(name)
+            .to_owned();
+        let labels = rest
+            .split("\",")
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(label, _)| label.to_owned());
+        let known = &mut metrics
+            .get_mut(&metric)
+            .unwrap_or_else(|| panic!("{line}"))
+            .labels;
         known.extend(labels.filter(|label| label != "le"));
     }
     metrics
@@ -66,7 +108,9 @@ fn scraped(text: &str) -> BTreeMap<String, Metric> {
 
 #[test]
 fn the_guide_lists_every_metric_by_its_type() {
-    let documented = documented().into_iter().map(|(name, metric)| (name, metric.kind));
+    let documented = documented()
+        .into_iter()
+        .map(|(name, metric)| (name, metric.kind));
     assert_eq!(documented.collect::<BTreeMap<_, _>>(), described());
 }
 
@@ -79,7 +123,8 @@ async fn scraped_metrics_match_the_documentation() {
     let (platform, receiver) = (app.platform().await, Receiver::start().await);
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
-    api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
+        .await;
     platform.payment(user, "ready").await;
     receiver.wait_for(1).await;
     let url = app.sidecar().metrics_url.clone();
@@ -112,18 +157,28 @@ async fn scraped_metrics_match_the_documentation() {
     let all = || async {
         let text = crate::support::metrics(&url).await;
         let found = scraped(&text);
-        expected.iter().all(|name| found.contains_key(*name)).then_some((text, found))
+        expected
+            .iter()
+            .all(|name| found.contains_key(*name))
+            .then_some((text, found))
     };
     let (text, found) = eventually("all metrics of a busy process", all).await;
     let documented = documented();
     for (name, metric) in &found {
         assert_eq!(Some(metric), documented.get(name), "{name}");
     }
-    for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"] {
+    for name in [
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
+        "process_open_fds",
+    ] {
         assert!(text.contains(&format!("\n{name} ")), "{name}");
     }
     // Counters that alerts use exist from the start, so that their first increase shows.
-    assert!(text.contains("\nwalhook_unrouted_events_total 0\n"), "{text}");
+    assert!(
+        text.contains("\nwalhook_unrouted_events_total 0\n"),
+        "{text}"
+    );
 }
 
 /// Its last value would stay, and alerts look at all replicas.
@@ -137,19 +192,28 @@ async fn a_replica_that_no_longer_captures_reports_no_lag() {
     let user = platform.user(&[]).await;
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
-    eventually("a lag", async || first.metric(LAG).await.filter(|lag| *lag > 0.0)).await;
+    eventually("a lag", async || {
+        first.metric(LAG).await.filter(|lag| *lag > 0.0)
+    })
+    .await;
     let second = app.replica(&[]).await;
     let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null";
     // The gauges of both change some time after the stream has ended.
     let taken_over = async || {
-        let captures = async |replica: &Sidecar| replica.metric("walhook_capture_connected").await == Some(1.0);
+        let captures = async |replica: &Sidecar| {
+            replica.metric("walhook_capture_connected").await == Some(1.0)
+        };
         let (by_first, by_second) = (captures(&first).await, captures(&second).await);
         if by_first && !by_second {
             platform.client.query(ended, &[&app.name]).await.unwrap();
         }
         (by_second && first.metric(LAG).await == Some(0.0)).then_some(())
     };
-    eventually("the second replica to capture, and no lag of the first", taken_over).await;
+    eventually(
+        "the second replica to capture, and no lag of the first",
+        taken_over,
+    )
+    .await;
     for replica in [first, second] {
         assert!(replica.stop().await.success());
     }
@@ -159,7 +223,9 @@ async fn a_replica_that_no_longer_captures_reports_no_lag() {
 #[tokio::test]
 async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
     let app = TestApp::prepare().await;
-    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    walhook::store::migrate::migrate(&app.store_url)
+        .await
+        .unwrap();
     let rows = "
         insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, active, disabled_at)
         select gen_random_uuid(), '1', n::text, 'http://127.0.0.1/', '{payment.statement_ready}', '', '', n % 3 = 0,
@@ -184,5 +250,12 @@ async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
     assert_eq!(retry.deliveries, 6_011);
     assert!((6_000.0..12_000.0).contains(&retry.oldest_due), "{retry:?}");
     let states = store.webhook_states().await.unwrap();
-    assert_eq!(states, WebhookStates { active: 1_666, inactive: 1_667, disabled: 1_667 });
+    assert_eq!(
+        states,
+        WebhookStates {
+            active: 1_666,
+            inactive: 1_667,
+            disabled: 1_667
+        }
+    );
 }

@@ -9,7 +9,10 @@ use crate::support::{TestApp, eventually, fetch};
 async fn with_a_hanging_store_the_process_is_alive_but_not_ready() {
     let mut app = TestApp::prepare().await;
     let network = Proxy::start(app.server.port()).await;
-    let through = app.store_url.replace(&format!(":{}", app.server.port()), &format!(":{}", network.port));
+    let through = app.store_url.replace(
+        &format!(":{}", app.server.port()),
+        &format!(":{}", network.port),
+    );
     assert_ne!(through, app.store_url);
     app.set("store.url", &through);
     app.setup().await;
@@ -25,7 +28,13 @@ async fn with_a_hanging_store_the_process_is_alive_but_not_ready() {
     network.weather(Weather::Frozen);
     let found = answers("/readyz", 503).await;
     assert_eq!(found["status"], "not ready");
-    assert!(found["reasons"].as_array().unwrap().contains(&json!("store: it does not answer")), "{found}");
+    assert!(
+        found["reasons"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("store: it does not answer")),
+        "{found}"
+    );
     assert_eq!(answers("/healthz", 200).await, json!({ "status": "ok" }));
     network.weather(Weather::Fair);
     assert_eq!(answers("/readyz", 200).await, json!({ "status": "ready" }));

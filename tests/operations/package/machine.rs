@@ -34,7 +34,15 @@ impl Machine {
         }
         let directory = tempfile::tempdir().expect("a directory");
         let mut keeper = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "walhook-machine"])
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                SCRIPT,
+                "walhook-machine",
+            ])
             .arg(directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -46,8 +54,13 @@ impl Machine {
         if std::io::Read::read_exact(&mut output, &mut printed).is_ok() {
             return Ok(Machine { keeper, directory });
         }
-        let output = keeper.wait_with_output().expect("a child can be waited for");
-        Err(format!("an overlay cannot be mounted: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        let output = keeper
+            .wait_with_output()
+            .expect("a child can be waited for");
+        Err(format!(
+            "an overlay cannot be mounted: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))
     }
 
     /// Returns the path by which this process reaches a file inside the overlay.
@@ -57,14 +70,26 @@ impl Machine {
 
     fn outside(&self, name: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
-        root.join(self.directory.path().strip_prefix("/").expect("an absolute path")).join(name)
+        root.join(
+            self.directory
+                .path()
+                .strip_prefix("/")
+                .expect("an absolute path"),
+        )
+        .join(name)
     }
 
     /// Builds a command that runs inside the overlay as root, in its root directory.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id())).args(["--", "chroot"]);
-        command.arg(self.directory.path().join("root")).args(words).stdin(Stdio::null()).env("LC_ALL", "C");
+        command
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id()))
+            .args(["--", "chroot"]);
+        command
+            .arg(self.directory.path().join("root"))
+            .args(words)
+            .stdin(Stdio::null())
+            .env("LC_ALL", "C");
         command
     }
 
@@ -75,14 +100,22 @@ impl Machine {
     #[track_caller]
     pub fn run_ok(&self, words: &[&str]) -> String {
         let output = self.run(words);
-        let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{words:?}: {}\n{printed}\n{errors}", output.status);
+        let (printed, errors) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(
+            output.status.success(),
+            "{words:?}: {}\n{printed}\n{errors}",
+            output.status
+        );
         printed.into_owned()
     }
 
     #[track_caller]
     pub fn read(&self, inside: &str) -> String {
-        std::fs::read_to_string(self.path(inside)).unwrap_or_else(|error| panic!("{inside}: {error}"))
+        std::fs::read_to_string(self.path(inside))
+            .unwrap_or_else(|error| panic!("{inside}: {error}"))
     }
 
     pub fn write(&self, inside: &str, text: &str) {
@@ -95,7 +128,10 @@ impl Machine {
         let mut found = BTreeSet::new();
         let mut directories = vec![upper.clone()];
         while let Some(directory) = directories.pop() {
-            for entry in std::fs::read_dir(directory).expect("the upper layer").map(|entry| entry.expect("an entry")) {
+            for entry in std::fs::read_dir(directory)
+                .expect("the upper layer")
+                .map(|entry| entry.expect("an entry"))
+            {
                 if entry.file_type().expect("a type").is_dir() {
                     directories.push(entry.path());
                 } else {
@@ -108,7 +144,10 @@ impl Machine {
 }
 
 fn inside(upper: &Path, path: &Path) -> String {
-    format!("/{}", path.strip_prefix(upper).expect("it is below").display())
+    format!(
+        "/{}",
+        path.strip_prefix(upper).expect("it is below").display()
+    )
 }
 
 impl Drop for Machine {

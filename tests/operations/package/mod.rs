@@ -18,20 +18,35 @@ const ENVIRONMENT: &str = "/etc/walhook/environment";
 /// A version higher than any release.
 const LATER: &str = "999.0.0-1";
 /// Paths that dpkg and adduser write for every package.
-const BOOKKEEPING: [&str; 6] =
-    ["/etc/", "/var/lib/dpkg/", "/var/log/", "/var/cache/", "/run/", "/var/lib/systemd/deb-systemd-helper"];
+const BOOKKEEPING: [&str; 6] = [
+    "/etc/",
+    "/var/lib/dpkg/",
+    "/var/log/",
+    "/var/cache/",
+    "/run/",
+    "/var/lib/systemd/deb-systemd-helper",
+];
 
 fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{errors}",
+        output.status
+    );
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Builds the package of this build, as `make deb` does for the shipped build.
 fn package(directory: &Path) -> PathBuf {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/package"));
-    command.arg(env!("CARGO_BIN_EXE_walhook")).arg(directory).env("PACKAGE_COMPRESSION", "none");
+    command
+        .arg(env!("CARGO_BIN_EXE_walhook"))
+        .arg(directory)
+        .env("PACKAGE_COMPRESSION", "none");
     PathBuf::from(run(&mut command).trim())
 }
 
@@ -41,26 +56,42 @@ fn later_package(package: &Path) -> PathBuf {
     let later = package.with_file_name("walhook-later.deb");
     run(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree));
     let control = std::fs::read_to_string(tree.join("DEBIAN/control")).expect("a control file");
-    let lines = control.lines().map(|line| match line.starts_with("Version: ") {
-        true => format!("Version: {LATER}\n"),
-        false => format!("{line}\n"),
-    });
+    let lines = control
+        .lines()
+        .map(|line| match line.starts_with("Version: ") {
+            true => format!("Version: {LATER}\n"),
+            false => format!("{line}\n"),
+        });
     std::fs::write(tree.join("DEBIAN/control"), lines.collect::<String>()).expect("a control file");
     let settings = tree.join(CONFIGURATION.trim_start_matches('/'));
     let text = std::fs::read_to_string(&settings).expect("the settings");
-    std::fs::write(&settings, format!("{text}\n# A comment of a later version.\n")).expect("the settings");
-    run(Command::new("dpkg-deb").args(["-Znone", "--root-owner-group", "-b"]).arg(&tree).arg(&later));
+    std::fs::write(
+        &settings,
+        format!("{text}\n# A comment of a later version.\n"),
+    )
+    .expect("the settings");
+    run(Command::new("dpkg-deb")
+        .args(["-Znone", "--root-owner-group", "-b"])
+        .arg(&tree)
+        .arg(&later));
     later
 }
 
 /// Returns mode, owner and path of everything in the package.
 fn contents(package: &Path) -> Vec<(String, String, String)> {
-    let listing = run(Command::new("dpkg-deb").arg("-c").arg(package).env("LC_ALL", "C"));
+    let listing = run(Command::new("dpkg-deb")
+        .arg("-c")
+        .arg(package)
+        .env("LC_ALL", "C"));
     let lines = listing.lines().map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let path = words[5].trim_start_matches('.');
         // Older versions of debhelper name the unit's directory by the link in `/`.
-        let path = if path.starts_with("/lib/") { format!("/usr{path}") } else { path.to_owned() };
+        let path = if path.starts_with("/lib/") {
+            format!("/usr{path}")
+        } else {
+            path.to_owned()
+        };
         (words[0].to_owned(), words[1].to_owned(), path)
     });
     lines.collect()
@@ -77,29 +108,58 @@ fn assert_contents(package: &Path) {
         ("-rw-------", ENVIRONMENT),
         ("-rw-r--r--", "/usr/share/man/man1/walhook.1.gz"),
         ("-rw-r--r--", "/usr/share/man/man1/walhook-run.1.gz"),
-        ("-rw-r--r--", "/usr/share/bash-completion/completions/walhook"),
+        (
+            "-rw-r--r--",
+            "/usr/share/bash-completion/completions/walhook",
+        ),
         ("-rw-r--r--", "/usr/share/zsh/vendor-completions/_walhook"),
-        ("-rw-r--r--", "/usr/share/fish/vendor_completions.d/walhook.fish"),
+        (
+            "-rw-r--r--",
+            "/usr/share/fish/vendor_completions.d/walhook.fish",
+        ),
         ("-rw-r--r--", "/usr/share/doc/walhook/copyright"),
-        ("-rw-r--r--", "/usr/share/doc/walhook/third-party-notices.txt.gz"),
+        (
+            "-rw-r--r--",
+            "/usr/share/doc/walhook/third-party-notices.txt.gz",
+        ),
         ("-rw-r--r--", "/usr/share/doc/walhook/changelog.Debian.gz"),
         ("-rw-r--r--", "/usr/share/doc/walhook/docs/operators.md"),
-        ("-rw-r--r--", "/usr/share/doc/walhook/prometheus/walhook.rules.yml"),
+        (
+            "-rw-r--r--",
+            "/usr/share/doc/walhook/prometheus/walhook.rules.yml",
+        ),
     ];
     for (mode, path) in expected {
-        let found = contents.iter().find(|(_, _, found)| found == path).unwrap_or_else(|| panic!("no {path}"));
+        let found = contents
+            .iter()
+            .find(|(_, _, found)| found == path)
+            .unwrap_or_else(|| panic!("no {path}"));
         assert_eq!(found.0, mode, "{path}");
     }
     for (mode, owner, path) in &contents {
-        assert!(owner == "0/0" || owner == "root/root", "{path} belongs to {owner}");
-        assert_eq!((&mode[5..6], &mode[8..9]), ("-", "-"), "{path} can be written by others: {mode}");
+        assert!(
+            owner == "0/0" || owner == "root/root",
+            "{path} belongs to {owner}"
+        );
+        assert_eq!(
+            (&mode[5..6], &mode[8..9]),
+            ("-", "-"),
+            "{path} can be written by others: {mode}"
+        );
     }
-    let field = |name| run(Command::new("dpkg-deb").arg("-f").arg(package).arg(name)).trim().to_owned();
+    let field = |name| {
+        run(Command::new("dpkg-deb").arg("-f").arg(package).arg(name))
+            .trim()
+            .to_owned()
+    };
     assert_eq!(field("Package"), "walhook");
     assert!(field("Version").starts_with(env!("CARGO_PKG_VERSION")));
     // This build links the system's libpq; the shipped build contains its own.
     let depends = field("Depends");
-    assert!(depends.contains("libc6") && depends.contains("libpq5") && depends.contains("adduser"), "{depends}");
+    assert!(
+        depends.contains("libc6") && depends.contains("libpq5") && depends.contains("adduser"),
+        "{depends}"
+    );
 }
 
 /// An installed package on a machine, configured with the databases of a test.
@@ -125,13 +185,22 @@ impl Installation {
         );
         machine.write(ENVIRONMENT, &secrets);
         let settings = machine.read(CONFIGURATION);
-        Installation { machine, unit, metrics_url: String::new(), settings }
+        Installation {
+            machine,
+            unit,
+            metrics_url: String::new(),
+            settings,
+        }
     }
 
     /// Sets free ports of this machine, shortly before they are used.
     fn configure(&mut self) {
-        let [api, metrics] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port().expect("a free port")));
-        self.settings = self.settings.replace("127.0.0.1:8080", &api).replace("127.0.0.1:9464", &metrics);
+        let [api, metrics] =
+            [(); 2].map(|()| format!("127.0.0.1:{}", free_port().expect("a free port")));
+        self.settings = self
+            .settings
+            .replace("127.0.0.1:8080", &api)
+            .replace("127.0.0.1:9464", &metrics);
         self.machine.write(CONFIGURATION, &self.settings);
         self.metrics_url = format!("http://{metrics}");
     }
@@ -156,16 +225,24 @@ impl Installation {
     }
 
     async fn is_ready(&self) -> bool {
-        matches!(fetch(&format!("{}/readyz", self.metrics_url)).await, Some((200, _)))
+        matches!(
+            fetch(&format!("{}/readyz", self.metrics_url)).await,
+            Some((200, _))
+        )
     }
 
     fn user(&self) -> String {
-        self.machine.run_ok(&["getent", "passwd", self.unit.get("User")])
+        self.machine
+            .run_ok(&["getent", "passwd", self.unit.get("User")])
     }
 }
 
 fn install(machine: &Machine, package: &Path) {
-    let name = package.file_name().expect("a file").to_str().expect("a name");
+    let name = package
+        .file_name()
+        .expect("a file")
+        .to_str()
+        .expect("a name");
     let inside = format!("/var/cache/{name}");
     std::fs::copy(package, machine.path(&inside)).expect("space for the package");
     // Like unattended upgrades, keeps files that the operator has changed.
@@ -175,7 +252,13 @@ fn install(machine: &Machine, package: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_package_installs_upgrades_and_purges_without_leftovers() {
-    if !are_installed(&["dh", "dpkg-shlibdeps", "strip", "systemd-analyze", "openssl"]) {
+    if !are_installed(&[
+        "dh",
+        "dpkg-shlibdeps",
+        "strip",
+        "systemd-analyze",
+        "openssl",
+    ]) {
         return;
     }
     let machine = match Machine::start() {
@@ -195,11 +278,30 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
 
     machine.run_ok(&["systemd-analyze", "verify", "--man=no", unit::PATH]);
     let user = installation.user();
-    assert!(user.contains(":/nonexistent:") && user.trim().ends_with("/usr/sbin/nologin"), "{user}");
-    let stat = machine.run_ok(&["stat", "-c", "%U:%G %a", ENVIRONMENT, CONFIGURATION, "/usr/bin/walhook"]);
-    assert_eq!(stat.lines().collect::<Vec<_>>(), ["root:root 600", "root:root 644", "root:root 755"]);
-    let reading = unit.command(machine, &["cat", ENVIRONMENT]).output().expect("nsenter");
-    assert!(!reading.status.success(), "the service's user can read the file with the secrets");
+    assert!(
+        user.contains(":/nonexistent:") && user.trim().ends_with("/usr/sbin/nologin"),
+        "{user}"
+    );
+    let stat = machine.run_ok(&[
+        "stat",
+        "-c",
+        "%U:%G %a",
+        ENVIRONMENT,
+        CONFIGURATION,
+        "/usr/bin/walhook",
+    ]);
+    assert_eq!(
+        stat.lines().collect::<Vec<_>>(),
+        ["root:root 600", "root:root 644", "root:root 755"]
+    );
+    let reading = unit
+        .command(machine, &["cat", ENVIRONMENT])
+        .output()
+        .expect("nsenter");
+    assert!(
+        !reading.status.success(),
+        "the service's user can read the file with the secrets"
+    );
 
     installation.walhook("setup");
     let checked = installation.walhook("check");
@@ -208,17 +310,41 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
     let Installation { machine, .. } = &installation;
     let mut service = installation.start().await;
     let status = service.status();
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().to_owned();
+    let line = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect(name)
+            .trim()
+            .to_owned()
+    };
     let id = user.split(':').nth(2).expect("a user's id");
-    assert!(line("Uid:").split_whitespace().all(|found| found == id), "{status}");
-    assert_eq!((line("CapEff:"), line("CapBnd:"), line("NoNewPrivs:")), (no_capability(), no_capability(), "1".into()));
+    assert!(
+        line("Uid:").split_whitespace().all(|found| found == id),
+        "{status}"
+    );
+    assert_eq!(
+        (line("CapEff:"), line("CapBnd:"), line("NoNewPrivs:")),
+        (no_capability(), no_capability(), "1".into())
+    );
 
     // An upgrade does not stop the running process, and does not change the operator's files.
     install(machine, &later_package(&package));
-    assert!(machine.run_ok(&["dpkg-query", "-W", "walhook"]).contains(LATER));
-    assert!(service.is_running() && installation.is_ready().await, "the old process keeps running");
+    assert!(
+        machine
+            .run_ok(&["dpkg-query", "-W", "walhook"])
+            .contains(LATER)
+    );
+    assert!(
+        service.is_running() && installation.is_ready().await,
+        "the old process keeps running"
+    );
     assert_eq!(machine.read(CONFIGURATION), installation.settings);
-    assert!(machine.read(&format!("{CONFIGURATION}.dpkg-dist")).contains("a later version"));
+    assert!(
+        machine
+            .read(&format!("{CONFIGURATION}.dpkg-dist"))
+            .contains("a later version")
+    );
     assert_eq!(installation.user(), user);
     installation.walhook("setup");
     assert!(service.stop().success());
@@ -235,9 +361,19 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
     assert_gone(machine, &passwd);
     // A purge does not touch the databases.
     let left = "select count(*) from pg_replication_slots where slot_name = 'walhook'";
-    let slots: i64 = app.source().await.query_one(left, &[]).await.expect("slots").get(0);
+    let slots: i64 = app
+        .source()
+        .await
+        .query_one(left, &[])
+        .await
+        .expect("slots")
+        .get(0);
     assert_eq!(slots, 1);
-    app.store().await.execute("select from walhook.webhook", &[]).await.expect("the store still exists");
+    app.store()
+        .await
+        .execute("select from walhook.webhook", &[])
+        .await
+        .expect("the store still exists");
 }
 
 fn no_capability() -> String {
@@ -246,15 +382,28 @@ fn no_capability() -> String {
 
 fn assert_gone(machine: &Machine, passwd: &str) {
     assert_eq!(machine.read("/etc/passwd"), passwd);
-    assert!(!machine.run(&["getent", "group", "walhook"]).status.success());
+    assert!(
+        !machine
+            .run(&["getent", "group", "walhook"])
+            .status
+            .success()
+    );
     assert!(!machine.run(&["dpkg", "-s", "walhook"]).status.success());
     for directory in ["/etc/walhook", "/usr/share/doc/walhook", "/var/lib/walhook"] {
-        assert!(!machine.path(directory).exists(), "{directory} still exists");
+        assert!(
+            !machine.path(directory).exists(),
+            "{directory} still exists"
+        );
     }
     let changed = machine.changed();
-    let others: BTreeSet<&String> =
-        changed.iter().filter(|path| !BOOKKEEPING.iter().any(|prefix| path.starts_with(prefix))).collect();
+    let others: BTreeSet<&String> = changed
+        .iter()
+        .filter(|path| !BOOKKEEPING.iter().any(|prefix| path.starts_with(prefix)))
+        .collect();
     assert!(others.is_empty(), "{others:?}");
-    let named: BTreeSet<&String> = changed.iter().filter(|path| path.contains("walhook")).collect();
+    let named: BTreeSet<&String> = changed
+        .iter()
+        .filter(|path| path.contains("walhook"))
+        .collect();
     assert!(named.is_empty(), "{named:?}");
 }

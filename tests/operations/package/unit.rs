@@ -19,12 +19,21 @@ impl Unit {
         let text = machine.read(PATH);
         let (_, service) = text.split_once("[Service]\n").expect("a service");
         let service = service.split("\n[").next().expect("a section");
-        let settings = service.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
-        Unit(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        let settings = service
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split_once('='));
+        Unit(
+            settings
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        )
     }
 
     pub fn get(&self, name: &str) -> &str {
-        self.0.get(name).unwrap_or_else(|| panic!("the unit has no {name}"))
+        self.0
+            .get(name)
+            .unwrap_or_else(|| panic!("the unit has no {name}"))
     }
 
     /// Returns the command line that the unit starts.
@@ -38,7 +47,15 @@ impl Unit {
         let mut all = vec!["env", "-i"];
         let environment = environment(machine, self.get("EnvironmentFile"));
         all.extend(environment.iter().map(String::as_str));
-        all.extend(["setpriv", "--reuid", user, "--regid", group, "--init-groups", "--no-new-privs"]);
+        all.extend([
+            "setpriv",
+            "--reuid",
+            user,
+            "--regid",
+            group,
+            "--init-groups",
+            "--no-new-privs",
+        ]);
         all.extend(["--bounding-set=-all", "--inh-caps=-all", "--"]);
         let script = format!("umask {}; exec \"$@\"", self.get("UMask"));
         all.extend(["sh", "-c", &script, "sh"]);
@@ -50,8 +67,13 @@ impl Unit {
 /// Returns the `NAME=value` lines. Root reads the file, as systemd does: the service's user cannot.
 fn environment(machine: &Machine, setting: &str) -> Vec<String> {
     let file = machine.read(setting.trim_start_matches('-'));
-    let lines = file.lines().filter(|line| !line.starts_with('#') && line.contains('='));
-    lines.map(str::to_owned).chain(["PATH=/usr/bin:/bin:/usr/sbin:/sbin".to_owned()]).collect()
+    let lines = file
+        .lines()
+        .filter(|line| !line.starts_with('#') && line.contains('='));
+    lines
+        .map(str::to_owned)
+        .chain(["PATH=/usr/bin:/bin:/usr/sbin:/sbin".to_owned()])
+        .collect()
 }
 
 /// The process that the unit starts.
@@ -64,12 +86,20 @@ impl Service {
     pub fn start(machine: &Machine, unit: &Unit) -> Service {
         let log = NamedTempFile::new().expect("a log file");
         let mut command = unit.command(machine, &unit.start());
-        command.stdout(Stdio::null()).stderr(log.reopen().expect("a log file"));
-        Service { child: command.spawn().expect("nsenter"), log }
+        command
+            .stdout(Stdio::null())
+            .stderr(log.reopen().expect("a log file"));
+        Service {
+            child: command.spawn().expect("nsenter"),
+            log,
+        }
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be asked for its end").is_none()
+        self.child
+            .try_wait()
+            .expect("a child can be asked for its end")
+            .is_none()
     }
 
     /// Returns the kernel's status of the process.

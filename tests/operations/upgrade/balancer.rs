@@ -53,12 +53,21 @@ impl Balancer {
         // A signal to an nginx that is still starting would end it.
         eventually("nginx to answer", || fetch(&api_url)).await;
         let controller = tokio::spawn(control(replicas.clone(), directory.path().to_owned(), pid));
-        Balancer { nginx, directory, replicas, controller, api_url }
+        Balancer {
+            nginx,
+            directory,
+            replicas,
+            controller,
+            api_url,
+        }
     }
 
     /// Adds a replica, which gets requests when it is ready.
     pub fn add(&self, replica: &Sidecar) {
-        self.replicas.lock().expect("nobody panics with this lock").push(Replica::of(replica));
+        self.replicas
+            .lock()
+            .expect("nobody panics with this lock")
+            .push(Replica::of(replica));
     }
 
     pub fn errors(&self) -> String {
@@ -77,19 +86,36 @@ impl Drop for Balancer {
 
 impl Replica {
     fn of(sidecar: &Sidecar) -> Replica {
-        let address = sidecar.api_url.trim_start_matches("http://").split('/').next().expect("a host").to_owned();
-        Replica { address, readyz: format!("{}/readyz", sidecar.metrics_url) }
+        let address = sidecar
+            .api_url
+            .trim_start_matches("http://")
+            .split('/')
+            .next()
+            .expect("a host")
+            .to_owned();
+        Replica {
+            address,
+            readyz: format!("{}/readyz", sidecar.metrics_url),
+        }
     }
 }
 
 /// Returns the path of nginx, which is not in the `PATH` of ordinary users.
 fn program() -> PathBuf {
     let packaged = PathBuf::from("/usr/sbin/nginx");
-    if packaged.is_file() { packaged } else { "nginx".into() }
+    if packaged.is_file() {
+        packaged
+    } else {
+        "nginx".into()
+    }
 }
 
 fn configuration(listen: &str) -> String {
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let user = if rustix::process::geteuid().is_root() {
+        "user root;"
+    } else {
+        ""
+    };
     format!(
         "daemon off; {user} worker_processes 2; pid nginx.pid; error_log error.log warn;
          events {{ worker_connections 512; }}
@@ -110,7 +136,10 @@ fn configuration(listen: &str) -> String {
 
 /// Connections are kept alive, as in production.
 fn write_upstreams(directory: &Path, replicas: &[Replica]) {
-    let servers: String = replicas.iter().map(|replica| format!("server {} max_fails=0; ", replica.address)).collect();
+    let servers: String = replicas
+        .iter()
+        .map(|replica| format!("server {} max_fails=0; ", replica.address))
+        .collect();
     let text = format!("upstream walhook {{ {servers} keepalive 16; }}");
     fs::write(directory.join("upstreams.conf"), text).expect("upstreams.conf");
 }
@@ -118,14 +147,20 @@ fn write_upstreams(directory: &Path, replicas: &[Replica]) {
 async fn control(replicas: Arc<Mutex<Vec<Replica>>>, directory: PathBuf, nginx: Pid) {
     let mut before: Vec<String> = Vec::new();
     loop {
-        let known = replicas.lock().expect("nobody panics with this lock").clone();
+        let known = replicas
+            .lock()
+            .expect("nobody panics with this lock")
+            .clone();
         let mut ready = Vec::new();
         for replica in known {
             if matches!(fetch(&replica.readyz).await, Some((200, _))) {
                 ready.push(replica);
             }
         }
-        let addresses: Vec<String> = ready.iter().map(|replica| replica.address.clone()).collect();
+        let addresses: Vec<String> = ready
+            .iter()
+            .map(|replica| replica.address.clone())
+            .collect();
         if !ready.is_empty() && addresses != before {
             write_upstreams(&directory, &ready);
             kill_process(nginx, Signal::HUP).expect("nginx runs");

@@ -9,7 +9,11 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Platform, Received, eventually};
 
-pub const EVENTS: [&str; 3] = ["payment.statement_ready", "distribution.outlet.status_changed", "delivery.completed"];
+pub const EVENTS: [&str; 3] = [
+    "payment.statement_ready",
+    "distribution.outlet.status_changed",
+    "delivery.completed",
+];
 /// Between two transactions, and between two requests of one client.
 const INTERVAL: Duration = Duration::from_millis(10);
 
@@ -23,33 +27,52 @@ pub struct Load {
 
 impl Load {
     pub fn start(platform: Platform, user: i64) -> Load {
-        let (stop, committed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let (stop, committed) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<Mutex<Vec<String>>>::default(),
+        );
         let (stopped, raised) = (stop.clone(), committed.clone());
         let task = tokio::spawn(async move {
             let (label, outlet) = (platform.label(user).await, platform.outlet("Outlet").await);
-            let raise =
-                |lines: &[String]| raised.lock().expect("nobody panics with this lock").extend_from_slice(lines);
+            let raise = |lines: &[String]| {
+                raised
+                    .lock()
+                    .expect("nobody panics with this lock")
+                    .extend_from_slice(lines)
+            };
             while !stopped.load(Ordering::Relaxed) {
                 let payment = platform.payment(user, "ready").await;
                 raise(&[format!("{} {payment}", EVENTS[0])]);
                 let release = platform.release(label).await;
                 let queued = platform.distribution(release, outlet, "scheduled").await;
                 raise(&[format!("{} {queued} null -> \"scheduled\"", EVENTS[1])]);
-                for (before, after) in
-                    [("scheduled", "transcoding"), ("transcoding", "batched"), ("batched", "complete")]
-                {
+                for (before, after) in [
+                    ("scheduled", "transcoding"),
+                    ("transcoding", "batched"),
+                    ("batched", "complete"),
+                ] {
                     platform.set_distribution_status(queued, after).await;
-                    raise(&[format!("{} {queued} \"{before}\" -> \"{after}\"", EVENTS[1])]);
+                    raise(&[format!(
+                        "{} {queued} \"{before}\" -> \"{after}\"",
+                        EVENTS[1]
+                    )]);
                     tokio::time::sleep(INTERVAL).await;
                 }
                 raise(&[format!("{} {queued}", EVENTS[2])]);
             }
         });
-        Load { stop, committed, task }
+        Load {
+            stop,
+            committed,
+            task,
+        }
     }
 
     pub fn committed(&self) -> usize {
-        self.committed.lock().expect("nobody panics with this lock").len()
+        self.committed
+            .lock()
+            .expect("nobody panics with this lock")
+            .len()
     }
 
     /// Stops, and returns everything that was committed, in no particular order.
@@ -66,7 +89,10 @@ pub fn describe(request: &Received) -> String {
     match event {
         "payment.statement_ready" => format!("{event} {}", data["payment_request_id"]),
         "delivery.completed" => format!("{event} {}", data["distro_queue_id"]),
-        _ => format!("{event} {} {} -> {}", data["distro_queue_id"], data["previous_status"], data["status"]),
+        _ => format!(
+            "{event} {} {} -> {}",
+            data["distro_queue_id"], data["previous_status"], data["status"]
+        ),
     }
 }
 
@@ -88,19 +114,31 @@ impl Clients {
     /// Starts one client per token. Their webhooks' tests are sent to `receiver`.
     pub fn start(api_url: &str, tokens: Vec<String>, receiver: &str) -> Clients {
         let shared = Arc::<Shared>::default();
-        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(30));
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .pool_max_idle_per_host(0)
+            .timeout(Duration::from_secs(30));
         let http = http.build().expect("a client without TLS settings");
         let tasks = tokens.into_iter().map(|token| {
-            let client = Client { http: http.clone(), url: api_url.to_owned(), token, shared: shared.clone() };
+            let client = Client {
+                http: http.clone(),
+                url: api_url.to_owned(),
+                token,
+                shared: shared.clone(),
+            };
             tokio::spawn(client.work(receiver.to_owned()))
         });
-        Clients { tasks: tasks.collect(), shared }
+        Clients {
+            tasks: tasks.collect(),
+            shared,
+        }
     }
 
     /// Waits until every client has completed a round that started after this call.
     pub async fn wait_for_round(&self) {
         let enough = self.shared.rounds.load(Ordering::Relaxed) + 2 * self.tasks.len() as u64;
-        let round = || async { (self.shared.rounds.load(Ordering::Relaxed) >= enough).then_some(()) };
+        let round =
+            || async { (self.shared.rounds.load(Ordering::Relaxed) >= enough).then_some(()) };
         eventually("a round of every API user", round).await;
     }
 
@@ -110,7 +148,13 @@ impl Clients {
         for task in self.tasks {
             task.await.expect("a client does not panic");
         }
-        let failures = std::mem::take(&mut *self.shared.failures.lock().expect("nobody panics with this lock"));
+        let failures = std::mem::take(
+            &mut *self
+                .shared
+                .failures
+                .lock()
+                .expect("nobody panics with this lock"),
+        );
         (self.shared.requests.load(Ordering::Relaxed), failures)
     }
 }
@@ -136,8 +180,11 @@ impl Client {
         let created = self.send("POST", "/webhooks", Some(webhook), 201).await?;
         let path = format!("/webhooks/{}", created["id"].as_str()?);
         self.send("GET", &path, None, 200).await?;
-        self.send("PATCH", &path, Some(json!({ "name": "renamed" })), 200).await?;
-        let tested = self.send("POST", &format!("{path}/test"), Some(json!({})), 200).await?;
+        self.send("PATCH", &path, Some(json!({ "name": "renamed" })), 200)
+            .await?;
+        let tested = self
+            .send("POST", &format!("{path}/test"), Some(json!({})), 200)
+            .await?;
         if tested["delivered"] != true {
             self.fail(format!("a test was not delivered: {tested}"));
         }
@@ -146,27 +193,44 @@ impl Client {
         self.send("DELETE", &path, None, 204).await.map(drop)
     }
 
-    async fn send(&self, method: &str, path: &str, body: Option<Value>, wanted: u16) -> Option<Value> {
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+        wanted: u16,
+    ) -> Option<Value> {
         tokio::time::sleep(INTERVAL).await;
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let method = method.parse().expect("a method");
-        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let mut request = self
+            .http
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(&self.token);
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_string());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_string());
         }
         let answer = async {
             let answer = request.send().await?;
             Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
         };
         match answer.await {
-            Ok((status, text)) if status == wanted => Some(serde_json::from_str(&text).unwrap_or_default()),
+            Ok((status, text)) if status == wanted => {
+                Some(serde_json::from_str(&text).unwrap_or_default())
+            }
             Ok((status, text)) => self.fail(format!("{path}: {status} {text}")),
             Err(error) => self.fail(format!("{path}: {error:?}")),
         }
     }
 
     fn fail(&self, what: String) -> Option<Value> {
-        self.shared.failures.lock().expect("nobody panics with this lock").push(what);
+        self.shared
+            .failures
+            .lock()
+            .expect("nobody panics with this lock")
+            .push(what);
         None
     }
 }

@@ -13,7 +13,9 @@ use std::time::Duration;
 use self::balancer::Balancer;
 use self::load::{Clients, EVENTS, Load, describe};
 use self::next_build::NextBuild;
-use crate::support::{Answer, Api, Received, Receiver, Sidecar, TestApp, are_installed, eventually};
+use crate::support::{
+    Answer, Api, Received, Receiver, Sidecar, TestApp, are_installed, eventually,
+};
 use rustix::process::Signal;
 
 /// Much shorter than the time after which the server notices that a reader has disappeared (`wal_sender_timeout`, a minute).
@@ -46,10 +48,22 @@ impl Rollout {
         let balancer = Balancer::start(&replicas).await;
         let owner = Api::new(&balancer.api_url, &app.token(&user.to_string()).await);
         owner.create_webhook(&receiver.url("/"), &EVENTS).await;
-        let tokens = [app.token("x").await, app.token("y").await, app.token("z").await];
+        let tokens = [
+            app.token("x").await,
+            app.token("y").await,
+            app.token("z").await,
+        ];
         let load = Load::start(platform, user);
         let clients = Clients::start(&balancer.api_url, tokens.into(), &tested.url("/"));
-        Rollout { app, replicas, balancer, receiver, load, clients, _tested: tested }
+        Rollout {
+            app,
+            replicas,
+            balancer,
+            receiver,
+            load,
+            clients,
+            _tested: tested,
+        }
     }
 
     /// Waits until a commit after this call was delivered and every API user has completed a round.
@@ -73,14 +87,20 @@ impl Rollout {
     /// Runs the next build's setup while a long transaction reads a table that it changes. Replicas do not wait for it.
     async fn migrate(&mut self, next: &NextBuild) {
         let store = self.app.store().await;
-        store.batch_execute("begin; select from walhook.delivery limit 1").await.expect("a reader");
+        store
+            .batch_execute("begin; select from walhook.delivery limit 1")
+            .await
+            .expect("a reader");
         self.app.set_program(&next.program);
         let setup = self.app.command(&["setup"]).output();
         let meanwhile = async {
-            let waiting = "select from pg_locks where relation = 'walhook.delivery'::regclass and not granted
+            let waiting =
+                "select from pg_locks where relation = 'walhook.delivery'::regclass and not granted
                            and mode = 'AccessExclusiveLock'";
             let monitor = self.app.store().await;
-            let blocked = || async { (!monitor.query(waiting, &[]).await.expect("locks").is_empty()).then_some(()) };
+            let blocked = || async {
+                (!monitor.query(waiting, &[]).await.expect("locks").is_empty()).then_some(())
+            };
             eventually("the migration to wait for the table", blocked).await;
             self.work().await;
             store.batch_execute("commit").await.expect("a reader's end");
@@ -88,13 +108,25 @@ impl Rollout {
         let (output, ()) = tokio::join!(setup, meanwhile);
         let output = output.expect("setup");
         let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         assert!(printed.contains(&next.migrations.join(", ")), "{printed}");
     }
 
     /// Stops everything, and compares what the platform committed with what the receiver and the API's users recorded.
     async fn end(self) {
-        let Rollout { app, replicas, balancer, receiver, load, clients, .. } = self;
+        let Rollout {
+            app,
+            replicas,
+            balancer,
+            receiver,
+            load,
+            clients,
+            ..
+        } = self;
         let mut committed = load.stop().await;
         let (requests, failures) = clients.stop().await;
         let received = receiver.wait_for(committed.len()).await;
@@ -104,8 +136,15 @@ impl Rollout {
         committed.sort();
         arrived.sort();
         assert_eq!(arrived, committed, "each transition is delivered once");
-        let slowest = received.iter().filter_map(since_commit).max().expect("receptions");
-        assert!(slowest < LONGEST_TAKEOVER, "a transition was delivered {slowest:?} after its commit");
+        let slowest = received
+            .iter()
+            .filter_map(since_commit)
+            .max()
+            .expect("receptions");
+        assert!(
+            slowest < LONGEST_TAKEOVER,
+            "a transition was delivered {slowest:?} after its commit"
+        );
         let some: Vec<&String> = failures.iter().take(5).collect();
         assert!(
             failures.is_empty(),
@@ -113,27 +152,40 @@ impl Rollout {
             failures.len(),
             balancer.errors()
         );
-        println!("{} transitions, the slowest delivered after {slowest:?}; {requests} requests", committed.len());
+        println!(
+            "{} transitions, the slowest delivered after {slowest:?}; {requests} requests",
+            committed.len()
+        );
         refuses_a_schema_that_is_too_new(&app).await;
     }
 }
 
 /// The time from the commit to the receiver.
 fn since_commit(received: &Received) -> Option<Duration> {
-    let committed: jiff::Timestamp = received.header("x-webhook-occurred-at").parse().expect("a time");
+    let committed: jiff::Timestamp = received
+        .header("x-webhook-occurred-at")
+        .parse()
+        .expect("a time");
     received.at.duration_since(committed.into()).ok()
 }
 
 /// The build refuses to run after a migration that removed something it uses.
 async fn refuses_a_schema_that_is_too_new(app: &TestApp) {
     let history = "insert into walhook.refinery_schema_history values (1000, 'drop_contact_needs_999', '2026-01-01T00:00:00Z', '0')";
-    app.store().await.execute(history, &[]).await.expect("a history");
+    app.store()
+        .await
+        .execute(history, &[])
+        .await
+        .expect("a history");
     for command in ["run", "setup", "check"] {
         let output = app.walhook(&[command]).await;
-        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        let printed = [output.stdout, output.stderr]
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .concat();
         assert_eq!(output.status.code(), Some(1), "{command}: {printed}");
         assert!(
-            printed.contains("know version 999 or later") && printed.contains("start the newer build"),
+            printed.contains("know version 999 or later")
+                && printed.contains("start the newer build"),
             "{command}: {printed}"
         );
     }
@@ -144,7 +196,9 @@ async fn a_rolling_upgrade_under_load_loses_nothing_and_fails_no_request() {
     if !are_installed(&["nginx"]) {
         return;
     }
-    let next = tokio::task::spawn_blocking(NextBuild::make).await.expect("the next build");
+    let next = tokio::task::spawn_blocking(NextBuild::make)
+        .await
+        .expect("the next build");
     let this = PathBuf::from(env!("CARGO_BIN_EXE_walhook"));
     let mut rollout = Rollout::begin().await;
     rollout.work().await;
@@ -155,12 +209,19 @@ async fn a_rolling_upgrade_under_load_loses_nothing_and_fails_no_request() {
     rollout.app.set_program(&this);
     let checked = rollout.app.walhook_ok(&["check"]).await;
     assert!(checked.contains("of a later build"), "{checked}");
-    assert!(rollout.app.walhook_ok(&["setup"]).await.contains("everything is set up"));
+    assert!(
+        rollout
+            .app
+            .walhook_ok(&["setup"])
+            .await
+            .contains("everything is set up")
+    );
     rollout.exchange_one(&this).await;
     rollout.exchange_one(&next.program).await;
     rollout.exchange_one(&next.program).await;
     for replica in &rollout.replicas {
-        let program = std::fs::read_link(format!("/proc/{}/exe", replica.pid())).expect("a process");
+        let program =
+            std::fs::read_link(format!("/proc/{}/exe", replica.pid())).expect("a process");
         assert_eq!(program, next.program);
     }
     rollout.end().await;
@@ -174,15 +235,26 @@ async fn a_replica_that_shuts_down_is_unready_first_and_answers_until_it_closes(
     let mut first = app.replica(&[]).await;
     let second = app.replica(&[]).await;
     let api = Api::new(&first.api_url, &app.token("x").await);
-    assert_eq!(api.get("/webhooks").await.expect(200).header("connection"), None);
+    assert_eq!(
+        api.get("/webhooks").await.expect(200).header("connection"),
+        None
+    );
     first.signal(Signal::TERM);
     let announced = || async { first.readiness().await.filter(|(status, _)| *status == 503) };
     let (_, reasons) = eventually("the end to be announced", announced).await;
     assert!(reasons.contains("shutdown: shutting down"), "{reasons}");
-    let taken_over = || async { (second.metric("walhook_capture_connected").await == Some(1.0)).then_some(()) };
+    let taken_over =
+        || async { (second.metric("walhook_capture_connected").await == Some(1.0)).then_some(()) };
     eventually("the other to capture", taken_over).await;
     // A client that keeps the connection learns that it is closed after this answer.
-    assert_eq!(api.get("/webhooks").await.expect(200).header("connection"), Some("close"));
+    assert_eq!(
+        api.get("/webhooks").await.expect(200).header("connection"),
+        Some("close")
+    );
     first.signal(Signal::TERM);
-    assert_eq!(first.ended().await.code(), Some(1), "a second signal waits for nothing");
+    assert_eq!(
+        first.ended().await.code(),
+        Some(1),
+        "a second signal waits for nothing"
+    );
 }

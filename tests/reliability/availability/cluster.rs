@@ -33,13 +33,19 @@ const POLL: Duration = Duration::from_millis(200);
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// Waits until `probe` returns a value, for as long as a failover of a slow cluster may take.
-pub async fn in_time<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
+pub async fn in_time<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut probe: impl FnMut() -> F,
+) -> T {
     let end = tokio::time::Instant::now() + LIMIT;
     loop {
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "not within {LIMIT:?}: {what}");
+        assert!(
+            tokio::time::Instant::now() < end,
+            "not within {LIMIT:?}: {what}"
+        );
         tokio::time::sleep(POLL).await;
     }
 }
@@ -61,21 +67,33 @@ impl Programs {
             return None;
         }
         let test = std::env::current_exe().expect("a test has a path");
-        let patroni = test.ancestors().nth(3).expect("the target directory").join("patroni");
+        let patroni = test
+            .ancestors()
+            .nth(3)
+            .expect("the target directory")
+            .join("patroni");
         if !patroni.join("installed").is_file() {
             skip("Patroni is not installed");
             return None;
         }
-        let Some((_, postgres)) = installed().into_iter().find(|(version, _)| *version == 17) else {
+        let Some((_, postgres)) = installed().into_iter().find(|(version, _)| *version == 17)
+        else {
             skip("no PostgreSQL 17: scripts/fetch-postgres 17 fetches one");
             return None;
         };
-        let debian = versions_below(Path::new("/usr/lib/postgresql")).into_iter().map(|(_, programs)| programs).next();
+        let debian = versions_below(Path::new("/usr/lib/postgresql"))
+            .into_iter()
+            .map(|(_, programs)| programs)
+            .next();
         let clients = match postgres.join("pg_controldata").is_file() {
             true => None,
             false => Some(debian.expect("PostgreSQL of Debian")),
         };
-        Some(Programs { postgres, patroni, clients })
+        Some(Programs {
+            postgres,
+            patroni,
+            clients,
+        })
     }
 }
 
@@ -110,22 +128,50 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster and waits until both standbys follow. The first node is the leader.
     pub async fn start(programs: &Programs, replication: Replication) -> Cluster {
-        let directory = std::env::temp_dir().join(format!("walhook-cluster-{}", uuid::Uuid::now_v7().simple()));
-        DirBuilder::new().mode(0o700).create(&directory).expect("a new directory");
+        let directory =
+            std::env::temp_dir().join(format!("walhook-cluster-{}", uuid::Uuid::now_v7().simple()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .expect("a new directory");
         let mut janitor = std::process::Command::new("sh");
-        janitor.args(["-c", JANITOR, "walhook-janitor"]).arg(&directory).stdin(Stdio::piped()).process_group(0);
-        let janitor = janitor.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("sh");
+        janitor
+            .args(["-c", JANITOR, "walhook-janitor"])
+            .arg(&directory)
+            .stdin(Stdio::piped())
+            .process_group(0);
+        let janitor = janitor
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh");
         let port = || free_port().expect("a free port");
         let nodes = (1..=NODES).map(|number| {
             let name = format!("node{number}");
             let directory = directory.join(&name);
-            Node { name, directory, port: port(), api: port(), etcd: port(), etcd_peers: port() }
+            Node {
+                name,
+                directory,
+                port: port(),
+                api: port(),
+                etcd: port(),
+                etcd_peers: port(),
+            }
         });
         // For the client. Another test of this binary may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http =
-            reqwest::Client::builder().no_proxy().timeout(ANSWER).build().expect("a client without TLS settings");
-        let cluster = Cluster { nodes: nodes.collect(), replication, directory, http, janitor };
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(ANSWER)
+            .build()
+            .expect("a client without TLS settings");
+        let cluster = Cluster {
+            nodes: nodes.collect(),
+            replication,
+            directory,
+            http,
+            janitor,
+        };
         cluster.write_files(programs).await;
         for node in &cluster.nodes {
             cluster.start_etcd(node);
@@ -133,7 +179,9 @@ impl Cluster {
         cluster.start_patroni(&cluster.nodes[0]);
         in_time("the first leader", async || cluster.leader().await).await;
         if !replication.synchronous {
-            cluster.configure(&json!({ "synchronous_mode": false })).await;
+            cluster
+                .configure(&json!({ "synchronous_mode": false }))
+                .await;
         }
         for node in &cluster.nodes[1..] {
             cluster.start_patroni(node);
@@ -143,35 +191,61 @@ impl Cluster {
     }
 
     async fn write_files(&self, programs: &Programs) {
-        copy_directory(&programs.patroni.join("patroni"), &self.directory.join("python/patroni"));
+        copy_directory(
+            &programs.patroni.join("patroni"),
+            &self.directory.join("python/patroni"),
+        );
         write_program(&self.directory.join("pg_basebackup"), BASEBACKUP);
-        let members: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.etcd)).collect();
+        let members: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.etcd))
+            .collect();
         let callback = self.directory.join("drop-old-slots");
         write_program(&callback, DROP_OLD_SLOTS);
         let shared = replaced(
             SHARED,
             &[
-                ("10.0.0.1:2379, 10.0.0.2:2379, 10.0.0.3:2379", &members.join(", ")),
-                ("/etc/patroni/drop-old-slots", &callback.display().to_string()),
+                (
+                    "10.0.0.1:2379, 10.0.0.2:2379, 10.0.0.3:2379",
+                    &members.join(", "),
+                ),
+                (
+                    "/etc/patroni/drop-old-slots",
+                    &callback.display().to_string(),
+                ),
             ],
         );
         for node in &self.nodes {
             for name in ["patroni", "etcd"] {
-                DirBuilder::new().recursive(true).create(node.directory.join(name)).expect("a new directory");
+                DirBuilder::new()
+                    .recursive(true)
+                    .create(node.directory.join(name))
+                    .expect("a new directory");
             }
             std::fs::write(node.directory.join("patroni/patroni.yml"), &shared).expect("a file");
-            std::fs::write(node.directory.join("patroni/node.yml"), self.own_file(node, programs)).expect("a file");
+            std::fs::write(
+                node.directory.join("patroni/node.yml"),
+                self.own_file(node, programs),
+            )
+            .expect("a file");
         }
         if geteuid().is_root() {
             let mut command = std::process::Command::new("chown");
-            let status = command.args(["-R", "postgres:postgres"]).arg(&self.directory).status();
+            let status = command
+                .args(["-R", "postgres:postgres"])
+                .arg(&self.directory)
+                .status();
             assert!(status.expect("chown starts").success());
         }
     }
 
     /// Returns the node's own part of Patroni's configuration.
     fn own_file(&self, node: &Node, programs: &Programs) -> String {
-        let (directory, bin) = (node.directory.display().to_string(), programs.postgres.display().to_string());
+        let (directory, bin) = (
+            node.directory.display().to_string(),
+            programs.postgres.display().to_string(),
+        );
         let address = |port: u16| format!("127.0.0.1:{port}");
         let mut text = replaced(
             NODE,
@@ -179,7 +253,10 @@ impl Cluster {
                 ("name: node1", &format!("name: {}", node.name)),
                 ("10.0.0.1:8008", &address(node.api)),
                 ("10.0.0.1:5432", &address(node.port)),
-                ("/var/lib/postgresql/17/platform", &format!("{directory}/data")),
+                (
+                    "/var/lib/postgresql/17/platform",
+                    &format!("{directory}/data"),
+                ),
                 ("/usr/lib/postgresql/17/bin", &bin),
                 ("SUPERUSER_PASSWORD }", &format!("{PASSWORD} }}")),
                 ("REPLICATION_PASSWORD }", &format!("{PASSWORD} }}")),
@@ -187,8 +264,15 @@ impl Cluster {
             ],
         );
         if self.replication.standby_slots {
-            let others = self.nodes.iter().map(|other| other.name.as_str()).filter(|name| *name != node.name);
-            text.push_str(&format!("    synchronized_standby_slots: {}\n", others.collect::<Vec<_>>().join(",")));
+            let others = self
+                .nodes
+                .iter()
+                .map(|other| other.name.as_str())
+                .filter(|name| *name != node.name);
+            text.push_str(&format!(
+                "    synchronized_standby_slots: {}\n",
+                others.collect::<Vec<_>>().join(",")
+            ));
         }
         if let Some(clients) = &programs.clients {
             let (clients, own) = (clients.display(), self.directory.display());
@@ -209,8 +293,11 @@ impl Cluster {
     pub fn start_etcd(&self, node: &Node) {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let (clients, peers) = (url(node.etcd), url(node.etcd_peers));
-        let members: Vec<String> =
-            self.nodes.iter().map(|node| format!("{}={}", node.name, url(node.etcd_peers))).collect();
+        let members: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("{}={}", node.name, url(node.etcd_peers)))
+            .collect();
         let members = members.join(",");
         let arguments = [
             ["--name", &node.name],
@@ -223,11 +310,19 @@ impl Cluster {
             ["--logger", "zap"],
             ["--log-level", "warn"],
         ];
-        self.spawn(&node.directory.join("etcd"), "/usr/bin/etcd", &arguments.concat(), &[("GOMAXPROCS", "1")]);
+        self.spawn(
+            &node.directory.join("etcd"),
+            "/usr/bin/etcd",
+            &arguments.concat(),
+            &[("GOMAXPROCS", "1")],
+        );
     }
 
     pub fn start_patroni(&self, node: &Node) {
-        let (python, port) = (self.directory.join("python").display().to_string(), node.port.to_string());
+        let (python, port) = (
+            self.directory.join("python").display().to_string(),
+            node.port.to_string(),
+        );
         let variables = [
             ("PYTHONPATH", &*python),
             // For the callback and pg_basebackup.py.
@@ -236,41 +331,94 @@ impl Cluster {
             ("PGUSER", "postgres"),
             ("PGPASSWORD", PASSWORD),
         ];
-        self.spawn(&node.directory.join("patroni"), PYTHON, &["-m", "patroni", "."], &variables);
+        self.spawn(
+            &node.directory.join("patroni"),
+            PYTHON,
+            &["-m", "patroni", "."],
+            &variables,
+        );
     }
 
     /// Starts a program as the owner of the servers, in its directory, which receives its log.
-    fn spawn(&self, directory: &Path, program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).expect("a log");
+    fn spawn(
+        &self,
+        directory: &Path,
+        program: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(directory.join("log"))
+            .expect("a log");
         let words = as_owner(Path::new(program));
         let mut command = tokio::process::Command::new(&words[0]);
-        command.args(&words[1..]).args(arguments).current_dir(directory).stdin(Stdio::null()).process_group(0);
-        command.env("HOME", directory).envs(variables.iter().copied());
+        command
+            .args(&words[1..])
+            .args(arguments)
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .process_group(0);
+        command
+            .env("HOME", directory)
+            .envs(variables.iter().copied());
         // It is killed by its directory, also if the test process is killed. The runtime waits for its end.
-        drop(command.stdout(log.try_clone().expect("a descriptor")).stderr(log).spawn().expect(program));
+        drop(
+            command
+                .stdout(log.try_clone().expect("a descriptor"))
+                .stderr(log)
+                .spawn()
+                .expect(program),
+        );
     }
 
     /// Returns a URL of `database` that names all nodes.
     pub fn url(&self, database: &str) -> String {
-        let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
-        format!("postgres://postgres:{PASSWORD}@{}/{database}?target_session_attrs=read-write", hosts.join(","))
+        let hosts: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port))
+            .collect();
+        format!(
+            "postgres://postgres:{PASSWORD}@{}/{database}?target_session_attrs=read-write",
+            hosts.join(",")
+        )
     }
 
     /// Connects to one node.
     pub async fn connect(&self, node: &Node) -> Option<Client> {
-        let url = format!("postgres://postgres:{PASSWORD}@127.0.0.1:{}/postgres", node.port);
-        tokio::time::timeout(ANSWER, postgres::connect(&url)).await.ok()?.ok()
+        let url = format!(
+            "postgres://postgres:{PASSWORD}@127.0.0.1:{}/postgres",
+            node.port
+        );
+        tokio::time::timeout(ANSWER, postgres::connect(&url))
+            .await
+            .ok()?
+            .ok()
     }
 
     async fn ask(&self, node: &Node, path: &str) -> Option<(u16, Value)> {
-        let answer = self.http.get(format!("http://127.0.0.1:{}{path}", node.api)).send().await.ok()?;
-        Some((answer.status().as_u16(), serde_json::from_str(&answer.text().await.ok()?).unwrap_or_default()))
+        let answer = self
+            .http
+            .get(format!("http://127.0.0.1:{}{path}", node.api))
+            .send()
+            .await
+            .ok()?;
+        Some((
+            answer.status().as_u16(),
+            serde_json::from_str(&answer.text().await.ok()?).unwrap_or_default(),
+        ))
     }
 
     /// Returns the index of the node that is the leader and accepts writes.
     pub async fn leader(&self) -> Option<usize> {
         for (index, node) in self.nodes.iter().enumerate() {
-            if self.ask(node, "/primary").await.is_some_and(|(status, _)| status == 200) {
+            if self
+                .ask(node, "/primary")
+                .await
+                .is_some_and(|(status, _)| status == 200)
+            {
                 return Some(index);
             }
         }
@@ -283,8 +431,12 @@ impl Cluster {
             let leader = self.leader().await?;
             let (_, state) = self.ask(&self.nodes[leader], "/cluster").await?;
             let members = state["members"].as_array()?;
-            let count = |key: &str, value: &str| members.iter().filter(|member| member[key] == value).count();
-            let one_timeline = members.iter().all(|member| member["timeline"] == members[0]["timeline"]);
+            let count = |key: &str, value: &str| {
+                members.iter().filter(|member| member[key] == value).count()
+            };
+            let one_timeline = members
+                .iter()
+                .all(|member| member["timeline"] == members[0]["timeline"]);
             let synchronous = usize::from(self.replication.synchronous);
             let healthy = members.len() == NODES
                 && one_timeline
@@ -298,9 +450,16 @@ impl Cluster {
     /// Waits until every standby has the slot, such that it could be used after a failover.
     pub async fn wait_until_slot_is_synchronized(&self, slot: &str) {
         let leader = self.wait_until_healthy().await;
-        let synced = "select from pg_replication_slots where slot_name = $1 and synced and not temporary
+        let synced =
+            "select from pg_replication_slots where slot_name = $1 and synced and not temporary
              and invalidation_reason is null";
-        for node in self.nodes.iter().enumerate().filter(|(index, _)| *index != leader).map(|(_, node)| node) {
+        for node in self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != leader)
+            .map(|(_, node)| node)
+        {
             in_time(&format!("slot {slot} on {}", node.name), async || {
                 // A standby synchronizes a slot up to a record of the running transactions.
                 self.connect(&self.nodes[leader])
@@ -308,7 +467,12 @@ impl Cluster {
                     .batch_execute("select pg_log_standby_snapshot()")
                     .await
                     .ok()?;
-                self.connect(node).await?.query_opt(synced, &[&slot]).await.ok()?.map(drop)
+                self.connect(node)
+                    .await?
+                    .query_opt(synced, &[&slot])
+                    .await
+                    .ok()?
+                    .map(drop)
             })
             .await;
         }
@@ -318,7 +482,11 @@ impl Cluster {
     pub async fn synchronous_standby(&self) -> usize {
         in_time("a synchronous standby", async || {
             for (index, node) in self.nodes.iter().enumerate() {
-                if self.ask(node, "/synchronous").await.is_some_and(|(status, _)| status == 200) {
+                if self
+                    .ask(node, "/synchronous")
+                    .await
+                    .is_some_and(|(status, _)| status == 200)
+                {
                     return Some(index);
                 }
             }
@@ -331,8 +499,17 @@ impl Cluster {
     pub async fn configure(&self, change: &Value) {
         in_time("a change of the configuration", async || {
             let leader = &self.nodes[self.leader().await?];
-            let request = self.http.patch(format!("http://127.0.0.1:{}/config", leader.api)).body(change.to_string());
-            request.send().await.ok()?.status().is_success().then_some(())
+            let request = self
+                .http
+                .patch(format!("http://127.0.0.1:{}/config", leader.api))
+                .body(change.to_string());
+            request
+                .send()
+                .await
+                .ok()?
+                .status()
+                .is_success()
+                .then_some(())
         })
         .await;
     }
@@ -341,10 +518,20 @@ impl Cluster {
     pub async fn switch_over(&self) {
         in_time("a switchover", async || {
             let leader = &self.nodes[self.leader().await?];
-            let request = self.http.post(format!("http://127.0.0.1:{}/switchover", leader.api));
+            let request = self
+                .http
+                .post(format!("http://127.0.0.1:{}/switchover", leader.api));
             // It answers when the switchover has ended.
-            let request = request.timeout(LIMIT).body(json!({ "leader": leader.name }).to_string());
-            request.send().await.ok()?.status().is_success().then_some(())
+            let request = request
+                .timeout(LIMIT)
+                .body(json!({ "leader": leader.name }).to_string());
+            request
+                .send()
+                .await
+                .ok()?
+                .status()
+                .is_success()
+                .then_some(())
         })
         .await;
     }
@@ -353,8 +540,11 @@ impl Cluster {
     pub async fn etcd_leader(&self) -> usize {
         in_time("etcd's leader", async || {
             for (index, node) in self.nodes.iter().enumerate() {
-                let Some(status) = self.maintain_etcd(node, "status", json!({})).await else { continue };
-                if status["leader"].is_string() && status["leader"] == status["header"]["member_id"] {
+                let Some(status) = self.maintain_etcd(node, "status", json!({})).await else {
+                    continue;
+                };
+                if status["leader"].is_string() && status["leader"] == status["header"]["member_id"]
+                {
                     return Some(index);
                 }
             }
@@ -371,8 +561,14 @@ impl Cluster {
                 return Some(());
             }
             let other = &self.nodes[(node + 1) % self.nodes.len()];
-            let id = self.maintain_etcd(other, "status", json!({})).await?["header"]["member_id"].clone();
-            self.maintain_etcd(&self.nodes[node], "transfer-leadership", json!({ "targetID": id })).await;
+            let id = self.maintain_etcd(other, "status", json!({})).await?["header"]["member_id"]
+                .clone();
+            self.maintain_etcd(
+                &self.nodes[node],
+                "transfer-leadership",
+                json!({ "targetID": id }),
+            )
+            .await;
             None
         })
         .await
@@ -380,7 +576,13 @@ impl Cluster {
 
     async fn maintain_etcd(&self, node: &Node, method: &str, body: Value) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}/v3/maintenance/{method}", node.etcd);
-        let answer = self.http.post(url).body(body.to_string()).send().await.ok()?;
+        let answer = self
+            .http
+            .post(url)
+            .body(body.to_string())
+            .send()
+            .await
+            .ok()?;
         serde_json::from_str(&answer.text().await.ok()?).ok()
     }
 
@@ -392,12 +594,18 @@ impl Cluster {
     /// Returns the last lines of the nodes' logs.
     fn logs(&self) -> String {
         // The servers write to Patroni's log.
-        let files =
-            self.nodes.iter().flat_map(|node| ["patroni/log", "etcd/log"].map(|name| node.directory.join(name)));
+        let files = self
+            .nodes
+            .iter()
+            .flat_map(|node| ["patroni/log", "etcd/log"].map(|name| node.directory.join(name)));
         let last = |file: PathBuf| {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
-            format!("--- {}\n{}\n", file.display(), lines[lines.len().saturating_sub(40)..].join("\n"))
+            format!(
+                "--- {}\n{}\n",
+                file.display(),
+                lines[lines.len().saturating_sub(40)..].join("\n")
+            )
         };
         files.map(last).collect()
     }
@@ -416,10 +624,15 @@ impl Drop for Cluster {
 
 /// Replaces each text, which must be there.
 fn replaced(text: &str, replacements: &[(&str, &str)]) -> String {
-    replacements.iter().fold(text.to_owned(), |text, (from, to)| {
-        assert!(text.contains(from), "{from} is not in the configuration file");
-        text.replace(from, to)
-    })
+    replacements
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| {
+            assert!(
+                text.contains(from),
+                "{from} is not in the configuration file"
+            );
+            text.replace(from, to)
+        })
 }
 
 fn write_program(path: &Path, text: &str) {
@@ -428,7 +641,18 @@ fn write_program(path: &Path, text: &str) {
 }
 
 fn copy_directory(from: &Path, to: &Path) {
-    DirBuilder::new().recursive(true).create(to).expect("a new directory");
+    DirBuilder::new()
+        .recursive(true)
+        .create(to)
+        .expect("a new directory");
     let mut command = std::process::Command::new("cp");
-    assert!(command.arg("-r").arg(from.join(".")).arg(to).status().expect("cp starts").success());
+    assert!(
+        command
+            .arg("-r")
+            .arg(from.join("."))
+            .arg(to)
+            .status()
+            .expect("cp starts")
+            .success()
+    );
 }

@@ -41,7 +41,12 @@ impl Account {
 
     /// Returns the first acknowledged payment that `matches`.
     pub fn first(&self, matches: impl Fn(&Acknowledged) -> bool) -> Option<Acknowledged> {
-        self.payments().values().copied().flatten().filter(matches).min_by_key(|acknowledged| acknowledged.at)
+        self.payments()
+            .values()
+            .copied()
+            .flatten()
+            .filter(matches)
+            .min_by_key(|acknowledged| acknowledged.at)
     }
 }
 
@@ -77,10 +82,15 @@ async fn write(url: String, user: i64, account: Account, stop: Arc<AtomicBool>) 
         while !stop.load(Ordering::Relaxed) {
             let payment = next_id();
             account.payments().insert(payment, None);
-            let inserted = tokio::time::timeout(PATIENCE, client.query_one(INSERT, &[&payment, &user])).await;
+            let inserted =
+                tokio::time::timeout(PATIENCE, client.query_one(INSERT, &[&payment, &user])).await;
             let Ok(Ok(row)) = inserted else { break };
             let timeline = u32::from_str_radix(row.get(0), 16).expect("a timeline");
-            let acknowledged = Acknowledged { payment, at: SystemTime::now(), timeline };
+            let acknowledged = Acknowledged {
+                payment,
+                at: SystemTime::now(),
+                timeline,
+            };
             account.payments().insert(payment, Some(acknowledged));
             tokio::time::sleep(INTERVAL).await;
         }

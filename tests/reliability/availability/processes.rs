@@ -14,23 +14,33 @@ struct Process {
 
 /// Finds the processes whose working directory is `directory` or below it. Ended processes have none.
 fn processes_in(directory: &Path) -> Vec<Process> {
-    let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let entries = std::fs::read_dir("/proc")
+        .expect("/proc is mounted")
+        .flatten();
     let process = |entry: std::fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let works_in: PathBuf = std::fs::read_link(entry.path().join("cwd")).ok()?;
         let status = std::fs::read_to_string(entry.path().join("stat")).ok()?;
         // The name of the program precedes the state, in parentheses.
         let state = status.rsplit_once(") ")?.1.chars().next()?;
-        works_in.starts_with(directory).then_some(Process { pid, state })
+        works_in
+            .starts_with(directory)
+            .then_some(Process { pid, state })
     };
     entries.filter_map(process).collect()
 }
 
 /// Sends `signal` to the processes in `directory` until it has affected all of them. A process may start another one meanwhile.
 async fn signal_all(directory: &Path, signal: Signal, is_affected: impl Fn(&Process) -> bool) {
-    let what = format!("{signal:?} to reach every process in {}", directory.display());
+    let what = format!(
+        "{signal:?} to reach every process in {}",
+        directory.display()
+    );
     eventually(&what, async || {
-        let left: Vec<Process> = processes_in(directory).into_iter().filter(|process| !is_affected(process)).collect();
+        let left: Vec<Process> = processes_in(directory)
+            .into_iter()
+            .filter(|process| !is_affected(process))
+            .collect();
         for pid in left.iter().filter_map(|process| Pid::from_raw(process.pid)) {
             // It may have ended.
             let _ = kill_process(pid, signal);

@@ -55,21 +55,36 @@ pub struct Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { acknowledged, committed, repeated, gaps, .. } = self;
+        let Outcome {
+            acknowledged,
+            committed,
+            repeated,
+            gaps,
+            ..
+        } = self;
         let (lost, invented) = (self.lost_by_cluster.len(), self.false_events.len());
         write!(
             f,
             "{acknowledged} acknowledged, {lost} of them lost by the cluster; {committed} committed, all delivered, "
         )?;
-        write!(f, "{repeated} requests repeated; {invented} events of undone commits; gaps {gaps:?}")
+        write!(
+            f,
+            "{repeated} requests repeated; {invented} events of undone commits; gaps {gaps:?}"
+        )
     }
 }
 
 impl Outcome {
     /// Asserts that the application, the store and the receiver agree on every payment, and that no gap was recorded.
     pub fn assert_exact(&self) {
-        assert!(self.lost_by_cluster.is_empty(), "the cluster lost acknowledged commits: {self:?}");
-        assert!(self.false_events.is_empty(), "events of commits that do not exist were delivered: {self:?}");
+        assert!(
+            self.lost_by_cluster.is_empty(),
+            "the cluster lost acknowledged commits: {self:?}"
+        );
+        assert!(
+            self.false_events.is_empty(),
+            "events of commits that do not exist were delivered: {self:?}"
+        );
         assert!(self.gaps.is_empty(), "{self:?}");
     }
 }
@@ -99,30 +114,55 @@ pub struct Times {
 
 impl Scenario {
     /// Starts everything and waits until a failover would lose nothing. None if a program is missing.
-    pub async fn start(replication: Replication, capture: &'static str, place: StorePlace) -> Option<Scenario> {
+    pub async fn start(
+        replication: Replication,
+        capture: &'static str,
+        place: StorePlace,
+    ) -> Option<Scenario> {
         let programs = Programs::find()?;
         let cluster = Cluster::start(&programs, replication).await;
         let mut app = TestApp::prepare().await;
-        let leader = cluster.connect(&cluster.nodes[0]).await.expect("the leader");
+        let leader = cluster
+            .connect(&cluster.nodes[0])
+            .await
+            .expect("the leader");
         for database in ["platform", "store"] {
-            leader.batch_execute(&format!("create database {database}")).await.expect("a new database");
+            leader
+                .batch_execute(&format!("create database {database}"))
+                .await
+                .expect("a new database");
         }
         let store_url = match place {
             StorePlace::Cluster => cluster.url("store"),
             StorePlace::Elsewhere => app.store_url.clone(),
         };
-        app.use_databases(&cluster.url("platform"), &store_url).await;
+        app.use_databases(&cluster.url("platform"), &store_url)
+            .await;
         app.set("source.capture", capture);
         app.setup().await;
         app.run().await;
         let user = app.platform().await.user(&[]).await;
         let receiver = Receiver::start().await;
-        app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &[EVENT]).await;
+        app.api(&user.to_string())
+            .await
+            .create_webhook(&receiver.url("/"), &[EVENT])
+            .await;
         let account = Account::default();
-        let mut scenario =
-            Scenario { cluster, app, capture, user, receiver, received: BTreeMap::new(), account, load: None };
+        let mut scenario = Scenario {
+            cluster,
+            app,
+            capture,
+            user,
+            receiver,
+            received: BTreeMap::new(),
+            account,
+            load: None,
+        };
         scenario.start_load();
-        in_time("the first payments", async || (scenario.account.acknowledged().len() >= WARM_UP).then_some(())).await;
+        in_time("the first payments", async || {
+            (scenario.account.acknowledged().len() >= WARM_UP).then_some(())
+        })
+        .await;
         scenario.wait_until_prepared().await;
         Some(scenario)
     }
@@ -135,33 +175,52 @@ impl Scenario {
     pub async fn wait_until_prepared(&self) -> usize {
         let leader = self.cluster.wait_until_healthy().await;
         if self.capture == "wal" {
-            self.cluster.wait_until_slot_is_synchronized(&self.app.name).await;
+            self.cluster
+                .wait_until_slot_is_synchronized(&self.app.name)
+                .await;
         }
         leader
     }
 
     /// Notes the time and the timeline before a fault.
     pub fn begin_fault(&self) -> Fault {
-        let timelines = self.account.acknowledged().into_iter().map(|payment| payment.timeline);
-        Fault { at: SystemTime::now(), timeline: timelines.max().expect("a payment") }
+        let timelines = self
+            .account
+            .acknowledged()
+            .into_iter()
+            .map(|payment| payment.timeline);
+        Fault {
+            at: SystemTime::now(),
+            timeline: timelines.max().expect("a payment"),
+        }
     }
 
     /// Waits until the application commits and receives again after a fault.
     pub async fn wait_until_recovered(&self, fault: &Fault, ends: Ends) -> Times {
         let first = in_time("a commit after the fault", async || {
             self.account.first(|payment| {
-                payment.at > fault.at && (ends == Ends::SameLeader || payment.timeline > fault.timeline)
+                payment.at > fault.at
+                    && (ends == Ends::SameLeader || payment.timeline > fault.timeline)
             })
         })
         .await;
-        let delivered = in_time("the first event after the fault", async || self.received_at(&first)).await;
+        let delivered = in_time("the first event after the fault", async || {
+            self.received_at(&first)
+        })
+        .await;
         let since = |at: SystemTime| at.duration_since(fault.at).unwrap_or_default();
-        Times { writable: since(first.at), delivered: since(delivered) }
+        Times {
+            writable: since(first.at),
+            delivered: since(delivered),
+        }
     }
 
     /// Waits until this many more payments are acknowledged and delivered.
     pub async fn pass(&self, count: usize) {
-        let (acknowledged, received) = (self.account.acknowledged().len(), self.receiver.requests().len());
+        let (acknowledged, received) = (
+            self.account.acknowledged().len(),
+            self.receiver.requests().len(),
+        );
         in_time("more payments", async || {
             let passed = self.account.acknowledged().len() >= acknowledged + count;
             (passed && self.receiver.requests().len() >= received + count).then_some(())
@@ -177,7 +236,10 @@ impl Scenario {
     /// Returns when the payment's event was received first.
     fn received_at(&self, payment: &Acknowledged) -> Option<SystemTime> {
         let requests = self.receiver.requests();
-        requests.iter().find(|request| payment_of(request) == payment.payment).map(|request| request.at)
+        requests
+            .iter()
+            .find(|request| payment_of(request) == payment.payment)
+            .map(|request| request.at)
     }
 
     /// Stops the application, waits until everything committed is delivered, compares, and starts the application again.
@@ -185,15 +247,27 @@ impl Scenario {
         if let Some(load) = self.load.take() {
             load.stop().await;
         }
-        let committed: BTreeSet<i64> = query(&self.app.source_url, "select id from payment", "the payments").await;
+        let committed: BTreeSet<i64> = query(
+            &self.app.source_url,
+            "select id from payment",
+            "the payments",
+        )
+        .await;
         in_time("every committed payment to be delivered", || {
             self.collect_received();
-            let all = committed.iter().all(|payment| self.received.contains_key(payment));
+            let all = committed
+                .iter()
+                .all(|payment| self.received.contains_key(payment));
             std::future::ready(all.then_some(()))
         })
         .await;
         let mut outcome = self.compare(&committed);
-        outcome.gaps = query(&self.app.store_url, "select reason from walhook.gap order by id", "the gaps").await;
+        outcome.gaps = query(
+            &self.app.store_url,
+            "select reason from walhook.gap order by id",
+            "the gaps",
+        )
+        .await;
         self.assert_store_agrees(&committed).await;
         self.start_load();
         outcome
@@ -207,11 +281,20 @@ impl Scenario {
     }
 
     fn compare(&self, committed: &BTreeSet<i64>) -> Outcome {
-        let acknowledged: BTreeSet<i64> = self.account.acknowledged().iter().map(|payment| payment.payment).collect();
+        let acknowledged: BTreeSet<i64> = self
+            .account
+            .acknowledged()
+            .iter()
+            .map(|payment| payment.payment)
+            .collect();
         let delivered: BTreeSet<i64> = self.received.keys().copied().collect();
         for payment in committed {
             let deliveries = &self.received[payment];
-            assert_eq!(deliveries.len(), 1, "payment {payment} was delivered under several ids: {deliveries:?}");
+            assert_eq!(
+                deliveries.len(),
+                1,
+                "payment {payment} was delivered under several ids: {deliveries:?}"
+            );
         }
         Outcome {
             acknowledged: acknowledged.len(),
@@ -219,7 +302,12 @@ impl Scenario {
             lost_by_cluster: &acknowledged - committed,
             false_events: &delivered - committed,
             gaps: Vec::new(),
-            repeated: self.received.values().flat_map(BTreeMap::values).map(|requests| requests - 1).sum(),
+            repeated: self
+                .received
+                .values()
+                .flat_map(BTreeMap::values)
+                .map(|requests| requests - 1)
+                .sum(),
         }
     }
 
@@ -235,23 +323,46 @@ impl Scenario {
         })
         .await;
         in_time("every delivery to end", async || {
-            let pending: Vec<i64> = query(url, "select count(*) from walhook.delivery", "the deliveries").await;
+            let pending: Vec<i64> = query(
+                url,
+                "select count(*) from walhook.delivery",
+                "the deliveries",
+            )
+            .await;
             (pending == [0]).then_some(())
         })
         .await;
         let undelivered = "select count(*) from (select from walhook.attempt group by delivery_id
              having not bool_or(outcome = 'delivered')) as undelivered";
         let undelivered: Vec<i64> = query(url, undelivered, "the attempts").await;
-        assert_eq!(undelivered, [0], "a delivery has ended without being delivered");
+        assert_eq!(
+            undelivered,
+            [0],
+            "a delivery has ended without being delivered"
+        );
     }
 }
 
 fn payment_of(request: &Received) -> i64 {
-    request.data()["payment_request_id"].as_i64().expect("a payment's event")
+    request.data()["payment_request_id"]
+        .as_i64()
+        .expect("a payment's event")
 }
 
 /// Returns the column that a query selects. Tries again if the connection fails: the leader may change.
-async fn query<T: for<'a> FromSql<'a>, C: FromIterator<T>>(url: &str, statement: &str, what: &str) -> C {
-    let rows = in_time(what, async || postgres::connect(url).await.ok()?.query(statement, &[]).await.ok()).await;
+async fn query<T: for<'a> FromSql<'a>, C: FromIterator<T>>(
+    url: &str,
+    statement: &str,
+    what: &str,
+) -> C {
+    let rows = in_time(what, async || {
+        postgres::connect(url)
+            .await
+            .ok()?
+            .query(statement, &[])
+            .await
+            .ok()
+    })
+    .await;
     rows.iter().map(|row| row.get(0)).collect()
 }

@@ -25,7 +25,11 @@ impl Faults {
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reliability/disks/eio.c");
         let mut compiler = std::process::Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(directory.path().join("eio.so")).arg(source).arg("-ldl");
+        compiler
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(directory.path().join("eio.so"))
+            .arg(source)
+            .arg("-ldl");
         assert!(compiler.status().unwrap().success(), "eio.c is compiled");
         Some(Faults { directory })
     }
@@ -33,15 +37,25 @@ impl Faults {
     async fn server(&self, settings: &[(&str, &str)]) -> PrivatePostgres {
         let path = |name: &str| self.directory.path().join(name).display().to_string();
         let environment = [("LD_PRELOAD", path("eio.so")), ("WALHOOK_FAULTS", path(""))];
-        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
-        let options = Options { fsync: true, settings, environment: &environment, ..Options::default() };
+        let environment = environment
+            .each_ref()
+            .map(|(name, value)| (*name, value.as_str()));
+        let options = Options {
+            fsync: true,
+            settings,
+            environment: &environment,
+            ..Options::default()
+        };
         PrivatePostgres::start(options).await.unwrap()
     }
 
     /// Lets `operation` fail on files whose paths contain `pattern`.
     fn begin(&self, operation: &str, pattern: &str) {
         // Moved to its place: the server must not read an empty file.
-        let (new, flag) = (self.directory.path().join("new"), self.directory.path().join(operation));
+        let (new, flag) = (
+            self.directory.path().join("new"),
+            self.directory.path().join(operation),
+        );
         std::fs::write(&new, pattern).unwrap();
         std::fs::rename(new, flag).unwrap();
     }
@@ -53,7 +67,9 @@ impl Faults {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
-    let Some(faults) = Faults::compile() else { return };
+    let Some(faults) = Faults::compile() else {
+        return;
+    };
     let mut world = World::prepare(super::server(&[]).await, faults.server(&[]).await).await;
     world.begin().await;
     let (pid, load) = (world.app.sidecar().pid(), world.load());
@@ -75,7 +91,10 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     faults.end("write");
     world.wait_until_stored(&load).await;
     let loud = world.assert_log_is_calm(1);
-    assert!(loud.iter().any(|line| line.contains("Input/output error")), "{loud:#?}");
+    assert!(
+        loud.iter().any(|line| line.contains("Input/output error")),
+        "{loud:#?}"
+    );
 
     // After a restart nothing is in the server's memory.
     world.store.stop(StopMode::Fast).await.unwrap();
@@ -94,8 +113,12 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
-    let Some(faults) = Faults::compile() else { return };
-    let primary = faults.server(&[("logical_decoding_work_mem", "64kB")]).await;
+    let Some(faults) = Faults::compile() else {
+        return;
+    };
+    let primary = faults
+        .server(&[("logical_decoding_work_mem", "64kB")])
+        .await;
     let mut world = World::prepare(primary, super::server(&[]).await).await;
     world.begin().await;
     let (pid, load) = (world.app.sidecar().pid(), world.load());
@@ -118,11 +141,16 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
                 select n, $1, repeat('INV', 100), 1, 1, 'ready' from generate_series(10000000, 10000999) n";
     platform.execute(bulk, &[&world.user]).await.unwrap();
     world.wait_for_disk_faults("primary", "io", IO, 3).await;
-    world.wait_until_unready("capture: changes cannot be read now").await;
+    world
+        .wait_until_unready("capture: changes cannot be read now")
+        .await;
     faults.end("write");
     world.wait_until_stored(&load).await;
     let loud = world.assert_log_is_calm(1);
-    assert!(loud.iter().any(|line| line.contains("Input/output error")), "{loud:#?}");
+    assert!(
+        loud.iter().any(|line| line.contains("Input/output error")),
+        "{loud:#?}"
+    );
 
     world.app.server.stop(StopMode::Fast).await.unwrap();
     faults.begin("read", "/base/");

@@ -14,7 +14,10 @@ async fn use_up_wal(server: &PrivatePostgres) {
     let skipped = server_log_length(server);
     let client = postgres::connect(&server.url("postgres")).await.unwrap();
     let write = "select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))";
-    eventually("the WAL to fill the disk", async || client.batch_execute(write).await.is_err().then_some(())).await;
+    eventually("the WAL to fill the disk", async || {
+        client.batch_execute(write).await.is_err().then_some(())
+    })
+    .await;
     wait_for_server_log(server, skipped, "PANIC").await;
     wait_for_server_log(server, skipped, "No space left on device").await;
 }
@@ -48,9 +51,17 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
     let Some(disk) = Disk::mount(48) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
     disk.tablespace("small", &world.store).await;
-    let admin = postgres::connect(&world.store.url("postgres")).await.unwrap();
-    admin.batch_execute("alter database events set tablespace small").await.unwrap();
-    world.app.set("limits.webhooks_per_user", "100000").set("limits.requests_per_second", "0");
+    let admin = postgres::connect(&world.store.url("postgres"))
+        .await
+        .unwrap();
+    admin
+        .batch_execute("alter database events set tablespace small")
+        .await
+        .unwrap();
+    world
+        .app
+        .set("limits.webhooks_per_user", "100000")
+        .set("limits.requests_per_second", "0");
     world.begin().await;
     let (pid, load) = (world.app.sidecar().pid(), world.load());
     let api = world.app.api(&world.user.to_string()).await;
@@ -63,14 +74,23 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
         (answer.status != 201).then_some(answer)
     })
     .await;
-    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.body);
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (503, Some("1")),
+        "{}",
+        refused.body
+    );
     assert!(!refused.body.contains("space"), "{}", refused.body);
     assert!(!api.webhooks().await.is_empty());
     disk.free();
     load.advance(50).await;
     world.app.sidecar().wait_until_ready().await;
     let loud = world.assert_log_is_calm(1);
-    assert!(loud.iter().any(|line| line.contains("No space left on device")), "{loud:#?}");
+    assert!(
+        loud.iter()
+            .any(|line| line.contains("No space left on device")),
+        "{loud:#?}"
+    );
     api.post("/webhooks", large_webhook()).await.expect(201);
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("store's tables without space: {account}");
@@ -97,8 +117,13 @@ async fn a_store_without_space_for_temporary_files_continues_when_there_is_space
     let Some(disk) = Disk::mount(16) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[("work_mem", "64kB")]).await).await;
     disk.tablespace("scratch", &world.store).await;
-    let admin = postgres::connect(&world.store.url("postgres")).await.unwrap();
-    admin.batch_execute("alter database events set temp_tablespaces = scratch").await.unwrap();
+    let admin = postgres::connect(&world.store.url("postgres"))
+        .await
+        .unwrap();
+    admin
+        .batch_execute("alter database events set temp_tablespaces = scratch")
+        .await
+        .unwrap();
     world.begin().await;
     world.app.store().await.batch_execute(SORT).await.unwrap();
     let (pid, load) = (world.app.sidecar().pid(), world.load());
@@ -110,7 +135,11 @@ async fn a_store_without_space_for_temporary_files_continues_when_there_is_space
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("store without space for temporary files: {account}");
     let loud = world.assert_log_is_calm(1);
-    assert!(loud.iter().any(|line| line.contains("No space left on device")), "{loud:#?}");
+    assert!(
+        loud.iter()
+            .any(|line| line.contains("No space left on device")),
+        "{loud:#?}"
+    );
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
 
@@ -119,9 +148,17 @@ async fn what_a_primary_without_space_rejects_raises_nothing_and_capture_stays_h
     let Some(disk) = Disk::mount(48) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
     disk.tablespace("small", &world.app.server).await;
-    let admin = postgres::connect(&world.app.server.url("postgres")).await.unwrap();
-    let moved = format!("alter database {}_platform set tablespace small", world.app.name);
-    eventually("the database to be moved", async || admin.batch_execute(&moved).await.ok()).await;
+    let admin = postgres::connect(&world.app.server.url("postgres"))
+        .await
+        .unwrap();
+    let moved = format!(
+        "alter database {}_platform set tablespace small",
+        world.app.name
+    );
+    eventually("the database to be moved", async || {
+        admin.batch_execute(&moved).await.ok()
+    })
+    .await;
     world.begin().await;
     let load = world.load();
     disk.fill();
@@ -145,7 +182,9 @@ async fn capture_continues_when_a_primary_whose_wal_filled_the_disk_runs_again()
     load.advance(50).await;
     disk.fill();
     use_up_wal(&world.app.server).await;
-    world.wait_until_unready("capture: changes cannot be read now").await;
+    world
+        .wait_until_unready("capture: changes cannot be read now")
+        .await;
     disk.free();
     world.revive(&world.app.server).await;
     load.advance(50).await;

@@ -50,7 +50,11 @@ impl Disk {
     /// Fills the disk to the last page.
     fn fill(&self) {
         use std::io::Write;
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(self.ballast()).unwrap();
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.ballast())
+            .unwrap();
         let page = [1; 4096];
         while file.write_all(&page).is_ok() {}
     }
@@ -72,13 +76,22 @@ impl Disk {
     async fn tablespace(&self, name: &str, server: &PrivatePostgres) {
         let location = self.directory_of(name, server);
         let admin = postgres::connect(&server.url("postgres")).await.unwrap();
-        admin.batch_execute(&format!("create tablespace {name} location '{}'", location.display())).await.unwrap();
+        admin
+            .batch_execute(&format!(
+                "create tablespace {name} location '{}'",
+                location.display()
+            ))
+            .await
+            .unwrap();
     }
 
     /// Moves a server's WAL to this disk.
     async fn take_wal(&self, server: &PrivatePostgres) {
         server.stop(StopMode::Fast).await.unwrap();
-        let (wal, moved) = (server.data_dir().join("pg_wal"), self.directory.path().join("pg_wal"));
+        let (wal, moved) = (
+            server.data_dir().join("pg_wal"),
+            self.directory.path().join("pg_wal"),
+        );
         copy(&wal, &moved).await;
         std::fs::remove_dir_all(&wal).unwrap();
         std::os::unix::fs::symlink(&moved, &wal).unwrap();
@@ -89,7 +102,10 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         // Lazily: a server that is still stopping may have files open.
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.directory.path()).status();
+        let _ = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(self.directory.path())
+            .status();
     }
 }
 
@@ -101,7 +117,13 @@ fn give_to_owner(path: &Path, server: &PrivatePostgres) {
 
 /// Copies a directory with owners and permissions.
 async fn copy(from: &Path, to: &Path) {
-    let status = tokio::process::Command::new("cp").arg("-a").arg(from).arg(to).status().await.unwrap();
+    let status = tokio::process::Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .await
+        .unwrap();
     assert!(status.success(), "{} could not be copied", from.display());
 }
 
@@ -136,11 +158,16 @@ impl Load {
     fn start(url: &str, user: i64) -> Load {
         let (stop, shared) = (CancellationToken::new(), Arc::<Mutex<Payments>>::default());
         let work = Load::work(url.to_owned(), user, stop.clone(), shared.clone());
-        Load { stop, shared, task: tokio::spawn(work) }
+        Load {
+            stop,
+            shared,
+            task: tokio::spawn(work),
+        }
     }
 
     async fn work(url: String, user: i64, stop: CancellationToken, shared: Arc<Mutex<Payments>>) {
-        let insert = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+        let insert =
+            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
                       values ($1, $2, repeat('INV', 100), 1, 1, 'ready')";
         while !stop.is_cancelled() {
             let Ok(client) = postgres::connect(&url).await else {
@@ -163,13 +190,26 @@ impl Load {
     /// Waits until so many more payments are committed.
     async fn advance(&self, count: usize) {
         let wanted = self.count() + count;
-        eventually("commits on the primary", async || (self.count() >= wanted).then_some(())).await;
+        eventually("commits on the primary", async || {
+            (self.count() >= wanted).then_some(())
+        })
+        .await;
     }
 
     /// Waits until a commit fails with this message.
     async fn wait_for_error(&self, text: &str) {
-        let failed = || self.shared.lock().unwrap().error.as_ref().is_some_and(|error| error.contains(text));
-        eventually(&format!("a commit to fail: {text}"), async || failed().then_some(())).await;
+        let failed = || {
+            self.shared
+                .lock()
+                .unwrap()
+                .error
+                .as_ref()
+                .is_some_and(|error| error.contains(text))
+        };
+        eventually(&format!("a commit to fail: {text}"), async || {
+            failed().then_some(())
+        })
+        .await;
     }
 
     async fn stop(self) -> HashSet<i64> {
@@ -199,13 +239,26 @@ struct Account {
 
 impl std::fmt::Display for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Account { payments, requests, took } = self;
-        write!(f, "{payments} payments, {requests} requests, the last one complete after {took:.1?}")
+        let Account {
+            payments,
+            requests,
+            took,
+        } = self;
+        write!(
+            f,
+            "{payments} payments, {requests} requests, the last one complete after {took:.1?}"
+        )
     }
 }
 
 async fn server(settings: &[(&str, &str)]) -> PrivatePostgres {
-    PrivatePostgres::start(Options { fsync: true, settings, ..Options::default() }).await.unwrap()
+    PrivatePostgres::start(Options {
+        fsync: true,
+        settings,
+        ..Options::default()
+    })
+    .await
+    .unwrap()
 }
 
 impl World {
@@ -217,8 +270,15 @@ impl World {
         let url = app.store_url.clone();
         app.set("store.url", &url).set("source.heartbeat", "500ms");
         // On a busy machine the receiver may respond too late. The next attempt must not wait for minutes.
-        app.set("delivery.retry_schedule", &["2s"; 9].join(",")).set("delivery.retry_jitter", "0ms");
-        World { app, store, user: 0, receiver: Receiver::start().await, log_read: 0 }
+        app.set("delivery.retry_schedule", &["2s"; 9].join(","))
+            .set("delivery.retry_jitter", "0ms");
+        World {
+            app,
+            store,
+            user: 0,
+            receiver: Receiver::start().await,
+            log_read: 0,
+        }
     }
 
     /// Starts the sidecar, and delivers the first payments.
@@ -227,7 +287,8 @@ impl World {
         self.app.run().await;
         self.user = self.app.platform().await.user(&[]).await;
         let api = self.app.api(&self.user.to_string()).await;
-        api.create_webhook(&self.receiver.url("/"), &["payment.statement_ready"]).await;
+        api.create_webhook(&self.receiver.url("/"), &["payment.statement_ready"])
+            .await;
         let load = self.load();
         load.advance(20).await;
         self.account(&load.stop().await, &HashSet::new()).await;
@@ -250,30 +311,56 @@ impl World {
     async fn wait_until_unready(&mut self, reason: &str) {
         let sidecar = self.app.sidecar();
         eventually(&format!("unready: {reason}"), async || {
-            sidecar.readiness().await.filter(|(status, text)| *status == 503 && text.contains(reason))
+            sidecar
+                .readiness()
+                .await
+                .filter(|(status, text)| *status == 503 && text.contains(reason))
         })
         .await;
     }
 
     /// Waits until so many statements have failed because of a disk, and readiness reports it.
-    async fn wait_for_disk_faults(&mut self, database: &str, fault: &str, reason: &str, count: usize) {
-        let metric = format!("walhook_disk_faults_total{{database=\"{database}\",fault=\"{fault}\"}}");
+    async fn wait_for_disk_faults(
+        &mut self,
+        database: &str,
+        fault: &str,
+        reason: &str,
+        count: usize,
+    ) {
+        let metric =
+            format!("walhook_disk_faults_total{{database=\"{database}\",fault=\"{fault}\"}}");
         let sidecar = self.app.sidecar();
         let before = sidecar.metric(&metric).await.expect("registered with 0");
-        eventually(&format!("{count} disk faults of the {database}"), async || {
-            sidecar.metric(&metric).await.filter(|found| *found >= before + count as f64)
-        })
+        eventually(
+            &format!("{count} disk faults of the {database}"),
+            async || {
+                sidecar
+                    .metric(&metric)
+                    .await
+                    .filter(|found| *found >= before + count as f64)
+            },
+        )
         .await;
-        self.wait_until_unready(&format!("{database}: {reason}")).await;
+        self.wait_until_unready(&format!("{database}: {reason}"))
+            .await;
     }
 
     /// Waits until the slot is beyond the end of the last payment.
     async fn wait_for_acknowledgement(&self) {
         let client = self.app.source().await;
-        let end: postgres_types::PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
-        let confirmed = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+        let end: postgres_types::PgLsn = client
+            .query_one("select pg_current_wal_lsn()", &[])
+            .await
+            .unwrap()
+            .get(0);
+        let confirmed =
+            "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
         eventually("an acknowledgement", async || {
-            client.query_opt(confirmed, &[&self.app.name, &end]).await.unwrap().map(drop)
+            client
+                .query_opt(confirmed, &[&self.app.name, &end])
+                .await
+                .unwrap()
+                .map(drop)
         })
         .await;
     }
@@ -283,10 +370,11 @@ impl World {
         let after = next_id();
         load.advance(1).await;
         let store = self.app.store().await;
-        let later =
-            "select from walhook.event where (data ->> 'payment_request_id')::bigint between $1 and 9999999 limit 1";
-        eventually("a later event in the store", async || store.query_opt(later, &[&after]).await.ok()?.map(drop))
-            .await;
+        let later = "select from walhook.event where (data ->> 'payment_request_id')::bigint between $1 and 9999999 limit 1";
+        eventually("a later event in the store", async || {
+            store.query_opt(later, &[&after]).await.ok()?.map(drop)
+        })
+        .await;
     }
 
     /// Asserts that the log since the last call names each failure at most `outages` times. Returns the warnings and errors.
@@ -295,8 +383,17 @@ impl World {
         let lines: Vec<&str> = log.lines().skip(self.log_read).collect();
         self.log_read += lines.len();
         let is_loud = |line: &&&str| line.contains(" WARN ") || line.contains("ERROR ");
-        let loud: Vec<String> = lines.iter().filter(is_loud).map(|line| String::from(*line)).collect();
-        assert!(loud.len() <= CALM * outages, "{} lines for {outages} outages:\n{}", loud.len(), loud.join("\n"));
+        let loud: Vec<String> = lines
+            .iter()
+            .filter(is_loud)
+            .map(|line| String::from(*line))
+            .collect();
+        assert!(
+            loud.len() <= CALM * outages,
+            "{} lines for {outages} outages:\n{}",
+            loud.len(),
+            loud.join("\n")
+        );
         loud
     }
 
@@ -308,31 +405,61 @@ impl World {
         let rows = platform.query("select id from payment", &[]).await.unwrap();
         let mut wanted: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
         let lost: Vec<_> = acknowledged.difference(&wanted).collect();
-        assert!(lost.is_empty(), "the primary lost what it had acknowledged: {lost:?}");
+        assert!(
+            lost.is_empty(),
+            "the primary lost what it had acknowledged: {lost:?}"
+        );
         wanted.extend(undone);
         self.app.wait_for_events(wanted.len()).await;
         // Each event's delivery is stored with it, and removed when it has ended.
-        self.app.wait_for_count("select count(*) from walhook.delivery", 0).await;
-        let (took, received, store) = (began.elapsed(), self.receiver.requests(), self.app.store().await);
+        self.app
+            .wait_for_count("select count(*) from walhook.delivery", 0)
+            .await;
+        let (took, received, store) = (
+            began.elapsed(),
+            self.receiver.requests(),
+            self.app.store().await,
+        );
         let events = "select (data ->> 'payment_request_id')::bigint, delivery_id
              from walhook.event left join walhook.attempt on attempt.event_id = event.id and outcome = 'delivered'";
         let mut stored: HashMap<i64, HashSet<uuid::Uuid>> = HashMap::new();
         for row in store.query(events, &[]).await.unwrap() {
-            let delivery = row.get::<_, Option<uuid::Uuid>>(1).expect("each event has a delivered attempt");
-            assert!(stored.entry(row.get(0)).or_default().insert(delivery), "a delivery was counted twice");
+            let delivery = row
+                .get::<_, Option<uuid::Uuid>>(1)
+                .expect("each event has a delivered attempt");
+            assert!(
+                stored.entry(row.get(0)).or_default().insert(delivery),
+                "a delivery was counted twice"
+            );
         }
         assert_eq!(
             stored.keys().copied().collect::<HashSet<_>>(),
             wanted,
             "exactly the committed payments have events"
         );
-        assert!(stored.values().all(|deliveries| deliveries.len() == 1), "a payment has several deliveries");
+        assert!(
+            stored.values().all(|deliveries| deliveries.len() == 1),
+            "a payment has several deliveries"
+        );
         let ended = "select count(*) from walhook.attempt where outcome in ('permanently_failed', 'cancelled')";
-        assert_eq!(store.query_one(ended, &[]).await.unwrap().get::<_, i64>(0), 0, "another final state");
-        let arrived: HashSet<i64> =
-            received.iter().filter_map(|request| request.data()["payment_request_id"].as_i64()).collect();
-        assert!(wanted.is_subset(&arrived), "a delivery is recorded that the receiver did not get");
-        Account { payments: wanted.len(), requests: received.len(), took }
+        assert_eq!(
+            store.query_one(ended, &[]).await.unwrap().get::<_, i64>(0),
+            0,
+            "another final state"
+        );
+        let arrived: HashSet<i64> = received
+            .iter()
+            .filter_map(|request| request.data()["payment_request_id"].as_i64())
+            .collect();
+        assert!(
+            wanted.is_subset(&arrived),
+            "a delivery is recorded that the receiver did not get"
+        );
+        Account {
+            payments: wanted.len(),
+            requests: received.len(),
+            took,
+        }
     }
 
     /// Starts a server if it does not run. Its operator would: a server whose startup process fails does not restart.
@@ -341,8 +468,14 @@ impl World {
             if postgres::connect(&server.url("postgres")).await.is_ok() {
                 return Some(());
             }
-            let status =
-                server.program("pg_ctl").arg("status").arg("-D").arg(server.data_dir()).output().await.unwrap();
+            let status = server
+                .program("pg_ctl")
+                .arg("status")
+                .arg("-D")
+                .arg(server.data_dir())
+                .output()
+                .await
+                .unwrap();
             if !status.status.success() {
                 // It may have been stopping.
                 let _ = server.start_again().await;
@@ -357,7 +490,9 @@ impl World {
 async fn wait_for_server_log(server: &PrivatePostgres, skipped: usize, text: &str) {
     eventually(&format!("the server to log {text:?}"), async || {
         let log = std::fs::read(server.log_file()).unwrap();
-        String::from_utf8_lossy(&log[skipped..]).contains(text).then_some(())
+        String::from_utf8_lossy(&log[skipped..])
+            .contains(text)
+            .then_some(())
     })
     .await;
 }

@@ -28,8 +28,15 @@ impl Backup {
     /// Starts a server that archives its WAL here.
     async fn server(&self) -> PrivatePostgres {
         let command = format!("cp %p {}/%f", self.directory.path().display());
-        let settings = [("archive_mode", "on"), ("archive_command", command.as_str())];
-        let options = Options { fsync: true, settings: &settings, ..Options::default() };
+        let settings = [
+            ("archive_mode", "on"),
+            ("archive_command", command.as_str()),
+        ];
+        let options = Options {
+            fsync: true,
+            settings: &settings,
+            ..Options::default()
+        };
         PrivatePostgres::start(options).await.unwrap()
     }
 
@@ -46,7 +53,10 @@ impl Backup {
     /// Marks the present as a point to which the server can be restored.
     async fn mark(&self, server: &PrivatePostgres, point: &str) {
         let admin = postgres::connect(&server.url("postgres")).await.unwrap();
-        admin.execute("select pg_create_restore_point($1)", &[&point]).await.unwrap();
+        admin
+            .execute("select pg_create_restore_point($1)", &[&point])
+            .await
+            .unwrap();
     }
 
     /// Stops the server and restores it to `point`. With `with_slots`, the slots of the present are kept: some set-ups back them up.
@@ -79,7 +89,11 @@ impl Backup {
         server.start_again().await.unwrap();
         eventually("the recovery to end", async || {
             let admin = postgres::connect(&server.url("postgres")).await.ok()?;
-            let recovers: bool = admin.query_one("select pg_is_in_recovery()", &[]).await.ok()?.get(0);
+            let recovers: bool = admin
+                .query_one("select pg_is_in_recovery()", &[])
+                .await
+                .ok()?
+                .get(0);
             (!recovers).then_some(())
         })
         .await;
@@ -99,7 +113,9 @@ async fn restore_primary(with_slots: bool, reason: &str) {
     let filler = "select pg_logical_emit_message(false, 'filler', repeat('x', 4000000))";
     world.app.source().await.execute(filler, &[]).await.unwrap();
     let undone = world.pay(20).await;
-    backup.restore(&world.app.server, "before", with_slots).await;
+    backup
+        .restore(&world.app.server, "before", with_slots)
+        .await;
     world.wait_for_gap(reason).await;
     let existing = world.payments().await;
     assert!(existing.is_superset(&kept) && existing.is_disjoint(&undone));
@@ -107,13 +123,20 @@ async fn restore_primary(with_slots: bool, reason: &str) {
     // The WAL grows for longer than capture waits before it looks again.
     load.advance(600).await;
     let missed = load.stop().await;
-    assert_eq!(world.assert_log_is_calm(1), [""; 0], "the gap is logged once");
+    assert_eq!(
+        world.assert_log_is_calm(1),
+        [""; 0],
+        "the gap is logged once"
+    );
     world.repair().await;
     let load = world.load();
     load.advance(20).await;
     let later: HashSet<i64> = load.stop().await.union(&missed).copied().collect();
     let account = world.account(&later, &undone).await;
-    println!("primary restored to a point in time ({reason}): {} undone, {account}", undone.len());
+    println!(
+        "primary restored to a point in time ({reason}): {} undone, {account}",
+        undone.len()
+    );
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
 
@@ -153,7 +176,10 @@ async fn a_store_restored_under_a_running_sidecar_is_a_gap_that_a_repair_closes(
     world.repair().await;
     load.advance(20).await;
     let account = world.account(&load.stop().await, &HashSet::new()).await;
-    println!("store restored under a running sidecar: {} events raised again, {account}", later.len());
+    println!(
+        "store restored under a running sidecar: {} events raised again, {account}",
+        later.len()
+    );
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
 
@@ -165,13 +191,27 @@ async fn a_store_restored_while_nothing_runs_is_repaired_before_the_start() {
     backup.restore(&world.store, "before", false).await;
     world.app.walhook_ok(&["repair", "--force"]).await;
     let repaired = "select count(*) from walhook.event where repaired";
-    let found: i64 = world.app.store().await.query_one(repaired, &[]).await.unwrap().get(0);
-    assert_eq!(found as usize, later.len(), "the events since the point in time are raised again");
+    let found: i64 = world
+        .app
+        .store()
+        .await
+        .query_one(repaired, &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        found as usize,
+        later.len(),
+        "the events since the point in time are raised again"
+    );
     world.app.run().await;
     let load = world.load();
     load.advance(20).await;
     let account = world.account(&load.stop().await, &HashSet::new()).await;
-    println!("store restored while nothing ran: {} events raised again, {account}", later.len());
+    println!(
+        "store restored while nothing ran: {} events raised again, {account}",
+        later.len()
+    );
 }
 
 /// Without `walhook repair --force`, a slot that is far ahead of the store is recognised.
@@ -187,14 +227,29 @@ async fn a_store_restored_to_long_ago_is_a_gap_also_after_a_start() {
     backup.restore(&world.store, "before", false).await;
     let mut sidecar = world.app.spawn(&[]);
     eventually("the gap", async || {
-        sidecar.readiness().await.filter(|(status, text)| *status == 503 && text.contains("slot_ahead"))
+        sidecar
+            .readiness()
+            .await
+            .filter(|(status, text)| *status == 503 && text.contains("slot_ahead"))
     })
     .await;
-    eventually("a repair", async || world.app.walhook(&["repair"]).await.status.success().then_some(())).await;
+    eventually("a repair", async || {
+        world
+            .app
+            .walhook(&["repair"])
+            .await
+            .status
+            .success()
+            .then_some(())
+    })
+    .await;
     sidecar.wait_until_ready().await;
     let load = world.load();
     load.advance(20).await;
     let account = world.account(&load.stop().await, &HashSet::new()).await;
-    println!("store restored to 40 MB of WAL ago: {} events raised again, {account}", later.len());
+    println!(
+        "store restored to 40 MB of WAL ago: {} events raised again, {account}",
+        later.len()
+    );
     assert!(sidecar.stop().await.success());
 }

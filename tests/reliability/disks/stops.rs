@@ -40,7 +40,10 @@ async fn crash_for(length: Duration) {
     world.app.sidecar().wait_until_ready().await;
     let account = world.account(&load.stop().await, &Default::default()).await;
     let [primary, store] = crashes;
-    println!("{primary} crashes of the primary and {store} of the store in {:.0?}: {account}", began.elapsed());
+    println!(
+        "{primary} crashes of the primary and {store} of the store in {:.0?}: {account}",
+        began.elapsed()
+    );
     world.assert_log_is_calm(primary + store);
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }

@@ -43,7 +43,12 @@ impl Scene {
         assert!(process.stop().await.success());
         let free = "select from pg_replication_slots where slot_name = $1 and active";
         eventually("the slot to be free", async || {
-            let active = self.platform.client.query_opt(free, &[&self.app.name]).await.expect("slots");
+            let active = self
+                .platform
+                .client
+                .query_opt(free, &[&self.app.name])
+                .await
+                .expect("slots");
             active.is_none().then_some(())
         })
         .await;
@@ -53,22 +58,45 @@ impl Scene {
 /// Sets up a store without a schema. Afterwards `check` finds no failure, events are delivered, and teardown restores everything.
 pub async fn run_setup(case: Case, capture: &str) -> Account {
     let mut scene = Scene::new(case, false).await;
-    scene.app.set("source.capture", capture).set("source.poll_interval", "50ms");
-    let identities = "select string_agg(relname || relreplident::text, ' ' order by relname) from pg_class
+    scene
+        .app
+        .set("source.capture", capture)
+        .set("source.poll_interval", "50ms");
+    let identities =
+        "select string_agg(relname || relreplident::text, ' ' order by relname) from pg_class
                       where relnamespace = 'public'::regnamespace and relkind = 'r'";
     let identities = async |scene: &Scene| -> String {
-        scene.platform.client.query_one(identities, &[]).await.expect("identities").get(0)
+        scene
+            .platform
+            .client
+            .query_one(identities, &[])
+            .await
+            .expect("identities")
+            .get(0)
     };
     let before = identities(&scene).await;
     let traces = scene.traces().await;
     scene.fail_command(&["setup"]).await;
     if case.point.name == "schema_created_tables_not_created" {
         // Setup is given up.
-        scene.app.walhook_ok(&["teardown", "--store", "--yes"]).await;
-        assert_eq!(scene.traces().await, traces, "{}: teardown leaves nothing", case.name());
+        scene
+            .app
+            .walhook_ok(&["teardown", "--store", "--yes"])
+            .await;
+        assert_eq!(
+            scene.traces().await,
+            traces,
+            "{}: teardown leaves nothing",
+            case.name()
+        );
     }
     scene.app.walhook_ok(&["setup"]).await;
-    assert_eq!(scene.app.walhook_ok(&["setup"]).await, "everything is set up\n", "{}", case.name());
+    assert_eq!(
+        scene.app.walhook_ok(&["setup"]).await,
+        "everything is set up\n",
+        "{}",
+        case.name()
+    );
     scene.add_webhook("/", "none").await;
     let process = scene.run_process().await;
     scene.app.walhook_ok(&["check"]).await;
@@ -77,7 +105,9 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
     scene.app.walhook_ok(&["teardown", "--yes"]).await;
     let after = identities(&scene).await;
     if before != after {
-        account.faults.push(format!("teardown restores the replica identities: {before} became {after}"));
+        account.faults.push(format!(
+            "teardown restores the replica identities: {before} became {after}"
+        ));
     }
     account
 }
@@ -91,7 +121,12 @@ pub async fn run_migrations(case: Case) -> Account {
     while (faults == 0 || case.action == Action::Kill) && scene.try_command(&["setup"]).await {
         faults += 1;
         let applied = "select count(*) from walhook.refinery_schema_history";
-        let applied: i64 = scene.store.query_one(applied, &[]).await.expect("the history").get(0);
+        let applied: i64 = scene
+            .store
+            .query_one(applied, &[])
+            .await
+            .expect("the history")
+            .get(0);
         assert_eq!(applied, faults * STEP, "{}", case.name());
         if faults == 1 {
             let refused = scene.app.walhook(&["run"]).await;
@@ -121,7 +156,11 @@ pub async fn run_reencryption(case: Case) -> Account {
     scene.fail_command(&reencrypt).await;
     scene.commit_times(COMMITS).await;
     let printed = scene.app.walhook_ok(&reencrypt).await;
-    assert!(printed.starts_with("1 re-encrypted with key "), "{}: {printed}", case.name());
+    assert!(
+        printed.starts_with("1 re-encrypted with key "),
+        "{}: {printed}",
+        case.name()
+    );
     account::settled(&scene.store, &scene.committed).await;
     scene.stop(process).await;
     scene.app.set("secrets.master_key", NEW_KEY);
@@ -133,7 +172,10 @@ pub async fn run_reencryption(case: Case) -> Account {
 /// Prepares a scene with a plain and an ordered webhook, some of whose events are delivered.
 async fn running(case: Case, capture: &str) -> (Scene, Sidecar) {
     let mut scene = Scene::new(case, true).await;
-    scene.app.set("source.capture", capture).set("source.poll_interval", "50ms");
+    scene
+        .app
+        .set("source.capture", capture)
+        .set("source.poll_interval", "50ms");
     scene.add_webhook("/plain", "none").await;
     scene.add_webhook("/strict", "strict").await;
     scene.app.setup().await;
@@ -149,8 +191,16 @@ async fn repair_and_settle(mut scene: Scene) -> Account {
     let again: Output = scene.app.walhook(&["repair"]).await;
     let errors = String::from_utf8_lossy(&again.stderr);
     let is_committed = scene.case.point.name.starts_with("repair_committed");
-    assert_eq!(again.status.success(), !is_committed, "{}: {errors}", scene.case.name());
-    assert!(!is_committed || errors.contains("nothing to repair"), "{errors}");
+    assert_eq!(
+        again.status.success(),
+        !is_committed,
+        "{}: {errors}",
+        scene.case.name()
+    );
+    assert!(
+        !is_committed || errors.contains("nothing to repair"),
+        "{errors}"
+    );
     let process = scene.run_process().await;
     scene.commit_times(COMMITS).await;
     scene.settle(vec![process]).await
@@ -173,9 +223,19 @@ pub async fn run_repair_of_outbox(case: Case) -> Account {
         create trigger no_space before insert on walhook_capture.outbox for each row execute function no_space()";
     let (mut scene, process) = running(case, "trigger").await;
     scene.stop(process).await;
-    scene.platform.client.batch_execute(FULL).await.expect("a trigger");
+    scene
+        .platform
+        .client
+        .batch_execute(FULL)
+        .await
+        .expect("a trigger");
     scene.commit_times(COMMITS).await;
-    scene.platform.client.batch_execute("drop function no_space() cascade").await.expect("space again");
+    scene
+        .platform
+        .client
+        .batch_execute("drop function no_space() cascade")
+        .await
+        .expect("space again");
     repair_and_settle(scene).await
 }
 
@@ -195,25 +255,35 @@ pub async fn run_erase(case: Case) -> Account {
     scene.commit_times(COMMITS).await;
     let mut account = scene.settle(vec![process]).await;
     for trace in [webhook, format!("\"user_id\":\"{erased}\"")] {
-        account.faults.extend(rows_with(&scene, &trace).await.iter().map(|row| format!("{trace} is left in {row}")));
+        account.faults.extend(
+            rows_with(&scene, &trace)
+                .await
+                .iter()
+                .map(|row| format!("{trace} is left in {row}")),
+        );
     }
     if rows_with(&scene, "user.erased").await.is_empty() {
-        account.faults.push("the audit log has no record of the erasure".into());
+        account
+            .faults
+            .push("the audit log has no record of the erasure".into());
     }
     account
 }
 
 /// Returns all rows of the store that contain `text`, with the names of their tables.
 async fn rows_with(scene: &Scene, text: &str) -> Vec<String> {
-    let tables =
-        "select oid::regclass::text from pg_class where relnamespace = 'walhook'::regnamespace and relkind = 'r'";
+    let tables = "select oid::regclass::text from pg_class where relnamespace = 'walhook'::regnamespace and relkind = 'r'";
     let mut found = Vec::new();
     for table in scene.store.query(tables, &[]).await.expect("tables") {
         let table: String = table.get(0);
-        let select =
-            format!("select row_to_json(t)::text from {table} as t where position($1 in row_to_json(t)::text) > 0");
+        let select = format!(
+            "select row_to_json(t)::text from {table} as t where position($1 in row_to_json(t)::text) > 0"
+        );
         let rows = scene.store.query(&select, &[&text]).await.expect("rows");
-        found.extend(rows.iter().map(|row| format!("{table}: {}", row.get::<_, String>(0))));
+        found.extend(
+            rows.iter()
+                .map(|row| format!("{table}: {}", row.get::<_, String>(0))),
+        );
     }
     found
 }

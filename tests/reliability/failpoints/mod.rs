@@ -41,7 +41,11 @@ impl Case {
 
     /// The value of `FAILPOINTS`: the action happens once.
     fn armed(&self) -> String {
-        let stall = if self.point.boundary == Boundary::Notify { STALL_OF_NOTICE } else { STALL };
+        let stall = if self.point.boundary == Boundary::Notify {
+            STALL_OF_NOTICE
+        } else {
+            STALL
+        };
         let argument = match self.action {
             Action::Stall => format!("stall {}", stall.as_millis()),
             other => other.as_str().to_owned(),
@@ -103,15 +107,28 @@ struct Sequence {
 
 const SEQUENCES: [Sequence; 3] = [
     Sequence {
-        boundaries: &[Boundary::PrepareTriggers, Boundary::SwitchToTriggers, Boundary::RemoveWalCapture],
+        boundaries: &[
+            Boundary::PrepareTriggers,
+            Boundary::SwitchToTriggers,
+            Boundary::RemoveWalCapture,
+        ],
         run: |cases| Box::pin(switch::run_to_triggers(cases)),
     },
     Sequence {
-        boundaries: &[Boundary::PrepareWal, Boundary::SwitchToWal, Boundary::RemoveTriggers, Boundary::EndSwitch],
+        boundaries: &[
+            Boundary::PrepareWal,
+            Boundary::SwitchToWal,
+            Boundary::RemoveTriggers,
+            Boundary::EndSwitch,
+        ],
         run: |cases| Box::pin(switch::run_to_wal(cases)),
     },
     Sequence {
-        boundaries: &[Boundary::RemoveWalCapture, Boundary::RemoveTriggers, Boundary::Teardown],
+        boundaries: &[
+            Boundary::RemoveWalCapture,
+            Boundary::RemoveTriggers,
+            Boundary::Teardown,
+        ],
         run: |cases| Box::pin(switch::run_teardown(cases)),
     },
 ];
@@ -119,9 +136,14 @@ const SEQUENCES: [Sequence; 3] = [
 impl Sequence {
     /// Returns the cases of the points whose names contain `only`, in the order in which they are passed.
     fn cases(&self, action: Action, only: &str) -> Vec<Case> {
-        let of_boundary = |boundary: &'static Boundary| TABLE.iter().filter(move |point| point.boundary == *boundary);
+        let of_boundary = |boundary: &'static Boundary| {
+            TABLE
+                .iter()
+                .filter(move |point| point.boundary == *boundary)
+        };
         let points = self.boundaries.iter().flat_map(of_boundary);
-        let walked = points.filter(|point| point.actions.contains(&action) && point.name.contains(only));
+        let walked =
+            points.filter(|point| point.actions.contains(&action) && point.name.contains(only));
         walked.map(|point| Case { point, action }).collect()
     }
 }
@@ -140,21 +162,41 @@ fn sequences(only: &str) -> Vec<Walk> {
             }
         }
     }
-    let back = Case { point: find("triggers_of_table_dropped_outbox_not_dropped"), action: Action::Fail };
-    let meanwhile = Case { action: Action::Stall, ..back };
+    let back = Case {
+        point: find("triggers_of_table_dropped_outbox_not_dropped"),
+        action: Action::Fail,
+    };
+    let meanwhile = Case {
+        action: Action::Stall,
+        ..back
+    };
     if back.point.name.contains(only) {
         walks.push((vec![back], Box::pin(switch::run_back_again(back))));
-        walks.push((vec![meanwhile], Box::pin(switch::run_back_again_meanwhile(meanwhile))));
+        walks.push((
+            vec![meanwhile],
+            Box::pin(switch::run_back_again_meanwhile(meanwhile)),
+        ));
     }
     walks
 }
 
 /// Returns the points of these boundaries with every action that makes sense at each, each in a scene of its own.
 fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
-    let is_in_sequence = |boundary| SEQUENCES.iter().any(|sequence| sequence.boundaries.contains(&boundary));
-    let points = TABLE.iter().filter(|point| includes(point.boundary) && !is_in_sequence(point.boundary));
+    let is_in_sequence = |boundary| {
+        SEQUENCES
+            .iter()
+            .any(|sequence| sequence.boundaries.contains(&boundary))
+    };
+    let points = TABLE
+        .iter()
+        .filter(|point| includes(point.boundary) && !is_in_sequence(point.boundary));
     let points = points.filter(|point| point.name.contains(only));
-    let cases = points.flat_map(|point| point.actions.iter().map(move |action| Case { point, action: *action }));
+    let cases = points.flat_map(|point| {
+        point.actions.iter().map(move |action| Case {
+            point,
+            action: *action,
+        })
+    });
     cases.map(|case| (vec![case], case.run())).collect()
 }
 
@@ -179,7 +221,11 @@ async fn walk(walks: Vec<Walk>) {
             let started = Instant::now();
             let ended = tokio::spawn(run).await;
             drop(turn);
-            (cases.iter().map(Case::name).collect::<Vec<_>>().join(", "), ended, started.elapsed())
+            (
+                cases.iter().map(Case::name).collect::<Vec<_>>().join(", "),
+                ended,
+                started.elapsed(),
+            )
         });
     }
     let (mut failed, walks) = (Vec::new(), walking.len());
@@ -187,17 +233,28 @@ async fn walk(walks: Vec<Walk>) {
         let (name, ended, took) = ended.expect("a walk runs in a task of its own");
         match ended {
             Ok(account) if account.faults.is_empty() => println!("{name}: {account}, {took:.1?}"),
-            Ok(account) => failed.push(format!("{name}: {account}\n    {}", account.faults.join("\n    "))),
+            Ok(account) => failed.push(format!(
+                "{name}: {account}\n    {}",
+                account.faults.join("\n    ")
+            )),
             // The panic's message is printed already.
             Err(_) => failed.push(format!("{name}: failed after {took:.1?}, see above")),
         }
     }
     println!("{total} cases in {:.1?}", started.elapsed());
-    assert!(failed.is_empty(), "{} of {walks} walks failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} of {walks} walks failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
 }
 
 const fn is_job(boundary: Boundary) -> bool {
-    matches!(boundary, Boundary::Cancel | Boundary::Recover | Boundary::Replay | Boundary::Notify)
+    matches!(
+        boundary,
+        Boundary::Cancel | Boundary::Recover | Boundary::Replay | Boundary::Notify
+    )
 }
 
 const fn is_command(boundary: Boundary) -> bool {
@@ -216,7 +273,10 @@ const fn is_command(boundary: Boundary) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_at_every_point_from_capture_to_record_lose_and_double_nothing() {
-    walk(alone(&only(), |boundary| !is_job(boundary) && !is_command(boundary))).await;
+    walk(alone(&only(), |boundary| {
+        !is_job(boundary) && !is_command(boundary)
+    }))
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

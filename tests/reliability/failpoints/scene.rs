@@ -16,7 +16,9 @@ use walhook::vault::{self, Vault};
 
 use super::Case;
 use crate::support::account::{self, Account, Subscribed, Transition};
-use crate::support::{Platform, REFERENCE_SCHEMA, Receiver, Sidecar, TestApp, eventually, eventually_within, next_id};
+use crate::support::{
+    Platform, REFERENCE_SCHEMA, Receiver, Sidecar, TestApp, eventually, eventually_within, next_id,
+};
 
 pub const PAYMENT: &str = "payment.statement_ready";
 pub const OUTLET: &str = "distribution.outlet.status_changed";
@@ -36,14 +38,25 @@ async fn server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
     let start = || async {
         let settings = [("max_connections", "1000"), ("wal_sender_timeout", "5s")];
-        let server = PrivatePostgres::start(Options { settings: &settings, ..Options::default() }).await;
+        let server = PrivatePostgres::start(Options {
+            settings: &settings,
+            ..Options::default()
+        })
+        .await;
         let server = server.expect("a private PostgreSQL");
         for template in [EMPTY, MIGRATED] {
             server.create_database(template).await.expect("a template");
-            let client = walhook::postgres::connect(&server.url(template)).await.expect("the template");
-            client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+            let client = walhook::postgres::connect(&server.url(template))
+                .await
+                .expect("the template");
+            client
+                .batch_execute(REFERENCE_SCHEMA)
+                .await
+                .expect("the reference schema");
         }
-        migrate(&server.url(MIGRATED)).await.expect("the store's schema");
+        migrate(&server.url(MIGRATED))
+            .await
+            .expect("the store's schema");
         Arc::new(server)
     };
     SERVER.get_or_init(start).await.clone()
@@ -54,16 +67,25 @@ async fn app_on(template: &str) -> TestApp {
     static COUNT: AtomicU32 = AtomicU32::new(1);
     let server = server().await;
     let name = format!("failpoint{}", COUNT.fetch_add(1, Ordering::Relaxed));
-    let client = walhook::postgres::connect(&server.url("postgres")).await.expect("the server");
+    let client = walhook::postgres::connect(&server.url("postgres"))
+        .await
+        .expect("the server");
     let version: i32 = client
         .query_one("select current_setting('server_version_num')::integer", &[])
         .await
         .expect("the version")
         .get(0);
-    let strategy = if version >= 150_000 { "strategy file_copy" } else { "" };
+    let strategy = if version >= 150_000 {
+        "strategy file_copy"
+    } else {
+        ""
+    };
     let create = format!("create database {name} template {template} {strategy}");
     // Another case may be copying the template: it can be connected to for a moment.
-    eventually("a database", async || client.batch_execute(&create).await.ok()).await;
+    eventually("a database", async || {
+        client.batch_execute(&create).await.ok()
+    })
+    .await;
     let url = server.url(&name);
     TestApp::with_databases(server, name, url.clone(), url)
 }
@@ -105,17 +127,37 @@ impl Scene {
         let (platform, store) = (app.platform().await, app.store().await);
         let user = platform.user(&[]).await;
         let label = platform.label(user).await;
-        let (release, outlet) = (platform.release(label).await, platform.outlet("Example Music").await);
+        let (release, outlet) = (
+            platform.release(label).await,
+            platform.outlet("Example Music").await,
+        );
         let receiver = Receiver::start().await;
         let (webhooks, committed, sleeping) = (Vec::new(), Vec::new(), None);
         let arms = case.armed();
-        Scene { app, case, arms, platform, store, user, receiver, webhooks, committed, sleeping, release, outlet }
+        Scene {
+            app,
+            case,
+            arms,
+            platform,
+            store,
+            user,
+            receiver,
+            webhooks,
+            committed,
+            sleeping,
+            release,
+            outlet,
+        }
     }
 
     /// Inserts a webhook of the user for both events.
     pub async fn add_webhook(&mut self, path: &'static str, ordering: &str) {
         let id = self.insert_webhook(self.user, path, ordering).await;
-        self.webhooks.push(Webhook { id, path, in_order: ordering == "strict" });
+        self.webhooks.push(Webhook {
+            id,
+            path,
+            in_order: ordering == "strict",
+        });
     }
 
     /// Inserts a webhook, because no process with an API runs before the point is armed.
@@ -125,10 +167,24 @@ impl Scene {
         let sealed = vault.seal(id, secret.expose_secret().as_bytes());
         let insert = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, ordering)
                       values ($1, $2, 'n', $3, $4, $5, $6, $7)";
-        let (user, url, events) = (user.to_string(), self.receiver.url(path), vec![OUTLET, PAYMENT]);
-        let parameters: [&(dyn ToSql + Sync); 7] =
-            [&id, &user, &url, &events, &sealed.bytes, &sealed.key_id, &ordering];
-        self.store.execute(insert, &parameters).await.expect("a webhook");
+        let (user, url, events) = (
+            user.to_string(),
+            self.receiver.url(path),
+            vec![OUTLET, PAYMENT],
+        );
+        let parameters: [&(dyn ToSql + Sync); 7] = [
+            &id,
+            &user,
+            &url,
+            &events,
+            &sealed.bytes,
+            &sealed.key_id,
+            &ordering,
+        ];
+        self.store
+            .execute(insert, &parameters)
+            .await
+            .expect("a webhook");
         id.to_string()
     }
 
@@ -148,8 +204,13 @@ impl Scene {
             self.release, self.outlet
         );
         self.platform.rolled_back(&pay(never)).await;
-        self.platform.transaction(&format!("{}; {distribute}", pay(payment))).await;
-        self.committed.extend([Transition::payment(payment), Transition::outlet_status(entry, "scheduled")]);
+        self.platform
+            .transaction(&format!("{}; {distribute}", pay(payment)))
+            .await;
+        self.committed.extend([
+            Transition::payment(payment),
+            Transition::outlet_status(entry, "scheduled"),
+        ]);
     }
 
     pub async fn commit_times(&mut self, times: usize) {
@@ -161,7 +222,11 @@ impl Scene {
     /// Arms these points instead.
     pub fn arm(&mut self, cases: &[Case]) {
         self.case = cases[0];
-        self.arms = cases.iter().map(|case| case.armed()).collect::<Vec<_>>().join(";");
+        self.arms = cases
+            .iter()
+            .map(|case| case.armed())
+            .collect::<Vec<_>>()
+            .join(";");
     }
 
     /// Starts `walhook run` with the point armed.
@@ -187,10 +252,18 @@ impl Scene {
         let started = std::time::Instant::now();
         while !self.is_reached() {
             let commits = self.committed.len() / 2;
-            assert!(started.elapsed() < LIMIT, "{}: not reached by {commits} commits", self.case.name());
+            assert!(
+                started.elapsed() < LIMIT,
+                "{}: not reached by {commits} commits",
+                self.case.name()
+            );
             if armed.has_ended() && !self.is_reached() {
                 let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
-                assert!(log.contains("Address already in use"), "{}: the process has ended", self.case.name());
+                assert!(
+                    log.contains("Address already in use"),
+                    "{}: the process has ended",
+                    self.case.name()
+                );
                 *armed = self.spawn_armed();
             }
             self.commit().await;
@@ -200,7 +273,12 @@ impl Scene {
 
     pub async fn wait_until_reached(&self) {
         let reached = async || self.is_reached().then_some(());
-        eventually_within(LIMIT, &format!("{} to be reached", self.case.name()), reached).await;
+        eventually_within(
+            LIMIT,
+            &format!("{} to be reached", self.case.name()),
+            reached,
+        )
+        .await;
     }
 
     /// After the point: waits for the death of a process that kills itself. Returns the processes that run from now on: one that has not
@@ -256,22 +334,39 @@ impl Scene {
     /// Takes the account of a settled store.
     pub async fn account(&self) -> Account {
         let requests = self.receiver.requests();
-        let subscribed = self.webhooks.iter().map(|Webhook { id, path, in_order }| Subscribed {
-            webhook: id.clone(),
-            requests: requests.iter().filter(|request| request.path == *path).cloned().collect(),
-            in_order: *in_order,
-        });
-        let mut account = Account::take(&self.store, &self.committed, &subscribed.collect::<Vec<_>>()).await;
-        let count = async |query: &str| -> i64 { self.store.query_one(query, &[]).await.expect(query).get(0) };
+        let subscribed = self
+            .webhooks
+            .iter()
+            .map(|Webhook { id, path, in_order }| Subscribed {
+                webhook: id.clone(),
+                requests: requests
+                    .iter()
+                    .filter(|request| request.path == *path)
+                    .cloned()
+                    .collect(),
+                in_order: *in_order,
+            });
+        let mut account = Account::take(
+            &self.store,
+            &self.committed,
+            &subscribed.collect::<Vec<_>>(),
+        )
+        .await;
+        let count = async |query: &str| -> i64 {
+            self.store.query_one(query, &[]).await.expect(query).get(0)
+        };
         let gaps = count("select count(*) from walhook.gap where repaired_at is null").await;
         if gaps > 0 {
             account.faults.push(format!("{gaps} gaps are open"));
         }
         // Only an attempt that stalls between the check of its lease and its request can overtake: no receiver knows of leases.
-        let may_be_late =
-            self.case.point.name == "attempt_started_request_not_sent" && self.case.action == Action::Stall;
+        let may_be_late = self.case.point.name == "attempt_started_request_not_sent"
+            && self.case.action == Action::Stall;
         if account.repeated_late > 0 && !may_be_late {
-            account.faults.push(format!("{} repeats overtook later deliveries", account.repeated_late));
+            account.faults.push(format!(
+                "{} repeats overtook later deliveries",
+                account.repeated_late
+            ));
         }
         let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
         // A repair that is killed after its commit leaves the first deliveries of ordered webhooks parked: replicas find them.

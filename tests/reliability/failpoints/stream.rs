@@ -27,7 +27,10 @@ fn flaky() -> impl FnMut(&Received) -> Answer + Send + 'static {
 
 async fn scene(case: Case, capture: &str) -> Scene {
     let mut scene = Scene::new(case, true).await;
-    scene.app.set("source.capture", capture).set("source.poll_interval", "50ms");
+    scene
+        .app
+        .set("source.capture", capture)
+        .set("source.poll_interval", "50ms");
     scene.receiver.answer(flaky());
     scene.add_webhook("/plain", "none").await;
     scene.add_webhook(FLAKY, "strict").await;
@@ -51,14 +54,30 @@ pub async fn run_idle(case: Case) -> Account {
     let mut scene = scene(case, "wal").await;
     let mut armed = scene.spawn_armed();
     armed.wait_until_ready().await;
-    scene.platform.client.batch_execute(IDLE_WAL).await.expect("a message");
+    scene
+        .platform
+        .client
+        .batch_execute(IDLE_WAL)
+        .await
+        .expect("a message");
     scene.wait_until_reached().await;
-    let written: PgLsn =
-        scene.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.expect("the WAL's end").get(0);
+    let written: PgLsn = scene
+        .platform
+        .client
+        .query_one("select pg_current_wal_lsn()", &[])
+        .await
+        .expect("the WAL's end")
+        .get(0);
     let processes = scene.carry_on(armed).await;
-    let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+    let acknowledged =
+        "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
     eventually("idle WAL to be acknowledged", async || {
-        scene.platform.client.query_opt(acknowledged, &[&scene.app.name, &written]).await.expect("the slot")
+        scene
+            .platform
+            .client
+            .query_opt(acknowledged, &[&scene.app.name, &written])
+            .await
+            .expect("the slot")
     })
     .await;
     scene.commit_times(LATER).await;
@@ -69,7 +88,9 @@ pub async fn run_idle(case: Case) -> Account {
 pub async fn run_shutdown(case: Case) -> Account {
     let mut scene = scene(case, "wal").await;
     scene.app.set("delivery.per_webhook_concurrency", "1");
-    scene.receiver.answer(|_| Answer::After(Duration::from_millis(700), 200));
+    scene
+        .receiver
+        .answer(|_| Answer::After(Duration::from_millis(700), 200));
     let mut armed = scene.spawn_armed();
     armed.wait_until_ready().await;
     scene.commit_times(4).await;
@@ -77,7 +98,11 @@ pub async fn run_shutdown(case: Case) -> Account {
     armed.signal(Signal::TERM);
     scene.wait_until_reached().await;
     let ended = armed.ended().await;
-    assert_eq!(ended.success(), scene.case.action != Action::Kill, "{ended}");
+    assert_eq!(
+        ended.success(),
+        scene.case.action != Action::Kill,
+        "{ended}"
+    );
     scene.receiver.answer_status(200);
     scene.commit_times(LATER).await;
     let process = scene.app.spawn(&[]);

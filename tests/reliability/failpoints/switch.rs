@@ -25,18 +25,31 @@ const TRACES: &str = "select 'slot ' || slot_name from pg_replication_slots wher
 
 impl Scene {
     pub async fn traces(&self) -> BTreeSet<String> {
-        let rows = self.platform.client.query(TRACES, &[]).await.expect("the catalog");
+        let rows = self
+            .platform
+            .client
+            .query(TRACES, &[])
+            .await
+            .expect("the catalog");
         rows.iter().map(|row| row.get(0)).collect()
     }
 
     /// Waits until these kinds of traces are as in `wanted`.
     async fn wait_for_traces(&self, kinds: &[&str], wanted: &BTreeSet<String>) {
         let of_kinds = |traces: &BTreeSet<String>| -> Vec<String> {
-            traces.iter().filter(|trace| kinds.iter().any(|kind| trace.starts_with(kind))).cloned().collect()
+            traces
+                .iter()
+                .filter(|trace| kinds.iter().any(|kind| trace.starts_with(kind)))
+                .cloned()
+                .collect()
         };
         let wanted = of_kinds(wanted);
         let are_reached = async || (of_kinds(&self.traces().await) == wanted).then_some(());
-        eventually(&format!("{}: {wanted:?} to remain of {kinds:?}", self.case.name()), are_reached).await;
+        eventually(
+            &format!("{}: {wanted:?} to remain of {kinds:?}", self.case.name()),
+            are_reached,
+        )
+        .await;
     }
 
     /// Runs `walhook setup` until it succeeds, with each of the points armed once. Commits in between.
@@ -49,29 +62,48 @@ impl Scene {
         self.app.setup().await;
         // If a process has switched since, setup removes what remains of the other mode.
         let app = &self.app;
-        let has_nothing_to_do = async || (app.walhook_ok(&["setup"]).await == NOTHING_TO_DO).then_some(());
-        eventually(&format!("{}: a setup with nothing to do", self.case.name()), has_nothing_to_do).await;
+        let has_nothing_to_do =
+            async || (app.walhook_ok(&["setup"]).await == NOTHING_TO_DO).then_some(());
+        eventually(
+            &format!("{}: a setup with nothing to do", self.case.name()),
+            has_nothing_to_do,
+        )
+        .await;
     }
 
     /// Starts a process with the first of the points armed, or with all of them if it is to survive.
     fn spawn_with(&mut self, cases: &[Case]) -> Sidecar {
-        let Some(first) = cases.first() else { return self.app.spawn(&[]) };
-        self.arm(if first.action == Action::Fail { cases } else { &cases[..1] });
+        let Some(first) = cases.first() else {
+            return self.app.spawn(&[]);
+        };
+        self.arm(if first.action == Action::Fail {
+            cases
+        } else {
+            &cases[..1]
+        });
         self.spawn_armed()
     }
 
     /// Commits until `armed` has reached the first point, and it or its successors the others. Returns the processes that run then.
     async fn drive_through(&mut self, mut armed: Sidecar, cases: &[Case]) -> Vec<Sidecar> {
-        let Some(last) = cases.last() else { return vec![armed] };
+        let Some(last) = cases.last() else {
+            return vec![armed];
+        };
         for (index, case) in cases.iter().enumerate() {
             self.case = *case;
             self.drive(&mut armed).await;
             if case.action == Action::Kill {
                 self.expect_killed(&mut armed).await;
                 // The cases of the outbox wait until it ends.
-                self.store.execute("delete from walhook.capture_lease", &[]).await.expect("the lease");
+                self.store
+                    .execute("delete from walhook.capture_lease", &[])
+                    .await
+                    .expect("the lease");
                 armed = self.spawn_with(&cases[index + 1..]);
-            } else if matches!(case.point.boundary, Boundary::RemoveTriggers | Boundary::EndSwitch) {
+            } else if matches!(
+                case.point.boundary,
+                Boundary::RemoveTriggers | Boundary::EndSwitch
+            ) {
                 // Tried again after minutes, or with the next start.
                 assert!(armed.stop().await.success());
                 armed = self.spawn_with(&cases[index + 1..]);
@@ -89,14 +121,20 @@ impl Scene {
 
 /// Splits the cases into those of commands and those of processes that run.
 fn split(cases: Vec<Case>, of_command: Boundary) -> (Vec<Case>, Vec<Case>) {
-    cases.into_iter().partition(|case| case.point.boundary == of_command)
+    cases
+        .into_iter()
+        .partition(|case| case.point.boundary == of_command)
 }
 
 /// Prepares a scene with a plain and an ordered webhook. Returns also the traces before setup.
 async fn scene(cases: &[Case], capture: &str, migrated: bool) -> (Scene, BTreeSet<String>) {
     let mut scene = Scene::new(cases[0], migrated).await;
     // What a running process could not remove is tried again with each heartbeat.
-    scene.app.set("source.capture", capture).set("source.poll_interval", "50ms").set("source.heartbeat", "1s");
+    scene
+        .app
+        .set("source.capture", capture)
+        .set("source.poll_interval", "50ms")
+        .set("source.heartbeat", "1s");
     scene.app.set("source.replica_identity", "index");
     let before = scene.traces().await;
     scene.app.setup().await;
@@ -116,7 +154,9 @@ pub async fn run_to_triggers(cases: Vec<Case>) -> Account {
     scene.set_up_with_faults(&commands).await;
     let running = scene.drive_through(armed, &processes).await;
     scene.commit_times(COMMITS).await;
-    scene.wait_for_traces(&["slot", "publication", "table"], &before).await;
+    scene
+        .wait_for_traces(&["slot", "publication", "table"], &before)
+        .await;
     let account = scene.settle(running).await;
     scene.app.walhook_ok(&["check"]).await;
     account
@@ -144,7 +184,9 @@ pub async fn run_to_wal(cases: Vec<Case>) -> Account {
     let armed = scene.spawn_with(&processes);
     let running = scene.drive_through(armed, &processes).await;
     scene.commit_times(COMMITS).await;
-    scene.wait_for_traces(&["schema walhook_capture", "trigger"], &before).await;
+    scene
+        .wait_for_traces(&["schema walhook_capture", "trigger"], &before)
+        .await;
     let account = scene.settle(running).await;
     scene.app.walhook_ok(&["check"]).await;
     account
@@ -160,7 +202,9 @@ pub async fn run_back_again(case: Case) -> Account {
     scene.app.set("source.capture", "trigger");
     scene.set_up_with_faults(&[]).await;
     scene.commit_times(COMMITS).await;
-    scene.wait_for_traces(&["slot", "publication", "table"], &before).await;
+    scene
+        .wait_for_traces(&["slot", "publication", "table"], &before)
+        .await;
     scene.commit_times(COMMITS).await;
     let account = scene.settle(vec![armed]).await;
     scene.app.walhook_ok(&["check"]).await;
@@ -173,7 +217,10 @@ pub async fn run_back_again_meanwhile(case: Case) -> Account {
     scene.app.set("source.capture", "wal");
     scene.app.setup().await;
     // The process completes the switch, but leaves the triggers.
-    let failing = Case { action: Action::Fail, ..case };
+    let failing = Case {
+        action: Action::Fail,
+        ..case
+    };
     scene.arm(&[failing]);
     let mut process = scene.spawn_armed();
     scene.drive(&mut process).await;
@@ -184,9 +231,14 @@ pub async fn run_back_again_meanwhile(case: Case) -> Account {
     scene.commit_times(COMMITS).await;
     let output = stalled.wait_with_output().await.expect("the command ends");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && errors.contains("another process has changed"), "{errors}");
+    assert!(
+        !output.status.success() && errors.contains("another process has changed"),
+        "{errors}"
+    );
     scene.commit_times(COMMITS).await;
-    scene.wait_for_traces(&["slot", "publication", "table"], &before).await;
+    scene
+        .wait_for_traces(&["slot", "publication", "table"], &before)
+        .await;
     let account = scene.settle(vec![process]).await;
     scene.app.walhook_ok(&["check"]).await;
     account
@@ -237,10 +289,19 @@ pub async fn run_teardown(cases: Vec<Case>) -> Account {
         scene.fail_command(&TEARDOWN).await;
     }
     scene.app.walhook_ok(&TEARDOWN).await;
-    assert_eq!(scene.app.walhook_ok(&TEARDOWN).await, "nothing is left to remove\n", "{}", scene.case.name());
+    assert_eq!(
+        scene.app.walhook_ok(&TEARDOWN).await,
+        "nothing is left to remove\n",
+        "{}",
+        scene.case.name()
+    );
     let after = scene.traces().await;
     let left: Vec<&String> = after.symmetric_difference(&before).collect();
-    assert!(left.is_empty(), "{}: teardown leaves {left:?}", scene.case.name());
+    assert!(
+        left.is_empty(),
+        "{}: teardown leaves {left:?}",
+        scene.case.name()
+    );
     scene.committed.clear();
     scene.webhooks.clear();
     scene.app.setup().await;

@@ -51,11 +51,18 @@ const FLAKY_ATTEMPTS: u32 = 5;
 impl Collector {
     pub async fn start(seed: u64) -> Arc<Collector> {
         let receiver = Receiver::start().await;
-        let (seen, is_healed) = (Arc::<Mutex<Seen>>::default(), Arc::new(AtomicBool::new(false)));
+        let (seen, is_healed) = (
+            Arc::<Mutex<Seen>>::default(),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (noted, healed, mut random) = (seen.clone(), is_healed.clone(), Random::new(seed, 1));
         receiver.answer(move |request| {
-            noted.lock().expect("nothing panics with this lock").note(request);
-            let is_flaky = request.path.starts_with("/ordered") && request.attempt() <= FLAKY_ATTEMPTS;
+            noted
+                .lock()
+                .expect("nothing panics with this lock")
+                .note(request);
+            let is_flaky =
+                request.path.starts_with("/ordered") && request.attempt() <= FLAKY_ATTEMPTS;
             match request.path.as_str() {
                 _ if is_flaky && random.below(4) == 0 => Answer::Status(503),
                 "/failing" if !healed.load(Ordering::Relaxed) => Answer::Status(500),
@@ -73,7 +80,12 @@ impl Collector {
                     own.receiver.clear();
                 }
             });
-            Collector { receiver, seen, is_healed, _clearing: tokio_util::task::AbortOnDropHandle::new(clearing) }
+            Collector {
+                receiver,
+                seen,
+                is_healed,
+                _clearing: tokio_util::task::AbortOnDropHandle::new(clearing),
+            }
         })
     }
 
@@ -82,7 +94,12 @@ impl Collector {
     }
 
     pub fn add_secret(&self, webhook: Uuid, secret: &str) {
-        self.with(|seen| seen.secrets.entry(webhook).or_default().push(secret.to_owned()));
+        self.with(|seen| {
+            seen.secrets
+                .entry(webhook)
+                .or_default()
+                .push(secret.to_owned())
+        });
     }
 
     /// Returns all that was seen.
@@ -98,12 +115,21 @@ impl Collector {
 impl Seen {
     fn note(&mut self, request: &Received) {
         let id = |name: &str| request.header(name).parse::<Uuid>().expect("an id");
-        let (webhook, delivery, event) = (id("x-webhook-id"), id("x-webhook-delivery"), id("x-webhook-event-id"));
+        let (webhook, delivery, event) = (
+            id("x-webhook-id"),
+            id("x-webhook-delivery"),
+            id("x-webhook-event-id"),
+        );
         self.requests += 1;
-        let arrived = self.deliveries.entry(delivery).or_insert(Arrived { webhook, event, requests: 0 });
+        let arrived = self.deliveries.entry(delivery).or_insert(Arrived {
+            webhook,
+            event,
+            requests: 0,
+        });
         arrived.requests += 1;
         if (arrived.webhook, arrived.event) != (webhook, event) {
-            self.violations.push(format!("delivery {delivery} has two events or webhooks"));
+            self.violations
+                .push(format!("delivery {delivery} has two events or webhooks"));
         }
         if request.path.starts_with("/ordered") {
             self.assert_in_order(webhook, request);
@@ -116,30 +142,54 @@ impl Seen {
 
     fn assert_in_order(&mut self, webhook: Uuid, request: &Received) {
         let key = match request.path.as_str() {
-            "/ordered/release" => request.data()["release_id"].as_i64().expect("an event of a release"),
+            "/ordered/release" => request.data()["release_id"]
+                .as_i64()
+                .expect("an event of a release"),
             _ => 0,
         };
-        let number: i64 = request.header("x-webhook-sequence").parse().expect("a number");
-        let started: Timestamp = request.header("x-webhook-timestamp").parse().expect("a time");
-        let highest = self.highest.entry((webhook, key)).or_insert((number, started));
+        let number: i64 = request
+            .header("x-webhook-sequence")
+            .parse()
+            .expect("a number");
+        let started: Timestamp = request
+            .header("x-webhook-timestamp")
+            .parse()
+            .expect("a time");
+        let highest = self
+            .highest
+            .entry((webhook, key))
+            .or_insert((number, started));
         if number > highest.0 {
             *highest = (number, started);
         } else if number < highest.0 && started <= highest.1 {
             self.late += 1;
         } else if number < highest.0 {
             let (other, at) = highest;
-            self.violations.push(format!("{}: {number} was started at {started}, after {other} at {at}", request.path));
+            self.violations.push(format!(
+                "{}: {number} was started at {started}, after {other} at {at}",
+                request.path
+            ));
         }
     }
 
     fn is_signed(&self, webhook: Uuid, body: &[u8], made: &str) -> bool {
-        let secrets = self.secrets.get(&webhook).map(Vec::as_slice).unwrap_or_default();
+        let secrets = self
+            .secrets
+            .get(&webhook)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         // The newest first.
-        secrets.iter().rev().any(|secret| signature(secret, body) == made)
+        secrets
+            .iter()
+            .rev()
+            .any(|secret| signature(secret, body) == made)
     }
 
     /// Returns how many requests were signed with none of their webhook's secrets.
     pub fn wrongly_signed(&self) -> usize {
-        self.unverified.iter().filter(|(webhook, body, made)| !self.is_signed(*webhook, body, made)).count()
+        self.unverified
+            .iter()
+            .filter(|(webhook, body, made)| !self.is_signed(*webhook, body, made))
+            .count()
     }
 }

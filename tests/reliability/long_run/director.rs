@@ -53,7 +53,10 @@ impl Keys {
             let bytes: Vec<u8> = (0..4).flat_map(|_| random.next().to_be_bytes()).collect();
             STANDARD.encode(bytes)
         };
-        let all = [first.to_owned()].into_iter().chain((0..63).map(|_| key(random))).collect();
+        let all = [first.to_owned()]
+            .into_iter()
+            .chain((0..63).map(|_| key(random)))
+            .collect();
         Keys { all, current: 0 }
     }
 }
@@ -70,7 +73,11 @@ impl Schema {
     /// Returns the statements of a change. `kind` is one of four.
     fn change(&mut self, kind: usize) -> String {
         self.changes += 1;
-        let table = if self.changes.is_multiple_of(2) { "payment" } else { "release" };
+        let table = if self.changes.is_multiple_of(2) {
+            "payment"
+        } else {
+            "release"
+        };
         let column = format!("note_{}", self.changes);
         match kind {
             0 => {
@@ -78,8 +85,11 @@ impl Schema {
                 format!("alter table {table} add column {column} text default 'x'")
             }
             1 => {
-                let (from, to) =
-                    if self.is_renamed { ("changed_at", "updated_at") } else { ("updated_at", "changed_at") };
+                let (from, to) = if self.is_renamed {
+                    ("changed_at", "updated_at")
+                } else {
+                    ("updated_at", "changed_at")
+                };
                 self.is_renamed = !self.is_renamed;
                 format!("alter table release rename column {from} to {to}")
             }
@@ -87,11 +97,15 @@ impl Schema {
             2 => {
                 self.added.push((table, column.clone()));
                 // A volatile default rewrites the table.
-                format!("alter table {table} add column {column} timestamptz default clock_timestamp()")
+                format!(
+                    "alter table {table} add column {column} timestamptz default clock_timestamp()"
+                )
             }
             _ => match self.added.is_empty() {
                 true => {
-                    format!("alter table {table} add column {column} int; alter table {table} drop column {column}")
+                    format!(
+                        "alter table {table} add column {column} int; alter table {table} drop column {column}"
+                    )
                 }
                 false => {
                     let (table, column) = self.added.remove(0);
@@ -111,7 +125,11 @@ impl Director {
             let performed = tokio::time::timeout(LONGEST_ACTION, self.perform(action)).await;
             performed.unwrap_or_else(|_| panic!("{action:?} takes longer than {LONGEST_ACTION:?}"));
             self.replicas.revive(&self.app);
-            println!("{} {action:?} took {:.1?}", self.clock.now(), started.elapsed());
+            println!(
+                "{} {action:?} took {:.1?}",
+                self.clock.now(),
+                started.elapsed()
+            );
             let name = format!("{action:?}");
             let name = name.split('(').next().expect("a name").to_owned();
             *self.done.entry(name).or_default() += 1;
@@ -151,7 +169,11 @@ impl Director {
             Action::Recover => self.tenants.recover(self.clock.now(), self.began).await,
             Action::Break => self.tenants.break_receiver(),
             Action::Replay => self.tenants.replay(self.clock.now(), self.began).await,
-            Action::CancelReplay => self.tenants.cancel_replay(self.clock.now(), self.began).await,
+            Action::CancelReplay => {
+                self.tenants
+                    .cancel_replay(self.clock.now(), self.began)
+                    .await
+            }
             Action::RotateSecret(index) => {
                 let steady = &self.tenants.steady;
                 steady.rotate_secret(&steady.webhooks[index]).await;
@@ -175,7 +197,8 @@ impl Director {
     }
 
     async fn rotate_master_key(&mut self) {
-        let [old, new] = [self.keys.current, self.keys.current + 1].map(|n| self.keys.all[n].clone());
+        let [old, new] =
+            [self.keys.current, self.keys.current + 1].map(|n| self.keys.all[n].clone());
         self.app.set("secrets.master_key", &format!("{new},{old}"));
         for index in 0..2 {
             self.replicas.restart(index, &self.app).await;
@@ -192,28 +215,52 @@ impl Director {
     async fn erase_guest(&mut self) {
         let old = self.tenants.guest.owner;
         let new = Owner::create(&self.app.source().await).await;
-        self.load.as_ref().expect("the load runs").replace(old, new).await;
+        self.load
+            .as_ref()
+            .expect("the load runs")
+            .replace(old, new)
+            .await;
         self.until_stored(old.user).await;
         let user = old.user.to_string();
-        self.app.walhook_ok(&["user", "erase", &user, "--yes"]).await;
-        let webhooks: Vec<Uuid> = self.tenants.guest.webhooks.iter().map(|webhook| webhook.id).collect();
+        self.app
+            .walhook_ok(&["user", "erase", &user, "--yes"])
+            .await;
+        let webhooks: Vec<Uuid> = self
+            .tenants
+            .guest
+            .webhooks
+            .iter()
+            .map(|webhook| webhook.id)
+            .collect();
         account::forget(&self.app.store().await, old.user, &webhooks).await;
         self.tenants.erased.push((old.user, webhooks));
-        self.tenants.guest = Tenants::guest(&self.app, new, &self.replicas.urls, &self.collector).await;
+        self.tenants.guest =
+            Tenants::guest(&self.app, new, &self.replicas.urls, &self.collector).await;
     }
 
     /// Waits until all transitions of a user, who makes no more, are stored as events.
     pub async fn until_stored(&self, user: i64) {
         let (primary, store) = (self.app.source().await, self.app.store().await);
         // Waits for commits that wait for the standby, although their client has gone: they are not visible yet.
-        primary.batch_execute("begin; lock table transition in share mode; commit").await.expect("a lock");
+        primary
+            .batch_execute("begin; lock table transition in share mode; commit")
+            .await
+            .expect("a lock");
         let count = "select count(*) from transition where user_id = $1";
-        let wanted: i64 = primary.query_one(count, &[&user]).await.expect("a count").get(0);
+        let wanted: i64 = primary
+            .query_one(count, &[&user])
+            .await
+            .expect("a count")
+            .get(0);
         // The copies have the events of expired days.
         let stored = "select count(*) from (select id from walhook.event where user_id = $1
                       union select id from account.event where user_id = $1) as stored";
         eventually(&format!("{wanted} events of user {user}"), async || {
-            let stored: i64 = store.query_one(stored, &[&user.to_string()]).await.expect("a count").get(0);
+            let stored: i64 = store
+                .query_one(stored, &[&user.to_string()])
+                .await
+                .expect("a count")
+                .get(0);
             (stored >= wanted).then_some(())
         })
         .await;
@@ -236,8 +283,12 @@ impl Director {
     pub async fn until_maintained(&mut self) {
         self.replicas.restart(0, &self.app).await;
         self.replicas.until_ready(&self.app).await;
-        let oldest = self.clock.now() - jiff::SignedDuration::from_hours(24 * i64::from(RETENTION_DAYS));
-        let oldest = oldest.to_zoned(jiff::tz::TimeZone::UTC).strftime("event_%Y%m%d").to_string();
+        let oldest =
+            self.clock.now() - jiff::SignedDuration::from_hours(24 * i64::from(RETENTION_DAYS));
+        let oldest = oldest
+            .to_zoned(jiff::tz::TimeZone::UTC)
+            .strftime("event_%Y%m%d")
+            .to_string();
         let expired = format!(
             "select count(*) from pg_class where relnamespace = 'walhook'::regnamespace and relname ~ '^event_2[0-9]{{7}}$'
                  and relname < '{oldest}'"

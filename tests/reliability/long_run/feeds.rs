@@ -28,13 +28,24 @@ impl Reader {
             let (mut after, mut turn) = ("earliest".to_owned(), 0_usize);
             loop {
                 turn += 1;
-                let Some(api) = caller.api(turn, Serving::Any) else { continue };
-                let page = api.try_send("GET", &format!("/events?limit=100&wait=2&after={after}"), &[], None).await;
+                let Some(api) = caller.api(turn, Serving::Any) else {
+                    continue;
+                };
+                let page = api
+                    .try_send(
+                        "GET",
+                        &format!("/events?limit=100&wait=2&after={after}"),
+                        &[],
+                        None,
+                    )
+                    .await;
                 match page {
                     Ok(page) if page.status == 200 => {
                         let page = page.json();
                         let ids = page["data"].as_array().expect("a page").iter().map(id);
-                        read.lock().expect("nothing panics with this lock").extend(ids);
+                        read.lock()
+                            .expect("nothing panics with this lock")
+                            .extend(ids);
                         after = page["next_cursor"].as_str().expect("a cursor").to_owned();
                     }
                     _ => {
@@ -53,12 +64,18 @@ impl Reader {
                 turn += 1;
                 resumed.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(PAUSE).await;
-                let Some(api) = caller.api(turn, serving) else { continue };
+                let Some(api) = caller.api(turn, serving) else {
+                    continue;
+                };
                 let opened = Stream::try_open(&api, "?after=earliest", last_id.as_deref()).await;
                 let Some(mut stream) = opened else { continue };
-                while let Ok(Ok(Some(block))) = tokio::time::timeout(SILENCE, stream.try_next()).await {
+                while let Ok(Ok(Some(block))) =
+                    tokio::time::timeout(SILENCE, stream.try_next()).await
+                {
                     if block.data.is_some() {
-                        read.lock().expect("nothing panics with this lock").push(id(&block.json()));
+                        read.lock()
+                            .expect("nothing panics with this lock")
+                            .push(id(&block.json()));
                     }
                     last_id.clone_from(&stream.last_id);
                 }
@@ -69,19 +86,39 @@ impl Reader {
     fn start<F: Future<Output = ()> + Send + 'static>(
         read: impl FnOnce(Arc<Mutex<Vec<Uuid>>>, Arc<AtomicUsize>) -> F,
     ) -> Reader {
-        let (ids, resumed) = (Arc::<Mutex<Vec<Uuid>>>::default(), Arc::<AtomicUsize>::default());
+        let (ids, resumed) = (
+            Arc::<Mutex<Vec<Uuid>>>::default(),
+            Arc::<AtomicUsize>::default(),
+        );
         let task = AbortOnDropHandle::new(tokio::spawn(read(ids.clone(), resumed.clone())));
-        Reader { read: ids, resumed, _task: task }
+        Reader {
+            read: ids,
+            resumed,
+            _task: task,
+        }
     }
 
     /// Waits until as many events as expected were read, and asserts that they are the expected ones in their order.
     pub async fn assert_read(&self, what: &str, expected: &[Uuid]) {
         eventually(&format!("all events in the {what}"), async || {
-            (self.read.lock().expect("nothing panics with this lock").len() >= expected.len()).then_some(())
+            (self
+                .read
+                .lock()
+                .expect("nothing panics with this lock")
+                .len()
+                >= expected.len())
+            .then_some(())
         })
         .await;
-        let read = self.read.lock().expect("nothing panics with this lock").clone();
-        let differs = read.iter().zip(expected).position(|(read, expected)| read != expected);
+        let read = self
+            .read
+            .lock()
+            .expect("nothing panics with this lock")
+            .clone();
+        let differs = read
+            .iter()
+            .zip(expected)
+            .position(|(read, expected)| read != expected);
         assert!(
             read.len() == expected.len() && differs.is_none(),
             "the {what} has {} events instead of {}, and differs at {differs:?}",
@@ -92,5 +129,9 @@ impl Reader {
 }
 
 fn id(event: &serde_json::Value) -> Uuid {
-    event["id"].as_str().expect("an id").parse().expect("a UUID")
+    event["id"]
+        .as_str()
+        .expect("an id")
+        .parse()
+        .expect("a UUID")
 }

@@ -23,7 +23,10 @@ pub struct Owner {
 
 impl Owner {
     pub async fn create(client: &Client) -> Owner {
-        let owner = Owner { user: next_id(), label: next_id() };
+        let owner = Owner {
+            user: next_id(),
+            label: next_id(),
+        };
         let create = format!(
             "begin; insert into app_user (id, email) values ({0}, 'someone@example.com');
              insert into label (id, user_id, name) values ({1}, {0}, 'Label'); commit",
@@ -67,20 +70,30 @@ impl Load {
                     match done {
                         Ok(()) => tokio::time::sleep(interval).await,
                         // A schema change may conflict with it. The transaction is open still.
-                        Err(_) if !client.is_closed() => drop(client.batch_execute("rollback").await),
+                        Err(_) if !client.is_closed() => {
+                            drop(client.batch_execute("rollback").await)
+                        }
                         Err(_) => break,
                     }
                 }
             }
         });
-        Load { owners, stops, ticks, task }
+        Load {
+            owners,
+            stops,
+            ticks,
+            task,
+        }
     }
 
     /// Replaces an owner. When this returns, no transaction of the old one is running.
     pub async fn replace(&self, old: Owner, new: Owner) {
         {
             let mut owners = self.owners.lock().expect("nothing panics with this lock");
-            owners.iter_mut().filter(|owner| **owner == old).for_each(|owner| *owner = new);
+            owners
+                .iter_mut()
+                .filter(|owner| **owner == old)
+                .for_each(|owner| *owner = new);
         }
         // The second transaction from now on was chosen after the replacement.
         let before = self.ticks.load(Ordering::Relaxed);
@@ -99,10 +112,17 @@ fn transaction(owner: Owner, random: &mut Random) -> String {
     let Owner { user, label } = owner;
     match random.below(20) {
         0 => format!("begin; {} rollback", payments(user, 2)),
-        1 => format!("begin; {} savepoint s; {} rollback to s; commit", payments(user, 1), payments(user, 2)),
+        1 => format!(
+            "begin; {} savepoint s; {} rollback to s; commit",
+            payments(user, 1),
+            payments(user, 2)
+        ),
         2 => format!("begin; {} commit", payments(user, 30)),
         3..=8 => format!("begin; {} commit", payments(user, 1 + random.below(3))),
-        _ => format!("begin; {} commit", releases(user, label, random.below(1_000_000))),
+        _ => format!(
+            "begin; {} commit",
+            releases(user, label, random.below(1_000_000))
+        ),
     }
 }
 

@@ -61,12 +61,32 @@ impl Report {
     fn print(&self) {
         println!("seed {}, {:.0?}", self.seed, self.length);
         println!("{:?}", self.done);
-        let Totals { events, deliveries, attempts, delivered, permanently_failed, cancelled } = &self.totals;
-        println!("{events} events, {deliveries} deliveries, {attempts} attempts, {} requests received", self.requests);
-        println!("{delivered} delivered, {permanently_failed} failed permanently, {cancelled} cancelled");
+        let Totals {
+            events,
+            deliveries,
+            attempts,
+            delivered,
+            permanently_failed,
+            cancelled,
+        } = &self.totals;
+        println!(
+            "{events} events, {deliveries} deliveries, {attempts} attempts, {} requests received",
+            self.requests
+        );
+        println!(
+            "{delivered} delivered, {permanently_failed} failed permanently, {cancelled} cancelled"
+        );
         println!("events per day: {:?}", self.days);
-        let peak = self.lives.iter().map(Life::peak_memory_kib).fold(0.0, f64::max);
-        println!("{} processes, at most {:.1} MiB", self.lives.len(), peak / 1024.0);
+        let peak = self
+            .lives
+            .iter()
+            .map(Life::peak_memory_kib)
+            .fold(0.0, f64::max);
+        println!(
+            "{} processes, at most {:.1} MiB",
+            self.lives.len(),
+            peak / 1024.0
+        );
         for life in self.lives.iter().filter_map(Life::measured) {
             println!("{}: KiB {}", life.name, life.memory);
             println!("{}: descriptors {}", life.name, life.descriptors);
@@ -75,15 +95,29 @@ impl Report {
 
     fn assert_flat(&self) {
         let measured: Vec<_> = self.lives.iter().filter_map(Life::measured).collect();
-        let bounded = measured.iter().filter(|life| life.memory.minutes >= BOUNDED_MINUTES);
+        let bounded = measured
+            .iter()
+            .filter(|life| life.memory.minutes >= BOUNDED_MINUTES);
         let mut count = 0;
         for life in bounded {
-            assert!(life.memory.low < MEMORY_KIB_PER_MINUTE, "{}: memory grows: KiB {}", life.name, life.memory);
+            assert!(
+                life.memory.low < MEMORY_KIB_PER_MINUTE,
+                "{}: memory grows: KiB {}",
+                life.name,
+                life.memory
+            );
             let descriptors = life.descriptors;
-            assert!(descriptors.low < DESCRIPTORS_PER_MINUTE, "{}: descriptors grow: {descriptors}", life.name);
+            assert!(
+                descriptors.low < DESCRIPTORS_PER_MINUTE,
+                "{}: descriptors grow: {descriptors}",
+                life.name
+            );
             count += 1;
         }
-        assert!(count > 0 || self.length < BOUNDED_RUN, "no process was measured for {BOUNDED_MINUTES} minutes");
+        assert!(
+            count > 0 || self.length < BOUNDED_RUN,
+            "no process was measured for {BOUNDED_MINUTES} minutes"
+        );
     }
 }
 
@@ -112,41 +146,99 @@ async fn begin(plan: &Plan, seed: u64) -> Option<Director> {
     let collector = Collector::start(seed).await;
     let tenants = Tenants::create(&app, owners, &replicas.urls, &collector).await;
     let began = clock.now();
-    let load = Load::start(app.source_url.clone(), owners.to_vec(), plan.load_interval, seed);
+    let load = Load::start(
+        app.source_url.clone(),
+        owners.to_vec(),
+        plan.load_interval,
+        seed,
+    );
     let (load, schema, done) = (Some(load), Schema::default(), BTreeMap::new());
-    Some(Director { app, servers, clock, collector, replicas, tenants, load, began, keys, schema, done })
+    Some(Director {
+        app,
+        servers,
+        clock,
+        collector,
+        replicas,
+        tenants,
+        load,
+        began,
+        keys,
+        schema,
+        done,
+    })
 }
 
 /// Ends the load, waits for the end of everything that it has caused, and accounts for it.
-async fn end(mut director: Director, readers: [(&str, Reader); 3], seed: u64, started: Instant) -> Report {
+async fn end(
+    mut director: Director,
+    readers: [(&str, Reader); 3],
+    seed: u64,
+    started: Instant,
+) -> Report {
     director.load.take().expect("the load runs").stop().await;
     director.replicas.until_ready(&director.app).await;
-    let Tenants { steady, busy, guest, .. } = &director.tenants;
+    let Tenants {
+        steady,
+        busy,
+        guest,
+        ..
+    } = &director.tenants;
     let owners = [steady, busy, guest].map(|tenant| tenant.owner.user);
     for owner in owners {
         director.until_stored(owner).await;
     }
     let now = director.clock.now();
     director.tenants.finish(now, director.began).await;
-    director.until_none("unfinished jobs", "select count(*) from walhook.recovery where finished_at is null").await;
-    director.until_none("pending deliveries", "select count(*) from walhook.delivery").await;
+    director
+        .until_none(
+            "unfinished jobs",
+            "select count(*) from walhook.recovery where finished_at is null",
+        )
+        .await;
+    director
+        .until_none(
+            "pending deliveries",
+            "select count(*) from walhook.delivery",
+        )
+        .await;
     director.tenants.assert_jobs_finished().await;
     director.until_maintained().await;
     let account = Account::open(&director.app).await;
     for (name, reader) in &readers {
-        reader.assert_read(name, &account.feed(owners[0]).await).await;
-        println!("{name}: connected again {} times", reader.resumed.load(Ordering::Relaxed));
+        reader
+            .assert_read(name, &account.feed(owners[0]).await)
+            .await;
+        println!(
+            "{name}: connected again {} times",
+            reader.resumed.load(Ordering::Relaxed)
+        );
     }
     let lives = director.replicas.stop().await;
     let primary = director.app.source().await;
     let requests = director.collector.with(|seen| seen.requests);
-    let days = audit(&account, &primary, &director.tenants, &director.collector, now, director.began).await;
+    let days = audit(
+        &account,
+        &primary,
+        &director.tenants,
+        &director.collector,
+        now,
+        director.began,
+    )
+    .await;
     println!("days with a partition: {days:?}");
     let printed = director.app.walhook_ok(&["secrets", "reencrypt"]).await;
     assert!(printed.starts_with("0 re-encrypted"), "{printed}");
     let totals = account.totals().await;
     let days = account.events_per_day().await;
-    Report { seed, length: started.elapsed(), done: director.done, days, totals, requests, lives }
+    Report {
+        seed,
+        length: started.elapsed(),
+        done: director.done,
+        days,
+        totals,
+        requests,
+        lives,
+    }
 }
 
 /// Accounts for all events and deliveries. Returns the days that have a partition.
@@ -160,12 +252,21 @@ async fn audit(
 ) -> Vec<String> {
     let all = [&tenants.steady, &tenants.busy, &tenants.guest];
     let owners = all.map(|tenant| tenant.owner.user);
-    let webhooks: Vec<Uuid> = all.iter().flat_map(|tenant| &tenant.webhooks).map(|webhook| webhook.id).collect();
-    account.assert_events_are_transitions(primary, &owners).await;
+    let webhooks: Vec<Uuid> = all
+        .iter()
+        .flat_map(|tenant| &tenant.webhooks)
+        .map(|webhook| webhook.id)
+        .collect();
+    account
+        .assert_events_are_transitions(primary, &owners)
+        .await;
     account.assert_no_gap().await;
     account.assert_deliveries_have_ended(&webhooks).await;
     account.assert_complete(&tenants.steady).await;
-    let recovered = Replayed { webhook: tenants.failing.clone(), since: tenants::reach(ended, began) };
+    let recovered = Replayed {
+        webhook: tenants.failing.clone(),
+        since: tenants::reach(ended, began),
+    };
     for replayed in tenants.replayed.iter().chain([&recovered]) {
         account.assert_delivered_since(owners[1], replayed).await;
     }
@@ -173,10 +274,26 @@ async fn audit(
         account.assert_erased(*user, webhooks).await;
     }
     let seen = collector.take();
-    assert!(seen.violations.is_empty(), "{} violations, such as {}", seen.violations.len(), seen.violations[0]);
-    println!("{} requests of {} arrived late, after a later delivery", seen.late, seen.requests);
-    assert_eq!(seen.wrongly_signed(), 0, "requests were signed with no secret of their webhook");
-    let hostile = tenants.busy.webhooks.iter().filter(|webhook| webhook.path == "hostile");
+    assert!(
+        seen.violations.is_empty(),
+        "{} violations, such as {}",
+        seen.violations.len(),
+        seen.violations[0]
+    );
+    println!(
+        "{} requests of {} arrived late, after a later delivery",
+        seen.late, seen.requests
+    );
+    assert_eq!(
+        seen.wrongly_signed(),
+        0,
+        "requests were signed with no secret of their webhook"
+    );
+    let hostile = tenants
+        .busy
+        .webhooks
+        .iter()
+        .filter(|webhook| webhook.path == "hostile");
     let hostile: Vec<Uuid> = hostile.map(|webhook| webhook.id).collect();
     account.assert_received(&seen, &webhooks, &hostile).await;
     account.days().await
@@ -190,8 +307,14 @@ async fn run(plan: &Plan, seed: u64) -> Option<Report> {
     let reader = &director.tenants.steady.caller;
     let readers = [
         ("feed by pages", Reader::pages(reader.clone())),
-        ("feed as a stream", Reader::stream(reader.clone(), Serving::Restarted)),
-        ("feed as a stream of the replica that is never restarted", Reader::stream(reader.clone(), Serving::Survivor)),
+        (
+            "feed as a stream",
+            Reader::stream(reader.clone(), Serving::Restarted),
+        ),
+        (
+            "feed as a stream of the replica that is never restarted",
+            Reader::stream(reader.clone(), Serving::Survivor),
+        ),
     ];
     let mut random = Random::new(seed, 0);
     let end_of_rounds = Instant::now() + plan.length;
@@ -232,8 +355,8 @@ async fn one_round_of_faults_and_changes_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes an hour: `make soak`"]
 async fn an_hour_of_faults_and_changes_loses_nothing_and_leaks_nothing() {
-    let minutes =
-        std::env::var("WALHOOK_LONG_RUN_MINUTES").map_or(60, |text| text.parse().expect("a number of minutes"));
+    let minutes = std::env::var("WALHOOK_LONG_RUN_MINUTES")
+        .map_or(60, |text| text.parse().expect("a number of minutes"));
     let plan = Plan {
         length: Duration::from_secs(minutes * 60),
         wait: Duration::from_secs(3),

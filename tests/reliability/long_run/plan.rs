@@ -57,14 +57,28 @@ pub struct Plan {
 impl Plan {
     /// Returns the actions of the next round, each with the wait before it.
     pub fn round(&self, random: &mut Random) -> Vec<(Duration, Action)> {
-        let mut actions: Vec<Action> = (0..self.kills_per_round).map(|_| Action::Kill(random.below(2))).collect();
+        let mut actions: Vec<Action> = (0..self.kills_per_round)
+            .map(|_| Action::Kill(random.below(2)))
+            .collect();
         for repeat in 0..self.repeats {
-            let mode = if repeat % 2 == 0 { StopMode::Immediate } else { StopMode::Fast };
-            actions.extend([Action::RestartStore(mode), Action::Edit, Action::RotateSecret(random.below(3))]);
+            let mode = if repeat % 2 == 0 {
+                StopMode::Immediate
+            } else {
+                StopMode::Fast
+            };
+            actions.extend([
+                Action::RestartStore(mode),
+                Action::Edit,
+                Action::RotateSecret(random.below(3)),
+            ]);
             actions.extend((0..4).map(Action::ChangeSchema));
         }
         let pause = self.pause.mul_f64((random.below(100) + 1) as f64 / 100.0);
-        let mode = if random.below(2) == 0 { StopMode::Immediate } else { StopMode::Fast };
+        let mode = if random.below(2) == 0 {
+            StopMode::Immediate
+        } else {
+            StopMode::Fast
+        };
         actions.extend([
             Action::Restart(random.below(2)),
             Action::Pause(random.below(2), pause),
@@ -81,7 +95,10 @@ impl Plan {
         ]);
         random.shuffle(&mut actions);
         let wait = |random: &mut Random| self.wait.mul_f64(random.below(1_000) as f64 / 1_000.0);
-        actions.into_iter().map(|action| (wait(random), action)).collect()
+        actions
+            .into_iter()
+            .map(|action| (wait(random), action))
+            .collect()
     }
 }
 

@@ -43,28 +43,51 @@ pub struct Measured {
 
 impl Life {
     fn sample(&mut self) {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
         let memory = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).map(Iterator::count);
         if let (Some(memory), Ok(descriptors)) = (memory, descriptors) {
-            self.samples.push((self.started.elapsed().as_secs_f64(), memory, descriptors as f64));
+            self.samples.push((
+                self.started.elapsed().as_secs_f64(),
+                memory,
+                descriptors as f64,
+            ));
         }
     }
 
     pub fn measured(&self) -> Option<Measured> {
         let end = self.samples.last()?.0;
-        let warm: Vec<_> = self.samples.iter().filter(|(seconds, ..)| *seconds >= end * WARM_UP).collect();
+        let warm: Vec<_> = self
+            .samples
+            .iter()
+            .filter(|(seconds, ..)| *seconds >= end * WARM_UP)
+            .collect();
         let trend = |value: fn(&(f64, f64, f64)) -> f64| {
-            Trend::of(&warm.iter().map(|sample| (sample.0, value(sample))).collect::<Vec<_>>())
+            Trend::of(
+                &warm
+                    .iter()
+                    .map(|sample| (sample.0, value(sample)))
+                    .collect::<Vec<_>>(),
+            )
         };
         let (memory, descriptors) = (trend(|sample| sample.1)?, trend(|sample| sample.2)?);
         let is_long = memory.minutes * 60.0 >= SHORTEST.as_secs_f64();
-        is_long.then(|| Measured { name: self.name.clone(), memory, descriptors })
+        is_long.then(|| Measured {
+            name: self.name.clone(),
+            memory,
+            descriptors,
+        })
     }
 
     pub fn peak_memory_kib(&self) -> f64 {
-        self.samples.iter().map(|sample| sample.1).fold(0.0, f64::max)
+        self.samples
+            .iter()
+            .map(|sample| sample.1)
+            .fold(0.0, f64::max)
     }
 }
 
@@ -102,7 +125,10 @@ impl Replicas {
             loop {
                 tokio::time::sleep(SAMPLE_INTERVAL).await;
                 let mut lives = sampled.lock().expect("nothing panics with this lock");
-                lives.iter_mut().filter(|life| !life.has_ended).for_each(Life::sample);
+                lives
+                    .iter_mut()
+                    .filter(|life| !life.has_ended)
+                    .for_each(Life::sample);
             }
         });
         let mut replicas = Replicas {
@@ -128,7 +154,10 @@ impl Replicas {
         let old = std::mem::replace(&mut self.killed[index], new);
         let mut lives = self.lives.lock().expect("nothing panics with this lock");
         let name = format!("replica {index}");
-        lives.iter_mut().filter(|life| life.name == name).for_each(|life| life.has_ended = true);
+        lives
+            .iter_mut()
+            .filter(|life| life.name == name)
+            .for_each(|life| life.has_ended = true);
         drop(lives);
         note(&self.lives, &name, &self.killed[index]);
         self.note_urls();
@@ -136,7 +165,12 @@ impl Replicas {
     }
 
     fn note_urls(&self) {
-        let urls = self.killed.iter().chain([&self.survivor]).map(|sidecar| sidecar.api_url.clone()).collect();
+        let urls = self
+            .killed
+            .iter()
+            .chain([&self.survivor])
+            .map(|sidecar| sidecar.api_url.clone())
+            .collect();
         *self.urls.lock().expect("nothing panics with this lock") = urls;
     }
 
@@ -163,7 +197,10 @@ impl Replicas {
     /// Starts replicas again that have ended because a server was down when they started. Asserts that the one that was never restarted
     /// runs.
     pub fn revive(&mut self, app: &TestApp) {
-        assert!(!self.survivor.has_ended(), "the replica that was not restarted has ended");
+        assert!(
+            !self.survivor.has_ended(),
+            "the replica that was not restarted has ended"
+        );
         for index in 0..2 {
             if self.killed[index].has_ended() {
                 drop(self.replace(index, app));
@@ -180,7 +217,10 @@ impl Replicas {
             for sidecar in self.killed.iter().chain([&self.survivor]) {
                 reports.push(sidecar.readiness().await);
             }
-            if reports.iter().all(|report| report.as_ref().is_some_and(|(status, _)| *status == 200)) {
+            if reports
+                .iter()
+                .all(|report| report.as_ref().is_some_and(|(status, _)| *status == 200))
+            {
                 return;
             }
             assert!(Instant::now() < end, "replicas are not ready: {reports:?}");
@@ -190,7 +230,11 @@ impl Replicas {
 
     /// Stops all, and returns what was measured of each.
     pub async fn stop(self) -> Vec<Life> {
-        let lives = self.lives.lock().expect("nothing panics with this lock").clone();
+        let lives = self
+            .lives
+            .lock()
+            .expect("nothing panics with this lock")
+            .clone();
         for sidecar in self.killed.into_iter().chain([self.survivor]) {
             assert!(sidecar.stop().await.success());
         }
@@ -200,8 +244,17 @@ impl Replicas {
 
 fn note(lives: &Mutex<Vec<Life>>, name: &str, sidecar: &Sidecar) {
     let (name, pid) = (name.to_owned(), sidecar.pid());
-    let life = Life { name, pid, started: Instant::now(), has_ended: false, samples: Vec::new() };
-    lives.lock().expect("nothing panics with this lock").push(life);
+    let life = Life {
+        name,
+        pid,
+        started: Instant::now(),
+        has_ended: false,
+        samples: Vec::new(),
+    };
+    lives
+        .lock()
+        .expect("nothing panics with this lock")
+        .push(life);
 }
 
 /// A client of the API that repeats a request until a replica answers it. A POST has an idempotency key, and is executed once.
@@ -230,15 +283,24 @@ impl Caller {
         let headers: &[_] = if method == "POST" { &headers } else { &[] };
         // The replica that is never restarted encrypts with the first master key for ever: it gets no request that stores a secret or, for
         // an idempotency key, a response.
-        let serving = if ["GET", "DELETE"].contains(&method) { Serving::Any } else { Serving::Restarted };
+        let serving = if ["GET", "DELETE"].contains(&method) {
+            Serving::Any
+        } else {
+            Serving::Restarted
+        };
         eventually(&format!("an answer to {method} {path}"), async || {
             let turn = TURNS.fetch_add(1, Ordering::Relaxed);
-            let answer = self.api(turn, serving)?.try_send(method, path, headers, body.as_ref()).await.ok()?;
+            let answer = self
+                .api(turn, serving)?
+                .try_send(method, path, headers, body.as_ref())
+                .await
+                .ok()?;
             // The request is in progress in a process that was killed.
             let is_held = answer.status == 409 && answer.body.contains("Idempotency-Key");
             // Another test's sidecar may have taken the port of a process that was killed.
             let is_foreign = answer.status == 401;
-            (answer.status < 500 && answer.status != 429 && !is_held && !is_foreign).then_some(answer)
+            (answer.status < 500 && answer.status != 429 && !is_held && !is_foreign)
+                .then_some(answer)
         })
         .await
     }

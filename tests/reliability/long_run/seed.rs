@@ -5,7 +5,9 @@ const VARIABLE: &str = "WALHOOK_LONG_RUN_SEED";
 /// Returns the seed of the environment, or `default`.
 pub fn seed(default: u64) -> u64 {
     match std::env::var(VARIABLE) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{VARIABLE}={text} is not a number")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{VARIABLE}={text} is not a number")),
         Err(_) => default,
     }
 }

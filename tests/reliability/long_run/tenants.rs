@@ -40,10 +40,20 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    pub async fn create(app: &TestApp, owner: Owner, urls: Urls, collector: &Arc<Collector>) -> Tenant {
+    pub async fn create(
+        app: &TestApp,
+        owner: Owner,
+        urls: Urls,
+        collector: &Arc<Collector>,
+    ) -> Tenant {
         let token = app.token(&owner.user.to_string()).await;
         let collector = collector.clone();
-        Tenant { owner, caller: Caller { urls, token }, collector, webhooks: Vec::new() }
+        Tenant {
+            owner,
+            caller: Caller { urls, token },
+            collector,
+            webhooks: Vec::new(),
+        }
     }
 
     /// Creates a webhook whose receiver is `path` of the collector.
@@ -52,36 +62,67 @@ impl Tenant {
         self.add_at(&url, path, ordering, events).await
     }
 
-    pub async fn add_at(&mut self, url: &str, path: &str, ordering: &str, events: &[&'static str]) -> Webhook {
+    pub async fn add_at(
+        &mut self,
+        url: &str,
+        path: &str,
+        ordering: &str,
+        events: &[&'static str],
+    ) -> Webhook {
         let body = json!({ "name": path, "url": url, "events": events, "ordering": ordering });
         let created = self.caller.post("/webhooks", body).await.expect(201).json();
-        let id = created["id"].as_str().expect("an id").parse().expect("a UUID");
-        self.collector.add_secret(id, created["secret"].as_str().expect("a secret"));
-        let webhook = Webhook { id, path: path.to_owned(), events: events.to_vec() };
+        let id = created["id"]
+            .as_str()
+            .expect("an id")
+            .parse()
+            .expect("a UUID");
+        self.collector
+            .add_secret(id, created["secret"].as_str().expect("a secret"));
+        let webhook = Webhook {
+            id,
+            path: path.to_owned(),
+            events: events.to_vec(),
+        };
         self.webhooks.push(webhook.clone());
         webhook
     }
 
     pub async fn edit(&self, webhook: &Webhook, body: Value) {
-        self.caller.patch(&format!("/webhooks/{}", webhook.id), body).await.expect(200);
+        self.caller
+            .patch(&format!("/webhooks/{}", webhook.id), body)
+            .await
+            .expect(200);
     }
 
     pub async fn rotate_secret(&self, webhook: &Webhook) {
         let path = format!("/webhooks/{}/regenerate-secret", webhook.id);
-        let answer = self.caller.post(&path, json!({ "overlap": "1h" })).await.expect(200).json();
-        self.collector.add_secret(webhook.id, answer["secret"].as_str().expect("a secret"));
+        let answer = self
+            .caller
+            .post(&path, json!({ "overlap": "1h" }))
+            .await
+            .expect(200)
+            .json();
+        self.collector
+            .add_secret(webhook.id, answer["secret"].as_str().expect("a secret"));
     }
 
     /// Starts a job. Returns its path.
     pub async fn start_job(&self, webhook: &Webhook, kind: &str, since: Timestamp) -> String {
         let path = format!("/webhooks/{}", webhook.id);
         let body = json!({ "since": since.to_string() });
-        let started = self.caller.post(&format!("{path}/{kind}"), body).await.expect(202).json();
+        let started = self
+            .caller
+            .post(&format!("{path}/{kind}"), body)
+            .await
+            .expect(202)
+            .json();
         format!("{path}/jobs/{}", started["job_id"].as_str().expect("an id"))
     }
 
     pub async fn delete(&mut self, webhook: &Webhook) {
-        self.caller.delete(&format!("/webhooks/{}", webhook.id)).await;
+        self.caller
+            .delete(&format!("/webhooks/{}", webhook.id))
+            .await;
         self.webhooks.retain(|other| other.id != webhook.id);
     }
 }
@@ -106,31 +147,61 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    pub async fn create(app: &TestApp, owners: [Owner; 3], urls: &Urls, collector: &Arc<Collector>) -> Tenants {
+    pub async fn create(
+        app: &TestApp,
+        owners: [Owner; 3],
+        urls: &Urls,
+        collector: &Arc<Collector>,
+    ) -> Tenants {
         let [steady, busy, guest] = owners;
         let mut steady = Tenant::create(app, steady, urls.clone(), collector).await;
-        steady.add("/slow", "none", &[PAYMENT, REVIEW, DISTRIBUTED]).await;
+        steady
+            .add("/slow", "none", &[PAYMENT, REVIEW, DISTRIBUTED])
+            .await;
         steady.add("/ordered/strict", "strict", &[PAYMENT]).await;
-        steady.add("/ordered/release", "release", &[REVIEW, DISTRIBUTED]).await;
+        steady
+            .add("/ordered/release", "release", &[REVIEW, DISTRIBUTED])
+            .await;
         let mut busy = Tenant::create(app, busy, urls.clone(), collector).await;
         let edited = busy.add("/edited/0", "none", &[PAYMENT, REVIEW]).await;
         let failing = busy.add("/failing", "none", &[DISTRIBUTED]).await;
         let mut hostile = Vec::new();
         for misdeed in [Misdeed::Silence, Misdeed::Reset] {
             let receiver = Hostile::start(misdeed).await;
-            busy.add_at(&receiver.url("http"), "hostile", "none", &[DISTRIBUTED]).await;
+            busy.add_at(&receiver.url("http"), "hostile", "none", &[DISTRIBUTED])
+                .await;
             hostile.push(receiver);
         }
         let guest = Tenants::guest(app, guest, urls, collector).await;
         let (replayed, jobs, erased) = (Vec::new(), Vec::new(), Vec::new());
-        Tenants { steady, busy, guest, edited, failing, replayed, jobs, erased, edits: 0, _hostile: hostile }
+        Tenants {
+            steady,
+            busy,
+            guest,
+            edited,
+            failing,
+            replayed,
+            jobs,
+            erased,
+            edits: 0,
+            _hostile: hostile,
+        }
     }
 
-    pub async fn guest(app: &TestApp, owner: Owner, urls: &Urls, collector: &Arc<Collector>) -> Tenant {
+    pub async fn guest(
+        app: &TestApp,
+        owner: Owner,
+        urls: &Urls,
+        collector: &Arc<Collector>,
+    ) -> Tenant {
         let mut guest = Tenant::create(app, owner, urls.clone(), collector).await;
-        guest.add("/guest", "none", &[PAYMENT, REVIEW, DISTRIBUTED]).await;
+        guest
+            .add("/guest", "none", &[PAYMENT, REVIEW, DISTRIBUTED])
+            .await;
         // Has pending retries when its owner is erased.
-        guest.add("/failing", "release", &[PAYMENT, DISTRIBUTED]).await;
+        guest
+            .add("/failing", "release", &[PAYMENT, DISTRIBUTED])
+            .await;
         guest
     }
 
@@ -143,7 +214,9 @@ impl Tenants {
             1 => json!({ "url": url, "description": "under maintenance" }),
             2 => json!({ "active": true }),
             3 => json!({ "events": [PAYMENT, DISTRIBUTED], "ordering": "strict" }),
-            4 => json!({ "filter": { "label_ids": [busy.owner.label] }, "metadata": { "edit": n.to_string() } }),
+            4 => {
+                json!({ "filter": { "label_ids": [busy.owner.label] }, "metadata": { "edit": n.to_string() } })
+            }
             5 => json!({ "url": url, "events": [PAYMENT, REVIEW], "ordering": "release" }),
             6 => json!({ "filter": null, "headers": { "X-Edit": n.to_string() } }),
             _ => json!({ "ordering": "none", "headers": null }),
@@ -155,12 +228,18 @@ impl Tenants {
     /// Makes the failing receiver work, and recovers what it did not take.
     pub async fn recover(&mut self, now: Timestamp, began: Timestamp) {
         self.busy.collector.is_healed.store(true, Ordering::Relaxed);
-        let job = self.busy.start_job(&self.failing, "recover", reach(now, began)).await;
+        let job = self
+            .busy
+            .start_job(&self.failing, "recover", reach(now, began))
+            .await;
         self.jobs.push(job);
     }
 
     pub fn break_receiver(&self) {
-        self.busy.collector.is_healed.store(false, Ordering::Relaxed);
+        self.busy
+            .collector
+            .is_healed
+            .store(false, Ordering::Relaxed);
     }
 
     /// Gives a new webhook the events of the last minutes.
@@ -176,19 +255,30 @@ impl Tenants {
     /// Cancels a replay, and deletes its webhook.
     pub async fn cancel_replay(&mut self, now: Timestamp, began: Timestamp) {
         let since = reach(now, began);
-        let webhook = self.busy.add("/cancelled", "none", &[PAYMENT, REVIEW]).await;
+        let webhook = self
+            .busy
+            .add("/cancelled", "none", &[PAYMENT, REVIEW])
+            .await;
         let job = self.busy.start_job(&webhook, "replay", since).await;
         self.busy.caller.delete(&job).await;
         let state = self.busy.caller.get(&job).await.expect(200).json()["state"].clone();
-        assert!(state == "cancelled" || state == "finished", "the job is {state}");
+        assert!(
+            state == "cancelled" || state == "finished",
+            "the job is {state}"
+        );
         self.busy.delete(&webhook).await;
     }
 
     /// Recovers what failed and what the edited webhook missed.
     pub async fn finish(&mut self, now: Timestamp, began: Timestamp) {
-        self.busy.edit(&self.edited, json!({ "active": true })).await;
+        self.busy
+            .edit(&self.edited, json!({ "active": true }))
+            .await;
         self.recover(now, began).await;
-        let job = self.busy.start_job(&self.edited, "recover", reach(now, began)).await;
+        let job = self
+            .busy
+            .start_job(&self.edited, "recover", reach(now, began))
+            .await;
         self.jobs.push(job);
     }
 
@@ -196,7 +286,10 @@ impl Tenants {
     pub async fn assert_jobs_finished(&self) {
         for job in &self.jobs {
             let answer = self.busy.caller.get(job).await;
-            assert!(answer.status == 404 || answer.json()["state"] == "finished", "{job}: {answer:?}");
+            assert!(
+                answer.status == 404 || answer.json()["state"] == "finished",
+                "{job}: {answer:?}"
+            );
         }
     }
 }

@@ -26,16 +26,23 @@ const BLAMES_RECEIVER: [&str; 4] = ["connect_refused", "connect_timeout", "dns",
 
 /// Walks, accounts, and prints the figures.
 pub async fn walk(plan: Walk) {
-    let Some(mut world) = World::start(plan.proxied).await else { return };
+    let Some(mut world) = World::start(plan.proxied).await else {
+        return;
+    };
     let pid = world.app.sidecar().pid();
     println!("packets are lost by the {}", world.mechanism());
-    println!("peers, fault | lasted | dropped or broken | not ready of samples | recovered after | resident");
+    println!(
+        "peers, fault | lasted | dropped or broken | not ready of samples | recovered after | resident"
+    );
     for (peers, fault) in &plan.rounds {
         round(&mut world, peers, *fault, &plan).await;
     }
     let payments = world.account().await;
     let peak = world.app.sidecar().peak_memory_kib();
-    println!("{payments} payments, each delivered; peak memory {} MiB", peak >> 10);
+    println!(
+        "{payments} payments, each delivered; peak memory {} MiB",
+        peak >> 10
+    );
     assert!(peak < MEMORY_KIB, "{peak} KiB");
     assert_eq!(world.app.sidecar().pid(), pid, "it was not restarted");
 }
@@ -55,8 +62,18 @@ async fn round(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
     assert_unaffected(world, peers, fault, plan).await;
     if let Some(replica) = &replica {
         // It has not read the keys before the fault.
-        let status = Api::new(&replica.api_url, &world.jwt).get("/webhooks").await.status;
-        assert!(if fault.is_silence() { status == 503 } else { [200, 503].contains(&status) }, "{fault:?}: {status}");
+        let status = Api::new(&replica.api_url, &world.jwt)
+            .get("/webhooks")
+            .await
+            .status;
+        assert!(
+            if fault.is_silence() {
+                status == 503
+            } else {
+                [200, 503].contains(&status)
+            },
+            "{fault:?}: {status}"
+        );
     }
     tokio::time::sleep(plan.length.saturating_sub(began.elapsed())).await;
     let lasted = began.elapsed();
@@ -65,7 +82,9 @@ async fn round(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
     let healed = Instant::now();
     world.assert_works().await;
     if let Some(replica) = replica {
-        world.assert_accepts_tokens_of_the_platform(&replica.api_url).await;
+        world
+            .assert_accepts_tokens_of_the_platform(&replica.api_url)
+            .await;
         replica.kill().await;
     }
     let recovered = healed.elapsed();
@@ -85,10 +104,15 @@ async fn round(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
 
 /// Commits payments of the second user in one transaction.
 async fn commit_many(world: &World, count: i32) {
-    let ids = (0..count).map(|_| crate::support::next_id()).collect::<Vec<_>>();
+    let ids = (0..count)
+        .map(|_| crate::support::next_id())
+        .collect::<Vec<_>>();
     let insert = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
                   select id, $2, 'INV', 1, 1, 'ready' from unnest($1::bigint[]) id";
-    world.platform.execute(insert, &[&ids, &world.users[1]]).await;
+    world
+        .platform
+        .execute(insert, &[&ids, &world.users[1]])
+        .await;
 }
 
 /// Asserts that what does not depend on the peers works during the fault, and that metrics and readiness report it if it concerns
@@ -105,9 +129,9 @@ async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan
             let answers = async || (api.get("/webhooks").await.status == 200).then_some(());
             match has(Peer::Store) {
                 true => eventually("the API to answer", answers).await,
-                false => {
-                    answers().await.expect("the API needs neither the primary nor, with known keys, other servers")
-                }
+                false => answers().await.expect(
+                    "the API needs neither the primary nor, with known keys, other servers",
+                ),
             }
         }
     }
@@ -116,7 +140,12 @@ async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan
         let sent = world.api.post(&path, json!({})).await.expect(200).json();
         assert_eq!(sent["delivered"], true, "{sent}");
         let sidecar = world.app.sidecar();
-        let lag = async || sidecar.metric("walhook_capture_lag_seconds").await.filter(|lag| *lag > 1.0);
+        let lag = async || {
+            sidecar
+                .metric("walhook_capture_lag_seconds")
+                .await
+                .filter(|lag| *lag > 1.0)
+        };
         eventually("the lag to grow", lag).await;
         if plan.length > LONG {
             wait_until_not_ready(world, "capture").await;
@@ -128,8 +157,13 @@ async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan
     if stops(Peer::DeliveryProxy) {
         let sidecar = world.app.sidecar();
         let before = sidecar.metric(PROXY_FAULTS).await.expect("the metric");
-        eventually("the proxy to be blamed", async || sidecar.metric(PROXY_FAULTS).await.filter(|now| *now > before))
-            .await;
+        eventually("the proxy to be blamed", async || {
+            sidecar
+                .metric(PROXY_FAULTS)
+                .await
+                .filter(|now| *now > before)
+        })
+        .await;
     }
 }
 
@@ -137,7 +171,12 @@ const PROXY_FAULTS: &str = "walhook_own_faults_total{cause=\"proxy\"}";
 
 async fn wait_until_not_ready(world: &mut World, reason: &str) {
     let sidecar = world.app.sidecar();
-    let unready = async || sidecar.readiness().await.filter(|(status, body)| *status == 503 && body.contains(reason));
+    let unready = async || {
+        sidecar
+            .readiness()
+            .await
+            .filter(|(status, body)| *status == 503 && body.contains(reason))
+    };
     // Twice, because it may take longer than the deadline: silence of the stream is noticed after a minute.
     let first = tokio::time::timeout(Duration::from_secs(50), async {
         while unready().await.is_none() {
@@ -151,11 +190,24 @@ async fn wait_until_not_ready(world: &mut World, reason: &str) {
 
 /// Asserts that the process was always alive, and always ready if neither capture nor the store was concerned.
 fn assert_samples(during: &Samples, peers: &[Peer], fault: Fault, lasted: Duration) {
-    assert!(during.not_alive.is_empty(), "{peers:?}, {fault:?}: {:?}", during.not_alive);
-    let concerns_databases = peers.iter().any(|peer| matches!(peer, Peer::Primary | Peer::Store));
+    assert!(
+        during.not_alive.is_empty(),
+        "{peers:?}, {fault:?}: {:?}",
+        during.not_alive
+    );
+    let concerns_databases = peers
+        .iter()
+        .any(|peer| matches!(peer, Peer::Primary | Peer::Store));
     if !concerns_databases {
-        assert!(during.ready > 0, "{peers:?}, {fault:?}: no sample within {lasted:?}");
-        assert!(during.not_ready.is_empty(), "{peers:?}, {fault:?}: {:?}", during.not_ready);
+        assert!(
+            during.ready > 0,
+            "{peers:?}, {fault:?}: no sample within {lasted:?}"
+        );
+        assert!(
+            during.not_ready.is_empty(),
+            "{peers:?}, {fault:?}: {:?}",
+            during.not_ready
+        );
     }
 }
 
@@ -165,9 +217,14 @@ async fn assert_attempts(world: &World, peers: &[Peer], fault: Fault, since: jif
         let is_expected = match peers {
             [Peer::Receiver] => webhook == 0,
             // If packets are lost, an answered request for a tunnel can make another one look like a receiver's fault.
-            [Peer::DeliveryProxy] => fault == Fault::Loss || !BLAMES_RECEIVER.contains(&kind.as_str()),
+            [Peer::DeliveryProxy] => {
+                fault == Fault::Loss || !BLAMES_RECEIVER.contains(&kind.as_str())
+            }
             _ => false,
         };
-        assert!(is_expected, "{peers:?}, {fault:?}: {count} attempts of webhook {webhook} failed as {kind}");
+        assert!(
+            is_expected,
+            "{peers:?}, {fault:?}: {count} attempts of webhook {webhook} failed as {kind}"
+        );
     }
 }

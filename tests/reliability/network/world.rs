@@ -17,8 +17,8 @@ use crate::support::collector::Collector;
 use crate::support::proxy::{Direction, Proxy, Weather};
 use crate::support::storm::Load;
 use crate::support::{
-    Api, Authority, Issuer, NETWORK, Namespace, POLL, Platform, Received, Receiver, SmtpSink, TestApp, TunnelProxy,
-    eventually, fetch, serve_tls,
+    Api, Authority, Issuer, NETWORK, Namespace, POLL, Platform, Received, Receiver, SmtpSink,
+    TestApp, TunnelProxy, eventually, fetch, serve_tls,
 };
 
 const EVENT: &str = "payment.statement_ready";
@@ -127,7 +127,9 @@ impl World {
             return None;
         }
         let namespace = Namespace::create().map(Arc::new);
-        let host = namespace.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |namespace| namespace.host());
+        let host = namespace
+            .as_ref()
+            .map_or(Ipv4Addr::LOCALHOST.into(), |namespace| namespace.host());
         let mut app = TestApp::prepare().await;
         let servers = Servers::start(&app, host).await;
         servers.configure(&mut app, host, proxied);
@@ -139,19 +141,24 @@ impl World {
         let platform = app.platform().await;
         let users = [platform.user(&[]).await, platform.user(&[]).await];
         let urls = match proxied {
-            true => servers.receivers.each_ref().map(|receiver| receiver.url("/")),
-            false => {
-                [&servers.links[&Peer::Receiver], &servers.other].map(|link| format!("http://{host}:{}/", link.port))
-            }
+            true => servers
+                .receivers
+                .each_ref()
+                .map(|receiver| receiver.url("/")),
+            false => [&servers.links[&Peer::Receiver], &servers.other]
+                .map(|link| format!("http://{host}:{}/", link.port)),
         };
         let first = app.api(&users[0].to_string()).await;
         let api = app.api(&users[1].to_string()).await;
-        let webhooks =
-            [first.create_webhook(&urls[0], &[EVENT]).await.0, api.create_webhook(&urls[1], &[EVENT]).await.0];
+        let webhooks = [
+            first.create_webhook(&urls[0], &[EVENT]).await.0,
+            api.create_webhook(&urls[1], &[EVENT]).await.0,
+        ];
         let load = Load::start(app.source_url.clone(), users.to_vec(), PAYMENT_INTERVAL);
         let samples = Arc::<Mutex<Samples>>::default();
         let url = &app.sidecar().metrics_url;
-        let samplers = ["/healthz", "/readyz"].map(|path| sample(format!("{url}{path}"), samples.clone()));
+        let samplers =
+            ["/healthz", "/readyz"].map(|path| sample(format!("{url}{path}"), samples.clone()));
         let jwt = servers.token(users[1]);
         let load = Some(load);
         let mut world = World {
@@ -174,7 +181,11 @@ impl World {
 
     /// Returns how packets are lost, for the report.
     pub fn mechanism(&self) -> &'static str {
-        if self.namespace.is_some() { "packet filter" } else { "proxy" }
+        if self.namespace.is_some() {
+            "packet filter"
+        } else {
+            "proxy"
+        }
     }
 
     /// Disturbs the link to a peer.
@@ -215,14 +226,26 @@ impl World {
                 link.reset();
             }
         }
-        broken + self.namespace.as_ref().map_or(0, |namespace| namespace.heal())
+        broken
+            + self
+                .namespace
+                .as_ref()
+                .map_or(0, |namespace| namespace.heal())
     }
 
     /// Discards all samples whose requests may have started earlier.
     pub async fn start_sampling(&self) {
         self.take_samples();
         // The first response may belong to a request from before.
-        let enough = async || (self.samples.lock().expect("nobody panics with this lock").ready > 1).then_some(());
+        let enough = async || {
+            (self
+                .samples
+                .lock()
+                .expect("nobody panics with this lock")
+                .ready
+                > 1)
+            .then_some(())
+        };
         eventually("responses of /readyz", enough).await;
         self.take_samples();
     }
@@ -239,11 +262,15 @@ impl World {
         for _ in 0..MAX_WAITS {
             let enough = read + PROGRESS;
             let progress = |requests: &[Received]| {
-                has_arrived |= requests[read..].iter().any(|request| payment_of(request) == Some(payment));
+                has_arrived |= requests[read..]
+                    .iter()
+                    .any(|request| payment_of(request) == Some(payment));
                 read = requests.len();
                 has_arrived || read >= enough
             };
-            self.servers.receivers[user].wait_until(&format!("payment {payment} of user {user}"), progress).await;
+            self.servers.receivers[user]
+                .wait_until(&format!("payment {payment} of user {user}"), progress)
+                .await;
             if has_arrived {
                 return;
             }
@@ -255,20 +282,37 @@ impl World {
     pub async fn notify(&mut self) {
         let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold)
                       values (gen_random_uuid(), 'disabled', gen_random_uuid(), $1, 'n', 'u', 'r', 'dns', 1, 1)";
-        self.app.store().await.execute(notice, &[&self.users[1].to_string()]).await.expect("a notice");
+        self.app
+            .store()
+            .await
+            .execute(notice, &[&self.users[1].to_string()])
+            .await
+            .expect("a notice");
         self.notices += 1;
     }
 
     pub async fn assert_notices_are_sent(&self) {
-        self.app.wait_for_count("select count(*) from walhook.notice where ended_at is null", 0).await;
+        self.app
+            .wait_for_count(
+                "select count(*) from walhook.notice where ended_at is null",
+                0,
+            )
+            .await;
     }
 
     /// Waits until the sidecar is ready, delivers to both users, has sent all mails, exports spans and accepts the platform's tokens.
     pub async fn assert_works(&mut self) {
         self.app.sidecar().wait_until_ready().await;
         let exported = self.servers.collector.exports().len();
-        tokio::join!(self.assert_delivers_to(0), self.assert_delivers_to(1), self.assert_notices_are_sent());
-        eventually("further spans", async || (self.servers.collector.exports().len() > exported).then_some(())).await;
+        tokio::join!(
+            self.assert_delivers_to(0),
+            self.assert_delivers_to(1),
+            self.assert_notices_are_sent()
+        );
+        eventually("further spans", async || {
+            (self.servers.collector.exports().len() > exported).then_some(())
+        })
+        .await;
         let url = self.app.sidecar().api_url.clone();
         self.assert_accepts_tokens_of_the_platform(&url).await;
     }
@@ -285,9 +329,22 @@ impl World {
     pub async fn failures(&self, since: jiff::Timestamp) -> BTreeMap<(usize, String), i64> {
         let failed = "select webhook_id::text, error_kind, count(*) from walhook.attempt
                       where outcome <> 'delivered' and not test and started_at > $1 group by 1, 2";
-        let rows = self.app.store().await.query(failed, &[&since]).await.expect("attempts");
-        let webhook = |id: &str| self.webhooks.iter().position(|webhook| webhook == id).expect("one of the two");
-        rows.iter().map(|row| ((webhook(row.get(0)), row.get(1)), row.get(2))).collect()
+        let rows = self
+            .app
+            .store()
+            .await
+            .query(failed, &[&since])
+            .await
+            .expect("attempts");
+        let webhook = |id: &str| {
+            self.webhooks
+                .iter()
+                .position(|webhook| webhook == id)
+                .expect("one of the two")
+        };
+        rows.iter()
+            .map(|row| ((webhook(row.get(0)), row.get(1)), row.get(2)))
+            .collect()
     }
 
     /// Ends the load, waits until everything is delivered, and accounts: one event per committed payment, and one delivery, which ended
@@ -297,7 +354,10 @@ impl World {
         let source = self.app.source().await;
         let mut committed = 0;
         for (user, receiver) in self.users.iter().zip(&self.servers.receivers) {
-            let rows = source.query("select id from payment where user_id = $1", &[user]).await.expect("payments");
+            let rows = source
+                .query("select id from payment where user_id = $1", &[user])
+                .await
+                .expect("payments");
             let wanted: BTreeSet<i64> = rows.iter().map(|row| row.get(0)).collect();
             let (mut paid, mut read) = (BTreeSet::new(), 0);
             let is_complete = |requests: &[Received]| {
@@ -305,27 +365,62 @@ impl World {
                 read = requests.len();
                 wanted.is_subset(&paid)
             };
-            let received = receiver.wait_until(&format!("all payments of {user}"), is_complete).await;
-            assert_eq!(paid, wanted, "exactly the committed payments of {user} are delivered");
-            let paying = received.iter().filter(|request| payment_of(request).is_some());
+            let received = receiver
+                .wait_until(&format!("all payments of {user}"), is_complete)
+                .await;
+            assert_eq!(
+                paid, wanted,
+                "exactly the committed payments of {user} are delivered"
+            );
+            let paying = received
+                .iter()
+                .filter(|request| payment_of(request).is_some());
             let deliveries: HashSet<&str> = paying.map(Received::delivery).collect();
-            assert_eq!(deliveries.len(), wanted.len(), "an event of {user} was delivered under two ids");
+            assert_eq!(
+                deliveries.len(),
+                wanted.len(),
+                "an event of {user} was delivered under two ids"
+            );
             committed += wanted.len();
         }
-        self.app.wait_for_count("select count(*) from walhook.event where commit_lsn is not null", committed).await;
-        self.app.wait_for_count("select count(*) from walhook.delivery", 0).await;
+        self.app
+            .wait_for_count(
+                "select count(*) from walhook.event where commit_lsn is not null",
+                committed,
+            )
+            .await;
+        self.app
+            .wait_for_count("select count(*) from walhook.delivery", 0)
+            .await;
         let store = self.app.store().await;
-        let count = async |query: &str| -> i64 { store.query_one(query, &[]).await.expect(query).get(0) };
+        let count =
+            async |query: &str| -> i64 { store.query_one(query, &[]).await.expect(query).get(0) };
         let ended = "select count(distinct delivery_id) from walhook.attempt where not test";
-        assert_eq!(count(ended).await as usize, committed, "each event has one delivery");
-        let wrong = "select count(*) from (select from walhook.attempt where not test group by delivery_id
+        assert_eq!(
+            count(ended).await as usize,
+            committed,
+            "each event has one delivery"
+        );
+        let wrong =
+            "select count(*) from (select from walhook.attempt where not test group by delivery_id
                      having count(*) filter (where outcome = 'delivered') <> 1
                          or bool_or(outcome not in ('delivered', 'failed'))) as wrong";
         assert_eq!(count(wrong).await, 0, "each delivery ended delivered, once");
-        assert_eq!(count("select count(*) from walhook.gap").await, 0, "nothing was reported as lost");
+        assert_eq!(
+            count("select count(*) from walhook.gap").await,
+            0,
+            "nothing was reported as lost"
+        );
         let mails = self.servers.mails.wait_for("taken", self.notices).await;
-        let sent: BTreeSet<&str> = mails.iter().filter_map(|mail| mail["message_id"].as_str()).collect();
-        assert_eq!(sent.len(), self.notices, "each notice was sent under one id");
+        let sent: BTreeSet<&str> = mails
+            .iter()
+            .filter_map(|mail| mail["message_id"].as_str())
+            .collect();
+        assert_eq!(
+            sent.len(),
+            self.notices,
+            "each notice was sent under one id"
+        );
         committed
     }
 }
@@ -334,7 +429,10 @@ impl Servers {
     /// Starts the servers on loopback, and links to them at `host`.
     async fn start(app: &TestApp, host: IpAddr) -> Servers {
         let receivers = [Receiver::start().await, Receiver::start().await];
-        let (smtp, tunnel) = (free_port().expect("a free port"), TunnelProxy::start().await);
+        let (smtp, tunnel) = (
+            free_port().expect("a free port"),
+            TunnelProxy::start().await,
+        );
         let (mails, collector) = (SmtpSink::start(smtp, &[]).await, Collector::start(0).await);
         let (issuer, authority) = (Issuer::new(), Authority::new());
         let (keys, key_server) = serve_keys(&issuer, &authority, host).await;
@@ -353,14 +451,28 @@ impl Servers {
         }
         let other = Proxy::start_at(host, port_of(&receivers[1])).await;
         let (certificates, _tunnel, _key_server) = (authority.file(), tunnel, key_server);
-        Servers { links, other, receivers, mails, collector, issuer, certificates, _tunnel, _key_server }
+        Servers {
+            links,
+            other,
+            receivers,
+            mails,
+            collector,
+            issuer,
+            certificates,
+            _tunnel,
+            _key_server,
+        }
     }
 
     /// Sets the addresses of the links, and short times.
     fn configure(&self, app: &mut TestApp, host: IpAddr, proxied: bool) {
         let at = |peer: Peer| format!("{host}:{}", self.links[&peer].port);
         let server = format!("127.0.0.1:{}", app.server.port());
-        let [source, store] = [(&app.source_url, Peer::Primary), (&app.store_url, Peer::Store)].map(|(url, peer)| {
+        let [source, store] = [
+            (&app.source_url, Peer::Primary),
+            (&app.store_url, Peer::Store),
+        ]
+        .map(|(url, peer)| {
             assert!(url.contains(&server), "{url}");
             url.replace(&server, &at(peer))
         });
@@ -371,32 +483,50 @@ impl Servers {
             // Long, because a busy machine must not let an attempt fail. Half of it must pass before the proxy is blamed.
             .set("delivery.timeout", if proxied { "5s" } else { "10s" })
             // Outlasts the longest fault.
-            .set("delivery.retry_schedule", "250ms,500ms,1s,2s,4s,10s,20s,30s,30s")
+            .set(
+                "delivery.retry_schedule",
+                "250ms,500ms,1s,2s,4s,10s,20s,30s,30s",
+            )
             .set("delivery.retry_jitter", "0ms")
             .set("disable.threshold", "1000000000")
             .set("mail.smtp_url", &format!("smtp://{}", at(Peer::MailServer)))
             .set("mail.from", "Example <webhooks@example.com>")
             .set("auth.jwt.issuer", "https://platform.example")
             .set("auth.jwt.audience", "walhook")
-            .set("auth.jwt.jwks_url", &format!("https://{}/keys", at(Peer::KeyServer)))
-            .set("tracing.otlp_endpoint", &format!("http://{}", at(Peer::Collector)));
+            .set(
+                "auth.jwt.jwks_url",
+                &format!("https://{}/keys", at(Peer::KeyServer)),
+            )
+            .set(
+                "tracing.otlp_endpoint",
+                &format!("http://{}", at(Peer::Collector)),
+            );
         if proxied {
-            app.set("delivery.proxy", &format!("http://{}", at(Peer::DeliveryProxy)));
+            app.set(
+                "delivery.proxy",
+                &format!("http://{}", at(Peer::DeliveryProxy)),
+            );
         }
-        app.set_environment("SSL_CERT_FILE", self.certificates.path().to_str().expect("a path in UTF-8"));
+        app.set_environment(
+            "SSL_CERT_FILE",
+            self.certificates.path().to_str().expect("a path in UTF-8"),
+        );
     }
 
     /// Issues a token of the platform.
     fn token(&self, user: i64) -> String {
         let expires = jiff::Timestamp::now().as_second() + 24 * 3_600;
-        let claims =
-            json!({ "iss": "https://platform.example", "aud": "walhook", "sub": user.to_string(), "exp": expires });
+        let claims = json!({ "iss": "https://platform.example", "aud": "walhook", "sub": user.to_string(), "exp": expires });
         self.issuer.token(&claims)
     }
 }
 
 /// Serves the issuer's keys by https. Returns the port.
-async fn serve_keys(issuer: &Issuer, authority: &Authority, host: IpAddr) -> (u16, AbortOnDropHandle<()>) {
+async fn serve_keys(
+    issuer: &Issuer,
+    authority: &Authority,
+    host: IpAddr,
+) -> (u16, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("it listens").port();
     let set = issuer.key_set().to_string();

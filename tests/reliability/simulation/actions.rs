@@ -63,7 +63,13 @@ impl World {
 
     fn set_mode(&mut self, webhook: usize, mode: Mode) {
         let id = self.webhooks[webhook];
-        self.receivers.insert(id, Receiver { mode, was_always_fast: false });
+        self.receivers.insert(
+            id,
+            Receiver {
+                mode,
+                was_always_fast: false,
+            },
+        );
     }
 
     /// From here on, the store answers, processes run, and receivers answer at once, though perhaps with an error.
@@ -100,14 +106,23 @@ impl World {
         match action {
             UserAction::SetActive(webhook, active) => return self.set_active(webhook, active),
             UserAction::SetOrdering(webhook, ordering) => {
-                let url = format!("https://receiver-{}.example.com/{}", webhook + 1, id.as_u128());
+                let url = format!(
+                    "https://receiver-{}.example.com/{}",
+                    webhook + 1,
+                    id.as_u128()
+                );
                 self.edit(self.webhooks[webhook], &url, ordering);
                 self.cover("an ordering was changed");
             }
             UserAction::SetUrl(webhook) => {
                 let webhook = self.webhooks[webhook];
-                let Some(found) = self.store.state().webhooks.get(&webhook) else { return Ok(()) };
-                let (ordering, url) = (found.ordering, format!("https://moved.example.com/{}", id.as_u128()));
+                let Some(found) = self.store.state().webhooks.get(&webhook) else {
+                    return Ok(());
+                };
+                let (ordering, url) = (
+                    found.ordering,
+                    format!("https://moved.example.com/{}", id.as_u128()),
+                );
                 self.edit(webhook, &url, ordering);
             }
             UserAction::Delete(webhook) => {
@@ -142,7 +157,11 @@ impl World {
         }
         self.cancel_chunk(id);
         if done == Switching::Done {
-            self.cover(if active { "a webhook was switched on" } else { "a webhook was switched off" });
+            self.cover(if active {
+                "a webhook was switched on"
+            } else {
+                "a webhook was switched off"
+            });
         }
         Ok(())
     }
@@ -155,7 +174,12 @@ impl World {
     }
 
     fn redeliver(&mut self, webhook: Uuid) {
-        let of_webhook = self.store.state().log.iter().filter(|line| line.webhook == webhook);
+        let of_webhook = self
+            .store
+            .state()
+            .log
+            .iter()
+            .filter(|line| line.webhook == webhook);
         let logged: Vec<Uuid> = of_webhook.map(|line| line.delivery).collect();
         if logged.is_empty() {
             return;
@@ -165,13 +189,18 @@ impl World {
         let done = transaction.redeliver(webhook, delivery);
         transaction.commit();
         if let Redelivered::Started(round) = done {
-            trace!(self, "redelivers {:08x}: round {round}", delivery.as_u128() & 0xFFFF_FFFF);
+            trace!(
+                self,
+                "redelivers {:08x}: round {round}",
+                delivery.as_u128() & 0xFFFF_FFFF
+            );
             self.cover("a delivery was redelivered");
         }
     }
 
     fn recover(&mut self, id: Uuid, webhook: Uuid) {
-        let outcomes = [Outcome::PermanentlyFailed, Outcome::Cancelled].map(|outcome| outcome.as_str().to_owned());
+        let outcomes = [Outcome::PermanentlyFailed, Outcome::Cancelled]
+            .map(|outcome| outcome.as_str().to_owned());
         let criteria = Criteria {
             webhook,
             since: self.began_at - SignedDuration::from_hours(24),
@@ -186,11 +215,17 @@ impl World {
     }
 
     fn replay(&mut self, id: Uuid, webhook: Uuid) {
-        let Some(found) = self.store.state().webhooks.get(&webhook) else { return };
+        let Some(found) = self.store.state().webhooks.get(&webhook) else {
+            return;
+        };
         let selection = Selection {
             since: self.began_at - SignedDuration::from_hours(24),
             until: self.began_at + SignedDuration::from_hours(24),
-            events: found.events.iter().map(|kind| kind.as_str().to_owned()).collect(),
+            events: found
+                .events
+                .iter()
+                .map(|kind| kind.as_str().to_owned())
+                .collect(),
             labels: None,
         };
         let transaction = self.store.begin();

@@ -92,7 +92,10 @@ impl<T: Clone> Future for Known<'_, T> {
 
 impl Statements {
     fn send(&self, statement: Statement) {
-        self.sent.lock().expect("no holder of this lock panics").push_back(statement);
+        self.sent
+            .lock()
+            .expect("no holder of this lock panics")
+            .push_back(statement);
     }
 
     async fn commit(&self) -> Result<()> {
@@ -105,11 +108,18 @@ impl Statements {
     /// Executes the statements.
     fn run(&self, transaction: &MemoryTransaction<'_>) {
         let mut heads = Vec::new();
-        for statement in self.sent.lock().expect("no holder of this lock panics").drain(..) {
+        for statement in self
+            .sent
+            .lock()
+            .expect("no holder of this lock panics")
+            .drain(..)
+        {
             let done = async {
                 match statement {
                     Statement::Events(events) => transaction.insert_events(&events, false).await,
-                    Statement::Deliveries(new, lease) => transaction.insert_deliveries(&new, lease).await,
+                    Statement::Deliveries(new, lease) => {
+                        transaction.insert_deliveries(&new, lease).await
+                    }
                     Statement::Ordered(new, lease) => {
                         heads.extend(transaction.insert_ordered(&new, lease).await?);
                         Ok(())
@@ -118,7 +128,9 @@ impl Statements {
                     Statement::Sequences(changed) => transaction.store_sequences(&changed).await,
                 }
             };
-            done.now_or_never().expect("the store in memory answers at once").expect("nothing fails");
+            done.now_or_never()
+                .expect("the store in memory answers at once")
+                .expect("nothing fails");
         }
         *self.heads.lock().expect("no holder of this lock panics") = Some(heads);
     }
@@ -152,7 +164,11 @@ impl EnqueueStatements for Statements {
         Ok(())
     }
 
-    async fn insert_ordered(&self, ordered: &[OrderedDelivery], lease: NewLease) -> Result<Vec<Uuid>> {
+    async fn insert_ordered(
+        &self,
+        ordered: &[OrderedDelivery],
+        lease: NewLease,
+    ) -> Result<Vec<Uuid>> {
         if ordered.is_empty() {
             return Ok(Vec::new());
         }
@@ -169,8 +185,14 @@ impl EnqueueStatements for Statements {
 impl World {
     /// The event of a change: the same whenever the change is read.
     fn raised(&self, index: usize) -> Raised {
-        let Change { user, kind, release } = &self.stream[index];
-        let data = release.map_or("{}".to_owned(), |release| format!("{{\"release_id\":{release}}}"));
+        let Change {
+            user,
+            kind,
+            release,
+        } = &self.stream[index];
+        let data = release.map_or("{}".to_owned(), |release| {
+            format!("{{\"release_id\":{release}}}")
+        });
         let number = index as u64 + 1;
         let millis = u64::try_from(self.began_at.as_millisecond()).expect("after 1970") + number;
         let mut bytes = [0; 10];
@@ -180,8 +202,13 @@ impl World {
             kind: *kind,
             user: user.clone(),
             label: Some(1),
-            occurred_at: Timestamp::from_millisecond(millis as i64).expect("a time of this century"),
-            position: Position::Wal { timeline: 1, commit: Lsn(number), ordinal: 1 },
+            occurred_at: Timestamp::from_millisecond(millis as i64)
+                .expect("a time of this century"),
+            position: Position::Wal {
+                timeline: 1,
+                commit: Lsn(number),
+                ordinal: 1,
+            },
             data: data.into(),
         }
     }
@@ -189,8 +216,12 @@ impl World {
     /// The platform has committed.
     pub fn commit(&mut self, change: Change) {
         self.stream.push(change);
-        let leader = self.leader().and_then(|leader| self.replicas[leader].process(leader));
-        leader.into_iter().for_each(|process| self.look_for_changes(process));
+        let leader = self
+            .leader()
+            .and_then(|leader| self.replicas[leader].process(leader));
+        leader
+            .into_iter()
+            .for_each(|process| self.look_for_changes(process));
     }
 
     /// Looks for changes, and does so again.
@@ -202,13 +233,16 @@ impl World {
     /// Stores the next changes, if this process captures.
     fn look_for_changes(&mut self, process: Process) {
         let leader = self.leader();
-        let Some(running) = self.replicas[process.replica].running_mut(process) else { return };
+        let Some(running) = self.replicas[process.replica].running_mut(process) else {
+            return;
+        };
         // Another process that believes to capture is a paused one, which continues with what it has sent.
         if leader != Some(process.replica) || running.is_storing || running.is_draining {
             return;
         }
         let known = running.capture.known;
-        if self.stream.len() as u64 <= known.unwrap_or_else(|| self.store.state().stored_changes()) {
+        if self.stream.len() as u64 <= known.unwrap_or_else(|| self.store.state().stored_changes())
+        {
             return;
         }
         running.is_storing = true;
@@ -217,7 +251,9 @@ impl World {
 
     /// The replica that captures: the first one that runs. While it is paused, its lease ends and another takes over.
     fn leader(&self) -> Option<usize> {
-        let is_able = |replica: &super::replica::Replica| replica.is_running() && replica.paused_until <= self.now;
+        let is_able = |replica: &super::replica::Replica| {
+            replica.is_running() && replica.paused_until <= self.now
+        };
         self.replicas.iter().position(is_able)
     }
 
@@ -230,7 +266,10 @@ impl World {
         if self.open.is_some() {
             // It waits for the lock on the checkpoint.
             let wait = self.random.micros(200, 2_000);
-            self.after(wait, Event::Execute(process, Box::new(Operation::Begin { known }), delays));
+            self.after(
+                wait,
+                Event::Execute(process, Box::new(Operation::Begin { known }), delays),
+            );
             return Ok(());
         }
         let from = self.store.state().stored_changes();
@@ -250,7 +289,10 @@ impl World {
             },
         };
         if !matches!(opened, Opened::Open) {
-            self.after(delays.back, Event::Answered(process, Box::new(Answer::Opened(opened))));
+            self.after(
+                delays.back,
+                Event::Answered(process, Box::new(Answer::Opened(opened))),
+            );
         }
         Ok(())
     }
@@ -265,9 +307,13 @@ impl World {
         delays: Delays,
     ) -> Option<Vec<(Uuid, i32)>> {
         let to = (self.stream.len()).min(from as usize + MAX_BATCH) as u64;
-        let events: Vec<Raised> = (from..to).map(|index| self.raised(index as usize)).collect();
+        let events: Vec<Raised> = (from..to)
+            .map(|index| self.raised(index as usize))
+            .collect();
         let transaction = self.store.begin();
-        let read = subscriptions_of(&transaction, &events, true).now_or_never().expect("answers at once");
+        let read = subscriptions_of(&transaction, &events, true)
+            .now_or_never()
+            .expect("answers at once");
         let (subscriptions, sequences) = read.expect("nothing fails");
         transaction.commit();
         let token = self.next_id();
@@ -277,22 +323,54 @@ impl World {
         }
         let local = replica.local(self);
         let length = lease_length(self.settings.timeout);
-        let lease = Lease { token, until: local + length };
+        let lease = Lease {
+            token,
+            until: local + length,
+        };
         let handoff = replica.running(process)?.handoff.clone();
-        let new_lease = NewLease { token, seconds: length.as_secs_f64() };
-        let when = if known.is_none() { HandOffWhen::AfterCommit } else { HandOffWhen::BeforeCommit };
+        let new_lease = NewLease {
+            token,
+            seconds: length.as_secs_f64(),
+        };
+        let when = if known.is_none() {
+            HandOffWhen::AfterCommit
+        } else {
+            HandOffWhen::BeforeCommit
+        };
         let statements = Arc::new(Statements::default());
         let sent = Arc::clone(&statements);
         let mut future: BoxFuture<'static, Result<()>> = Box::pin(async move {
             let batch = HandoffBatch::new(Some(&handoff), lease, local);
             let commit = sent.commit();
-            store_events(&*sent, &events, (subscriptions, sequences), new_lease, batch, when, commit).await
+            store_events(
+                &*sent,
+                &events,
+                (subscriptions, sequences),
+                new_lease,
+                batch,
+                when,
+                commit,
+            )
+            .await
         });
-        let pending = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let pending = future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
         assert!(pending.is_pending(), "it waits for the commit");
         let number = self.next_id().as_u128() as u64;
-        trace!(self, "replica {}: stores changes {from}..{to}", process.replica);
-        self.open = Some(OpenTransaction { number, process, from, to, statements, future, delays });
+        trace!(
+            self,
+            "replica {}: stores changes {from}..{to}", process.replica
+        );
+        self.open = Some(OpenTransaction {
+            number,
+            process,
+            from,
+            to,
+            statements,
+            future,
+            delays,
+        });
         let wait = if self.random.chance(self.plan.slow_commits) {
             self.random.millis(5, 900)
         } else {
@@ -304,26 +382,41 @@ impl World {
 
     /// The store commits the transaction, or the commit is lost.
     pub fn commit_events(&mut self, number: u64) -> std::result::Result<(), Broken> {
-        let Some(open) = self.open.take_if(|open| open.number == number) else { return Ok(()) };
+        let Some(open) = self.open.take_if(|open| open.number == number) else {
+            return Ok(());
+        };
         let is_lost = self.random.chance(self.plan.lost_requests);
         if is_lost {
             trace!(self, "replica {}: the commit is lost", open.process.replica);
             self.cover("a transaction with events was lost");
         } else {
             let transaction = self.store.begin();
-            assert!(transaction.advance_checkpoint(open.from, open.to), "it has locked the checkpoint");
+            assert!(
+                transaction.advance_checkpoint(open.from, open.to),
+                "it has locked the checkpoint"
+            );
             open.statements.run(&transaction);
             transaction.commit();
         }
         let is_known = !is_lost && !open.delays.is_answer_lost;
         if !is_lost && open.delays.is_answer_lost {
-            trace!(self, "replica {}: the commit's answer is lost", open.process.replica);
+            trace!(
+                self,
+                "replica {}: the commit's answer is lost", open.process.replica
+            );
             self.cover("a commit's outcome was unknown");
         }
         let (process, to, back) = (open.process, open.to, open.delays.back);
         if self.replicas[process.replica].running(process).is_some() {
-            *open.statements.committed.lock().expect("no holder of this lock panics") = Some(is_known);
-            self.after(back, Event::Answered(process, Box::new(Answer::Stored(is_known.then_some(to)))));
+            *open
+                .statements
+                .committed
+                .lock()
+                .expect("no holder of this lock panics") = Some(is_known);
+            self.after(
+                back,
+                Event::Answered(process, Box::new(Answer::Stored(is_known.then_some(to)))),
+            );
             self.replicas[process.replica].keep_future(open.future);
         }
         Ok(())
@@ -333,7 +426,9 @@ impl World {
     pub fn stored(&mut self, process: Process, checkpoint: Option<u64>) {
         let replica = &mut self.replicas[process.replica];
         if let Some(mut future) = replica.take_future() {
-            let done = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let done = future
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
             assert!(done.is_ready(), "everything has been answered");
         }
         if let Some(running) = replica.running_mut(process) {
@@ -345,7 +440,9 @@ impl World {
     }
 
     pub fn opened(&mut self, process: Process, opened: Opened) {
-        let Some(running) = self.replicas[process.replica].running_mut(process) else { return };
+        let Some(running) = self.replicas[process.replica].running_mut(process) else {
+            return;
+        };
         match opened {
             Opened::Open => return,
             Opened::Nothing => {}

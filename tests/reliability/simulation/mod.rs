@@ -45,7 +45,8 @@ struct Ended {
 
 fn is_settled(world: &World) -> bool {
     let state = world.store.state();
-    let is_idle = |replica: &replica::Replica| replica.current().is_some_and(|running| running.is_idle());
+    let is_idle =
+        |replica: &replica::Replica| replica.current().is_some_and(|running| running.is_idle());
     state.deliveries.is_empty()
         && state.jobs.values().all(|job| job.is_finished)
         && state.stored_changes() == world.stream.len() as u64
@@ -66,7 +67,9 @@ fn run(seed: u64, fixed: &Fixed, with_trace: bool) -> Ended {
     let mut world = World::new(seed, fixed, with_trace);
     let broken = run_world(&mut world).err();
     let mut accepted = BTreeSet::new();
-    let is_repeated = |request: &&Request| request.is_accepted && !accepted.insert((request.delivery, request.round));
+    let is_repeated = |request: &&Request| {
+        request.is_accepted && !accepted.insert((request.delivery, request.round))
+    };
     let repeated = world.requests.iter().filter(is_repeated).count() as u64;
     *world.coverage.entry(REPEATED).or_default() += repeated;
     Ended { broken, world }
@@ -77,7 +80,11 @@ fn report(seed: u64, fixed: &Fixed, broken: &Broken) -> String {
     let again = run(seed, fixed, true);
     let trace = again.world.trace.unwrap_or_default();
     let end = &trace[trace.len().saturating_sub(PRINTED_LINES)..];
-    let same = if again.broken.as_ref() == Some(broken) { "" } else { " (a second run of the seed ended otherwise)" };
+    let same = if again.broken.as_ref() == Some(broken) {
+        ""
+    } else {
+        " (a second run of the seed ended otherwise)"
+    };
     format!(
         "{}\n\nseed {seed}: \"{}\" does not hold{same}: {}\nrun `{SEED}={seed} cargo test --test reliability simulation::one_seed -- \
          --nocapture` to repeat it",
@@ -90,7 +97,10 @@ fn report(seed: u64, fixed: &Fixed, broken: &Broken) -> String {
 /// Runs seeds on all processors. Returns what happened how often, and how many events there were.
 fn run_seeds(seeds: std::ops::Range<u64>) -> (BTreeMap<&'static str, u64>, u64) {
     let (fixed, next, events) = (Fixed::new(), AtomicU64::new(seeds.start), AtomicU64::new(0));
-    let (coverage, failure) = (Mutex::new(BTreeMap::new()), Mutex::new(None::<(u64, Broken)>));
+    let (coverage, failure) = (
+        Mutex::new(BTreeMap::new()),
+        Mutex::new(None::<(u64, Broken)>),
+    );
     let work = || {
         while failure.lock().expect("not poisoned").is_none() {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -113,12 +123,19 @@ fn run_seeds(seeds: std::ops::Range<u64>) -> (BTreeMap<&'static str, u64>, u64) 
     if let Some((seed, broken)) = failure.into_inner().expect("not poisoned") {
         panic!("{}", report(seed, &fixed, &broken));
     }
-    (coverage.into_inner().expect("not poisoned"), events.into_inner())
+    (
+        coverage.into_inner().expect("not poisoned"),
+        events.into_inner(),
+    )
 }
 
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}: `{value}` is not a number")))
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}: `{value}` is not a number")),
+    )
 }
 
 #[test]
@@ -126,10 +143,15 @@ fn two_hundred_seeds_keep_every_promise() {
     let began = Instant::now();
     let (coverage, events) = run_seeds(1..SEEDS + 1);
     println!("{SEEDS} seeds, {events} events, {:?}", began.elapsed());
-    coverage.iter().for_each(|(what, count)| println!("{count:>8}  {what}"));
+    coverage
+        .iter()
+        .for_each(|(what, count)| println!("{count:>8}  {what}"));
     // A simulation in which nothing goes wrong would prove nothing.
     for what in EXPECTED {
-        assert!(coverage.get(what).is_some_and(|count| *count > 0), "in none of the seeds: {what}");
+        assert!(
+            coverage.get(what).is_some_and(|count| *count > 0),
+            "in none of the seeds: {what}"
+        );
     }
 }
 
@@ -183,7 +205,11 @@ fn a_seed_replays_exactly() {
         assert_eq!(first.world.trace, second.world.trace, "seed {seed}");
         assert_eq!(first.world.digest, second.world.digest, "seed {seed}");
         // Printing what happens does not change it.
-        assert_eq!(run(seed, &fixed, false).world.digest, first.world.digest, "seed {seed}");
+        assert_eq!(
+            run(seed, &fixed, false).world.digest,
+            first.world.digest,
+            "seed {seed}"
+        );
     }
 }
 
@@ -194,7 +220,11 @@ fn one_seed() {
     let Ended { broken, world } = run(seed, &fixed, true);
     if number(SEED).is_some() {
         println!("seed {seed}: {:?}, {:?}", world.plan, world.policy);
-        world.trace.iter().flatten().for_each(|line| println!("{line}"));
+        world
+            .trace
+            .iter()
+            .flatten()
+            .for_each(|line| println!("{line}"));
     }
     assert_eq!(broken, None, "seed {seed}");
 }
@@ -206,6 +236,11 @@ fn a_hundred_thousand_seeds_keep_every_promise() {
     let seeds = number("WALHOOK_SIMULATION_SEEDS").unwrap_or(MANY_SEEDS);
     let first = number(SEED).unwrap_or(SEEDS + 1);
     let (coverage, events) = run_seeds(first..first + seeds);
-    println!("{seeds} seeds from {first}, {events} events, {:?}", began.elapsed());
-    coverage.iter().for_each(|(what, count)| println!("{count:>12}  {what}"));
+    println!(
+        "{seeds} seeds from {first}, {events} events, {:?}",
+        began.elapsed()
+    );
+    coverage
+        .iter()
+        .for_each(|(what, count)| println!("{count:>12}  {what}"));
 }

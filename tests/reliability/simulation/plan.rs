@@ -32,8 +32,11 @@ pub const WAITS: [u64; 9] = [200, 300, 400, 600, 800, 1_000, 1_500, 2_000, 3_000
 pub const JITTER: Duration = Duration::from_millis(400);
 const MAX_WEBHOOKS: u64 = 7;
 /// The events of the catalogue that the platform raises here.
-const KINDS: [EventKind; 3] =
-    [EventKind::ReleaseDistributed, EventKind::DeliveryCompleted, EventKind::PaymentStatementReady];
+const KINDS: [EventKind; 3] = [
+    EventKind::ReleaseDistributed,
+    EventKind::DeliveryCompleted,
+    EventKind::PaymentStatementReady,
+];
 
 /// What happens to processes, the store and receivers.
 #[derive(Clone, Copy, Debug)]
@@ -106,8 +109,17 @@ impl Fixed {
         let mut config = Config::default();
         config.delivery.allow_http = true;
         let settings = Settings::from_config(&config).expect("the defaults are valid");
-        let secrets = (1..=MAX_WEBHOOKS).map(|id| vault.seal(Uuid::from_u128(id.into()), b"whsec_c2VjcmV0")).collect();
-        Fixed { settings: Settings { timeout: TIMEOUT, ..settings }, vault, secrets }
+        let secrets = (1..=MAX_WEBHOOKS)
+            .map(|id| vault.seal(Uuid::from_u128(id.into()), b"whsec_c2VjcmV0"))
+            .collect();
+        Fixed {
+            settings: Settings {
+                timeout: TIMEOUT,
+                ..settings
+            },
+            vault,
+            secrets,
+        }
     }
 }
 
@@ -129,7 +141,11 @@ fn policy(random: &mut Random) -> Policy {
         0 => CountedFailures::Cumulative,
         _ => CountedFailures::Consecutive { min_duration },
     };
-    Policy { counted, threshold: random.between(5, 60) as u32, on_gone: random.chance(0.5) }
+    Policy {
+        counted,
+        threshold: random.between(5, 60) as u32,
+        on_gone: random.chance(0.5),
+    }
 }
 
 impl World {
@@ -138,7 +154,13 @@ impl World {
         let is_calm = random.chance(0.2);
         let is_seldom = |random: &mut Random| !is_calm && random.chance(0.3);
         let (claims_little, has_little_memory) = (is_seldom(&mut random), is_seldom(&mut random));
-        let level = |random: &mut Random, most: f64| if is_calm { 0.0 } else { random.share().powi(2) * most };
+        let level = |random: &mut Random, most: f64| {
+            if is_calm {
+                0.0
+            } else {
+                random.share().powi(2) * most
+            }
+        };
         let plan = Plan {
             is_calm,
             replicas: random.between(2, 5) as usize,
@@ -149,8 +171,14 @@ impl World {
             own_faults: level(&mut random, 0.05),
             too_large: level(&mut random, 0.02),
             claims: match claims_little {
-                true => ClaimSize { webhooks: random.between(1, 3) as usize, rows: random.between(2, 20) as usize },
-                false => ClaimSize { webhooks: usize::MAX, rows: usize::MAX },
+                true => ClaimSize {
+                    webhooks: random.between(1, 3) as usize,
+                    rows: random.between(2, 20) as usize,
+                },
+                false => ClaimSize {
+                    webhooks: usize::MAX,
+                    rows: usize::MAX,
+                },
             },
             free_bytes: has_little_memory.then(|| random.between(64, 512) as usize),
         };
@@ -221,16 +249,30 @@ impl World {
             // The first is always fast, the second never at first.
             let mode = match number {
                 1 => Mode::Fast,
-                2 => *self.random.pick(&[Mode::Slow, Mode::Hanging, Mode::Failing(500), Mode::Flaky]),
+                2 => {
+                    *self
+                        .random
+                        .pick(&[Mode::Slow, Mode::Hanging, Mode::Failing(500), Mode::Flaky])
+                }
                 _ => mode(&mut self.random),
             };
-            let ordering = if number == 1 { Ordering::None } else { *self.random.pick(Ordering::ALL) };
+            let ordering = if number == 1 {
+                Ordering::None
+            } else {
+                *self.random.pick(Ordering::ALL)
+            };
             let transaction = self.store.begin();
             transaction.create_webhook(target, user.clone(), &KINDS, ordering);
             transaction.commit();
             self.webhooks.push(webhook);
             self.owners.insert(webhook, user);
-            self.receivers.insert(webhook, Receiver { mode, was_always_fast: mode == Mode::Fast });
+            self.receivers.insert(
+                webhook,
+                Receiver {
+                    mode,
+                    was_always_fast: mode == Mode::Fast,
+                },
+            );
         }
     }
 
@@ -243,7 +285,10 @@ impl World {
                 let change = Change {
                     user: UserId((if self.random.chance(0.3) { "v" } else { "u" }).into()),
                     kind: *self.random.pick(&KINDS),
-                    release: self.random.chance(0.8).then(|| self.random.between(1, 3) as i64),
+                    release: self
+                        .random
+                        .chance(0.8)
+                        .then(|| self.random.between(1, 3) as i64),
                 };
                 self.at(at, Event::Commit(change));
             }
@@ -313,7 +358,10 @@ impl World {
                 0..=3 => Fault::Crash(replica, self.random.millis(50, 6_000)),
                 4..=5 => Fault::Pause(replica, self.random.millis(50, 20_000)),
                 6 => Fault::Suspend(replica, self.random.millis(50, 20_000)),
-                7 => Fault::StepClock(replica, SignedDuration::from_secs(self.random.between(0, 7_200) as i64 - 3_600)),
+                7 => Fault::StepClock(
+                    replica,
+                    SignedDuration::from_secs(self.random.between(0, 7_200) as i64 - 3_600),
+                ),
                 8..=9 => Fault::Drain(replica),
                 _ => Fault::StoreDown(self.random.millis(50, 4_000)),
             };
@@ -323,7 +371,9 @@ impl World {
             let at = self.random.millis(500, ACTIVE.as_millis() as u64);
             // Forward by more than a lease or less; backward by little, because everything that is due waits for so long.
             let seconds = if self.random.chance(0.7) { 30 } else { -5 };
-            let step = SignedDuration::from_millis((self.random.share() * f64::from(seconds) * 1_000.0) as i64);
+            let step = SignedDuration::from_millis(
+                (self.random.share() * f64::from(seconds) * 1_000.0) as i64,
+            );
             self.at(at, Event::Fault(Fault::StepStoreClock(step)));
         }
     }

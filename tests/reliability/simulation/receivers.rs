@@ -52,29 +52,53 @@ pub struct Reaction {
 }
 
 fn failed(kind: ErrorKind, status: Option<u16>) -> Answer {
-    Answer::Failed { kind, message: String::new(), status }
+    Answer::Failed {
+        kind,
+        message: String::new(),
+        status,
+    }
 }
 
 impl Receiver {
     pub fn react(self, random: &mut Random, timeout: Duration) -> Reaction {
-        let reaction = |answer, after, is_accepted| Reaction { answer, after, is_accepted, retry_after: None };
+        let reaction = |answer, after, is_accepted| Reaction {
+            answer,
+            after,
+            is_accepted,
+            retry_after: None,
+        };
         let accepted = |after| reaction(Answer::Accepted { status: 200 }, after, true);
-        let rejected = |status, after| reaction(failed(ErrorKind::HttpStatus, Some(status)), after, false);
-        let silent = |is_accepted| reaction(failed(ErrorKind::ResponseTimeout, None), timeout, is_accepted);
+        let rejected =
+            |status, after| reaction(failed(ErrorKind::HttpStatus, Some(status)), after, false);
+        let silent = |is_accepted| {
+            reaction(
+                failed(ErrorKind::ResponseTimeout, None),
+                timeout,
+                is_accepted,
+            )
+        };
         match self.mode {
             Mode::Fast => accepted(random.millis(1, 40)),
             Mode::Slow => accepted(random.millis(1_200, timeout.as_millis() as u64 - 100)),
             Mode::Hanging => silent(random.chance(0.3)),
             Mode::Failing(status) => {
-                let retry_after = (status == 429 && random.chance(0.3)).then(|| random.millis(0, 4_000));
-                Reaction { retry_after, ..rejected(status, random.millis(1, 60)) }
+                let retry_after =
+                    (status == 429 && random.chance(0.3)).then(|| random.millis(0, 4_000));
+                Reaction {
+                    retry_after,
+                    ..rejected(status, random.millis(1, 60))
+                }
             }
             Mode::Flaky => match random.between(0, 9) {
                 0..=4 => accepted(random.millis(1, 300)),
                 5 => silent(true),
                 6 => {
                     let after = random.millis(1, 500);
-                    reaction(failed(ErrorKind::ConnectionReset, None), after, random.chance(0.5))
+                    reaction(
+                        failed(ErrorKind::ConnectionReset, None),
+                        after,
+                        random.chance(0.5),
+                    )
                 }
                 7 => rejected(503, random.millis(1, 100)),
                 _ => rejected(500, random.millis(1, 100)),
@@ -89,7 +113,11 @@ impl Exchange {
         if self.is_own_fault {
             return None;
         }
-        let signatures = || Signatures { body: [0; 32], standard: [0; 32], more: Vec::new() };
+        let signatures = || Signatures {
+            body: [0; 32],
+            standard: [0; 32],
+            more: Vec::new(),
+        };
         let sent = self.is_sent.then(|| Sent {
             url: self.start.destination.endpoint.url(),
             signatures: signatures(),
@@ -97,6 +125,10 @@ impl Exchange {
             excerpt: Vec::new(),
             retry_after: self.retry_after,
         });
-        Some(Attempt { started_at: self.started_at, answer: self.answer.clone(), sent })
+        Some(Attempt {
+            started_at: self.started_at,
+            answer: self.answer.clone(),
+            sent,
+        })
     }
 }

@@ -66,7 +66,11 @@ impl World {
                 }
                 let capacity = recorder.batching.capacity().min(recorder.arrived.len());
                 let fresh: Vec<Attempted> = recorder.arrived.drain(..capacity).collect();
-                let until = now + recorder.batching.collection_time(&fresh).unwrap_or_default();
+                let until = now
+                    + recorder
+                        .batching
+                        .collection_time(&fresh)
+                        .unwrap_or_default();
                 recorder.state = Doing::Collecting(fresh, until);
                 if until > now {
                     self.set_timer(process, until);
@@ -75,7 +79,11 @@ impl World {
                 }
             }
             Doing::Collecting(mut fresh, until) if until <= now => {
-                let missing = recorder.batching.capacity().saturating_sub(fresh.len()).min(recorder.arrived.len());
+                let missing = recorder
+                    .batching
+                    .capacity()
+                    .saturating_sub(fresh.len())
+                    .min(recorder.arrived.len());
                 fresh.extend(recorder.arrived.drain(..missing));
                 self.save(process, fresh);
             }
@@ -104,7 +112,13 @@ impl World {
             bytes[2..].copy_from_slice(&tail.to_be_bytes());
             let id = uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid();
             let random = self.random.share();
-            batch.push(Decided::with(id, attempted, &self.schedule, || random, local));
+            batch.push(Decided::with(
+                id,
+                attempted,
+                &self.schedule,
+                || random,
+                local,
+            ));
         }
         assert!(batch.len() <= MAX_BATCH, "a batch is bounded");
         let batch = Arc::new(batch);
@@ -118,7 +132,11 @@ impl World {
         let (token, until) = (self.next_id(), self.local(process) + length);
         let handoff = &self.running(process).handoff;
         let (is_open, max_bytes) = (!handoff.is_closed(), handoff.budget.counters().free_bytes());
-        let lease = is_open.then_some(PromotionLease { lease: Lease { token, until }, length, max_bytes });
+        let lease = is_open.then_some(PromotionLease {
+            lease: Lease { token, until },
+            length,
+            max_bytes,
+        });
         self.submit(process, Operation::Record(RecordBatch { lease, ..record }));
     }
 
@@ -135,7 +153,9 @@ impl World {
             return self.set_timer(process, at);
         };
         let batch = Arc::into_inner(batch).expect("the transaction has ended");
-        recorder.batching.keep_unmatched(batch, recorded.settled, local);
+        recorder
+            .batching
+            .keep_unmatched(batch, recorded.settled, local);
         if !recorded.promoted.is_empty() {
             let refused = self.running(process).handoff.offer(recorded.promoted);
             if !refused.is_empty() {

@@ -9,8 +9,12 @@ use jiff::SignedDuration;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::deliver::dispatch::{Dispatch, Start};
-use walhook::domain::delivery::{Answer as Response, Attempted, Lease, TIME_TO_RECORD, lease_length};
-use walhook::handoff::{CAPACITY, CAPACITY_BYTES, DeliveryBudget, FreshDeliveries, Handoff, Permit, handoff};
+use walhook::domain::delivery::{
+    Answer as Response, Attempted, Lease, TIME_TO_RECORD, lease_length,
+};
+use walhook::handoff::{
+    CAPACITY, CAPACITY_BYTES, DeliveryBudget, FreshDeliveries, Handoff, Permit, handoff,
+};
 use walhook::recover::Step;
 
 use super::capture::Capture;
@@ -68,11 +72,15 @@ impl Replica {
     }
 
     pub fn running(&self, process: Process) -> Option<&Running> {
-        self.running.as_ref().filter(|_| self.incarnation == process.incarnation)
+        self.running
+            .as_ref()
+            .filter(|_| self.incarnation == process.incarnation)
     }
 
     pub fn running_mut(&mut self, process: Process) -> Option<&mut Running> {
-        self.running.as_mut().filter(|_| self.incarnation == process.incarnation)
+        self.running
+            .as_mut()
+            .filter(|_| self.incarnation == process.incarnation)
     }
 
     pub fn keep_future(&mut self, future: BoxFuture<'static, walhook::store::Result<()>>) {
@@ -92,7 +100,10 @@ impl Replica {
 
     /// The process that runs on it.
     pub fn process(&self, replica: usize) -> Option<Process> {
-        self.running.as_ref().map(|_| Process { replica, incarnation: self.incarnation })
+        self.running.as_ref().map(|_| Process {
+            replica,
+            incarnation: self.incarnation,
+        })
     }
 
     pub fn current(&self) -> Option<&Running> {
@@ -120,7 +131,10 @@ fn leave_free(budget: &DeliveryBudget, free: usize) {
     counters.start(other, Permit::Fresh);
     counters.finish(other, 0, Some(Duration::ZERO), Permit::Fresh);
     drop(counters);
-    assert!(budget.reserve(other, CAPACITY_BYTES - free), "a single delivery may use all of it");
+    assert!(
+        budget.reserve(other, CAPACITY_BYTES - free),
+        "a single delivery may use all of it"
+    );
 }
 
 impl World {
@@ -135,7 +149,9 @@ impl World {
     }
 
     pub fn running(&mut self, process: Process) -> &mut Running {
-        self.replicas[process.replica].running_mut(process).expect("events of ended processes are dropped")
+        self.replicas[process.replica]
+            .running_mut(process)
+            .expect("events of ended processes are dropped")
     }
 
     pub fn start(&mut self, replica: usize) {
@@ -146,7 +162,10 @@ impl World {
         let local = self.replicas[replica].local(self);
         let (handoff, fresh) = handoff();
         let held_by_others = usize::from(self.plan.free_bytes.is_some());
-        self.plan.free_bytes.into_iter().for_each(|free| leave_free(&handoff.budget, free));
+        self.plan
+            .free_bytes
+            .into_iter()
+            .for_each(|free| leave_free(&handoff.budget, free));
         let (settings, vault) = (&self.settings, self.vault.clone());
         let running = Running {
             dispatch: Dispatch::new(settings, vault, handoff.budget.clone(), local),
@@ -166,9 +185,17 @@ impl World {
         slot.incarnation += 1;
         slot.running = Some(running);
         slot.paused_until = Duration::ZERO;
-        let process = Process { replica, incarnation: slot.incarnation };
+        let process = Process {
+            replica,
+            incarnation: slot.incarnation,
+        };
         let cancel = Event::Cancel(process);
-        for event in [Event::Job(process), cancel, Event::Search(process), Event::Capture(process)] {
+        for event in [
+            Event::Job(process),
+            cancel,
+            Event::Search(process),
+            Event::Capture(process),
+        ] {
             let wait = self.random.millis(0, 400);
             self.after(wait, event);
         }
@@ -183,7 +210,12 @@ impl World {
         }
         trace!(self, "replica {replica}: ends");
         // What it has sent to the store last may not have arrived.
-        if self.open.as_ref().is_some_and(|open| open.process.replica == replica) && self.random.chance(0.5) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.process.replica == replica)
+            && self.random.chance(0.5)
+        {
             self.open = None;
             self.cover("a process ended before its commit");
         }
@@ -191,8 +223,14 @@ impl World {
 
     /// Starts no more attempts, releases what waits, and ends when the requests in flight have ended, or after the drain time.
     pub fn drain(&mut self, replica: usize) {
-        let process = Process { replica, incarnation: self.replicas[replica].incarnation };
-        let Some(running) = self.replicas[replica].running_mut(process).filter(|running| !running.is_draining) else {
+        let process = Process {
+            replica,
+            incarnation: self.replicas[replica].incarnation,
+        };
+        let Some(running) = self.replicas[replica]
+            .running_mut(process)
+            .filter(|running| !running.is_draining)
+        else {
             return;
         };
         running.is_draining = true;
@@ -201,7 +239,11 @@ impl World {
         while let Ok(fresh) = running.fresh.try_recv() {
             waiting.extend(fresh.deliveries);
         }
-        trace!(self, "replica {replica}: drains {} deliveries", waiting.len());
+        trace!(
+            self,
+            "replica {replica}: drains {} deliveries",
+            waiting.len()
+        );
         self.cover("a process was drained");
         self.submit(process, Operation::Release(waiting));
         self.after(DRAIN, Event::Drained(process));
@@ -210,10 +252,17 @@ impl World {
     /// Takes what was handed off. Returns the webhooks of these deliveries, with their activations.
     pub fn take_fresh(&mut self, process: Process) -> Vec<(Uuid, i32)> {
         let local = self.local(process);
-        let Some(running) = self.replicas[process.replica].running_mut(process) else { return Vec::new() };
+        let Some(running) = self.replicas[process.replica].running_mut(process) else {
+            return Vec::new();
+        };
         let mut handed_off = Vec::new();
         while let Ok(fresh) = running.fresh.try_recv() {
-            handed_off.extend(fresh.deliveries.iter().map(|delivery| (delivery.webhook, delivery.activation)));
+            handed_off.extend(
+                fresh
+                    .deliveries
+                    .iter()
+                    .map(|delivery| (delivery.webhook, delivery.activation)),
+            );
             running.dispatch.take(fresh, local);
         }
         if !handed_off.is_empty() {
@@ -269,12 +318,18 @@ impl World {
         if let Some(mut request) = self.running(process).dispatch.next_claim(local) {
             request.max_webhooks = request.max_webhooks.min(self.plan.claims.webhooks);
             request.max_rows = request.max_rows.min(self.plan.claims.rows);
-            let lease = Lease { token: self.next_id(), until: local + lease_length(request.timeout) };
+            let lease = Lease {
+                token: self.next_id(),
+                until: local + lease_length(request.timeout),
+            };
             self.submit(process, Operation::Claim(request, lease));
         }
         let wake_at = self.running(process).dispatch.wake_at(local);
         // Timers are no more precise.
-        let wait = self.global(process, wake_at).saturating_sub(self.now).max(Duration::from_millis(1));
+        let wait = self
+            .global(process, wake_at)
+            .saturating_sub(self.now)
+            .max(Duration::from_millis(1));
         self.wake_after(process, wait);
         Ok(())
     }
@@ -333,7 +388,15 @@ impl World {
         };
         let offset = self.replicas[process.replica].clock_offset;
         let started_at = self.time() + offset;
-        let exchange = Exchange { start, answer, retry_after, started_at, sent_at: local, is_sent, is_own_fault };
+        let exchange = Exchange {
+            start,
+            answer,
+            retry_after,
+            started_at,
+            sent_at: local,
+            is_sent,
+            is_own_fault,
+        };
         self.after(after, Event::Ended(process, Box::new(exchange)));
         Ok(())
     }
@@ -343,7 +406,15 @@ impl World {
         let local = self.local(process);
         let took = local.saturating_duration_since(exchange.sent_at);
         let attempt = exchange.attempt(took);
-        let Exchange { start: Start { delivery, mut finished, .. }, .. } = exchange;
+        let Exchange {
+            start:
+                Start {
+                    delivery,
+                    mut finished,
+                    ..
+                },
+            ..
+        } = exchange;
         let running = self.running(process);
         if let Some(count) = running.in_flight.get_mut(&delivery.webhook) {
             *count -= 1;
@@ -353,7 +424,10 @@ impl World {
             Some(attempt) => {
                 finished.note(&attempt);
                 running.dispatch.finish(finished, local);
-                running.recorder.arrived.push_back(Attempted { delivery, attempt });
+                running
+                    .recorder
+                    .arrived
+                    .push_back(Attempted { delivery, attempt });
                 self.record(process);
             }
             None => running.dispatch.finish(finished, local),
@@ -366,7 +440,9 @@ impl World {
     pub fn answered(&mut self, process: Process, answer: Answer) -> Result<(), Broken> {
         let local = self.local(process);
         match answer {
-            Answer::Claimed(request, None) => self.running(process).dispatch.claim_failed(&request, local),
+            Answer::Claimed(request, None) => {
+                self.running(process).dispatch.claim_failed(&request, local)
+            }
             Answer::Claimed(request, Some(claimed)) => {
                 let running = self.running(process);
                 if running.is_draining {
@@ -384,15 +460,25 @@ impl World {
             }
             Answer::Targets(_, _, None) => self.running(process).dispatch.read_failed(local),
             Answer::Targets(webhooks, queried_at, Some(found)) => {
-                self.running(process).dispatch.read(&webhooks, queried_at, found, local);
+                self.running(process)
+                    .dispatch
+                    .read(&webhooks, queried_at, found, local);
             }
             Answer::Recorded(recorded) => self.recorded(process, recorded),
             Answer::Job(step) => {
-                let wait = if matches!(step, None | Some(Step::Idle)) { JOBS_IDLE } else { Duration::ZERO };
+                let wait = if matches!(step, None | Some(Step::Idle)) {
+                    JOBS_IDLE
+                } else {
+                    Duration::ZERO
+                };
                 self.after(wait, Event::Job(process));
             }
             Answer::Cancelled(deliveries) => {
-                let wait = if deliveries == 0 { CANCEL_INTERVAL } else { Duration::ZERO };
+                let wait = if deliveries == 0 {
+                    CANCEL_INTERVAL
+                } else {
+                    Duration::ZERO
+                };
                 self.after(wait, Event::Cancel(process));
             }
             Answer::Search => self.after(SEARCH_INTERVAL, Event::Search(process)),

@@ -117,32 +117,66 @@ impl World {
         let (there, back) = (self.latency(), self.latency());
         let (lost_request, lost_answer) = (self.plan.lost_requests, self.plan.lost_answers);
         if self.store_down_until > self.now || self.random.chance(lost_request) {
-            trace!(self, "replica {}: the store does not answer to {}", process.replica, operation.name());
+            trace!(
+                self,
+                "replica {}: the store does not answer to {}",
+                process.replica,
+                operation.name()
+            );
             self.cover("a request to the store was lost");
-            return self.after(there + back, Event::Answered(process, Box::new(operation.failed())));
+            return self.after(
+                there + back,
+                Event::Answered(process, Box::new(operation.failed())),
+            );
         }
         let is_answer_lost = self.random.chance(lost_answer);
-        self.after(there, Event::Execute(process, Box::new(operation), Delays { back, is_answer_lost }));
+        self.after(
+            there,
+            Event::Execute(
+                process,
+                Box::new(operation),
+                Delays {
+                    back,
+                    is_answer_lost,
+                },
+            ),
+        );
     }
 
     /// Sends the store's answer, or the news that the connection broke.
     pub fn answer(&mut self, process: Process, answer: Answer, failed: Answer, delays: Delays) {
-        let answer = if delays.is_answer_lost { failed } else { answer };
+        let answer = if delays.is_answer_lost {
+            failed
+        } else {
+            answer
+        };
         if delays.is_answer_lost {
             trace!(self, "replica {}: the answer is lost", process.replica);
             self.cover("an answer of the store was lost");
         }
         // A silent connection is noticed only when the time limit is exceeded.
         let is_silent = delays.is_answer_lost && self.random.chance(0.1);
-        let wait = if is_silent { self.random.millis(5_000, ANSWER_TIMEOUT.as_millis() as u64) } else { delays.back };
+        let wait = if is_silent {
+            self.random.millis(5_000, ANSWER_TIMEOUT.as_millis() as u64)
+        } else {
+            delays.back
+        };
         self.after(wait, Event::Answered(process, Box::new(answer)));
     }
 
-    pub fn execute(&mut self, process: Process, operation: Operation, delays: Delays) -> Result<(), Broken> {
+    pub fn execute(
+        &mut self,
+        process: Process,
+        operation: Operation,
+        delays: Delays,
+    ) -> Result<(), Broken> {
         let (answer, failed) = match operation {
             Operation::Claim(request, lease) => {
                 let claimed = self.execute_claim(process, &request, lease);
-                (Answer::Claimed(request.clone(), Some(claimed)), Answer::Claimed(request, None))
+                (
+                    Answer::Claimed(request.clone(), Some(claimed)),
+                    Answer::Claimed(request, None),
+                )
             }
             Operation::Targets(webhooks, queried_at) => {
                 let found = self.store.begin().targets(&webhooks);
@@ -152,7 +186,12 @@ impl World {
                 )
             }
             Operation::Release(deliveries) => {
-                trace!(self, "replica {}: releases {} leases", process.replica, deliveries.len());
+                trace!(
+                    self,
+                    "replica {}: releases {} leases",
+                    process.replica,
+                    deliveries.len()
+                );
                 let transaction = self.store.begin();
                 transaction.release(&deliveries);
                 transaction.commit();
@@ -164,11 +203,16 @@ impl World {
                 transaction.commit();
                 (Answer::Nothing, Answer::Nothing)
             }
-            Operation::Record(batch) => (self.execute_record(process, batch)?, Answer::Recorded(None)),
+            Operation::Record(batch) => {
+                (self.execute_record(process, batch)?, Answer::Recorded(None))
+            }
             // It waits for the numbers of the webhooks.
             Operation::Job if self.open.is_some() => {
                 let wait = self.random.micros(100, 1_000);
-                self.after(wait, Event::Execute(process, Box::new(Operation::Job), delays));
+                self.after(
+                    wait,
+                    Event::Execute(process, Box::new(Operation::Job), delays),
+                );
                 return Ok(());
             }
             Operation::Job => (self.execute_job(process), Answer::Job(None)),
@@ -186,7 +230,10 @@ impl World {
         transaction.commit();
         if !claimed.deliveries.is_empty() {
             let count = claimed.deliveries.len();
-            trace!(self, "replica {}: claims {count} deliveries, {:?}", process.replica, request.class);
+            trace!(
+                self,
+                "replica {}: claims {count} deliveries, {:?}", process.replica, request.class
+            );
             self.cover("deliveries were claimed");
         }
         if claimed.last_visited.is_some() {
@@ -196,10 +243,17 @@ impl World {
     }
 
     fn execute_record(&mut self, process: Process, record: RecordBatch) -> Result<Answer, Broken> {
-        let attempts: Vec<CompletedAttempt<'_>> = record.batch.iter().map(|decided| decided.completed(true)).collect();
+        let attempts: Vec<CompletedAttempt<'_>> = record
+            .batch
+            .iter()
+            .map(|decided| decided.completed(true))
+            .collect();
         let transaction = self.store.begin();
         let recorded = record_in(&transaction, &attempts, &self.policy, record.lease);
-        let recorded = recorded.now_or_never().expect("the store in memory answers at once").expect("nothing fails");
+        let recorded = recorded
+            .now_or_never()
+            .expect("the store in memory answers at once")
+            .expect("nothing fails");
         transaction.commit();
         for (decided, counted) in record.batch.iter().zip(&recorded.counted) {
             let (delivery, outcome) = (&decided.attempted.delivery, decided.next.outcome());
@@ -212,12 +266,22 @@ impl World {
                 delivery.attempt,
                 if *counted { "" } else { ", not counted" }
             );
-            self.cover(if *counted { "an attempt counted" } else { "an attempt was fenced off" });
+            self.cover(if *counted {
+                "an attempt counted"
+            } else {
+                "an attempt was fenced off"
+            });
         }
         for disabled in &recorded.disabled {
-            trace!(self, "webhook {} is disabled: {}", disabled.webhook.as_u128(), disabled.reason);
+            trace!(
+                self,
+                "webhook {} is disabled: {}",
+                disabled.webhook.as_u128(),
+                disabled.reason
+            );
             self.cover("a webhook was disabled");
-            if matches!(self.policy.counted, CountedFailures::Consecutive { min_duration } if !min_duration.is_zero()) {
+            if matches!(self.policy.counted, CountedFailures::Consecutive { min_duration } if !min_duration.is_zero())
+            {
                 self.cover("a webhook was disabled under a policy with a minimum duration");
             }
         }
@@ -229,19 +293,27 @@ impl World {
             self.cover("a failing webhook stayed active for the minimum duration");
         }
         for is_asked in record.batch.iter().filter_map(invariants::is_postponed) {
-            self.cover(if is_asked { "a receiver postponed a retry" } else { "jitter postponed a retry" });
+            self.cover(if is_asked {
+                "a receiver postponed a retry"
+            } else {
+                "jitter postponed a retry"
+            });
         }
         Ok(Answer::Recorded(Some(recorded)))
     }
 
     fn execute_job(&mut self, process: Process) -> Answer {
         let transaction = self.store.begin();
-        let step =
-            step_in(&transaction, &mut Turns::default()).now_or_never().expect("the store in memory answers at once");
+        let step = step_in(&transaction, &mut Turns::default())
+            .now_or_never()
+            .expect("the store in memory answers at once");
         let step = step.expect("nothing fails");
         transaction.commit();
         if step != Step::Idle {
-            trace!(self, "replica {}: runs a step of a job: {step:?}", process.replica);
+            trace!(
+                self,
+                "replica {}: runs a step of a job: {step:?}", process.replica
+            );
             self.cover("a step of a job ran");
         }
         Answer::Job(Some(step))
@@ -255,7 +327,10 @@ impl World {
             cancelled += self.cancel_chunk(webhook);
         }
         if cancelled > 0 {
-            trace!(self, "replica {}: cancels {cancelled} deliveries", process.replica);
+            trace!(
+                self,
+                "replica {}: cancels {cancelled} deliveries", process.replica
+            );
         }
         Answer::Cancelled(cancelled)
     }

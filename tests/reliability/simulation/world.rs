@@ -157,7 +157,9 @@ impl World {
 
     /// The store's clock, on which leases, retries and jobs are due.
     pub fn store_clock(&self) -> Timestamp {
-        self.store_steps.iter().fold(self.time(), |time, (_, step)| time + *step)
+        self.store_steps
+            .iter()
+            .fold(self.time(), |time, (_, step)| time + *step)
     }
 
     pub fn at(&mut self, at: Duration, event: Event) {
@@ -186,7 +188,12 @@ impl World {
 
     /// Runs the next event. Returns false if there is none before `until`.
     pub fn step(&mut self, until: Duration) -> Result<bool, Broken> {
-        if self.queue.0.peek().is_none_or(|Reverse(next)| next.at > until) {
+        if self
+            .queue
+            .0
+            .peek()
+            .is_none_or(|Reverse(next)| next.at > until)
+        {
             self.now = until;
             return Ok(false);
         }
@@ -219,7 +226,15 @@ impl World {
             | Event::Answered(process, _)
             | Event::Drained(process)
             | Event::Ended(process, _) => *process,
-            _ => return Some((Process { replica: 0, incarnation: 0 }, event)),
+            _ => {
+                return Some((
+                    Process {
+                        replica: 0,
+                        incarnation: 0,
+                    },
+                    event,
+                ));
+            }
         };
         let replica = &self.replicas[process.replica];
         replica.running(process)?;
@@ -239,7 +254,9 @@ impl World {
             Event::Cancel(_) => self.submit(process, Operation::Cancel),
             Event::Search(_) => self.submit(process, Operation::Search),
             Event::Capture(_) => self.capture(process),
-            Event::Execute(process, operation, delays) => return self.execute(process, *operation, delays),
+            Event::Execute(process, operation, delays) => {
+                return self.execute(process, *operation, delays);
+            }
             Event::Answered(_, answer) => return self.answered(process, *answer),
             Event::CommitEvents(number) => return self.commit_events(number),
             Event::Ended(_, exchange) => return self.ended(process, *exchange),

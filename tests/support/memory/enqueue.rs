@@ -11,16 +11,52 @@ use walhook::store::order::OrderedDelivery;
 use super::{Created, MemoryTransaction, Row, State, StoredEvent, later};
 
 impl State {
-    fn insert(&mut self, new: &NewDelivery, lease: NewLease, order_key: Option<i64>, is_parked: bool) -> bool {
+    fn insert(
+        &mut self,
+        new: &NewDelivery,
+        lease: NewLease,
+        order_key: Option<i64>,
+        is_parked: bool,
+    ) -> bool {
         let leased = new.leased && !is_parked;
         let length = std::time::Duration::from_secs_f64(lease.seconds);
-        let due_at = if leased { later(self.now, length) } else { self.now };
-        let NewDelivery { id, webhook, event, sequence, .. } = *new;
-        assert!(!self.deliveries.contains_key(&id), "the primary key of deliveries");
-        let row = Row { webhook, event, round: 1, attempt: 1, lease: None, due_at: None, sequence, order_key };
+        let due_at = if leased {
+            later(self.now, length)
+        } else {
+            self.now
+        };
+        let NewDelivery {
+            id,
+            webhook,
+            event,
+            sequence,
+            ..
+        } = *new;
+        assert!(
+            !self.deliveries.contains_key(&id),
+            "the primary key of deliveries"
+        );
+        let row = Row {
+            webhook,
+            event,
+            round: 1,
+            attempt: 1,
+            lease: None,
+            due_at: None,
+            sequence,
+            order_key,
+        };
         self.deliveries.put(id, row);
         let (at, transaction) = (self.now, self.transaction);
-        self.created.push(Created { delivery: id, webhook, event, sequence, order_key, at, transaction });
+        self.created.push(Created {
+            delivery: id,
+            webhook,
+            event,
+            sequence,
+            order_key,
+            at,
+            transaction,
+        });
         if !is_parked {
             self.grant(id, leased.then_some(lease.token), due_at);
         }
@@ -35,9 +71,15 @@ impl EnqueueStatements for MemoryTransaction<'_> {
 
     async fn subscriptions(&self, users: &[&str], kinds: &[&str]) -> Result<Vec<Subscription>> {
         let state = self.state();
-        let of_users = state.webhooks.iter().filter(|(_, webhook)| users.contains(&&*webhook.user.0));
+        let of_users = state
+            .webhooks
+            .iter()
+            .filter(|(_, webhook)| users.contains(&&*webhook.user.0));
         let subscription = |(id, webhook): (&Uuid, &super::Webhook)| {
-            let takes_any = webhook.events.iter().any(|event| kinds.contains(&event.as_str()));
+            let takes_any = webhook
+                .events
+                .iter()
+                .any(|event| kinds.contains(&event.as_str()));
             let is_held = webhook.target.active && takes_any;
             Subscription {
                 user: webhook.user.clone(),
@@ -63,17 +105,38 @@ impl EnqueueStatements for MemoryTransaction<'_> {
 
     async fn store_sequences(&self, changed: &[(Uuid, i64)]) -> Result<()> {
         let mut state = self.state();
-        changed.iter().for_each(|(webhook, last)| state.sequences.put(*webhook, *last));
+        changed
+            .iter()
+            .for_each(|(webhook, last)| state.sequences.put(*webhook, *last));
         Ok(())
     }
 
     async fn insert_events(&self, events: &[Event], _repaired: bool) -> Result<()> {
         let mut state = self.state();
         for event in events {
-            let Event { id, kind, user, label, occurred_at, data, .. } = event.clone();
+            let Event {
+                id,
+                kind,
+                user,
+                label,
+                occurred_at,
+                data,
+                ..
+            } = event.clone();
             assert!(!state.events.contains_key(&id), "the primary key of events");
             let (number, transaction) = (state.events.len() as i64 + 1, state.transaction);
-            state.events.put(id, StoredEvent { user, kind, label, occurred_at, data, number, transaction });
+            state.events.put(
+                id,
+                StoredEvent {
+                    user,
+                    kind,
+                    label,
+                    occurred_at,
+                    data,
+                    number,
+                    transaction,
+                },
+            );
         }
         Ok(())
     }
@@ -86,10 +149,16 @@ impl EnqueueStatements for MemoryTransaction<'_> {
         Ok(())
     }
 
-    async fn insert_ordered(&self, ordered: &[OrderedDelivery], lease: NewLease) -> Result<Vec<Uuid>> {
+    async fn insert_ordered(
+        &self,
+        ordered: &[OrderedDelivery],
+        lease: NewLease,
+    ) -> Result<Vec<Uuid>> {
         let mut state = self.state();
         // The statement does not see the rows that it inserts.
-        let waits = |new: &OrderedDelivery| !new.is_first || state.first_of((new.delivery.webhook, new.key)).is_some();
+        let waits = |new: &OrderedDelivery| {
+            !new.is_first || state.first_of((new.delivery.webhook, new.key)).is_some()
+        };
         let parked: Vec<bool> = ordered.iter().map(waits).collect();
         let mut heads = Vec::new();
         for (new, is_parked) in ordered.iter().zip(parked) {

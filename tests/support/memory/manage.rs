@@ -29,7 +29,13 @@ pub enum Redelivered {
 }
 
 impl MemoryTransaction<'_> {
-    pub fn create_webhook(&self, target: SealedTarget, user: UserId, events: &[EventKind], ordering: Ordering) {
+    pub fn create_webhook(
+        &self,
+        target: SealedTarget,
+        user: UserId,
+        events: &[EventKind],
+        ordering: Ordering,
+    ) {
         let mut state = self.state();
         let id = target.webhook;
         let webhook = Webhook {
@@ -52,23 +58,39 @@ impl MemoryTransaction<'_> {
     /// Inserts an event as the tests do.
     pub fn insert_event(&self, id: Uuid, user: UserId, kind: EventKind, data: &str) {
         let mut state = self.state();
-        let (occurred_at, number, transaction) = (state.now, state.events.len() as i64 + 1, state.transaction);
-        let event = StoredEvent { user, kind, label: None, occurred_at, data: data.into(), number, transaction };
+        let (occurred_at, number, transaction) =
+            (state.now, state.events.len() as i64 + 1, state.transaction);
+        let event = StoredEvent {
+            user,
+            kind,
+            label: None,
+            occurred_at,
+            data: data.into(),
+            number,
+            transaction,
+        };
         state.events.put(id, event);
     }
 
     /// Ends all leases, as if their holders had died.
     pub fn end_leases(&self) {
         let mut state = self.state();
-        let leased = state.deliveries.iter().filter(|(_, row)| row.lease.is_some());
+        let leased = state
+            .deliveries
+            .iter()
+            .filter(|(_, row)| row.lease.is_some());
         let (now, leased): (_, Vec<Uuid>) = (state.now, leased.map(|(id, _)| *id).collect());
-        leased.iter().for_each(|id| state.deliveries.change(id, |row| row.due_at = Some(now)));
+        leased
+            .iter()
+            .for_each(|id| state.deliveries.change(id, |row| row.due_at = Some(now)));
     }
 
     /// Does what the transaction of `webhooks::update` does with `active`. The caller then cancels what is pending.
     pub fn set_active(&self, id: Uuid, active: bool) -> Switching {
         let mut state = self.state();
-        let Some(webhook) = state.webhooks.get(&id) else { return Switching::NotFound };
+        let Some(webhook) = state.webhooks.get(&id) else {
+            return Switching::NotFound;
+        };
         if webhook.target.active == active {
             return Switching::Done;
         }
@@ -97,7 +119,9 @@ impl MemoryTransaction<'_> {
     }
 
     pub fn set_secret(&self, id: Uuid, secret: Vec<u8>) {
-        self.state().webhooks.change(&id, |webhook| webhook.target.secret = secret);
+        self.state()
+            .webhooks
+            .change(&id, |webhook| webhook.target.secret = secret);
     }
 
     /// Does what the transaction of `webhooks::delete` does. Returns whether the webhook existed. The caller then cancels what is pending.
@@ -108,8 +132,14 @@ impl MemoryTransaction<'_> {
     /// Does what `recovery::redeliver` does with the delivery of a log entry.
     pub fn redeliver(&self, webhook: Uuid, delivery: Uuid) -> Redelivered {
         let mut state = self.state();
-        let logged = state.log.iter().find(|line| line.delivery == delivery && line.webhook == webhook).cloned();
-        let (Some(line), Some(found)) = (logged, state.webhooks.get(&webhook)) else { return Redelivered::NotFound };
+        let logged = state
+            .log
+            .iter()
+            .find(|line| line.delivery == delivery && line.webhook == webhook)
+            .cloned();
+        let (Some(line), Some(found)) = (logged, state.webhooks.get(&webhook)) else {
+            return Redelivered::NotFound;
+        };
         if !found.target.active {
             return Redelivered::Inactive;
         }
@@ -138,11 +168,22 @@ impl MemoryTransaction<'_> {
         const MAX_OPEN: usize = 10;
         let mut state = self.state();
         let is_open = |job: &&MemoryJob| job.webhook == webhook && !job.is_finished;
-        if !state.webhooks.contains_key(&webhook) || state.jobs.values().filter(is_open).count() >= MAX_OPEN {
+        if !state.webhooks.contains_key(&webhook)
+            || state.jobs.values().filter(is_open).count() >= MAX_OPEN
+        {
             return false;
         }
         let due_at = state.now;
-        state.jobs.put(id, MemoryJob { webhook, due_at, created: 0, is_finished: false, work });
+        state.jobs.put(
+            id,
+            MemoryJob {
+                webhook,
+                due_at,
+                created: 0,
+                is_finished: false,
+                work,
+            },
+        );
         true
     }
 
@@ -167,7 +208,12 @@ impl State {
     pub fn start_next_rounds(
         &mut self,
         webhook: Uuid,
-        LoggedDeliveries { deliveries, events, rounds, sequences }: &LoggedDeliveries,
+        LoggedDeliveries {
+            deliveries,
+            events,
+            rounds,
+            sequences,
+        }: &LoggedDeliveries,
         only_if_unchanged: bool,
     ) -> Vec<(Uuid, u16)> {
         for id in deliveries {
@@ -185,7 +231,11 @@ impl State {
             self.rounds.put(*id, round);
             let pending = self.deliveries.get(id).cloned();
             let row = match pending {
-                Some(row) => super::Row { round, attempt: 1, ..row },
+                Some(row) => super::Row {
+                    round,
+                    attempt: 1,
+                    ..row
+                },
                 None => super::Row {
                     webhook,
                     event: events[index],

@@ -226,7 +226,10 @@ impl MemoryStore {
 
     pub fn begin(&mut self) -> MemoryTransaction<'_> {
         self.state.transaction += 1;
-        MemoryTransaction { state: Mutex::new(&mut self.state), late: Mutex::default() }
+        MemoryTransaction {
+            state: Mutex::new(&mut self.state),
+            late: Mutex::default(),
+        }
     }
 }
 
@@ -273,23 +276,48 @@ impl State {
         self.last_id += 1;
         let millis = u64::try_from(self.now.as_millisecond()).unwrap_or(0);
         let [.., a, b, c, d, e, f, g, h] = self.last_id.to_be_bytes();
-        uuid::Builder::from_unix_timestamp_millis(millis, &[0, 0, a, b, c, d, e, f, g, h]).into_uuid()
+        uuid::Builder::from_unix_timestamp_millis(millis, &[0, 0, a, b, c, d, e, f, g, h])
+            .into_uuid()
     }
 
     /// Leases a delivery, or ends its lease.
     pub fn grant(&mut self, delivery: Uuid, lease: Option<Uuid>, due_at: Timestamp) {
-        let row = self.deliveries.get(&delivery).cloned().expect("only pending deliveries are leased");
-        self.grants.push(Grant { delivery, lease, transaction: self.transaction });
-        self.deliveries.put(delivery, Row { lease, due_at: Some(due_at), ..row });
+        let row = self
+            .deliveries
+            .get(&delivery)
+            .cloned()
+            .expect("only pending deliveries are leased");
+        self.grants.push(Grant {
+            delivery,
+            lease,
+            transaction: self.transaction,
+        });
+        self.deliveries.put(
+            delivery,
+            Row {
+                lease,
+                due_at: Some(due_at),
+                ..row
+            },
+        );
     }
 
     pub fn remove_delivery(&mut self, delivery: Uuid) -> Option<Row> {
-        self.grants.push(Grant { delivery, lease: None, transaction: self.transaction });
+        self.grants.push(Grant {
+            delivery,
+            lease: None,
+            transaction: self.transaction,
+        });
         self.deliveries.remove(&delivery)
     }
 
     fn switch(&mut self, webhook: Uuid, active: bool) {
-        self.switched.push(Switched { webhook, active, at: self.now, transaction: self.transaction });
+        self.switched.push(Switched {
+            webhook,
+            active,
+            at: self.now,
+            transaction: self.transaction,
+        });
     }
 
     /// The pending deliveries of each webhook, in order of webhook and id.
@@ -303,23 +331,42 @@ impl State {
 
     /// The first pending delivery of an order key.
     pub fn first_of(&self, (webhook, key): Key) -> Option<Uuid> {
-        let of_key = self.deliveries.iter().filter(|(_, row)| row.webhook == webhook && row.order_key == Some(key));
+        let of_key = self
+            .deliveries
+            .iter()
+            .filter(|(_, row)| row.webhook == webhook && row.order_key == Some(key));
         // Rows without a number are last.
-        of_key.min_by_key(|(id, row)| (row.sequence.is_none(), row.sequence, **id)).map(|(id, _)| *id)
+        of_key
+            .min_by_key(|(id, row)| (row.sequence.is_none(), row.sequence, **id))
+            .map(|(id, _)| *id)
     }
 
     /// Makes the first delivery of each key due if it is parked, or leases it.
-    pub fn promote(&mut self, keys: &BTreeSet<Key>, lease: Option<PromotionLease>) -> Vec<Delivery> {
+    pub fn promote(
+        &mut self,
+        keys: &BTreeSet<Key>,
+        lease: Option<PromotionLease>,
+    ) -> Vec<Delivery> {
         let firsts: BTreeSet<Uuid> = keys.iter().filter_map(|key| self.first_of(*key)).collect();
-        let parked: Vec<Uuid> = firsts.into_iter().filter(|id| self.deliveries[id].due_at.is_none()).collect();
+        let parked: Vec<Uuid> = firsts
+            .into_iter()
+            .filter(|id| self.deliveries[id].due_at.is_none())
+            .collect();
         let (mut promoted, mut bytes) = (Vec::new(), 0);
         for id in parked {
-            let Some(PromotionLease { lease, length, max_bytes }) = lease else {
+            let Some(PromotionLease {
+                lease,
+                length,
+                max_bytes,
+            }) = lease
+            else {
                 self.grant(id, None, self.now);
                 continue;
             };
             self.grant(id, Some(lease.token), later(self.now, length));
-            let Some(held) = self.held(id, lease) else { continue };
+            let Some(held) = self.held(id, lease) else {
+                continue;
+            };
             bytes += held.bytes();
             if bytes > max_bytes && !promoted.is_empty() {
                 self.grant(id, None, self.now);
@@ -334,7 +381,10 @@ impl State {
     pub fn held(&self, id: Uuid, lease: Lease) -> Option<Delivery> {
         let row = &self.deliveries[&id];
         let event = self.events.get(&row.event)?;
-        let activation = self.webhooks.get(&row.webhook).map_or(0, |webhook| webhook.target.activation);
+        let activation = self
+            .webhooks
+            .get(&row.webhook)
+            .map_or(0, |webhook| webhook.target.activation);
         Some(Delivery {
             id,
             webhook: row.webhook,
@@ -353,15 +403,21 @@ impl State {
 
     /// Whether the webhook exists and is active.
     pub fn is_active(&self, webhook: Uuid) -> bool {
-        self.webhooks.get(&webhook).is_some_and(|webhook| webhook.target.active)
+        self.webhooks
+            .get(&webhook)
+            .is_some_and(|webhook| webhook.target.active)
     }
 
     /// Cancels and logs up to `chunk` pending deliveries of a webhook, those first that are due first, and notes the attempts in flight.
     /// Returns how many.
     fn cancel(&mut self, webhook: Uuid, chunk: usize) -> usize {
-        let of_webhook = self.deliveries.iter().filter(|(_, row)| row.webhook == webhook);
-        let mut pending: Vec<_> =
-            of_webhook.map(|(id, row)| (row.attempt > 1, row.due_at.is_none(), row.due_at, *id)).collect();
+        let of_webhook = self
+            .deliveries
+            .iter()
+            .filter(|(_, row)| row.webhook == webhook);
+        let mut pending: Vec<_> = of_webhook
+            .map(|(id, row)| (row.attempt > 1, row.due_at.is_none(), row.due_at, *id))
+            .collect();
         pending.sort_unstable();
         pending.truncate(chunk);
         for (.., id) in &pending {

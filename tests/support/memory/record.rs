@@ -29,15 +29,28 @@ impl State {
             }
         }
         let holds = |index: usize, attempt: &CompletedAttempt<'_>| {
-            let Delivery { id, lease, attempt: number, .. } = attempt.delivery();
+            let Delivery {
+                id,
+                lease,
+                attempt: number,
+                ..
+            } = attempt.delivery();
             let holds = |row: &Row| row.lease == Some(lease.token) && row.attempt == *number;
             newest[id] == index && self.deliveries.get(id).is_some_and(holds)
         };
-        attempts.iter().enumerate().map(|(index, attempt)| holds(index, attempt)).collect()
+        attempts
+            .iter()
+            .enumerate()
+            .map(|(index, attempt)| holds(index, attempt))
+            .collect()
     }
 
     fn notify(&mut self, kind: NoticeKind, webhook: Uuid) {
-        self.notices.push(Notice { kind, webhook, transaction: self.transaction });
+        self.notices.push(Notice {
+            kind,
+            webhook,
+            transaction: self.transaction,
+        });
     }
 }
 
@@ -55,22 +68,38 @@ impl RecordStatements for MemoryTransaction<'_> {
         Ok(held)
     }
 
-    async fn take_superseded(&self, deliveries: &[Uuid], leases: &[Uuid]) -> Result<Vec<(Uuid, Uuid)>> {
+    async fn take_superseded(
+        &self,
+        deliveries: &[Uuid],
+        leases: &[Uuid],
+    ) -> Result<Vec<(Uuid, Uuid)>> {
         let mut state = self.state();
         let noted = deliveries.iter().copied().zip(leases.iter().copied());
-        let taken: BTreeSet<(Uuid, Uuid)> = noted.filter(|pair| state.superseded.remove(pair).is_some()).collect();
-        self.late.lock().expect("no holder of this lock panics").extend(&taken);
+        let taken: BTreeSet<(Uuid, Uuid)> = noted
+            .filter(|pair| state.superseded.remove(pair).is_some())
+            .collect();
+        self.late
+            .lock()
+            .expect("no holder of this lock panics")
+            .extend(&taken);
         Ok(taken.into_iter().collect())
     }
 
     async fn hold_webhooks(&self, webhooks: &[Uuid]) -> Result<Vec<Uuid>> {
         let state = self.state();
-        Ok(webhooks.iter().copied().filter(|id| state.webhooks.contains_key(id)).collect())
+        Ok(webhooks
+            .iter()
+            .copied()
+            .filter(|id| state.webhooks.contains_key(id))
+            .collect())
     }
 
     async fn end_deliveries(&self, attempts: &[CompletedAttempt<'_>]) -> Result<()> {
         let mut state = self.state();
-        for attempt in attempts.iter().filter(|attempt| matches!(attempt.next, Next::End(_))) {
+        for attempt in attempts
+            .iter()
+            .filter(|attempt| matches!(attempt.next, Next::End(_)))
+        {
             state.remove_delivery(attempt.delivery().id);
         }
         Ok(())
@@ -96,7 +125,9 @@ impl RecordStatements for MemoryTransaction<'_> {
         for row in rows {
             let (delivery, answer) = (&row.attempted.delivery, &row.attempted.attempt.answer);
             let is_late = late.contains(&(delivery.id, delivery.lease.token));
-            let is_failure = answer.error().is_some_and(|kind| kind.counts_towards_disablement());
+            let is_failure = answer
+                .error()
+                .is_some_and(|kind| kind.counts_towards_disablement());
             state.log.push(Line {
                 id: row.id,
                 webhook: delivery.webhook,
@@ -107,7 +138,11 @@ impl RecordStatements for MemoryTransaction<'_> {
                 outcome: row.outcome,
                 started_at: row.attempted.attempt.started_at,
                 sequence: delivery.sequence,
-                reason: if is_late { Reason::Superseded } else { Reason::Counted },
+                reason: if is_late {
+                    Reason::Superseded
+                } else {
+                    Reason::Counted
+                },
                 lease: Some(delivery.lease.token),
                 is_failure: is_failure && row.outcome != Outcome::Delivered,
                 at,
@@ -131,7 +166,11 @@ impl RecordStatements for MemoryTransaction<'_> {
                     (_, 0) => webhook.failing_since.or(Some(now)),
                     _ => Some(now),
                 };
-                let before = if tally.successes > 0 { 0 } else { webhook.consecutive_failures };
+                let before = if tally.successes > 0 {
+                    0
+                } else {
+                    webhook.consecutive_failures
+                };
                 webhook.consecutive_failures = before + recent;
             });
             if let Some(webhook) = state.webhooks.get(id) {
@@ -143,7 +182,10 @@ impl RecordStatements for MemoryTransaction<'_> {
                     warned_at: webhook.warned_at,
                     now,
                 };
-                counted.push(Counters { webhook: *id, standing });
+                counted.push(Counters {
+                    webhook: *id,
+                    standing,
+                });
             }
         }
         Ok(counted)
@@ -153,14 +195,20 @@ impl RecordStatements for MemoryTransaction<'_> {
         Ok(())
     }
 
-    async fn promote(&self, keys: &BTreeSet<Key>, lease: Option<PromotionLease>) -> Result<Vec<Delivery>> {
+    async fn promote(
+        &self,
+        keys: &BTreeSet<Key>,
+        lease: Option<PromotionLease>,
+    ) -> Result<Vec<Delivery>> {
         Ok(self.state().promote(keys, lease))
     }
 
     async fn warn(&self, failing: &Failing) -> Result<()> {
         let mut state = self.state();
         let now = state.now;
-        state.webhooks.change(&failing.webhook, |webhook| webhook.warned_at = Some(now));
+        state
+            .webhooks
+            .change(&failing.webhook, |webhook| webhook.warned_at = Some(now));
         state.notify(NoticeKind::Warning, failing.webhook);
         Ok(())
     }
@@ -168,7 +216,13 @@ impl RecordStatements for MemoryTransaction<'_> {
     async fn disable(&self, failing: &Failing) -> Result<Option<UserId>> {
         let mut state = self.state();
         let (now, id) = (state.now, failing.webhook);
-        let Some(webhook) = state.webhooks.get(&id).filter(|webhook| webhook.target.active) else { return Ok(None) };
+        let Some(webhook) = state
+            .webhooks
+            .get(&id)
+            .filter(|webhook| webhook.target.active)
+        else {
+            return Ok(None);
+        };
         let user = webhook.user.clone();
         state.webhooks.change(&id, |webhook| {
             webhook.target.active = false;
@@ -179,7 +233,13 @@ impl RecordStatements for MemoryTransaction<'_> {
         Ok(Some(user))
     }
 
-    async fn audit(&self, _actor: &Actor, _action: Action, _subject: Uuid, _changed: &[&str]) -> Result<()> {
+    async fn audit(
+        &self,
+        _actor: &Actor,
+        _action: Action,
+        _subject: Uuid,
+        _changed: &[&str],
+    ) -> Result<()> {
         Ok(())
     }
 }

@@ -13,7 +13,10 @@ pub struct Table<K, V> {
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Self {
-        Table { rows: BTreeMap::new(), replaced: Vec::new() }
+        Table {
+            rows: BTreeMap::new(),
+            replaced: Vec::new(),
+        }
     }
 }
 
@@ -65,7 +68,10 @@ pub struct Journal<T> {
 
 impl<T> Default for Journal<T> {
     fn default() -> Self {
-        Journal { rows: Vec::new(), committed: 0 }
+        Journal {
+            rows: Vec::new(),
+            committed: 0,
+        }
     }
 }
 
