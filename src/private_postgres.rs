@@ -193,7 +193,8 @@ impl PrivatePostgres {
     fn configure(&self, options: &Options<'_>) -> Result<()> {
         let path = self.data_dir().join("postgresql.auto.conf");
         let durable = if options.fsync { "on" } else { "off" };
-        let (port, directory) = (self.port.to_string(), self.directory.display().to_string());
+        let port = self.port.to_string();
+        let directory = self.directory.display().to_string();
         let settings: [(&str, &str); 11] = [
             ("listen_addresses", "127.0.0.1"),
             ("port", &port),

@@ -219,10 +219,8 @@ mod tests {
     fn the_secret_and_the_headers_of_a_webhook_cannot_be_swapped() {
         let vault = Vault::new(&[master_key(1)]).unwrap();
         let webhook = Uuid::from_u128(1);
-        let (secret, headers) = (
-            vault.seal(webhook, b"s"),
-            vault.seal(Owner::headers(webhook), b"h"),
-        );
+        let secret = vault.seal(webhook, b"s");
+        let headers = vault.seal(Owner::headers(webhook), b"h");
         assert_eq!(
             vault
                 .open(Owner::headers(webhook), &headers.key_id, &headers.bytes)

@@ -117,8 +117,12 @@ impl Figures {
     fn figure(&mut self, name: String, unit: &'static str, must: Option<Must>) -> &mut Figure {
         let known = self.list.iter().position(|figure| figure.name == name);
         let index = known.unwrap_or_else(|| {
-            let (measure, repeats, ratio_of) = (self.measure, Vec::new(), None);
-            let (median, lowest, highest) = (f64::NAN, f64::NAN, f64::NAN);
+            let measure = self.measure;
+            let repeats = Vec::new();
+            let ratio_of = None;
+            let median = f64::NAN;
+            let lowest = f64::NAN;
+            let highest = f64::NAN;
             self.list.push(Figure {
                 measure,
                 name,
@@ -161,7 +165,8 @@ impl Figures {
                 .map(|figure| &figure.repeats)
                 .with_context(|| format!("{}: no figure `{name}`", self.measure))
         };
-        let (over_repeats, under_repeats) = (find(over)?, find(under)?);
+        let over_repeats = find(over)?;
+        let under_repeats = find(under)?;
         let counts = (over_repeats.len(), under_repeats.len());
         ensure!(
             counts.0 == counts.1,

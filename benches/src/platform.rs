@@ -235,7 +235,8 @@ impl Writer {
 
     /// Commits a transition of each of `rows` rows from `first_row` on.
     pub async fn commit(&self, first_row: u64, rows: u64) -> anyhow::Result<Commit> {
-        let (first, last) = (first_row as i64, (first_row + rows) as i64 - 1);
+        let first = first_row as i64;
+        let last = (first_row + rows) as i64 - 1;
         let parameters: [&(dyn ToSql + Sync); 2] = [&first, &last];
         let ((), _) = tokio::try_join!(
             biased;

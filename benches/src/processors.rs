@@ -17,7 +17,8 @@ pub struct Separation {
 impl Separation {
     pub fn new() -> anyhow::Result<Separation> {
         let all = sched_getaffinity(None).context("reading the processors")?;
-        let (mut others, mut last) = (all, CpuSet::new());
+        let mut others = all;
+        let mut last = CpuSet::new();
         let number = (0..CpuSet::MAX_CPU)
             .rev()
             .find(|processor| all.is_set(*processor));

@@ -122,7 +122,8 @@ impl Rig {
         sidecars: &mut [Sidecar],
         count: u64,
     ) -> anyhow::Result<Status> {
-        let (mut last, mut moved_at) = (0, Instant::now());
+        let mut last = 0;
+        let mut moved_at = Instant::now();
         loop {
             let status = self.receiver.status().await?;
             if status.distinct >= count {

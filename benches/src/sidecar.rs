@@ -61,7 +61,8 @@ impl Installation {
         store_url: String,
     ) -> Installation {
         let master_key = STANDARD.encode(random_bytes::<32>());
-        let (program, directory) = (program.to_owned(), directory.to_owned());
+        let program = program.to_owned();
+        let directory = directory.to_owned();
         let http = reqwest::Client::new();
         Installation {
             program,
@@ -128,7 +129,8 @@ impl Installation {
     /// Starts `walhook run` without waiting for it.
     pub fn start(&self, name: &str, roles: &str) -> anyhow::Result<Sidecar> {
         let address = || -> anyhow::Result<String> { Ok(format!("127.0.0.1:{}", free_port()?)) };
-        let (api, metrics) = (address()?, address()?);
+        let api = address()?;
+        let metrics = address()?;
         let config = self.write_config(name, &api, &metrics)?;
         let log = self.directory.join(format!("{name}.log"));
         let output = std::fs::File::create(&log)
@@ -185,7 +187,8 @@ impl Installation {
             .body(body)
             .send()
             .await?;
-        let (status, text) = (answer.status(), answer.text().await?);
+        let status = answer.status();
+        let text = answer.text().await?;
         let webhook: Value = serde_json::from_str(&text)
             .with_context(|| format!("the API responded with {status}"))?;
         let field = |name: &str| webhook[name].as_str().map(str::to_owned);

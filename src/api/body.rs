@@ -352,7 +352,8 @@ pub fn items<T>(
     let Value::Array(items) = value else {
         return Err(invalid(expected));
     };
-    let (mut checked, mut errors) = (Vec::new(), Vec::new());
+    let mut checked = Vec::new();
+    let mut errors = Vec::new();
     for (index, item) in items.iter().enumerate() {
         match check(item) {
             Ok(item) => checked.push(item),

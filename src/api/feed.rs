@@ -149,7 +149,8 @@ pub async fn list(
         kinds,
         label: parameters.optional("label_id", label),
     };
-    let (limit, wait) = (parameters.limit(), parameters.optional("wait", seconds));
+    let limit = parameters.limit();
+    let wait = parameters.optional("wait", seconds);
     let mut start = parameters.position("after", |text| Start::parse(text, &cursors));
     let is_stream = accepts_stream(&headers);
     if let Some(last) = headers

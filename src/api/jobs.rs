@@ -218,7 +218,8 @@ pub async fn list(
     WebhookId(webhook): WebhookId,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Jobs(webhook)));
+    let limit = parameters.limit();
+    let cursor = parameters.cursor(List::Jobs(webhook));
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;

@@ -202,7 +202,8 @@ impl Published {
             return last.clone();
         }
         let (ended, runs) = watch::channel(());
-        let (source, longest) = (Arc::clone(&self.source), self.ages.longest);
+        let source = Arc::clone(&self.source);
+        let longest = self.ages.longest;
         tokio::spawn(async move {
             source.read(longest).await;
             drop(ended);
@@ -498,7 +499,8 @@ mod tests {
     async fn serve_slowly(gate: Arc<tokio::sync::Semaphore>) -> (String, Arc<AtomicUsize>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let (requests, count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::new(AtomicUsize::new(0));
         let counted = requests.clone();
         let handler = async move || {
             if counted.fetch_add(1, Ordering::SeqCst) > 0 {

@@ -23,10 +23,8 @@ pub struct Known<K> {
 impl<K: Eq + Hash> Known<K> {
     /// Remembers up to `capacity` credentials.
     pub fn new(limits: &config::Limits, capacity: usize) -> Known<K> {
-        let (rate, burst) = (
-            limits.requests_per_second.saturating_mul(UNKNOWN),
-            limits.burst.saturating_mul(UNKNOWN),
-        );
+        let rate = limits.requests_per_second.saturating_mul(UNKNOWN);
+        let burst = limits.burst.saturating_mul(UNKNOWN);
         Known {
             valid: Mutex::default(),
             capacity,

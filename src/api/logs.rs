@@ -138,7 +138,8 @@ pub async fn list(
     WebhookId(webhook): WebhookId,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Log(webhook)));
+    let limit = parameters.limit();
+    let cursor = parameters.cursor(List::Log(webhook));
     let event = parameters.optional("event", |name| {
         name.parse()
             .map_err(|error: UnknownEvent| error.to_string())

@@ -109,7 +109,8 @@ fn items<T>(
 
 /// Returns the members of an object of strings. Null is an empty object.
 fn strings(value: Value) -> Checked<Vec<(String, String)>> {
-    let (mut pairs, mut faults) = (Vec::new(), Vec::new());
+    let mut pairs = Vec::new();
+    let mut faults = Vec::new();
     for (name, value) in nullable_object(value)?.unwrap_or_default() {
         match value {
             Value::String(text) => pairs.push((name, text)),

@@ -169,7 +169,9 @@ impl Kind {
             title,
             meaning: _,
         } = self;
-        let (errors, header, is_transient) = (Vec::new(), None, false);
+        let errors = Vec::new();
+        let header = None;
+        let is_transient = false;
         Problem(Box::new(Details {
             status,
             slug,

@@ -43,7 +43,8 @@ impl FromMembers for RecoverWebhook {
         let until = members.optional("until", string(time));
         let outcome = members.optional("outcome", string(|name| query::outcome(&name)));
         let dry_run = members.optional("dry_run", boolean);
-        let (since, until) = (since?, until?);
+        let since = since?;
+        let until = until?;
         // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at once.
         RecoveryDraft::new(since, until, None)
             .map_err(|fault| report(members, fault))
@@ -142,7 +143,8 @@ pub async fn recover(
         since,
         until,
     } = scope;
-    let (since, until) = (millis(since), millis(until));
+    let since = millis(since);
+    let until = millis(until);
     let body = RecoveryBody {
         job_id,
         recovery_id: job_id,

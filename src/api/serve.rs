@@ -193,10 +193,8 @@ impl Server {
             .run_until_cancelled(self.accept(&listener))
             .await
         {
-            let (server, registration) = (
-                self.clone(),
-                self.clients.register(self.connections.clone(), permit),
-            );
+            let server = self.clone();
+            let registration = self.clients.register(self.connections.clone(), permit);
             tasks.spawn(yielding(async move {
                 server.connection(stream, &registration).await;
                 drop(registration);
@@ -250,9 +248,11 @@ impl Server {
     }
 
     async fn connection(&self, stream: TcpStream, registration: &Registration) {
-        let (server, client) = (self.clone(), registration.client.clone());
+        let server = self.clone();
+        let client = registration.client.clone();
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let (server, client) = (server.clone(), client.clone());
+            let server = server.clone();
+            let client = client.clone();
             async move {
                 Ok::<Response, Infallible>(server.respond(request.map(Body::new), &client).await)
             }

@@ -218,8 +218,11 @@ impl FromMembers for CreateWebhook {
             headers,
             filter,
         } = options?;
-        let (name, url, events) = (name?, url?, events?);
-        let (active, ordering) = (active?.unwrap_or(true), ordering?.unwrap_or(Ordering::None));
+        let name = name?;
+        let url = url?;
+        let events = events?;
+        let active = active?.unwrap_or(true);
+        let ordering = ordering?.unwrap_or(Ordering::None);
         let signing = signing?.unwrap_or(Signing::Hmac);
         Some(CreateWebhook {
             name,
@@ -285,8 +288,11 @@ impl FromMembers for UpdateWebhook {
             headers,
             filter,
         } = options?;
-        let (name, events, active, ordering, signing) =
-            (name?, events?, active?, ordering?, signing?);
+        let name = name?;
+        let events = events?;
+        let active = active?;
+        let ordering = ordering?;
+        let signing = signing?;
         Some(UpdateWebhook {
             name,
             url,
@@ -349,7 +355,8 @@ pub async fn list(
     Caller(user): Caller,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let (limit, cursor) = (parameters.limit(), parameters.cursor(List::Webhooks));
+    let limit = parameters.limit();
+    let cursor = parameters.cursor(List::Webhooks);
     let target = parameters.finish()?;
     let page = state.manage().webhooks(&user, cursor, limit).await?;
     Ok(Page::<WebhookBody>::from(page).response(&target))

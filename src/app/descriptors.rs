@@ -24,7 +24,8 @@ pub fn raise_limit(config: &Config) {
     };
     // Twice the connections: each of the two listeners has this limit; streams of the feed have their own. Twice the requests: each may
     // leave an idle connection, which is kept for the next request. Besides these, some requests may be in flight without a permit.
-    let (http, delivery) = (&config.http, &config.delivery);
+    let http = &config.http;
+    let delivery = &config.delivery;
     let requests = (2 + DETACHED as u64) * delivery.concurrency as u64;
     let needed = 2 * http.max_connections as u64 + http.max_streams as u64 + requests + OTHERS;
     if let Some(limit) = raised.filter(|limit| *limit < needed) {

@@ -208,11 +208,9 @@ impl App {
 
     /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that starts later depends on the result.
     async fn start_retention(&self, tasks: &mut BackgroundTasks) {
-        let (store, days, health) = (
-            self.store.clone(),
-            self.config.retention.days,
-            self.health.clone(),
-        );
+        let store = self.store.clone();
+        let days = self.config.retention.days;
+        let health = self.health.clone();
         let (first_run, first_run_ended) = oneshot::channel();
         tasks.spawn(
             "maintenance",
@@ -247,9 +245,11 @@ impl App {
             mailer: self.mailer.clone(),
         };
         tasks.spawn("notices", notify::run(notices, tasks.shutdown.clone()));
-        let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
+        let store = self.store.clone();
+        let schedule = self.config.delivery.schedule();
         let policy = self.config.disable.policy();
-        let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
+        let tracer = self.tracer.clone();
+        let give_up = tasks.give_up.clone();
         let lease_length = lease_length(self.settings.timeout);
         let promotion = record::Promotion {
             handoff: handoff.clone(),
@@ -267,10 +267,13 @@ impl App {
     }
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let (store, vault, sender) = (self.store.clone(), self.vault.clone(), self.sender.clone());
+        let store = self.store.clone();
+        let vault = self.vault.clone();
+        let sender = self.sender.clone();
         let receivers =
             receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
-        let (api_store, vault) = (self.api_store.clone(), self.vault.clone());
+        let api_store = self.api_store.clone();
+        let vault = self.vault.clone();
         let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
         let state = ApiState::new(&self.config, manage)
             .with_jwt(
@@ -330,7 +333,8 @@ impl App {
         )
         .await?;
         tasks.spawn("operations", async move { Ok(server.await?) });
-        let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
+        let metrics = self.metrics.clone();
+        let shutdown = tasks.shutdown.clone();
         tasks.spawn("metrics", async move {
             while shutdown
                 .run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP))
@@ -346,7 +350,8 @@ impl App {
 
     fn observe(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
-        let (store, slot) = (self.store.clone(), self.config.source.slot.clone());
+        let store = self.store.clone();
+        let slot = self.config.source.slot.clone();
         let pools = vec![
             self.store.clone(),
             self.capture_store.clone(),
@@ -358,7 +363,8 @@ impl App {
         );
         // Trigger capture has no slot.
         if roles.capture && self.config.source.capture == CaptureMode::Wal {
-            let (url, shutdown) = (self.config.source_url()?.to_owned(), tasks.shutdown.clone());
+            let url = self.config.source_url()?.to_owned();
+            let shutdown = tasks.shutdown.clone();
             let slot = self.config.source.slot.clone();
             tasks.spawn("slot observation", async move {
                 capture::observe::run(&url, &slot, &shutdown).await;

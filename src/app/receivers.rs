@@ -74,7 +74,8 @@ impl manage::Receivers for Receivers {
 
     fn render(&self, logged: &LogDetail) -> Option<RenderedRequest> {
         logged.url.as_ref()?;
-        let (event, entry) = (logged.event_data.as_ref()?, &logged.entry);
+        let event = logged.event_data.as_ref()?;
+        let entry = &logged.entry;
         let notification = Notification {
             delivery: entry.delivery,
             webhook: logged.webhook,
@@ -114,12 +115,10 @@ impl manage::Receivers for Receivers {
     }
 
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
-        let (store, vault, sender, tracer) = (
-            self.store.clone(),
-            self.vault.clone(),
-            self.sender.clone(),
-            self.tracer.clone(),
-        );
+        let store = self.store.clone();
+        let vault = self.vault.clone();
+        let sender = self.sender.clone();
+        let tracer = self.tracer.clone();
         // A connection is served by the runtime that opened it, and deliveries use those of the store and to receivers too.
         let test = self.runtime.spawn(async move {
             let found = store.targets(&[delivery.webhook]).await?.pop();

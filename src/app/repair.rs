@@ -50,7 +50,8 @@ pub struct Report {
 
 /// Compares the tables with the ledger and, except in a dry run, stores the missed events together with the new checkpoint.
 pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Result<Report> {
-    let (url, store_url) = (config.source_url()?, config.store_url()?);
+    let url = config.source_url()?;
+    let store_url = config.store_url()?;
     let store = super::open_store(store_url, CONNECTIONS).await?;
     if !dry_run {
         // Today's events need today's partitions, which do not exist if nothing has run for days.

@@ -36,10 +36,8 @@ pub async fn run(
     first_run: oneshot::Sender<()>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (health, waiting) = (
-        health.stage(STAGE, "maintaining the store"),
-        Condition::new(),
-    );
+    let health = health.stage(STAGE, "maintaining the store");
+    let waiting = Condition::new();
     let indexing = Activity::new("building the indexes of partitions");
     let mut first_run = Some(first_run);
     let store = store.with_limit(LONGEST_RUN);

@@ -27,7 +27,8 @@ pub fn find_address(config: Arc<Config>) -> FindAddress {
 /// Returns the reasons why the process is not ready. Empty if it is ready.
 pub fn readiness(store: Store, health: Health) -> Readiness {
     Arc::new(move || {
-        let (store, health) = (store.clone(), health.clone());
+        let store = store.clone();
+        let health = health.clone();
         Box::pin(async move {
             let mut reasons = health.reasons();
             // The reasons are in the server log: anybody who can reach the listener may read this answer.

@@ -278,7 +278,8 @@ impl Decoder {
                 let Some(map) = self.relation(relation_id)? else {
                     return Ok(());
                 };
-                let (table, new) = (map.table, self.tuple(map, &tuple)?);
+                let table = map.table;
+                let new = self.tuple(map, &tuple)?;
                 let operation = match self.deleted.take(table, &new) {
                     Some(old) => Operation::Replace { old, new },
                     None => Operation::Insert { new },
@@ -313,7 +314,8 @@ impl Decoder {
                 let Some(map) = self.relation(relation_id)? else {
                     return Ok(());
                 };
-                let (table, old) = (map.table, self.old_tuple(map, &old_tuple, Some(key_type))?);
+                let table = map.table;
+                let old = self.old_tuple(map, &old_tuple, Some(key_type))?;
                 self.deleted.add(table, &old);
                 changes.push(self.change(table, position, Operation::Delete { old })?);
             }

@@ -35,7 +35,8 @@ impl FaultLog {
             };
             return;
         }
-        let (is_first, is_new) = (self.logged.is_empty(), self.logged.insert(kind(error)));
+        let is_first = self.logged.is_empty();
+        let is_new = self.logged.insert(kind(error));
         if is_first || (is_new && !error.is_transient()) {
             tracing::warn!(%error, "changes cannot be read now; retrying until they can");
         } else if is_new {

@@ -87,11 +87,9 @@ impl Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
         let client = KeptClient::new(context.url, Some(client));
-        let (source, store, health) = (
-            context.source.clone(),
-            context.store.clone(),
-            context.health.clone(),
-        );
+        let source = context.source.clone();
+        let store = context.store.clone();
+        let health = context.health.clone();
         let sender = Sender {
             host,
             client,

@@ -30,7 +30,8 @@ impl ReadUntil {
     /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two heartbeats, and no lag while another
     /// process captures: the last value of this one would stay.
     pub fn report_lag(&self, source: &Source) -> AbortOnDropHandle<()> {
-        let (known, grace) = (self.clone(), source.heartbeat.0 * 2 + INTERVAL);
+        let known = self.clone();
+        let grace = source.heartbeat.0 * 2 + INTERVAL;
         AbortOnDropHandle::new(tokio::spawn(async move {
             let mut is_late = false;
             loop {

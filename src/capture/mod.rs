@@ -47,7 +47,10 @@ pub async fn run(
     durable: watch::Receiver<Option<Checkpoint>>,
     shutdown: CancellationToken,
 ) -> Result<(), CaptureError> {
-    let (store, health, batches, shutdown) = (&store, &health, &batches, &shutdown);
+    let store = &store;
+    let health = &health;
+    let batches = &batches;
+    let shutdown = &shutdown;
     let context = Context {
         source: config,
         url,

@@ -221,7 +221,8 @@ impl Reading<'_> {
         let switch = switch.as_ref();
         cursor.disconnected();
         let durable = durable.clone();
-        let (noted, altered) = (watch.noted, Vec::new());
+        let noted = watch.noted;
+        let altered = Vec::new();
         let mut reader = Reader {
             client,
             source,

@@ -39,7 +39,8 @@ impl ReplicationConnection {
         inner
             .exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})"))
             .await?;
-        let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
+        let received = Lsn::ZERO;
+        let acknowledged = Lsn::ZERO;
         let never = CancellationToken::new();
         Ok(ReplicationConnection {
             inner,

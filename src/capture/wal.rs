@@ -70,7 +70,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let acknowledged = AcknowledgedLsn::default();
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(source);
-    let (timeline, walsender) = (OnceLock::new(), AtomicI32::new(0));
+    let timeline = OnceLock::new();
+    let walsender = AtomicI32::new(0);
     let silence_limit = SilenceLimit::new(source);
     let mut is_first = true;
     // Enqueue stops when another process captures.
@@ -290,7 +291,8 @@ impl Session<'_> {
             .unwrap_or_default();
         let left = known.left_by(&found);
         if !left.is_empty() {
-            let (publication, tables) = (source.publication.clone(), left.join(", "));
+            let publication = source.publication.clone();
+            let tables = left.join(", ");
             let gap = Gap::PublicationInterrupted {
                 publication,
                 tables,
@@ -385,7 +387,8 @@ impl Session<'_> {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
         let members = self.publication_members(&client).await?;
-        let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
+        let acknowledged = self.acknowledged.clone();
+        let period = source.heartbeat.0;
         let lineage = stream.lineage();
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {

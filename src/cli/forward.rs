@@ -107,7 +107,8 @@ impl Forwarder {
             extra_ca_file: options.ca_file.clone(),
             ..Settings::from_config(&Config::default())?
         };
-        let (url, headers) = (options.forward_to.as_str().into(), CustomHeaders::default());
+        let url = options.forward_to.as_str().into();
+        let headers = CustomHeaders::default();
         let target = Target {
             webhook,
             url,
@@ -217,7 +218,8 @@ impl std::fmt::Display for Line {
             .response_status
             .map_or(kind.to_owned(), |status| status.to_string());
         let duration = self.duration_ms.map_or("-".to_owned(), |ms| ms.to_string());
-        let (time, event) = (self.time.strftime("%H:%M:%S"), self.event.as_str());
+        let time = self.time.strftime("%H:%M:%S");
+        let event = self.event.as_str();
         write!(
             f,
             "{time}  {event:<34}  {}  {status:<3}  {duration:>4} ms",

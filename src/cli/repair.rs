@@ -66,7 +66,9 @@ fn text(report: &Report) -> String {
         lines.push("\nexamples".into());
         lines.extend(report.examples.iter().map(|example| format!("  {example}")));
     }
-    let (deliveries, missed, unrouted) = (report.deliveries, report.missed, report.unrouted);
+    let deliveries = report.deliveries;
+    let missed = report.missed;
+    let unrouted = report.unrouted;
     lines.push(match report.begins {
         None => format!(
             "\nwould create {deliveries} deliveries; {missed} are for inactive webhooks, {unrouted} events have no owner. \

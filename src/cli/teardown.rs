@@ -20,7 +20,8 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    let (source, store) = (config.source_url()?, config.store_url()?);
+    let source = config.source_url()?;
+    let store = config.store_url()?;
     if arguments.print {
         return print_text(&owner_statements(&config.source, source, store).await?);
     }

@@ -36,10 +36,8 @@ fn parse(text: &str) -> Result<Proxy, String> {
         return Err(wrong());
     }
     let authorization = (!url.username().is_empty() || url.password().is_some()).then(|| {
-        let (user, password) = (
-            decoded(url.username()),
-            decoded(url.password().unwrap_or_default()),
-        );
+        let user = decoded(url.username());
+        let password = decoded(url.password().unwrap_or_default());
         format!(
             "Basic {}",
             STANDARD.encode([&user[..], b":", &password[..]].concat())

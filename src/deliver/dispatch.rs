@@ -131,11 +131,9 @@ impl Dispatch {
                 continue;
             }
             let delivery = self.schedule.next(now)?;
-            let (webhook, class, bytes) = (
-                delivery.webhook,
-                DeliveryClass::of(&delivery),
-                delivery.bytes(),
-            );
+            let webhook = delivery.webhook;
+            let class = DeliveryClass::of(&delivery);
+            let bytes = delivery.bytes();
             let finished = Finished {
                 webhook,
                 class,

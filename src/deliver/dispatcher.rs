@@ -157,7 +157,8 @@ impl Dispatcher {
                 finished: start.finished,
                 returns: self.permits.clone(),
             };
-            let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
+            let sender = self.context.sender.clone();
+            let attempted = self.attempted.clone();
             self.tasks.spawn(attempt(start, permit, sender, attempted));
         }
     }

@@ -170,7 +170,8 @@ mod tests {
         let mut lookups = fill(&budget, "new");
         lookups.extend(fill(&budget, "quick"));
         assert_eq!(lookups.len(), 16);
-        let (mut remaining, mut ended) = (Vec::new(), 0);
+        let mut remaining = Vec::new();
+        let mut ended = 0;
         for mut lookup in lookups {
             match lookup.become_late() {
                 true => remaining.push(lookup),
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_name_is_late_for_a_while_and_unanswered_for_a_shorter_one() {
-        let (budget, start) = (LookupBudget::new(16), Instant::now());
+        let budget = LookupBudget::new(16);
+        let start = Instant::now();
         budget.note("a", Speed::Quick, start);
         assert_eq!(
             budget.standing("a", start + LATE_TTL * 100),

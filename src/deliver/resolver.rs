@@ -301,7 +301,8 @@ impl Inner {
                 "too many names are being looked up at this moment".to_owned(),
             ));
         };
-        let (started, refusals) = (Instant::now(), self.sockets.refusals());
+        let started = Instant::now();
+        let refusals = self.sockets.refusals();
         let Some(answer) = self.query(&nameservers, query, &mut permit).await else {
             self.budget.note(name, Speed::Late, Instant::now());
             return Err(Unreachable::Fault(

@@ -61,7 +61,8 @@ impl Signer {
         };
         let previous = |keys: &PreviousKeys| -> Result<Previous, VaultError> {
             let secret = vault.open_text(webhook, &keys.secret.key_id, &keys.secret.bytes)?;
-            let (standard, ed25519) = (standard(secret.expose_secret()), pair(&keys.private)?);
+            let standard = standard(secret.expose_secret());
+            let ed25519 = pair(&keys.private)?;
             Ok(Previous {
                 standard,
                 ed25519,
@@ -176,7 +177,8 @@ mod tests {
     fn target(vault: &Vault, previous_expires_at: Timestamp) -> SealedTarget {
         let webhook = Uuid::from_u128(7);
         let seal = |key: &[u8]| vault.seal(webhook, key);
-        let (secret, private) = (seal(b"whsec_bmV3"), seal(&hex::decode(PRIVATE).unwrap()));
+        let secret = seal(b"whsec_bmV3");
+        let private = seal(&hex::decode(PRIVATE).unwrap());
         let old = PreviousKeys {
             secret: seal(b"whsec_b2xk"),
             private: Some(seal(&[9; 32])),

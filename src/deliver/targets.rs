@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn a_new_secret_replaces_the_prepared_one() {
-        let (vault, webhook) = (vault(), Uuid::from_u128(1));
+        let vault = vault();
+        let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault.clone(), guard());
         let mut signed = |secret: &str| {
             let now = Instant::now();
@@ -203,8 +204,10 @@ mod tests {
 
     #[test]
     fn webhooks_not_found_are_deleted_and_those_with_unreadable_secrets_are_not() {
-        let (mine, other) = (vault(), vault());
-        let (deleted, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mine = vault();
+        let other = vault();
+        let deleted = Uuid::from_u128(1);
+        let unreadable = Uuid::from_u128(2);
         let mut targets = Targets::new(mine, guard());
         let now = Instant::now();
         targets.store_read(
@@ -219,7 +222,8 @@ mod tests {
 
     #[test]
     fn headers_that_cannot_be_decrypted_make_deliveries_wait() {
-        let (vault, webhook) = (vault(), Uuid::from_u128(1));
+        let vault = vault();
+        let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault.clone(), guard());
         let good = vault.seal(Owner::headers(webhook), br#"[["X-Key","v"]]"#);
         // The webhook's secret in the place of its headers.
@@ -239,9 +243,11 @@ mod tests {
 
     #[test]
     fn webhooks_from_the_hand_off_are_used_unless_a_newer_read_is_known() {
-        let (vault, webhook) = (vault(), Uuid::from_u128(1));
+        let vault = vault();
+        let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault.clone(), guard());
-        let (before, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
+        let before = Instant::now();
+        let now = Instant::now() + Duration::from_millis(1);
         targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")], now);
         assert!(matches!(targets.last_read(webhook), Lookup::Found(_)));
         targets.store_read(now, &[webhook], Vec::new(), now);

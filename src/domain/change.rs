@@ -160,7 +160,8 @@ impl From<&Change> for ChangeRecord {
             Operation::Delete { old } => ("delete", Some(old), None),
             Operation::Truncate => ("truncate", None, None),
         };
-        let (old, new) = (old.map(values), new.map(values));
+        let old = old.map(values);
+        let new = new.map(values);
         ChangeRecord {
             table: table.name().to_owned(),
             operation: operation.to_owned(),
@@ -183,7 +184,8 @@ impl ChangeRecord {
             }
             row
         };
-        let (old, new) = (self.old.as_ref().map(row), self.new.as_ref().map(row));
+        let old = self.old.as_ref().map(row);
+        let new = self.new.as_ref().map(row);
         let operation = match self.operation.as_str() {
             "insert" => Operation::Insert { new: new? },
             "update" => Operation::Update { old, new: new? },

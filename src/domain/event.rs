@@ -139,10 +139,8 @@ pub fn bounded_data(data: String, max: usize) -> Arc<str> {
         _ => true,
     });
 
-    let (comma, rest) = (
-        if fields.is_empty() { "" } else { "," },
-        Value::Object(fields).to_string(),
-    );
+    let comma = if fields.is_empty() { "" } else { "," };
+    let rest = Value::Object(fields).to_string();
     format!("{OMITTED}{}{comma}{}", data.len(), &rest[1..]).into()
 }
 

@@ -248,7 +248,8 @@ impl Comparison {
 
     /// Compares as far as both sides are known. Returns the number of the table's rows, and the differences by id.
     pub fn advance(&mut self) -> (u64, Vec<Difference>) {
-        let (mut compared, mut found) = (0, Vec::new());
+        let mut compared = 0;
+        let mut found = Vec::new();
         while !self.needs_rows() && !self.needs_ledger() {
             let next = self
                 .rows

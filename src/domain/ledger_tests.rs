@@ -216,8 +216,10 @@ impl Ledger {
 
 fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<Difference>) {
     let mut comparison = Comparison::default();
-    let (mut rows, mut ledger) = (rows.chunks(part), ledger.chunks(part + 1));
-    let (mut seen, mut found) = (0, Vec::new());
+    let mut rows = rows.chunks(part);
+    let mut ledger = ledger.chunks(part + 1);
+    let mut seen = 0;
+    let mut found = Vec::new();
     while !comparison.is_complete() {
         if comparison.needs_rows() {
             comparison.add_rows(rows.next().unwrap_or_default().to_vec());
@@ -236,10 +238,8 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
 fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
     match operation {
         Operation::Insert { new } => {
-            let (id, status) = (
-                row_id(new).unwrap(),
-                new.text(distro_queue::status).unwrap(),
-            );
+            let id = row_id(new).unwrap();
+            let status = new.text(distro_queue::status).unwrap();
             assert_eq!(
                 known.insert(id, status.to_owned()),
                 None,
@@ -250,10 +250,8 @@ fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
             old: Some(old),
             new,
         } => {
-            let (id, from) = (
-                row_id(new).unwrap(),
-                old.text(distro_queue::status).map(str::to_owned),
-            );
+            let id = row_id(new).unwrap();
+            let from = old.text(distro_queue::status).map(str::to_owned);
             let status = new.text(distro_queue::status).unwrap().to_owned();
             assert_eq!(
                 known.insert(id, status),
@@ -271,7 +269,9 @@ proptest! {
     /// ended, and the last one ends in the row's state.
     #[test]
     fn raised_transitions_of_a_row_form_a_chain_across_a_gap(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
-        let (mut table, mut ledger, mut known) = (PlatformTable::default(), Ledger::default(), BTreeMap::new());
+        let mut table = PlatformTable::default();
+        let mut ledger = Ledger::default();
+        let mut known = BTreeMap::new();
         let stream = |table: &mut PlatformTable, ledger: &mut Ledger, known: &mut _, history: &[Action]| {
             // Batches of any length leave the same ledger.
             for batch in history.chunks(part) {

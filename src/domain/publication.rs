@@ -72,10 +72,8 @@ mod tests {
         ]);
         assert_eq!(before.left_by(&later), ["b", "d"]);
         assert_eq!(PublicationMembers::default().left_by(&later), [""; 0]);
-        let (before, later) = (
-            members(&[("options", Some(1))]),
-            members(&[("options", Some(2))]),
-        );
+        let before = members(&[("options", Some(1))]);
+        let later = members(&[("options", Some(2))]);
         assert_eq!(before.left_by(&later), ["every change"]);
     }
 }

@@ -272,10 +272,8 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                 ));
             }
             Err(NoEvent::Malformed(detail)) => {
-                let (table, lsn) = (
-                    change.table.name(),
-                    change.position.commit().map(tracing::field::display),
-                );
+                let table = change.table.name();
+                let lsn = change.position.commit().map(tracing::field::display);
                 recurring!(
                     warn,
                     table,

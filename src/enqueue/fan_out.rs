@@ -38,7 +38,8 @@ pub fn fan_out(
     sequences: &mut Sequences,
     mut keeps: impl FnMut(&Event, &NewDelivery, Option<i64>, &SealedTarget) -> bool,
 ) -> FannedOut {
-    let (mut fanned_out, mut keys) = (FannedOut::default(), HashSet::new());
+    let mut fanned_out = FannedOut::default();
+    let mut keys = HashSet::new();
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         let subject = Subject::from(event);
@@ -48,7 +49,8 @@ pub fn fan_out(
                 fanned_out.missed.push((webhook, event.id));
                 continue;
             }
-            let (id, sequence) = (delivery_id(event.id, webhook), sequences.next(webhook));
+            let id = delivery_id(event.id, webhook);
+            let sequence = sequences.next(webhook);
             let mut delivery = NewDelivery {
                 id,
                 webhook,

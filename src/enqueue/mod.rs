@@ -88,7 +88,8 @@ impl<C: Clock> Enqueue<C> {
         let mut checkpoint: Option<Checkpoint> = None;
         // The first batch does what fails or times out here.
         let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
-        let (mut is_late, mut batches) = (false, Batches::new(batches));
+        let mut is_late = false;
+        let mut batches = Batches::new(batches);
         loop {
             let received = match is_late {
                 true => {
@@ -140,7 +141,9 @@ impl<C: Clock> Enqueue<C> {
         checkpoint: &mut Option<Checkpoint>,
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
-        let (mut retries, mut limit, mut derivation) = (RETRIES, FIRST_LIMIT, None);
+        let mut retries = RETRIES;
+        let mut limit = FIRST_LIMIT;
+        let mut derivation = None;
         let mut is_sieved = false;
         let health = self.health.stage(STAGE, "storing events");
         loop {
@@ -245,7 +248,8 @@ impl<C: Clock> Enqueue<C> {
             derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint, self.max_data));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
-        let (store, raised) = (self.store.clone(), &mut derivation.raised);
+        let store = self.store.clone();
+        let raised = &mut derivation.raised;
         store
             .in_time(limit, self.commit(batch, &checkpoint, raised, is_first))
             .await?;

@@ -43,8 +43,9 @@ pub async fn subscriptions_of(
         .collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let (mut by_user, mut sequences, mut unnumbered) =
-        (Subscriptions::new(), Sequences::default(), Vec::new());
+    let mut by_user = Subscriptions::new();
+    let mut sequences = Sequences::default();
+    let mut unnumbered = Vec::new();
     if !users.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
         for subscription in transaction.subscriptions(&users, &names).await? {

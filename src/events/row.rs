@@ -95,10 +95,8 @@ impl<'a> Transition<'a> {
 
     /// Names table, row and column, but not the value: it may be confidential, and the message is logged.
     fn malformed(&self, column: Column, what: &str) -> NoEvent {
-        let (table, name) = (
-            self.table.name(),
-            self.table.columns()[usize::from(column.0)],
-        );
+        let table = self.table.name();
+        let name = self.table.columns()[usize::from(column.0)];
         let id = self.id().unwrap_or("unknown");
         NoEvent::Malformed(format!(
             "{table} {id}: {name} is {what}; correct the row, or map it in source.tables.{table}"

@@ -399,7 +399,8 @@ mod tests {
     #[test]
     fn one_webhook_cannot_use_up_the_budget() {
         let budget = DeliveryBudget::default();
-        let (slow, other) = (id(1), id(2));
+        let slow = id(1);
+        let other = id(2);
         let reserved = fill(&budget, 1..2, 1);
         assert!((1_000..=PER_WEBHOOK).contains(&reserved), "{reserved}");
         assert_eq!(free_for(&budget, slow), 0);
@@ -543,7 +544,8 @@ mod tests {
     fn new_webhooks_of_an_owner_who_deletes_slow_ones_count_as_slow() {
         const LIMIT: usize = 10;
         let budget = DeliveryBudget::default();
-        let (owner, other) = (UserId("1".into()), UserId("2".into()));
+        let owner = UserId("1".into());
+        let other = UserId("2".into());
         let start = |webhook: usize, owner: &UserId| {
             assert!(budget.reserve(id(webhook), 1));
             let mut counters = budget.counters();

@@ -69,10 +69,8 @@ pub enum Permit {
 
 impl Permit {
     pub fn load(self) -> Load {
-        let (detached, retries) = (
-            usize::from(self == Permit::None),
-            usize::from(self == Permit::Retry),
-        );
+        let detached = usize::from(self == Permit::None);
+        let retries = usize::from(self == Permit::Retry);
         Load {
             detached,
             retries,

@@ -49,7 +49,8 @@ impl Cache {
             // A release without a label has no owner, not even its former one.
             let label_id = row.int(release::label_id)?;
             let text = |column| row.text(column).map(str::to_owned);
-            let (cat, title) = (text(release::cat), text(release::title));
+            let cat = text(release::cat);
+            let title = text(release::title);
             let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
             Some(Arc::new(Release {
                 label_id,
@@ -285,10 +286,8 @@ impl Cache {
         if table == Table::TranscoderQueueFile {
             let parent =
                 |row: Option<&Tuple>| row.and_then(|row| row.int(file::transcoder_queue_id));
-            let (before, after) = (
-                parent(self.row(table, id).flatten().as_deref()),
-                parent(row.as_ref()),
-            );
+            let before = parent(self.row(table, id).flatten().as_deref());
+            let after = parent(row.as_ref());
             if let Some(entry) = before.filter(|_| before != after) {
                 self.change_files(entry, |files| {
                     files.remove(&id);

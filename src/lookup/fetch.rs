@@ -176,7 +176,8 @@ impl Session {
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, LookupError> {
-        let (started_at, mut polls) = (Instant::now(), VISIBLE_POLLS);
+        let started_at = Instant::now();
+        let mut polls = VISIBLE_POLLS;
         let begin = format!("{BEGIN} {CURRENT_SNAPSHOT}");
         loop {
             let (began, rows) = self.read_in(&begin, table, query, parameters).await?;
@@ -234,7 +235,8 @@ impl Session {
 
 impl Primary {
     pub fn new(url: &str, source: &config::Source) -> Primary {
-        let (mappings, custom) = (source.tables.clone(), source.lookups.clone());
+        let mappings = source.tables.clone();
+        let custom = source.lookups.clone();
         Primary {
             url: url.to_owned(),
             mappings,
@@ -427,7 +429,8 @@ impl Primary {
         for reference in self.mappings.stored(table) {
             let column = self.mappings.column(table, reference);
             if !types.contains_key(column) {
-                let (column, key) = (column.to_owned(), table.name());
+                let column = column.to_owned();
+                let key = table.name();
                 return Err(LookupError::ColumnGone {
                     table: full_name(),
                     column,
@@ -460,11 +463,9 @@ impl Primary {
                 )
             })
             .collect();
-        let (columns, full_name, key) = (
-            columns.join(", "),
-            quote_qualified(&schema, &name),
-            quote_identifier(key),
-        );
+        let columns = columns.join(", ");
+        let full_name = quote_qualified(&schema, &name);
+        let key = quote_identifier(key);
         let names = [
             ("columns", &*columns),
             ("table", &*full_name),

@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn each_key_has_its_own_limit_and_unused_keys_are_forgotten() {
         let limit = ConcurrencyLimit::new(4);
-        let (busy, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let busy = Uuid::from_u128(1);
+        let other = Uuid::from_u128(2);
         let mut permits: Vec<Permit<Uuid>> =
             (0..4).map(|_| limit.acquire(&busy).unwrap()).collect();
         assert!(limit.acquire(&busy).is_none());

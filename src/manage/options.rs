@@ -64,7 +64,8 @@ pub struct Metadata(BTreeMap<String, String>);
 
 impl Metadata {
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Checked<Metadata> {
-        let (mut metadata, mut faults) = (BTreeMap::new(), Vec::new());
+        let mut metadata = BTreeMap::new();
+        let mut faults = Vec::new();
         for (index, (key, value)) in pairs.into_iter().enumerate() {
             if index == MAX_METADATA {
                 faults.push(OptionFault::new(
@@ -114,7 +115,8 @@ enum HeaderValue {
 impl HeaderDraft {
     /// `pairs` are names and values. A value may be the mask.
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Checked<HeaderDraft> {
-        let (mut headers, mut faults) = (Vec::new(), Vec::new());
+        let mut headers = Vec::new();
+        let mut faults = Vec::new();
         let mut names = BTreeSet::new();
         for (index, (name, value)) in pairs.into_iter().enumerate() {
             if index == MAX_HEADERS {
@@ -177,7 +179,8 @@ impl HeaderDraft {
 
     /// Returns the headers with their values. Those that are kept are taken from `present`.
     fn resolve(self, present: &CustomHeaders) -> Checked<CustomHeaders> {
-        let (mut headers, mut faults) = (Vec::new(), Vec::new());
+        let mut headers = Vec::new();
+        let mut faults = Vec::new();
         for (name, value) in self.0 {
             let value = match value {
                 HeaderValue::New(value) => Some(value),

@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn an_outcome_excludes_missed_events() {
-        let (since, until) = (at("2026-03-02T00:00:00Z"), at("2026-03-03T00:00:00Z"));
+        let since = at("2026-03-02T00:00:00Z");
+        let until = at("2026-03-03T00:00:00Z");
         let scope = |outcome| {
             RecoveryDraft::new(since, None, outcome)
                 .unwrap()

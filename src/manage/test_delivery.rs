@@ -44,7 +44,8 @@ impl Manage {
         self.test_quota.check(&actor.user).map_err(refused)?;
         let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;
         // A task of its own: the attempt is logged even if the client disconnects.
-        let (manage, actor) = (self.clone(), actor.clone());
+        let manage = self.clone();
+        let actor = actor.clone();
         let task = tokio::spawn(async move {
             let _permit = permit;
             manage.attempt_test(&actor, webhook, kind).await
@@ -62,7 +63,9 @@ impl Manage {
             .iter()
             .find(|rule| rule.kind == kind)
             .ok_or(Fault::Internal)?;
-        let (event, occurred_at, data) = (Uuid::now_v7(), Timestamp::now(), (rule.example)());
+        let event = Uuid::now_v7();
+        let occurred_at = Timestamp::now();
+        let data = (rule.example)();
         logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data)
             .await?;
         let delivery = Delivery {

@@ -182,10 +182,8 @@ mod tests {
             since: "2026-03-01T09:05:00Z".to_owned(),
             context: &context,
         };
-        let (text, html) = (
-            Text(&values).render().unwrap(),
-            Html(&values).render().unwrap(),
-        );
+        let text = Text(&values).render().unwrap();
+        let html = Html(&values).render().unwrap();
         for part in [
             "Hooks & <co>",
             &notice.url,

@@ -61,10 +61,8 @@ impl Parameters {
         let interval = number(["keepalives_interval"; 2])?;
         let count = number(["keepalives_count", "keepalives_retries"])?;
         let unacknowledged = number(["tcp_user_timeout"; 2])?;
-        let (seconds, millis) = (
-            |s: u32| Duration::from_secs(s.into()),
-            |ms: u32| Duration::from_millis(ms.into()),
-        );
+        let seconds = |s: u32| Duration::from_secs(s.into());
+        let millis = |ms: u32| Duration::from_millis(ms.into());
         // The system's default applies to options that are not set here.
         if idle != Some(0) {
             config.keepalives_idle(idle.map_or(KEEPALIVES_IDLE, seconds));

@@ -305,10 +305,8 @@ async fn changed_identity(
 }
 
 fn identity_by_index(relation: &Relation) -> Remainder {
-    let (table, subject) = (
-        relation.quoted(),
-        format!("replica identity of {}", relation.qualified()),
-    );
+    let table = relation.quoted();
+    let subject = format!("replica identity of {}", relation.qualified());
     Remainder {
         state: format!("still the index {}", relation.own_index),
         statement: statement(&table, "default"),

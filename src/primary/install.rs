@@ -263,7 +263,8 @@ async fn publish(
     source: &Source,
     found: &Inspection,
 ) -> Result<Vec<String>, PrimaryError> {
-    let (name, mut done) = (&source.publication, Vec::new());
+    let name = &source.publication;
+    let mut done = Vec::new();
     let missing = unpublished(&found.tables, found.publication.as_ref());
     let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
     let run = async |template: &str, tables: &[String]| {

@@ -33,7 +33,8 @@ impl CaptureLease {
         }
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(store.clone(), slot.to_owned(), holder, lost.clone()));
-        let (store, slot) = (store.clone(), slot.to_owned());
+        let store = store.clone();
+        let slot = slot.to_owned();
         Ok(Some(CaptureLease {
             store,
             slot,

@@ -7,7 +7,8 @@ use crate::domain::lsn::Lineage;
 /// Verifies that a server of lineage `found` can have what follows a checkpoint of lineage `known`.
 pub(crate) fn verify(found: Lineage, known: Lineage) -> Result<(), PrimaryError> {
     if found.system_identifier != known.system_identifier {
-        let (known, found) = (known.system_identifier, found.system_identifier);
+        let known = known.system_identifier;
+        let found = found.system_identifier;
         return Err(PrimaryError::ForeignCluster { known, found });
     }
     verify_not_replaced(found, known)

@@ -106,7 +106,8 @@ impl SnapshotSession {
                 format!("case when this.{id}::text ~ '{INTEGER}' then this.{id}::text::numeric end")
             }
         };
-        let (columns, table_name) = (columns.join(", "), quoted(source, table));
+        let columns = columns.join(", ");
+        let table_name = quoted(source, table);
         let placeholders = [
             ("id", &*id),
             ("columns", &*columns),
@@ -138,7 +139,8 @@ impl SnapshotSession {
             .iter()
             .map(|name| as_text(source, table, name))
             .collect();
-        let (columns, table_name) = (columns.join(", "), quoted(source, table));
+        let columns = columns.join(", ");
+        let table_name = quoted(source, table);
         let id = quote_identifier(source.tables.column(table, "id"));
         let id_type = quote_identifier(&self.id_type(source, table).await?);
         let names = [
@@ -219,7 +221,8 @@ impl Rows<'_> {
     pub async fn close(self) -> Result<(), PrimaryError> {
         if let Some(example) = &self.example {
             let (schema, table) = self.source.tables.qualified_name(self.table);
-            let (skipped, column) = (self.skipped, self.source.tables.column(self.table, "id"));
+            let skipped = self.skipped;
+            let column = self.source.tables.column(self.table, "id");
             tracing::warn!(%schema, %table, column, skipped, example, "rows are skipped: their ids are no integers");
         }
         Ok(self

@@ -139,10 +139,8 @@ impl Triggers {
         }
         script.run(client, source, self.state.schema).await?;
         failpoint!("triggers_committed_answer_not_received")?;
-        let (functions, triggers) = (
-            self.comparison.outdated.len(),
-            self.comparison.to_create().count(),
-        );
+        let functions = self.comparison.outdated.len();
+        let triggers = self.comparison.to_create().count();
         let paired = if self.state.paired {
             ""
         } else {
@@ -209,7 +207,8 @@ impl Beginning {
     ///
     /// Only after the checkpoint is stored: until then, the rows up to this position may have to be read.
     pub async fn record(&self, client: &Client) -> Result<(), PrimaryError> {
-        let (number, row) = (self.window.number as i64, self.last_row as i64);
+        let number = self.window.number as i64;
+        let row = self.last_row as i64;
         client
             .execute_typed(BEGIN, &[(&number, Type::INT8), (&row, Type::INT8)])
             .await?;

@@ -80,8 +80,8 @@ impl Batching {
             .map(|(decided, _)| decided);
         for decided in unsettled.filter(|decided| !self.is_last_try && decided.may_be_uncommitted())
         {
-            let (since, lease_ends_at) =
-                (decided.arrived_at, decided.attempted.delivery.lease.until);
+            let since = decided.arrived_at;
+            let lease_ends_at = decided.attempted.delivery.lease.until;
             self.unmatched.keep(decided, since, lease_ends_at, now);
         }
     }
@@ -103,7 +103,8 @@ impl Batches {
 
     /// Waits for the next batch and returns its new and its unmatched attempts. Returns `None` after the last batch.
     pub async fn next(&mut self) -> Option<(Vec<Attempted>, Vec<Decided>)> {
-        let (mut fresh, capacity) = (Vec::new(), self.batching.capacity());
+        let mut fresh = Vec::new();
+        let capacity = self.batching.capacity();
         let retry_at = self.batching.next_retry_at();
         let retry = async {
             match retry_at {

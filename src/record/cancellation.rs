@@ -30,11 +30,10 @@ pub struct Cancelled {
 
 /// Cancels until `shutdown`.
 pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
-    let (mut after, activity) = (
-        Uuid::nil(),
-        Activity::new("cancelling the deliveries of inactive webhooks"),
-    );
-    let (mut pause, mut total) = (INTERVAL, 0);
+    let mut after = Uuid::nil();
+    let activity = Activity::new("cancelling the deliveries of inactive webhooks");
+    let mut pause = INTERVAL;
+    let mut total = 0;
     while shutdown
         .run_until_cancelled(tokio::time::sleep(pause))
         .await

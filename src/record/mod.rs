@@ -53,14 +53,12 @@ pub async fn run(
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let (recorder, mut batches) = (
-        Recorder {
-            store,
-            policy,
-            promotion,
-        },
-        Batches::new(attempted),
-    );
+    let recorder = Recorder {
+        store,
+        policy,
+        promotion,
+    };
+    let mut batches = Batches::new(attempted);
     while let Some((fresh, mut batch)) = batches.next().await {
         for attempted in fresh {
             let decided = Decided::new(attempted, &schedule);
@@ -127,7 +125,8 @@ impl Recorder {
             .iter()
             .map(|decided| decided.completed(with_response))
             .collect();
-        let (mut retries, recording) = (RETRIES, Activity::new("recording attempts"));
+        let mut retries = RETRIES;
+        let recording = Activity::new("recording attempts");
         let Promotion {
             handoff,
             lease_length,

@@ -24,10 +24,8 @@ const START: Key = (Uuid::nil(), i64::MIN);
 
 /// Searches until `shutdown`. A delivery that is found is a fault, or was left by a replica of an earlier build, and is reported.
 pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
-    let (mut after, activity) = (
-        START,
-        Activity::new("looking for deliveries that wait for nothing"),
-    );
+    let mut after = START;
+    let activity = Activity::new("looking for deliveries that wait for nothing");
     let mut pause = INTERVAL;
     while shutdown
         .run_until_cancelled(tokio::time::sleep(pause))

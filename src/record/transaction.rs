@@ -125,7 +125,8 @@ pub async fn record_in(
         .filter_map(|(attempt, counted)| counted.then_some(*attempt))
         .collect();
     let logged = [attempts.as_slice(), &late].concat();
-    let (mut disabled, mut promoted) = (Vec::new(), Vec::new());
+    let mut disabled = Vec::new();
+    let mut promoted = Vec::new();
     if !logged.is_empty() {
         let tallies = tallies(&attempts, &late);
         let held = if all_end { &[] } else { attempts.as_slice() };
@@ -232,7 +233,8 @@ fn judge(
                 true => (Verdict::Disable, Failure::GONE),
                 false => (policy.judge(standing), last_failure),
             };
-            let (failures, threshold) = (policy.count(standing), policy.threshold);
+            let failures = policy.count(standing);
+            let threshold = policy.threshold;
             Some((
                 verdict,
                 Failing {
@@ -267,7 +269,8 @@ async fn apply(
             transaction
                 .audit(&actor, Action::WebhookDisabled, webhook, &["active"])
                 .await?;
-            let (error_kind, reason) = (failing.error_kind(), failing.describe());
+            let error_kind = failing.error_kind();
+            let reason = failing.describe();
             disabled.push(Disabled {
                 webhook,
                 user: actor.user,

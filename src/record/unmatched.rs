@@ -88,7 +88,9 @@ mod tests {
     #[test]
     fn unmatched_attempts_are_tried_again_at_growing_intervals_until_their_leases_end() {
         let since = Instant::now();
-        let (mut unmatched, mut now, mut tries) = (Unmatched::new(), since, Vec::new());
+        let mut unmatched = Unmatched::new();
+        let mut now = since;
+        let mut tries = Vec::new();
         unmatched.keep(1, since, since + LEASE, now);
         while let Some(retry_at) = unmatched.next_retry_at() {
             assert!(

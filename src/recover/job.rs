@@ -114,7 +114,8 @@ async fn work(
             wait: PAUSE,
         });
     }
-    let (mut started, mut next) = (0, None);
+    let mut started = 0;
+    let mut next = None;
     if criteria.includes(progress.phase) {
         let Scan {
             read, last, logged, ..

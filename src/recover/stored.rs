@@ -34,9 +34,12 @@ pub async fn deliver_stored(
         .iter()
         .map(|(event, _)| delivery_id(*event, webhook))
         .collect();
-    let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
+    let mut deliveries = Vec::new();
+    let mut ordered = Vec::new();
+    let mut keys = HashSet::new();
     for (event, release) in events {
-        let (id, sequence) = (delivery_id(*event, webhook), sequences.next(webhook));
+        let id = delivery_id(*event, webhook);
+        let sequence = sequences.next(webhook);
         let delivery = NewDelivery {
             id,
             webhook,

@@ -221,7 +221,8 @@ pub(crate) async fn enter_timeline(
             .enter_timeline(&source.slot, &known, found.timeline)
             .await?
         {
-            let (from, to) = (known.lineage.timeline, found.timeline);
+            let from = known.lineage.timeline;
+            let to = found.timeline;
             recurring!(warn, from, to, "the primary is on a new timeline");
             return Ok((
                 Checkpoint {
@@ -237,7 +238,8 @@ pub(crate) async fn enter_timeline(
 
 /// Verifies that the checkpoint is part of the history of the server's timeline.
 fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Gap> {
-    let (known, timeline) = (checkpoint.lineage.timeline, history.current());
+    let known = checkpoint.lineage.timeline;
+    let timeline = history.current();
     let Some(switch) = history.end_of(known) else {
         return Err(Gap::TimelineUnknown {
             known,

@@ -110,7 +110,8 @@ impl<'a> Differences<'a> {
         while open.pending.len() < CHANGES && !open.comparison.is_complete() {
             open.advance(transaction).await?;
         }
-        let (table, compared) = (open.table, std::mem::take(&mut open.compared));
+        let table = open.table;
+        let compared = std::mem::take(&mut open.compared);
         let part: Vec<Difference> = open
             .pending
             .drain(..open.pending.len().min(CHANGES))

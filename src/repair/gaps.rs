@@ -83,7 +83,9 @@ pub(crate) struct Reports {
 impl Reports {
     pub fn start(source: &Source, store: &Store, health: &Health) -> Reports {
         let (gaps, mut reported) = mpsc::channel(REPORTS);
-        let (source, store, health) = (source.clone(), store.clone(), health.clone());
+        let source = source.clone();
+        let store = store.clone();
+        let health = health.clone();
         let task = tokio::spawn(async move {
             while let Some(gap) = reported.recv().await {
                 try_record(&source, &store, &health, gap).await;

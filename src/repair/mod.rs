@@ -185,7 +185,8 @@ impl<'a> Repair<'a> {
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
         if dry_run {
-            let (snapshot, done) = (SnapshotSession::now(url).await?, Vec::new());
+            let snapshot = SnapshotSession::now(url).await?;
+            let done = Vec::new();
             return Ok(Repair {
                 source,
                 client,

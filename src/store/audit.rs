@@ -100,7 +100,8 @@ pub async fn record(
         Via::Token(_) | Via::Jwt | Via::Session(_) => MAX_DAILY_ROWS,
     };
     let now = Timestamp::now().as_millisecond();
-    let (id, action) = (Uuid::now_v7(), action.as_str());
+    let id = Uuid::now_v7();
+    let action = action.as_str();
     let today = lowest_id_at(start_of_day(now));
     let further = further_changes_id(&actor.user, action, now);
     let params: [&(dyn ToSql + Sync); 10] = [

@@ -278,7 +278,8 @@ impl Store {
         let Columns {
             commit, ordinal, ..
         } = Columns::from(&found.progress);
-        let (from, to) = (found.lineage.timeline as i32, timeline as i32);
+        let from = found.lineage.timeline as i32;
+        let to = timeline as i32;
         Ok(self
             .run(ENTER_TIMELINE, &[&slot, &commit, &ordinal, &from, &to])
             .await?
@@ -435,14 +436,10 @@ pub async fn advance_checkpoint(
     next: &Checkpoint,
     reader: Option<Uuid>,
 ) -> Result<bool> {
-    let (from, to) = (
-        Columns::from(&expected.progress),
-        Columns::from(&next.progress),
-    );
-    let (old_timeline, new_timeline) = (
-        expected.lineage.timeline as i32,
-        next.lineage.timeline as i32,
-    );
+    let from = Columns::from(&expected.progress);
+    let to = Columns::from(&next.progress);
+    let old_timeline = expected.lineage.timeline as i32;
+    let new_timeline = next.lineage.timeline as i32;
     let params: [&(dyn ToSql + Sync); 12] = [
         &slot,
         &from.commit,
@@ -472,7 +469,8 @@ pub async fn insert_first_checkpoint(
         system_identifier,
         timeline,
     } = first.lineage;
-    let (system_identifier, timeline) = (system_identifier as i64, timeline as i32);
+    let system_identifier = system_identifier as i64;
+    let timeline = timeline as i32;
     let Columns {
         commit,
         ordinal,

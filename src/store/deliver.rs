@@ -169,15 +169,12 @@ async fn claim(
         .iter()
         .map(|(webhook, limit)| (*webhook, *limit as i64))
         .unzip();
-    let (seconds, max_webhooks) = (
-        length.as_secs_f64(),
-        i32::try_from(request.max_webhooks).unwrap_or(i32::MAX),
-    );
-    let (max_rows, per_webhook) = (request.max_rows as i64, request.per_webhook as i64);
-    let (start_after, end_with) = (
-        &request.start_after,
-        &request.end_with.unwrap_or(Uuid::max()),
-    );
+    let seconds = length.as_secs_f64();
+    let max_webhooks = i32::try_from(request.max_webhooks).unwrap_or(i32::MAX);
+    let max_rows = request.max_rows as i64;
+    let per_webhook = request.per_webhook as i64;
+    let start_after = &request.start_after;
+    let end_with = &request.end_with.unwrap_or(Uuid::max());
     let arguments: [&(dyn ToSql + Sync); 9] = [
         &lease.token,
         &seconds,
@@ -190,7 +187,9 @@ async fn claim(
         end_with,
     ];
     let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
-    let (mut claimed, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
+    let mut claimed = Claimed::default();
+    let mut refused = Vec::new();
+    let mut bytes = 0;
     while let Some(row) = rows.next().await.transpose()? {
         claimed.visited = row.get::<_, i64>("visited") as usize;
         claimed.last_visited = row

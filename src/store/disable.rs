@@ -74,8 +74,10 @@ impl Failing {
         sql: &str,
         more: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<UserId>> {
-        let (reason, kind) = (self.describe(), self.error_kind());
-        let (failures, threshold) = (self.failures as i64, i64::from(self.threshold));
+        let reason = self.describe();
+        let kind = self.error_kind();
+        let failures = self.failures as i64;
+        let threshold = i64::from(self.threshold);
         let notice = Uuid::now_v7();
         let first: [&(dyn ToSql + Sync); 6] = [
             &self.webhook,

@@ -139,10 +139,8 @@ pub async fn page(
                 .await?
         }
     };
-    let (limit, bytes) = (
-        i64::try_from(size.events).unwrap_or(i64::MAX),
-        i64::try_from(size.bytes).unwrap_or(i64::MAX),
-    );
+    let limit = i64::try_from(size.events).unwrap_or(i64::MAX);
+    let bytes = i64::try_from(size.bytes).unwrap_or(i64::MAX);
     let highest = horizon.unwrap_or(i64::MAX);
     let rows: Vec<PageRow> = connection
         .fetch_all(
@@ -193,10 +191,8 @@ pub async fn newest(
                 .await?
         }
     };
-    let (lowest, limit) = (
-        horizon.unwrap_or(0),
-        i64::try_from(limit).unwrap_or(i64::MAX),
-    );
+    let lowest = horizon.unwrap_or(0);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let kind = kind.map(EventKind::as_str);
     let found = connection
         .fetch_all(NEWEST, &[user, &before, &lowest, &kind, &limit])
@@ -235,7 +231,8 @@ pub async fn valid_tokens(store: &Store, ids: &[Uuid]) -> Result<Vec<Uuid>> {
 
 /// Returns those of the sessions, by their hashes, that have not ended.
 pub async fn valid_sessions(store: &Store, hashes: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
-    let (life, idle) = (LONGEST_LIFE.as_secs_f64(), LONGEST_IDLE.as_secs_f64());
+    let life = LONGEST_LIFE.as_secs_f64();
+    let idle = LONGEST_IDLE.as_secs_f64();
     store.fetch_all(SESSIONS, &[&hashes, &life, &idle]).await
 }
 

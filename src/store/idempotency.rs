@@ -48,7 +48,8 @@ pub async fn claim(
     fingerprint: &[u8; 32],
     hold: Duration,
 ) -> Result<bool> {
-    let (key_hash, fingerprint) = (&key_hash[..], &fingerprint[..]);
+    let key_hash = &key_hash[..];
+    let fingerprint = &fingerprint[..];
     let claimed: Option<Uuid> = store
         .fetch_optional(
             CLAIM,

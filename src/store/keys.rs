@@ -88,7 +88,9 @@ pub async fn replace(
 ) -> Result<Option<Replaced>> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let (user, public, seconds) = (&actor.user, &pair.public[..], overlap.as_secs_f64());
+    let user = &actor.user;
+    let public = &pair.public[..];
+    let seconds = overlap.as_secs_f64();
     let Sealed { key_id, bytes } = &pair.private;
     let replaced: Option<Replaced> = transaction
         .fetch_optional(

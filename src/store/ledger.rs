@@ -27,7 +27,8 @@ pub async fn change_ledger(
             )
             .await?;
     }
-    let (mut removed, mut put) = (Vec::new(), Vec::new());
+    let mut removed = Vec::new();
+    let mut put = Vec::new();
     for (table, id, state) in changes.rows() {
         let Some(number) = relation(table) else {
             continue;

@@ -98,10 +98,8 @@ pub struct EventData {
 }
 
 fn event_data(row: &Row) -> Result<Option<EventData>> {
-    let (occurred_at, data) = (
-        column::<Option<_>>(row, "occurred_at")?,
-        column::<Option<_>>(row, "data")?,
-    );
+    let occurred_at = column::<Option<_>>(row, "occurred_at")?;
+    let data = column::<Option<_>>(row, "data")?;
     Ok(occurred_at
         .zip(data)
         .map(|(occurred_at, data)| EventData { occurred_at, data }))
@@ -195,13 +193,12 @@ pub async fn list(
     let latest = until.map_or(Uuid::max(), |until| {
         lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS)
     });
-    let (event, outcome) = (event.map(EventKind::as_str), outcome.map(Outcome::as_str));
+    let event = event.map(EventKind::as_str);
+    let outcome = outcome.map(Outcome::as_str);
     let status = status.map(|class| class.0);
-    let (mut found, mut below, mut examined) = (
-        Matches::default(),
-        before.unwrap_or(Uuid::max()).min(latest),
-        0,
-    );
+    let mut found = Matches::default();
+    let mut below = before.unwrap_or(Uuid::max()).min(latest);
+    let mut examined = 0;
     // First the newest day, because a statement on all days is slower to plan than to execute.
     let mut lowest = oldest.max(first_id_of_day(below));
     loop {
@@ -212,10 +209,8 @@ pub async fn list(
         } else {
             EXAMINED_AT_ONCE
         };
-        let (most, returned) = (
-            i64::try_from(at_once).unwrap_or(i64::MAX),
-            i64::try_from(wanted).unwrap_or(i64::MAX),
-        );
+        let most = i64::try_from(at_once).unwrap_or(i64::MAX);
+        let returned = i64::try_from(wanted).unwrap_or(i64::MAX);
         let params: [&(dyn ToSql + Sync); 11] = [
             user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most,
             &returned,

@@ -183,7 +183,8 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
         .batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'"))
         .await?;
     failpoint!("schema_created_tables_not_created")?;
-    let (applied, runner) = (applied(&mut client).await?, runner());
+    let applied = applied(&mut client).await?;
+    let runner = runner();
     let own = runner.get_migrations();
     match Schema::of(&applied, own) {
         // If this build's migrations are not among the applied ones, the histories differ: the runner returns an error that says how.

@@ -87,8 +87,9 @@ impl Store {
             DeliveryClass::Fresh => COUNT_FRESH,
             DeliveryClass::Retry => &COUNT_RETRIES,
         };
-        let (mut queue, mut from, mut skipped) =
-            (Queue::default(), (Uuid::nil(), "-infinity".to_owned()), 0);
+        let mut queue = Queue::default();
+        let mut from = (Uuid::nil(), "-infinity".to_owned());
+        let mut skipped = 0;
         loop {
             let started = Instant::now();
             let params: [&(dyn ToSql + Sync); 4] = [&from.0, &from.1, &skipped, &AT_ONCE];
@@ -107,7 +108,8 @@ impl Store {
 
     /// Counts the webhooks, like [`Store::queue`].
     pub async fn webhook_states(&self) -> Result<WebhookStates> {
-        let (mut states, mut after) = (WebhookStates::default(), Uuid::nil());
+        let mut states = WebhookStates::default();
+        let mut after = Uuid::nil();
         loop {
             let started = Instant::now();
             let CountedWebhooks {

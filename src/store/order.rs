@@ -144,7 +144,9 @@ pub async fn promote(
             .query_raw(&statement, keys.followed_by(&[&token, &seconds]))
             .await?
     );
-    let (mut promoted, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
+    let mut promoted = Claimed::default();
+    let mut refused = Vec::new();
+    let mut bytes = 0;
     while let Some(row) = rows.next().await.transpose()? {
         let Some(PromotionLease {
             lease, max_bytes, ..

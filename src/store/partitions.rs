@@ -137,11 +137,10 @@ pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
 /// the rest under the lock that attaching needs.
 pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
     let name = table.partition(day);
-    let (from, to) = (
-        first_id(day)?,
-        first_id(day.tomorrow().map_err(out_of_calendar)?)?,
-    );
-    let (from, to) = (from.to_string(), to.to_string());
+    let from = first_id(day)?;
+    let to = first_id(day.tomorrow().map_err(out_of_calendar)?)?;
+    let from = from.to_string();
+    let to = to.to_string();
     let values = [
         ("table", table.name),
         ("id", table.id),
@@ -203,7 +202,8 @@ from_row!(Expired { webhook = "webhook_id", removed, logged, keys });
 /// Cancels and logs a chunk of the deliveries of events below this id. Deliveries that waited for them are due. Returns how many.
 async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Result<u64> {
     plan_by_index(transaction).await?;
-    let (mut total, mut ended) = (0, BTreeSet::new());
+    let mut total = 0;
+    let mut ended = BTreeSet::new();
     for row in transaction
         .query(DELIVERY_EXPIRE, &[&lowest, &CHUNK])
         .await?
@@ -246,10 +246,8 @@ mod tests {
     #[test]
     fn a_partition_holds_the_ids_of_its_day() {
         let day: Date = "2026-03-01".parse().unwrap();
-        let (from, to) = (
-            first_id(day).unwrap(),
-            first_id(day.tomorrow().unwrap()).unwrap(),
-        );
+        let from = first_id(day).unwrap();
+        let to = first_id(day.tomorrow().unwrap()).unwrap();
         let id_at = |at: &str| {
             let at: jiff::Timestamp = at.parse().unwrap();
             Uuid::new_v7(uuid::Timestamp::from_unix(

@@ -159,7 +159,8 @@ pub async fn begin(
 ) -> Result<Option<Uuid>> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
+    let id = Uuid::now_v7();
+    let total = i64::try_from(total).unwrap_or(i64::MAX);
     let Criteria {
         since,
         until,
@@ -317,7 +318,8 @@ pub async fn update(
     is_finished: bool,
     wait: Duration,
 ) -> Result<i64> {
-    let (started, wait) = (started as i64, wait.as_secs_f64());
+    let started = started as i64;
+    let wait = wait.as_secs_f64();
     transaction
         .fetch_one(
             MOVE,

@@ -51,13 +51,15 @@ from_row!(Selection { since, until, events, labels = "label_ids" });
 impl Selection {
     /// The ids between which the events are. An event's id contains the time of its commit in milliseconds, rounded down.
     fn ids(&self) -> (Uuid, Uuid) {
-        let (since, until) = (self.since.as_millisecond(), self.until.as_millisecond());
+        let since = self.since.as_millisecond();
+        let until = self.until.as_millisecond();
         (lowest_id_at(since), lowest_id_at(until.saturating_add(1)))
     }
 
     /// The same, for whole days: each day is one partition.
     fn ids_of_days(&self) -> (Uuid, Uuid) {
-        let (since, until) = (self.since.as_millisecond(), self.until.as_millisecond());
+        let since = self.since.as_millisecond();
+        let until = self.until.as_millisecond();
         (
             lowest_id_at(start_of_day(since)),
             lowest_id_at(start_of_day(until).saturating_add(DAY_MS)),
@@ -279,7 +281,8 @@ pub async fn begin(
 ) -> Result<Option<Uuid>> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
+    let id = Uuid::now_v7();
+    let total = i64::try_from(total).unwrap_or(i64::MAX);
     let Selection {
         since,
         until,
@@ -558,7 +561,8 @@ impl Replay {
             position,
             sequence,
         } = progress;
-        let (phase, wait) = (phase.as_str(), wait.as_secs_f64());
+        let phase = phase.as_str();
+        let wait = wait.as_secs_f64();
         let params: [&(dyn postgres_types::ToSql + Sync); 8] = [
             &self.id,
             &phase,

@@ -67,7 +67,8 @@ pub async fn insert(
 /// Returns the session with this hash. None if there is none, or if it or its token has ended.
 pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
     let connection = store.connection().await?;
-    let (life, idle) = (LONGEST_LIFE.as_secs_f64(), LONGEST_IDLE.as_secs_f64());
+    let life = LONGEST_LIFE.as_secs_f64();
+    let idle = LONGEST_IDLE.as_secs_f64();
     let found: Option<Session> = connection
         .fetch_optional(FIND, &[&&hash[..], &life, &idle])
         .await?;

@@ -174,7 +174,8 @@ pub async fn create(
         headers,
         pair,
     } = new;
-    let (id, user) = (*id, &actor.user);
+    let id = *id;
+    let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
@@ -187,7 +188,8 @@ pub async fn create(
         signing,
         options,
     } = settings;
-    let (ordering, signing) = (ordering.as_str(), signing.as_str());
+    let ordering = ordering.as_str();
+    let signing = signing.as_str();
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
     let (metadata, filter) = options.json();
@@ -306,7 +308,8 @@ async fn try_update(
         signing,
         options,
     } = &wanted;
-    let (ordering, signing) = (ordering.as_str(), signing.as_str());
+    let ordering = ordering.as_str();
+    let signing = signing.as_str();
     let (metadata, filter) = options.json();
     let replaced = changes.options.headers.as_ref();
     let (headers, headers_key) = sealed_parts(replaced.and_then(|new| new.sealed.as_ref()));

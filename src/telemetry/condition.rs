@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_recurring_fault_is_reported_again_only_after_a_quiet_period() {
-        let (fault, start) = (Recurring::new(), Instant::now());
+        let fault = Recurring::new();
+        let start = Instant::now();
         assert!(fault.must_log_at(start));
         assert!(!fault.must_log_at(start + QUIET_PERIOD));
         assert!(!fault.must_log_at(start + QUIET_PERIOD * 2));

@@ -163,7 +163,8 @@ impl Chart {
         let most = self.volume.iter().copied().max().unwrap_or(0).max(1) as f64;
         let bar = |(index, count): (usize, &u64)| {
             let height = *count as f64 / most * (BOTTOM - TOP);
-            let (x, width) = (self.x(index).0 - self.step() * 0.36, self.step() * 0.72);
+            let x = self.x(index).0 - self.step() * 0.36;
+            let width = self.step() * 0.72;
             (Px(x), Px(BOTTOM - height), Px(width), Px(height))
         };
         self.volume

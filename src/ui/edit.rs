@@ -177,9 +177,12 @@ fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    let (ordering, signing, options) = (Ordering::None, Signing::Hmac, Options::default());
+    let ordering = Ordering::None;
+    let signing = Signing::Hmac;
+    let options = Options::default();
     let fields = OptionFields::from(&options);
-    let (name, url) = (String::new(), String::new());
+    let name = String::new();
+    let url = String::new();
     let settings = Settings {
         name,
         url,
@@ -189,7 +192,8 @@ pub async fn new(visit: Visit) -> Response {
         signing,
         options,
     };
-    let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
+    let frame = visit.frame(Section::Webhooks);
+    let errors = Errors::default();
     page(&Page {
         frame,
         webhook: None,
@@ -201,7 +205,8 @@ pub async fn new(visit: Visit) -> Response {
 }
 
 pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Response, PageError> {
-    let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
+    let settings = entered(&fields);
+    let options = OptionFields::entered(&fields);
     drop(fields);
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
@@ -229,8 +234,10 @@ pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Resp
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let settings = visit.manage().webhook(visit.user(), id).await?.settings;
-    let (frame, version) = (visit.frame(Section::Webhooks), version(&settings));
-    let (options, errors) = (OptionFields::from(&settings.options), Errors::default());
+    let frame = visit.frame(Section::Webhooks);
+    let version = version(&settings);
+    let options = OptionFields::from(&settings.options);
+    let errors = Errors::default();
     Ok(page(&Page {
         frame,
         webhook: Some(id),
@@ -246,7 +253,8 @@ pub async fn save(
     Ids(id): Ids<Uuid>,
     LongFields(fields): LongFields,
 ) -> Result<Response, PageError> {
-    let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
+    let settings = entered(&fields);
+    let options = OptionFields::entered(&fields);
     let mut known = fields.one("version").to_owned();
     // A page of an earlier version has no such field.
     let has_ordering = !fields.one("ordering").is_empty();

@@ -86,7 +86,8 @@ fn hex_dump(bytes: &[u8]) -> String {
 }
 
 pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let webhook = manage.webhook(user, id).await?;
     let LogEntry { detail, request } = manage.log_entry(user, id, log).await?;
     let next = manage

@@ -34,11 +34,9 @@ impl PageError {
     /// Returns an empty response that carries the reason.
     pub fn mark<B: Default>(self) -> Response<B> {
         let PageError(problem) = self;
-        let (status, title, detail) = (
-            problem.status(),
-            problem.title(),
-            problem.detail().to_owned(),
-        );
+        let status = problem.status();
+        let title = problem.title();
+        let detail = problem.detail().to_owned();
         let reason = Reason {
             status,
             title,

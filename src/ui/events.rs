@@ -38,7 +38,8 @@ struct List {
 }
 
 pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let cursors = manage.feed_cursors(user).await?;
     let mut errors = Vec::new();
     let kind: Option<EventKind> = fields.optional(
@@ -118,7 +119,8 @@ impl Line {
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let (event, deliveries) = manage.event(user, id).await?;
     let webhooks = manage.webhooks(user, None, MAX_WEBHOOKS).await?.items;
     let line = |delivery: EventDelivery| {

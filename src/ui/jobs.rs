@@ -69,7 +69,8 @@ struct Page {
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let webhook = manage.webhook(user, id).await?;
     let cursor = match fields.one("cursor") {
         "" => None,
@@ -79,7 +80,8 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let is_live = found.items.iter().any(|job| !job.state.has_ended());
     let jobs = found.items.into_iter().map(JobLine).collect();
     let next = found.next.map(|cursor| cursor.to_string());
-    let (frame, is_first) = (visit.frame(Section::Webhooks), cursor.is_none());
+    let frame = visit.frame(Section::Webhooks);
+    let is_first = cursor.is_none();
     Ok(page(&Page {
         frame,
         webhook,

@@ -26,7 +26,8 @@ struct Page {
 
 pub async fn show(visit: Visit) -> Result<Response, PageError> {
     let now = Timestamp::now();
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let webhooks = manage.webhooks(user, None, MAX_ROWS).await?.items;
     let hours = manage
         .hours_of_all(user, now - SignedDuration::from_hours(HOURS))

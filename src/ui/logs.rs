@@ -104,7 +104,8 @@ async fn search(
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let webhook = manage.webhook(user, id).await?;
     let (filter, cursor, errors) = parse(id, &fields);
     let is_valid = errors.is_empty();

@@ -214,7 +214,8 @@ fn ids(name: &str, text: &str) -> Checked<Option<Vec<i64>>> {
 
 /// Parses a pair per line, up to the first that is too many for every option. Ignores empty lines.
 fn pairs(text: &str, field: &str, separator: char) -> Checked<Vec<(String, String)>> {
-    let (mut pairs, mut faults) = (Vec::new(), Vec::new());
+    let mut pairs = Vec::new();
+    let mut faults = Vec::new();
     for line in text
         .lines()
         .map(str::trim)
@@ -285,7 +286,9 @@ mod tests {
             filter,
             ..
         } = errors.draft().err().unwrap();
-        let (headers, metadata, filter) = (headers.unwrap(), metadata.unwrap(), filter.unwrap());
+        let headers = headers.unwrap();
+        let metadata = metadata.unwrap();
+        let filter = filter.unwrap();
         assert!(
             headers.contains("Must not be more than 10") && headers.len() < 2_000,
             "{headers}"

@@ -110,10 +110,8 @@ fn counted(scope: &JobScope) -> String {
 
 fn show(visit: &Visit, webhook: Webhook, fields: &Fields, shown: Shown) -> Response {
     let (status, form) = PeriodForm::new(visit, fields, shown, counted, None);
-    let (labels, events) = (
-        fields.one("label_ids").to_owned(),
-        fields.all("events").map(str::to_owned).collect(),
-    );
+    let labels = fields.one("label_ids").to_owned();
+    let events = fields.all("events").map(str::to_owned).collect();
     with_status(
         status,
         &Page {

@@ -92,7 +92,8 @@ async fn use_link(
     fields: &Fields,
     asks: bool,
 ) -> Result<Response, PageError> {
-    let (token, login) = (fields.one("jwt"), Login::new(state, fields));
+    let token = fields.one("jwt");
+    let login = Login::new(state, fields);
     let Some((user, expires_at)) = authenticate_link(&state.api, token).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
@@ -104,7 +105,8 @@ async fn use_link(
     let current = current.map(|actor| actor.user);
     let keeps_user = current.as_ref() == Some(&user);
     if asks && !keeps_user && (current.is_some() || is_cross_site(headers)) {
-        let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
+        let frame = Frame::new(state, Section::None);
+        let jwt = token.to_owned();
         return Ok(secret_page(&ConfirmSignIn {
             frame,
             current,

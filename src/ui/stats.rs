@@ -117,7 +117,8 @@ fn latency_chart(title: &str, unit: Unit, periods: &[Period]) -> Chart {
         };
         periods.iter().map(of).collect()
     };
-    let (p50, p95) = (quantiles(0.5), quantiles(0.95));
+    let p50 = quantiles(0.5);
+    let p95 = quantiles(0.95);
     let slowest = p95.iter().flatten().copied().fold(1.0, f64::max);
     Chart {
         label: format!(

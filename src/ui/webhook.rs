@@ -39,7 +39,8 @@ struct Page {
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let now = Timestamp::now();
-    let (manage, user) = (visit.manage(), visit.user());
+    let manage = visit.manage();
+    let user = visit.user();
     let webhook = manage.webhook(user, id).await?;
     let hours = manage.hours(user, id, now).await?;
     let recent = manage
@@ -60,7 +61,8 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         .into_iter()
         .map(|entry| Line::new(entry, visit.state.attempts))
         .collect();
-    let (frame, panels) = (visit.frame(Section::Webhooks), panels(&hours, now));
+    let frame = visit.frame(Section::Webhooks);
+    let panels = panels(&hours, now);
     Ok(page(&Page {
         frame,
         webhook,

@@ -145,7 +145,8 @@ async fn a_duplicate_key_is_rejected() {
 #[tokio::test]
 async fn the_user_is_determined_by_the_token_only() {
     let service = service().await;
-    let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
+    let owner = service.api("owner").await;
+    let stranger = service.api("stranger").await;
     let (id, _) = owner.create_webhook(URL, &["delivery.failed"]).await;
     for key in ["user", "user_id", "owner", "webhook_id", "id", "tenant"] {
         let mut body = json!({ "name": "x", "url": URL, "events": ["delivery.failed"] });
@@ -294,7 +295,8 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
 #[tokio::test]
 async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
     let service = service().await;
-    let (api, stranger) = (service.api("1").await, service.api("2").await);
+    let api = service.api("1").await;
+    let stranger = service.api("2").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let body = format!(r#"{{"name":"x","url":"{URL}","events":["delivery.failed"]}}"#);
     let inner =
@@ -361,10 +363,8 @@ async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
         ),
     ];
     for (headers, body) in requests {
-        let (headers, end) = (
-            format!("Connection: close\r\n{headers}"),
-            !body.ends_with("\r\n\r\n"),
-        );
+        let headers = format!("Connection: close\r\n{headers}");
+        let end = !body.ends_with("\r\n\r\n");
         let answer = exchange(
             &service,
             &post(&stranger, "/webhooks", &headers, &body),

@@ -30,7 +30,8 @@ async fn records(service: &Service, action: &str) -> Vec<Record> {
 #[tokio::test]
 async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
     let service = Service::start().await;
-    let (api, other) = (service.api("1").await, service.api("2").await);
+    let api = service.api("1").await;
+    let other = service.api("2").await;
     let (id, secret) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     api.patch(&path, json!({ "name": "new", "active": false, "url": URL }))
@@ -108,7 +109,8 @@ async fn a_change_and_its_audit_record_are_one_transaction() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
-    let (before, secret) = (api.webhook(&id).await, service.stored_secret(&id).await);
+    let before = api.webhook(&id).await;
+    let secret = service.stored_secret(&id).await;
     service
         .sql
         .batch_execute("alter table walhook.audit add check (action = 'none') not valid")
@@ -183,7 +185,8 @@ async fn tokens_are_audited_and_records_are_removed_after_the_retention_period()
 #[tokio::test]
 async fn the_rows_of_a_user_and_a_day_are_limited_and_further_changes_are_counted() {
     let service = Service::start().await;
-    let (api, other) = (service.api("1").await, service.api("2").await);
+    let api = service.api("1").await;
+    let other = service.api("2").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let (own, _) = other.create_webhook(URL, &["delivery.failed"]).await;
     let ids: Vec<Uuid> = (0..1_000).map(|_| Uuid::now_v7()).collect();

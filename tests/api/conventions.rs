@@ -181,7 +181,8 @@ async fn a_period_that_ends_before_it_begins_is_invalid() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &EVENTS).await;
     let path = format!("/webhooks/{id}/logs");
-    let (early, late) = ("2026-03-01T09:00:00Z", "2026-03-01T09:00:01Z");
+    let early = "2026-03-01T09:00:00Z";
+    let late = "2026-03-01T09:00:01Z";
     let problem = expect_problem(
         api.get(&format!("{path}?since={late}&until={early}")).await,
         422,

@@ -46,7 +46,8 @@ async fn post_raw(api: &Api, content_type: &str, body: impl Into<reqwest::Body>)
         .header("content-type", content_type)
         .body(body);
     let answer = request.send().await.unwrap();
-    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+    let status = answer.status().as_u16();
+    let headers = answer.headers().clone();
     ApiAnswer {
         status,
         headers,
@@ -289,7 +290,8 @@ async fn the_rate_limit_is_per_token() {
         config.limits.burst = 3;
     })
     .await;
-    let (api, other) = (service.api("1").await, service.api("1").await);
+    let api = service.api("1").await;
+    let other = service.api("1").await;
     for _ in 0..3 {
         api.get("/webhooks").await.expect(200);
     }
@@ -350,7 +352,8 @@ async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
     .await;
     let api = service.api("1").await;
     api.get("/webhooks").await.expect(200);
-    let (mut guesses, mut rejected) = (JoinSet::new(), 0);
+    let mut guesses = JoinSet::new();
+    let mut rejected = 0;
     for number in 0..100_000 {
         let guess = Api::new(&service.url, &format!("whk_{number:043}"));
         guesses.spawn(async move { guess.get("/webhooks").await.status });

@@ -101,9 +101,11 @@ async fn concurrent_readers_get_each_event_once_and_in_order_while_events_are_co
     let writers = Store::open(&service.app.store_url, 4).unwrap();
     let has_ended = Arc::new(AtomicBool::new(false));
     let read = |limit: usize| {
-        let (api, has_ended) = (api.clone(), has_ended.clone());
+        let api = api.clone();
+        let has_ended = has_ended.clone();
         tokio::spawn(async move {
-            let (mut seen, mut after) = (Vec::new(), "earliest".to_owned());
+            let mut seen = Vec::new();
+            let mut after = "earliest".to_owned();
             loop {
                 let was_last = has_ended.load(Ordering::Acquire);
                 let (ids, next) = page(&api, &format!("limit={limit}&after={after}")).await;
@@ -165,7 +167,8 @@ async fn an_event_has_the_id_and_the_data_of_its_deliveries() {
 #[tokio::test]
 async fn another_user_s_events_and_tests_are_not_in_the_feed() {
     let service = Service::start().await;
-    let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
+    let owner = service.api("owner").await;
+    let stranger = service.api("stranger").await;
     let (webhook, _) = owner
         .create_webhook("https://receiver.example/in", &["delivery.completed"])
         .await;
@@ -273,7 +276,9 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
                 update walhook.event_sequence set last = 25000";
     service.sql.batch_execute(fill).await.unwrap();
     let read = async |filter: &str, until: usize| {
-        let (mut found, mut pages, mut after) = (Vec::new(), 0, "earliest".to_owned());
+        let mut found = Vec::new();
+        let mut pages = 0;
+        let mut after = "earliest".to_owned();
         while found.len() < until {
             let (ids, next) = page(&api, &format!("{filter}&after={after}")).await;
             found.extend(ids);
@@ -320,7 +325,8 @@ async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
                 update walhook.event_sequence set last = 30000";
     service.sql.batch_execute(fill).await.unwrap();
     while api.get("/events?event=transcode.failed").await.status == 200 {}
-    let (mut after, mut found) = ("earliest".to_owned(), Vec::new());
+    let mut after = "earliest".to_owned();
+    let mut found = Vec::new();
     let mut requests = 0;
     while found.is_empty() {
         requests += 1;
@@ -354,7 +360,9 @@ async fn a_page_of_large_events_ends_early_and_the_next_one_continues() {
     };
     let events: Vec<Event> = (0..7).map(large).collect();
     insert(&service.store, &events).await;
-    let (mut seen, mut sizes, mut after) = (Vec::new(), Vec::new(), "earliest".to_owned());
+    let mut seen = Vec::new();
+    let mut sizes = Vec::new();
+    let mut after = "earliest".to_owned();
     while seen.len() < events.len() {
         let (ids, next) = page(&api, &format!("after={after}")).await;
         sizes.push(ids.len());
@@ -469,7 +477,8 @@ async fn an_event_lists_its_deliveries() {
 async fn a_long_poll_is_answered_by_the_next_event() {
     let app = TestApp::start().await;
     let platform = app.platform().await;
-    let (user, other) = (platform.user(&[]).await, platform.user(&[]).await);
+    let user = platform.user(&[]).await;
+    let other = platform.user(&[]).await;
     let api = Arc::new(app.api(&user.to_string()).await);
     let mut app = app;
     let waiting = tokio::spawn({

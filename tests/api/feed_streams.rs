@@ -95,11 +95,10 @@ async fn idle_streams_cost_no_queries_and_little_memory_and_leave_the_api_usable
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (idle, busy) = (platform.user(&[]).await, platform.user(&[]).await);
-    let (api, other) = (
-        app.api(&idle.to_string()).await,
-        app.api(&busy.to_string()).await,
-    );
+    let idle = platform.user(&[]).await;
+    let busy = platform.user(&[]).await;
+    let api = app.api(&idle.to_string()).await;
+    let other = app.api(&busy.to_string()).await;
     let mut news = Stream::open(&other, "", None).await;
     let mut streams = vec![Stream::open(&api, "", None).await];
     let before = memory_kib(app.sidecar());
@@ -156,14 +155,10 @@ async fn a_revoked_token_ends_its_streams_only() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    let (revoked, kept) = (
-        app.api(&user.to_string()).await,
-        app.api(&user.to_string()).await,
-    );
-    let (ended, mut open) = (
-        Stream::open(&revoked, "", None).await,
-        Stream::open(&kept, "", None).await,
-    );
+    let revoked = app.api(&user.to_string()).await;
+    let kept = app.api(&user.to_string()).await;
+    let ended = Stream::open(&revoked, "", None).await;
+    let mut open = Stream::open(&kept, "", None).await;
     let first = "select id::text from walhook.api_token order by created_at limit 1";
     let id: String = app
         .store()

@@ -157,7 +157,8 @@ impl Receivers for StandIn {
     }
 
     fn render(&self, logged: &LogDetail) -> Option<RenderedRequest> {
-        let (event, signature) = (logged.event_data.as_ref()?, logged.signature.as_ref()?);
+        let event = logged.event_data.as_ref()?;
+        let signature = logged.signature.as_ref()?;
         Some(RenderedRequest {
             headers: BTreeMap::from([
                 ("X-Webhook-Id".to_owned(), logged.webhook.to_string()),

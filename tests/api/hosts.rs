@@ -82,7 +82,8 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
 #[tokio::test]
 async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error() {
     let lookups = Arc::<AtomicUsize>::default();
-    let (count, addresses) = (lookups.clone(), resolver());
+    let count = lookups.clone();
+    let addresses = resolver();
     let lookup: Lookup = Arc::new(move |host, port| {
         count.fetch_add(1, Ordering::Relaxed);
         addresses(host, port)
@@ -175,8 +176,10 @@ async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejecte
 /// A lookup whose nameserver does not answer takes seconds.
 #[tokio::test]
 async fn a_user_has_two_lookups_at_a_time() {
-    let (lookups, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));
-    let (count, closed) = (lookups.clone(), gate.clone());
+    let lookups = Arc::<AtomicUsize>::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let count = lookups.clone();
+    let closed = gate.clone();
     let lookup: Lookup = Arc::new(move |_, _| {
         count.fetch_add(1, Ordering::Relaxed);
         let closed = closed.clone();
@@ -188,7 +191,8 @@ async fn a_user_has_two_lookups_at_a_time() {
     let guard = Guard::new(false, Vec::new()).with_lookup(lookup);
     let service = Service::start_guarded(guard).await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
-    let (hostile, other) = (service.api("1").await, service.api("2").await);
+    let hostile = service.api("1").await;
+    let other = service.api("2").await;
     let requests = async {
         tokio::join!(
             hostile.post("/webhooks", body("a.example")),

@@ -28,7 +28,8 @@ fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) {
 #[tokio::test]
 async fn a_repeated_request_gets_the_stored_response_and_has_no_effect() {
     let service = Service::start().await;
-    let (api, other) = (service.api("1").await, service.api("2").await);
+    let api = service.api("1").await;
+    let other = service.api("2").await;
     let first = post(&api, "/webhooks", "key 1", Some(&body()))
         .await
         .expect(201);
@@ -169,10 +170,8 @@ async fn transient_errors_are_not_stored() {
     assert_eq!(created.header("idempotency-replayed"), None);
     // A clock may be ahead, and the webhook's events can be changed.
     let webhook = created.json()["id"].as_str().unwrap().to_owned();
-    let (recover, replay) = (
-        format!("/webhooks/{webhook}/recover"),
-        format!("/webhooks/{webhook}/replay"),
-    );
+    let recover = format!("/webhooks/{webhook}/recover");
+    let replay = format!("/webhooks/{webhook}/replay");
     let later = json!({ "since": (Timestamp::now() + SignedDuration::from_hours(1)).to_string() });
     for path in [&recover, &replay].repeat(2) {
         let rejected = post(&api, path, &format!("clock {path}"), Some(&later))
@@ -379,7 +378,8 @@ async fn responses_are_stored_for_a_day_and_the_claim_of_a_dead_request_expires_
 #[tokio::test]
 async fn beyond_the_limit_of_keys_new_ones_are_rejected_and_stored_responses_are_still_returned() {
     let service = Service::start().await;
-    let (api, other) = (service.api("1").await, service.api("2").await);
+    let api = service.api("1").await;
+    let other = service.api("2").await;
     let first = post(&api, "/webhooks", "stored", Some(&body()))
         .await
         .expect(201);

@@ -34,7 +34,8 @@ impl Listening {
 
     async fn start_with(change: impl FnOnce(&mut Config, &mut Duration)) -> Listening {
         let service = Service::start().await;
-        let (mut config, mut rejection_delay) = (Config::default(), Duration::ZERO);
+        let mut config = Config::default();
+        let mut rejection_delay = Duration::ZERO;
         (config.http.header_timeout, config.http.idle_timeout) = (LONG, LONG);
         change(&mut config, &mut rejection_delay);
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
@@ -196,7 +197,8 @@ async fn some_responses_to_requests_above_the_rate_limit_wait_and_take_no_permit
         (config.http.max_requests, *rejection_delay) = (2, LONG.0);
     })
     .await;
-    let (greedy, other) = (it.api("1").await, it.api("2").await);
+    let greedy = it.api("1").await;
+    let other = it.api("2").await;
     let mut requests = FuturesUnordered::new();
     for _ in 0..2 * WAITING {
         requests.push(greedy.get("/webhooks"));
@@ -212,7 +214,8 @@ async fn some_responses_to_requests_above_the_rate_limit_wait_and_take_no_permit
 #[tokio::test]
 async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
     let service = Service::start().await;
-    let (hasty, other) = (service.api("1").await, service.api("2").await);
+    let hasty = service.api("1").await;
+    let other = service.api("2").await;
     let (webhook, _) = hasty.create_webhook(URL, &["delivery.failed"]).await;
     service
         .sql
@@ -225,7 +228,9 @@ async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
         .cycle()
         .take(8)
         .map(|job| {
-            let (api, path, body) = (&hasty, format!("/webhooks/{webhook}/{job}"), body.clone());
+            let api = &hasty;
+            let path = format!("/webhooks/{webhook}/{job}");
+            let body = body.clone();
             async move { api.post(&path, body).await }
         })
         .collect();
@@ -241,7 +246,8 @@ async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
 #[tokio::test]
 async fn deliveries_continue_while_every_api_request_hangs() {
     let app = TestApp::start().await;
-    let (platform, sql) = (app.platform().await, app.store().await);
+    let platform = app.platform().await;
+    let sql = app.store().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
@@ -292,7 +298,9 @@ async fn each_page_of_a_filtered_search_reads_a_bounded_part_of_the_log() {
                        case n when 1 then 'transcode.failed' else 'delivery.failed' end, 1, 1, now(), 'delivered'
                 from generate_series(1, 25000) as n";
     service.sql.execute(fill, &[&id]).await.unwrap();
-    let (mut found, mut pages, mut cursor) = (Vec::new(), 0, String::new());
+    let mut found = Vec::new();
+    let mut pages = 0;
+    let mut cursor = String::new();
     loop {
         let page = api
             .get(&format!(

@@ -111,7 +111,8 @@ impl Scene {
     async fn log(&self, event: Uuid, outcome: &str) {
         let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                       values ($1, $2, $3, $4, $5, 1, 1, now(), $6)";
-        let (id, delivery) = (Uuid::now_v7(), delivery_id(event, self.webhook));
+        let id = Uuid::now_v7();
+        let delivery = delivery_id(event, self.webhook);
         let sql = &self.service.sql;
         sql.execute(
             insert,
@@ -252,7 +253,8 @@ async fn a_replay_delivers_two_thousand_events_once_and_in_order() {
             ..Stored::at(start + SignedDuration::from_millis(n))
         })
         .collect();
-    let (old, new) = (it.store(&before).await, it.store(&numbered).await);
+    let old = it.store(&before).await;
+    let new = it.store(&numbered).await;
     // None of these is replayed.
     it.store(&[
         Stored {
@@ -427,7 +429,8 @@ async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_ch
 async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
     let it = Scene::start().await;
     it.store(&vec![Stored::at(hours_ago(2)); 400]).await;
-    let (job, queued) = (it.replay(3).await, it.replay(3).await);
+    let job = it.replay(3).await;
+    let queued = it.replay(3).await;
     let chunk = it.chunk().await.len();
     for id in [&job, &job, &queued] {
         it.cancel(id).await.expect(204);
@@ -529,13 +532,15 @@ async fn jobs_are_listed_newest_first_in_pages() {
         it.api.get(&it.path("/jobs")).await.expect(200).json(),
         json!({ "data": [], "next_cursor": null })
     );
-    let (mut expected, body) = (Vec::new(), json!({ "since": hours_ago(3) }));
+    let mut expected = Vec::new();
+    let body = json!({ "since": hours_ago(3) });
     for n in 0..7 {
         let kind = if n % 3 == 0 { "recover" } else { "replay" };
         let started = it.post(&format!("/{kind}"), body.clone()).await;
         expected.insert(0, (started["job_id"].clone(), json!(kind)));
     }
-    let (mut listed, mut cursor) = (Vec::new(), String::new());
+    let mut listed = Vec::new();
+    let mut cursor = String::new();
     loop {
         let page = it
             .api
@@ -666,7 +671,8 @@ async fn the_next_events_are_read_by_an_index() {
         .await
         .unwrap();
     let types = "text, bigint, bigint, uuid, uuid, bigint, uuid, text[], bigint[], timestamptz, timestamptz, bigint";
-    let (nil, max) = (Uuid::nil(), Uuid::max());
+    let nil = Uuid::nil();
+    let max = Uuid::max();
     let arguments = format!(
         "'1', 100, 1000000, '{nil}', '{max}', 500, '{nil}', '{{}}', null, now(), now(), 50"
     );

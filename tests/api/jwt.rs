@@ -306,7 +306,8 @@ async fn forged_tokens_are_limited_together_and_valid_tokens_are_not() {
             &with("jti", json!(number)),
         )
     };
-    let (mut forgeries, mut rejected) = (JoinSet::new(), 0);
+    let mut forgeries = JoinSet::new();
+    let mut rejected = 0;
     for number in 0..100_000 {
         let forgery = Api::new(&service.url, &forged(number));
         forgeries.spawn(async move { forgery.get("/webhooks").await.status });
@@ -404,7 +405,8 @@ async fn publisher(
 
 #[tokio::test]
 async fn published_keys_are_cached_and_refetched_at_most_once_a_minute() {
-    let (known, unknown) = (ed25519("known"), ed25519("unknown"));
+    let known = ed25519("known");
+    let unknown = ed25519("unknown");
     let set = json!({ "keys": [known.public] }).to_string();
     let (url, fetches) = publisher(move |_| (StatusCode::OK, set.clone())).await;
     let service = service(Jwt {

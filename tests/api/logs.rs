@@ -150,7 +150,8 @@ async fn pages_are_complete_and_disjoint_while_entries_are_added() {
         expected.push(attempt.id);
     }
     expected.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    let mut seen = Vec::new();
+    let mut cursor = String::new();
     loop {
         let page = api
             .get(&format!("/webhooks/{id}/logs?limit=5{cursor}"))
@@ -232,7 +233,8 @@ async fn a_single_entry_has_the_request_and_the_response() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_searches_without_pause_has_to_wait_and_nobody_else_does() {
     let service = Service::start().await;
-    let (hasty, other) = (service.api("1").await, service.api("2").await);
+    let hasty = service.api("1").await;
+    let other = service.api("2").await;
     let (searched, _) = hasty.create_webhook(URL, &["delivery.failed"]).await;
     let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{searched}/logs?outcome=failed");

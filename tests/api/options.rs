@@ -87,7 +87,8 @@ async fn options_are_saved_returned_and_cleared() {
     );
     let clear = json!({ "description": null, "metadata": {}, "filter": {}, "headers": null });
     let cleared = api.patch(&path, clear).await.expect(200).json();
-    let (none, empty) = (Value::Null, json!({}));
+    let none = Value::Null;
+    let empty = json!({});
     for (option, expected) in [
         ("description", &none),
         ("metadata", &empty),
@@ -283,10 +284,8 @@ async fn a_masked_webhook_can_be_sent_back() {
         )
         .await;
     let created = created.expect(201).json();
-    let (id, path) = (
-        created["id"].as_str().unwrap(),
-        format!("/webhooks/{}", created["id"].as_str().unwrap()),
-    );
+    let id = created["id"].as_str().unwrap();
+    let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let first = api.get(&path).await;
     let tag = first.header("etag").unwrap().to_owned();
 
@@ -407,7 +406,8 @@ async fn every_option_is_part_of_the_version() {
 #[tokio::test]
 async fn another_user_cannot_learn_or_change_options() {
     let service = Service::start().await;
-    let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
+    let owner = service.api("owner").await;
+    let stranger = service.api("stranger").await;
     let created = owner
         .post(
             "/webhooks",

@@ -39,7 +39,8 @@ async fn insert(store: &Client, webhook: &str, ids: &[Uuid]) {
 
 /// Reads all pages; `between` runs before each page except the first.
 async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uuid> {
-    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    let mut seen = Vec::new();
+    let mut cursor = String::new();
     loop {
         let page = api.get(&format!("{path}{cursor}")).await.expect(200).json();
         let ids = page["data"]
@@ -62,7 +63,8 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
     app.set("limits.requests_per_second", "0");
     app.setup().await;
     app.run().await;
-    let (platform, store) = (app.platform().await, app.store().await);
+    let platform = app.platform().await;
+    let store = app.store().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
@@ -271,7 +273,8 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
     const STEPS: i64 = 10;
     let log = LongLog::fill().await;
     let day = jiff::SignedDuration::from_hours(24);
-    let (since, until) = (Timestamp::now() - day, Timestamp::now() + day);
+    let since = Timestamp::now() - day;
+    let until = Timestamp::now() + day;
     let outcomes = vec!["failed".to_owned()];
     let criteria = recovery::Criteria {
         webhook: log.webhook,

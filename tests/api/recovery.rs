@@ -46,7 +46,8 @@ impl Logged {
     }
 
     async fn event(&self, kind: &str, at: Timestamp) -> Uuid {
-        let (id, at) = (id_at(at), at.to_string());
+        let id = id_at(at);
+        let at = at.to_string();
         let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                       values ($1, '1', $2, $3::text::timestamptz, '{}')";
         self.service
@@ -71,7 +72,8 @@ impl Logged {
         outcome: &str,
         at: Timestamp,
     ) -> Uuid {
-        let (id, at) = (id_at(at), at.to_string());
+        let id = id_at(at);
+        let at = at.to_string();
         let delivery = delivery_id(event, self.webhook);
         let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt,
                           started_at, outcome)
@@ -372,7 +374,8 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
     }
     let count =
         async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
-    let (mut started, mut most) = (0, 0);
+    let mut started = 0;
+    let mut most = 0;
     loop {
         // Two replicas at the same time.
         let mut replicas = [Turns::default(), Turns::default()];
@@ -480,7 +483,8 @@ async fn every_error_of_a_recovery_is_listed() {
 #[tokio::test]
 async fn users_take_turns_however_many_jobs_each_has() {
     let service = Service::start().await;
-    let (busy, other) = (service.api("1").await, service.api("2").await);
+    let busy = service.api("1").await;
+    let other = service.api("2").await;
     let body = json!({ "since": hours_ago(4).to_string() });
     for _ in 0..5 {
         let (webhook, _) = busy

@@ -8,7 +8,8 @@ use crate::fixture::Service;
 #[tokio::test]
 async fn another_user_s_webhook_is_not_found_by_any_operation() {
     let service = Service::start().await;
-    let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
+    let owner = service.api("owner").await;
+    let stranger = service.api("stranger").await;
     let (id, secret) = owner
         .create_webhook("https://receiver.example/in", &["delivery.failed"])
         .await;

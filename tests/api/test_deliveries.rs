@@ -95,7 +95,8 @@ async fn a_test_that_cannot_be_sent_is_a_problem() {
 #[tokio::test]
 async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
     let service = Service::start().await;
-    let (api, other) = (service.api("1").await, service.api("2").await);
+    let api = service.api("1").await;
+    let other = service.api("2").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
     // On a slow machine, minutes may pass meanwhile.

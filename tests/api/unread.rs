@@ -52,7 +52,8 @@ fn request(api: &Api, method: &str, path: &str, headers: &str) -> String {
 #[tokio::test]
 async fn a_tenant_who_reads_no_responses_takes_little_memory_and_locks_nobody_out() {
     let mut app = start().await;
-    let (hostile, other) = (app.api("1").await, app.api("2").await);
+    let hostile = app.api("1").await;
+    let other = app.api("2").await;
     let metadata: serde_json::Map<String, Value> = (0..20)
         .map(|number| (format!("key{number}"), "\u{1F3B5}".repeat(500).into()))
         .collect();
@@ -98,7 +99,8 @@ async fn unread_pages_and_documents_that_anybody_may_get_take_little_memory() {
 #[tokio::test]
 async fn bodies_that_do_not_arrive_delay_nobody() {
     let mut app = start().await;
-    let (hostile, other) = (app.api("1").await, app.api("2").await);
+    let hostile = app.api("1").await;
+    let other = app.api("2").await;
     let before = app.sidecar().peak_memory_kib();
     let form = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 200000\r\n";
     let anonymous = format!("POST /ui/login HTTP/1.1\r\nHost: x\r\n{form}\r\ntoken=");

@@ -379,7 +379,8 @@ async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
     for _ in 0..7 {
         created.push(api.create_webhook(URL, &["delivery.failed"]).await.0);
     }
-    let (mut seen, mut cursor) = (Vec::new(), None);
+    let mut seen = Vec::new();
+    let mut cursor = None;
     loop {
         let (data, next) = page(&api, "/webhooks?limit=3", cursor.as_deref()).await;
         assert!(!data.is_empty() && data.len() <= 3);
@@ -418,7 +419,8 @@ async fn an_edit_of_another_version_is_rejected() {
     );
 
     let edit = |tag: String, name: &'static str| {
-        let (api, path) = (&api, &path);
+        let api = &api;
+        let path = &path;
         async move {
             api.send(
                 "PATCH",
@@ -463,7 +465,9 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
         .await
         .unwrap();
     let edits = (0..CONNECTIONS).map(|n| {
-        let (api, path, tag) = (&api, &path, &tag);
+        let api = &api;
+        let path = &path;
+        let tag = &tag;
         async move {
             api.send(
                 "PATCH",

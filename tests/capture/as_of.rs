@@ -41,7 +41,8 @@ async fn an_event_that_is_read_late_belongs_to_the_owner_as_of_its_change() {
     for mode in MODES {
         let mut app = prepared(mode).await;
         let platform = app.platform().await;
-        let (former, owner) = (platform.user(&[]).await, platform.user(&[]).await);
+        let former = platform.user(&[]).await;
+        let owner = platform.user(&[]).await;
         let (label, entry) = scheduled(&platform, former).await;
         app.setup().await;
         platform.set_distribution_status(entry, "complete").await;
@@ -83,7 +84,8 @@ async fn an_id_in_another_form_is_another_row() {
     for mode in MODES {
         let mut app = prepared(mode).await;
         let platform = app.platform().await;
-        let (user, other) = (platform.user(&[]).await, platform.user(&[]).await);
+        let user = platform.user(&[]).await;
+        let other = platform.user(&[]).await;
         let text = "alter table release drop constraint if exists release_label_id_fkey;
              alter table label alter id type text; alter table release alter label_id type text";
         platform.transaction(text).await;

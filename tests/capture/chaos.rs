@@ -301,10 +301,8 @@ async fn a_primary_that_is_one_of_several_hosts_can_shut_down_while_changes_wait
         port.replace('/', ","),
         free_port().unwrap()
     );
-    let (source, store) = (
-        app.source_url.replace(&port, &hosts),
-        app.store_url.replace(&port, &hosts),
-    );
+    let source = app.source_url.replace(&port, &hosts);
+    let store = app.store_url.replace(&port, &hosts);
     app.set("source.url", &source).set("store.url", &store);
     shut_down_while_changes_wait(app).await;
 }

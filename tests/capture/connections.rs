@@ -117,11 +117,9 @@ async fn prepare(certificates: &Certificates) -> TestApp {
 async fn every_form_of_url_works_for_queries_and_for_replication() {
     let certificates = Certificates::make();
     let mut app = prepare(&certificates).await;
-    let (port, database, secret) = (
-        app.server.port(),
-        format!("{}_platform", app.name),
-        encode(&password()),
-    );
+    let port = app.server.port();
+    let database = format!("{}_platform", app.name);
+    let secret = encode(&password());
     let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
     let client = format!(
         "sslcert={}&sslkey={}",
@@ -166,7 +164,8 @@ async fn connection_errors_give_the_reason_and_never_contain_the_password() {
     const SECRET: &str = "hunter2";
     let certificates = Certificates::make();
     let mut app = prepare(&certificates).await;
-    let (port, database) = (app.server.port(), format!("{}_platform", app.name));
+    let port = app.server.port();
+    let database = format!("{}_platform", app.name);
     let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
     let at = |host: &str, rest: &str| {
         format!("postgres://sealed:{SECRET}@{host}:{port}/{database}?{rest}")

@@ -26,9 +26,12 @@ impl Load {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let task = tokio::spawn(async move {
-            let (mut committed, mut rolled_back) = (Vec::new(), Vec::new());
+            let mut committed = Vec::new();
+            let mut rolled_back = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                let (first, second, never) = (next_id(), next_id(), next_id());
+                let first = next_id();
+                let second = next_id();
+                let never = next_id();
                 let insert = |id: i64| {
                     format!(
                         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
@@ -158,7 +161,8 @@ async fn the_sidecar_survives_restarts_of_either_postgres() {
     let pid = app.sidecar().pid();
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
-    let (mut committed, mut rolled_back) = (Vec::new(), Vec::new());
+    let mut committed = Vec::new();
+    let mut rolled_back = Vec::new();
     for mode in [StopMode::Fast, StopMode::Immediate] {
         // The store restarts while the platform continues to commit.
         let load = Load::start(app.source().await, user);
@@ -253,7 +257,8 @@ async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rel
     app.store_url = server.url("elsewhere");
     let store_url = app.store_url.clone();
     app.set("store.url", &store_url).setup().await;
-    let (slot, reader) = (&app.name, Uuid::now_v7());
+    let slot = &app.name;
+    let reader = Uuid::now_v7();
     let open = || Store::open(&app.store_url, 1).unwrap();
     let crash = async || server.restart(StopMode::Immediate).await.unwrap();
 

@@ -318,7 +318,8 @@ async fn tables_that_inherit_from_a_mapped_table_are_captured() {
 #[tokio::test]
 async fn the_tables_can_be_read_while_one_is_dropped() {
     let app = TestApp::prepare().await;
-    let (reader, platform) = (app.source().await, app.platform().await);
+    let reader = app.source().await;
+    let platform = app.platform().await;
     reader
         .batch_execute("begin isolation level repeatable read; select 1")
         .await
@@ -328,7 +329,9 @@ async fn the_tables_can_be_read_while_one_is_dropped() {
         .batch_execute("drop table payment")
         .await
         .unwrap();
-    let (schemas, tables, indexes) = (["public"; 2], ["payment", "outlet"], ["a", "b"]);
+    let schemas = ["public"; 2];
+    let tables = ["payment", "outlet"];
+    let indexes = ["a", "b"];
     let found = reader
         .query(
             RELATIONS,

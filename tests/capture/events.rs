@@ -121,7 +121,8 @@ fn keys(delivery: &Received) -> Vec<String> {
 #[tokio::test]
 async fn distributions_raise_each_transition_and_their_completion() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     let outlet = platform.outlet("Example Music").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
@@ -180,7 +181,8 @@ async fn distributions_raise_each_transition_and_their_completion() {
 #[tokio::test]
 async fn each_failed_status_raises_a_failure_with_the_message() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     platform
         .execute("update release set cat = null where id = $1", &[&release])
@@ -233,7 +235,8 @@ async fn each_failed_status_raises_a_failure_with_the_message() {
 #[tokio::test]
 async fn takedowns_raise_their_own_completion_and_the_common_failure() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     let outlet = platform.outlet("Shop").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
@@ -290,7 +293,8 @@ async fn takedowns_raise_their_own_completion_and_the_common_failure() {
 #[tokio::test]
 async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_rejected() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     let moved = |previous: &str, new: &str, issues: Option<Value>| {
         let mut data = json!({
@@ -335,7 +339,8 @@ async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_reject
 #[tokio::test]
 async fn a_release_is_distributed_once() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     platform.set_delivery_status(release, "distributed").await;
     platform
@@ -368,7 +373,8 @@ async fn a_release_is_distributed_once() {
 #[tokio::test]
 async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let held = platform.release(label).await;
     platform
         .execute(
@@ -379,7 +385,8 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
     let free = platform.release(label).await;
     let insert = "insert into preflight_report (id, release_id, generated_at, profile_name, profile_version, blocking,
         informational, requires_feedback) values ($1, $2, $3::text::timestamptz, 'Strict', 3, 1, 4, 2)";
-    let (report, other) = (crate::support::next_id(), crate::support::next_id());
+    let report = crate::support::next_id();
+    let other = crate::support::next_id();
     platform
         .execute(insert, &[&report, &held, &Option::<&str>::None])
         .await;
@@ -436,7 +443,8 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
         first_detected_at, last_detected_at, estimated_affected_streams, published_at, resolved_at)
         values ($1, 'SpotiFy', 'XXA012600001', $2, $3, 'high', $4, '2026-02-01 00:00:00+00', null, $5,
         '2026-02-02 03:04:05.6+00', null)";
-    let (flag, resolved) = (crate::support::next_id(), crate::support::next_id());
+    let flag = crate::support::next_id();
+    let resolved = crate::support::next_id();
     let streams = 12_345_678_901_i64;
     platform
         .execute(
@@ -503,7 +511,8 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
     let insert =
         "insert into payment (id, user_id, invoice_number, period_end, amount, total_due_usd, currency, status)
         values ($1, $2, 'INV-7', $3::text::date, 123456789012.50, 0.00, $4, 'draft')";
-    let (first, second) = (crate::support::next_id(), crate::support::next_id());
+    let first = crate::support::next_id();
+    let second = crate::support::next_id();
     platform
         .execute(
             insert,
@@ -567,7 +576,8 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
 #[tokio::test]
 async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     let track = platform.track(release).await;
     let entry = crate::support::next_id();
@@ -582,7 +592,8 @@ async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
     let set = "update transcoder_queue set status = $2 where id = $1";
     platform.execute(set, &[&entry, &"error"]).await;
     // Files of the same transaction, in the order of their ids.
-    let (one, two) = (crate::support::next_id(), crate::support::next_id());
+    let one = crate::support::next_id();
+    let two = crate::support::next_id();
     platform
         .transaction(&format!(
             "insert into transcoder_queue_file values ({two}, {entry}, 9, 'error'), ({one}, {entry}, 8, 'complete');
@@ -615,7 +626,8 @@ async fn files_from_before_the_sidecar_started_are_looked_up() {
     let mut world = World::new().await;
     let release = world.platform.release(world.tenant.label).await;
     let track = world.platform.track(release).await;
-    let (entry, file) = (crate::support::next_id(), crate::support::next_id());
+    let entry = crate::support::next_id();
+    let file = crate::support::next_id();
     world
         .platform
         .transaction(&format!(
@@ -684,7 +696,8 @@ async fn lookups_follow_the_stream_and_owners_follow_their_labels() {
 #[tokio::test]
 async fn muted_transactions_raise_nothing_and_count_as_first_distribution() {
     let world = World::new().await;
-    let (platform, label) = (&world.platform, world.tenant.label);
+    let platform = &world.platform;
+    let label = world.tenant.label;
     let release = platform.release(label).await;
     platform
         .transaction(&format!(

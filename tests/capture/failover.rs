@@ -195,7 +195,8 @@ async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
     fail_over(&mut scenario, &standby).await;
     create_slot(&scenario).await;
     let _sidecar = scenario.app.spawn(&[]);
-    let (gaps, primary) = (scenario.app.store().await, &scenario.platform.client);
+    let gaps = scenario.app.store().await;
+    let primary = &scenario.platform.client;
     let found = eventually("a gap, or a stream", async || {
         let gap = gaps
             .query_opt(OPEN_GAP, &[])
@@ -244,10 +245,8 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
         assert!(checked.contains(&warning), "{warning}: {checked}");
     };
     check("missing").await;
-    let (primary, follower) = (
-        app.source().await,
-        postgres::connect(&standby.url("postgres")).await.unwrap(),
-    );
+    let primary = app.source().await;
+    let follower = postgres::connect(&standby.url("postgres")).await.unwrap();
     let name = app.name.clone();
     let created = tokio::spawn(async move {
         follower

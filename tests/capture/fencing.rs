@@ -236,7 +236,8 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
             .unwrap()
     );
     let timeline = first.lineage.timeline + 1;
-    let (entering, name) = (store.clone(), app.name.clone());
+    let entering = store.clone();
+    let name = app.name.clone();
     let entered = tokio::spawn(async move {
         entering
             .enter_timeline(&name, &first, timeline)

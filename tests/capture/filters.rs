@@ -10,14 +10,16 @@ async fn a_repair_delivers_only_events_that_pass_the_filter() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    let (mine, other) = (platform.label(user).await, platform.label(user).await);
+    let mine = platform.label(user).await;
+    let other = platform.label(user).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let mut body =
         json!({ "name": "x", "url": receiver.url("/"), "events": ["release.distributed"] });
     body["filter"] = json!({ "label_ids": [mine] });
     let created = api.post("/webhooks", body).await.expect(201).json();
-    let (wanted, unwanted) = (platform.release(mine).await, platform.release(other).await);
+    let wanted = platform.release(mine).await;
+    let unwanted = platform.release(other).await;
     // Streamed before the gap: the ledger knows both releases then.
     let last = platform.release(mine).await;
     platform.set_delivery_status(last, "distributed").await;

@@ -31,7 +31,8 @@ fn of<'a>(requests: &'a [Received], event: &str) -> Vec<&'a Received> {
 /// Creates a release, its distribution and a statement with long values, and changes only their states.
 async fn transitions(platform: &Platform, user: i64) -> (i64, i64, i64) {
     let label = platform.label(user).await;
-    let (release, payment) = (next_id(), next_id());
+    let release = next_id();
+    let payment = next_id();
     let issues = format!(r#"[{{"code": "{}"}}]"#, long("i"));
     let statement = "insert into release (id, label_id, cat, title, review_status, delivery_status, review_issues)
         values ($1, $2, $3, $4, 'to_review', 'pending', $5::text::jsonb)";

@@ -14,7 +14,8 @@ struct Owner {
 }
 
 async fn owner(app: &TestApp, platform: &Platform, addons: &[&str], events: &[&str]) -> Owner {
-    let (id, receiver) = (platform.user(addons).await, Receiver::start().await);
+    let id = platform.user(addons).await;
+    let receiver = Receiver::start().await;
     app.api(&id.to_string())
         .await
         .create_webhook(&receiver.url("/"), events)
@@ -47,10 +48,8 @@ async fn flag(platform: &Platform, release: i64) {
 async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_change() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
-    let (before, after) = (
-        owner(&app, &platform, &[], &[STATUS]).await,
-        owner(&app, &platform, &[], &[STATUS]).await,
-    );
+    let before = owner(&app, &platform, &[], &[STATUS]).await;
+    let after = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &before).await;
     app.wait_for_events(1).await;
     let store = app.store().await;
@@ -86,7 +85,8 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_label() {
     let mut app = TestApp::prepare().await;
-    let (source, store) = (app.source_url.clone(), app.store_url.clone());
+    let source = app.source_url.clone();
+    let store = app.store_url.clone();
     let proxy = Proxy::start(app.server.port()).await;
     app.set(
         "source.url",
@@ -99,10 +99,8 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (former, owner) = (
-        owner(&app, &platform, &[], &[STATUS]).await,
-        owner(&app, &platform, &[], &[STATUS]).await,
-    );
+    let former = owner(&app, &platform, &[], &[STATUS]).await;
+    let owner = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &former).await;
     app.wait_for_events(1).await;
     let second = app
@@ -166,10 +164,8 @@ async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (before, after) = (
-        owner(&app, &platform, &[], &[STATUS]).await,
-        owner(&app, &platform, &[], &[STATUS]).await,
-    );
+    let before = owner(&app, &platform, &[], &[STATUS]).await;
+    let after = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &before).await;
     before.receiver.wait_for(1).await;
     platform
@@ -211,16 +207,12 @@ async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_own
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
-    let (former, owner) = (
-        owner(&app, &platform, &[], &[STATUS]).await,
-        owner(&app, &platform, &[], &[STATUS]).await,
-    );
+    let former = owner(&app, &platform, &[], &[STATUS]).await;
+    let owner = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &former).await;
     former.receiver.wait_for(1).await;
-    let (drop, add) = (
-        format!("alter publication {} drop table label", app.name),
-        format!("alter publication {} add table label", app.name),
-    );
+    let drop = format!("alter publication {} drop table label", app.name);
+    let add = format!("alter publication {} add table label", app.name);
     platform.execute(&drop, &[]).await;
     platform
         .execute(

@@ -63,7 +63,8 @@ struct Tenant {
 
 impl Tenant {
     async fn new(app: &TestApp, user: &str) -> Tenant {
-        let (receiver, api) = (Receiver::start().await, app.api(user).await);
+        let receiver = Receiver::start().await;
+        let api = app.api(user).await;
         let all: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
         let (_, secret) = api.create_webhook(&receiver.url("/hook"), &all).await;
         Tenant {
@@ -115,11 +116,9 @@ fn schema(event: &str) -> Validator {
 /// Creates the platform in its own database with its own owner, and a role for Walhook. Walhook has not run yet.
 async fn prepare() -> (TestApp, Platform, String) {
     let mut app = TestApp::prepare().await;
-    let (database, owner, role) = (
-        format!("{}_own", app.name),
-        format!("{}_owner", app.name),
-        format!("{}_role", app.name),
-    );
+    let database = format!("{}_own", app.name);
+    let owner = format!("{}_owner", app.name);
+    let role = format!("{}_role", app.name);
     app.server
         .create_database(&database)
         .await
@@ -149,7 +148,8 @@ async fn prepare() -> (TestApp, Platform, String) {
     ));
     std::fs::write(&file, block("toml", 1)).expect("a file");
     let as_role = |url: &str| url.replacen("postgres@", &format!("{role}:secret@"), 1);
-    let (source, store) = (as_role(&app.source_url), as_role(&app.store_url));
+    let source = as_role(&app.source_url);
+    let store = as_role(&app.store_url);
     app.set("source.url", &source).set("store.url", &store);
     app.set_environment("WALHOOK_CONFIG", &file.display().to_string());
     (app, Platform::new(client), owner)
@@ -295,7 +295,8 @@ async fn distribution(platform: &Platform, anna: &Tenant) {
     platform
         .transaction("update dist.jobs set state = 92, last_error = 'no artwork' where job_no = 3")
         .await;
-    let (music, unnamed) = (Some((5, Some("Example Music"))), Some((6, None)));
+    let music = Some((5, Some("Example Music")));
+    let unnamed = Some((6, None));
     anna.expect(&[
         moved(1, music, None, "scheduled"),
         moved(2, unnamed, None, "transcoding"),

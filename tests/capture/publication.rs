@@ -92,7 +92,8 @@ impl Scene {
 }
 
 async fn subscriber(app: &TestApp, platform: &Platform) -> (Receiver, i64) {
-    let (id, receiver) = (platform.user(&[]).await, Receiver::start().await);
+    let id = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
     app.api(&id.to_string())
         .await
         .create_webhook(&receiver.url("/"), &[STATUS])

@@ -94,16 +94,15 @@ impl Scene {
     async fn new(app: &mut TestApp) -> Scene {
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
-        let (label, outlet) = (
-            platform.label(user).await,
-            platform.outlet("Example Music").await,
-        );
+        let label = platform.label(user).await;
+        let outlet = platform.outlet("Example Music").await;
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api
             .create_webhook(&receiver.url("/"), &ALL_OF_A_RELEASE)
             .await;
-        let (mut releases, mut entries) = (Vec::new(), Vec::new());
+        let mut releases = Vec::new();
+        let mut entries = Vec::new();
         for _ in 0..6 {
             let release = platform.release(label).await;
             releases.push(release);
@@ -321,7 +320,8 @@ async fn kill_repair_at<F: Future<Output = bool>>(
 
 /// Kills a repair that waits for a lock on one of the store's tables, and releases the lock.
 async fn kill_while_locked(app: &TestApp, table: &str) {
-    let (blocker, watcher) = (app.store().await, app.store().await);
+    let blocker = app.store().await;
+    let watcher = app.store().await;
     // A stronger lock would assign a transaction id, and the creation of a slot waits for such transactions.
     blocker
         .batch_execute(&format!("begin; lock table {table} in exclusive mode"))
@@ -339,7 +339,8 @@ async fn kill_while_locked(app: &TestApp, table: &str) {
 
 /// Kills a repair while its new slot waits for an older transaction.
 async fn kill_while_the_slot_is_created(app: &TestApp) {
-    let (blocker, watcher) = (app.source().await, app.source().await);
+    let blocker = app.source().await;
+    let watcher = app.source().await;
     blocker
         .batch_execute("begin; select txid_current()")
         .await
@@ -409,7 +410,8 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     let scene = Scene::new(&mut app).await;
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
-    let (writer, entry) = (app.source().await, scene.entries[0]);
+    let writer = app.source().await;
+    let entry = scene.entries[0];
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = stop.clone();
     let writing = tokio::spawn(async move {

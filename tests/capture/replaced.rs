@@ -335,10 +335,8 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     let url = replaced
         .new
         .url(&format!("{}_platform", replaced.scenario.app.name));
-    let (writer, statement) = (
-        postgres::connect(&url).await.unwrap(),
-        payment(unseen, replaced.scenario.user),
-    );
+    let writer = postgres::connect(&url).await.unwrap();
+    let statement = payment(unseen, replaced.scenario.user);
     let committing = commit_unseen(&replaced.scenario, writer, statement).await;
     let events = replaced.scenario.app.store().await;
     let event = "select from walhook.event where (data ->> 'payment_request_id')::bigint = $1";

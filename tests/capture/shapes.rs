@@ -28,7 +28,8 @@ fn error_of(output: &Output) -> String {
 async fn a_primary_in_latin1_is_served() {
     for mode in ["wal", "trigger"] {
         let mut app = TestApp::prepare().await;
-        let (source, store) = (database(&app, "LATIN1").await, app.store_url.clone());
+        let source = database(&app, "LATIN1").await;
+        let store = app.store_url.clone();
         app.use_databases(&source, &store).await;
         app.set("source.capture", mode);
         let platform = app.platform().await;
@@ -59,7 +60,8 @@ async fn a_primary_in_latin1_is_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn encodings_that_cannot_have_or_give_every_text_are_refused() {
     let mut app = TestApp::prepare().await;
-    let (source, store) = (app.source_url.clone(), app.store_url.clone());
+    let source = app.source_url.clone();
+    let store = app.store_url.clone();
     let latin = database(&app, "LATIN1").await;
     app.set("store.url", &latin);
     let error = error_of(&app.walhook(&["setup"]).await);
@@ -128,10 +130,8 @@ async fn rows_whose_ids_are_no_integers_are_named_and_hold_up_neither_setup_nor_
         );
         platform.transaction(&texts).await;
         let setup = app.walhook(&["setup"]).await;
-        let (text, error) = (
-            String::from_utf8(setup.stdout).unwrap(),
-            String::from_utf8(setup.stderr).unwrap(),
-        );
+        let text = String::from_utf8(setup.stdout).unwrap();
+        let error = String::from_utf8(setup.stderr).unwrap();
         assert!(
             setup.status.success() && text.contains("1 rows are in the ledger"),
             "{text}{error}"
@@ -161,10 +161,8 @@ async fn rows_whose_ids_are_no_integers_are_named_and_hold_up_neither_setup_nor_
         .await;
         app.stop().await;
         let repaired = app.walhook(&["repair", "--force", "--dry-run"]).await;
-        let (text, error) = (
-            String::from_utf8(repaired.stdout).unwrap(),
-            String::from_utf8(repaired.stderr).unwrap(),
-        );
+        let text = String::from_utf8(repaired.stdout).unwrap();
+        let error = String::from_utf8(repaired.stderr).unwrap();
         assert!(
             repaired.status.success() && error.contains("example=\"0042\""),
             "{text}{error}"

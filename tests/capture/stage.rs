@@ -47,7 +47,9 @@ impl Stage {
         let (sender, batches) = mpsc::channel(1);
         let (durable, acknowledge) = watch::channel(None);
         let shutdown = CancellationToken::new();
-        let (source, url, token) = (source(app), url.to_owned(), shutdown.clone());
+        let source = source(app);
+        let url = url.to_owned();
+        let token = shutdown.clone();
         let health = Health::default();
         let run = async move {
             capture::run(&source, &url, stores, health, sender, acknowledge, token).await

@@ -69,10 +69,8 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
             .await
             .create_webhook(&receiver.url("/"), &[STATUS])
             .await;
-        let (good, bad) = (
-            release(&platform, user).await,
-            release(&platform, user).await,
-        );
+        let good = release(&platform, user).await;
+        let bad = release(&platform, user).await;
         let outlet = platform.outlet("O").await;
         let spoil = format!(
             "update release set settings = '{{\"n\": \"abc\"}}' where id = {bad};
@@ -265,7 +263,8 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
         .transaction("alter table distro_queue drop constraint distro_queue_outlet_id_fkey")
         .await;
     let user = platform.user(&[]).await;
-    let (release, outlet) = (release(&platform, user).await, platform.outlet("o").await);
+    let release = release(&platform, user).await;
+    let outlet = platform.outlet("o").await;
     app.setup().await;
     app.run().await;
     let mut holder = app.source().await;

@@ -47,7 +47,8 @@ async fn a_test_updates_last_triggered_at_and_no_counter() {
         api.post(&format!("/webhooks/{webhook}/test"), json!({}))
             .await
             .expect(200);
-        let (logs, called) = (api.logs(&webhook).await, api.webhook(&webhook).await);
+        let logs = api.logs(&webhook).await;
+        let called = api.webhook(&webhook).await;
         assert_eq!(
             called["last_triggered_at"], logs[0]["timestamp"],
             "{called}"
@@ -247,7 +248,8 @@ async fn a_hanging_receiver_does_not_delay_others() {
     app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    let (hanging, quick) = (Receiver::start().await, Receiver::start().await);
+    let hanging = Receiver::start().await;
+    let quick = Receiver::start().await;
     hanging.answer(|_| Answer::Hang);
     let api = app.api(&user.to_string()).await;
     api.create_webhook(&hanging.url("/"), &["payment.statement_ready"])
@@ -272,11 +274,9 @@ async fn a_hanging_receiver_does_not_delay_others() {
 async fn a_change_to_a_webhook_applies_to_the_next_event() {
     const READY: &str = "payment.statement_ready";
     let app = TestApp::start().await;
-    let (platform, store, receiver) = (
-        app.platform().await,
-        app.store().await,
-        Receiver::start().await,
-    );
+    let platform = app.platform().await;
+    let store = app.store().await;
+    let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     platform.payment(user, "ready").await;
@@ -293,7 +293,8 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
         (json!({ "active": false }), None),
         (json!({ "active": true }), Some("/second")),
     ];
-    let (mut stored, mut expected) = (1, Vec::new());
+    let mut stored = 1;
+    let mut expected = Vec::new();
     for (change, goes_to) in changes {
         api.patch(&path, change).await.expect(200);
         platform.payment(user, "ready").await;
@@ -337,10 +338,8 @@ async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys:
         .await
         .unwrap()
         .get(0);
-    let (release, payment) = (
-        platform.release(nobodys).await,
-        platform.payment(user, "draft").await,
-    );
+    let release = platform.release(nobodys).await;
+    let payment = platform.payment(user, "draft").await;
     let other = platform.user(&[]).await;
     platform
         .transaction(&format!(

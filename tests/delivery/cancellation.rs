@@ -163,7 +163,8 @@ async fn lock_some(client: &Client, webhook: Uuid) -> i64 {
 /// Stores an event with a delivery of an ordered webhook, as capture does that has read the webhook while it was active.
 async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
     let event = bench.event("{}").await;
-    let (id, mut numbers) = (delivery_id(event, webhook), Sequences::default());
+    let id = delivery_id(event, webhook);
+    let mut numbers = Sequences::default();
     let mut connection = bench.store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
     sequences::start(&transaction, &[webhook], &mut numbers)
@@ -199,14 +200,13 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
     ];
     insert_backlog(&bench.client, failing, BACKLOG, None).await;
     insert_backlog(&bench.client, ordered, BACKLOG, Some(KEY)).await;
-    let (failed, delivered) = (bench.delivery(failing).await, bench.delivery(other).await);
+    let failed = bench.delivery(failing).await;
+    let delivered = bench.delivery(other).await;
     let in_flight = bench.claim().await;
     let ids: BTreeSet<Uuid> = in_flight.iter().map(|delivery| delivery.id).collect();
     assert_eq!(ids, [failed, delivered].into());
-    let (one, two) = (
-        bench.store.connection().await.unwrap(),
-        bench.store.connection().await.unwrap(),
-    );
+    let one = bench.store.connection().await.unwrap();
+    let two = bench.store.connection().await.unwrap();
     let locked = lock_some(&one, failing).await;
     lock_some(&two, ordered).await;
 

@@ -31,9 +31,10 @@ impl Closing {
     async fn start(answers: &'static [usize]) -> Closing {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (requests, connections) =
-            (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let (seen, opened) = (requests.clone(), connections.clone());
+        let requests = Arc::<AtomicUsize>::default();
+        let connections = Arc::<AtomicUsize>::default();
+        let seen = requests.clone();
+        let opened = connections.clone();
         tokio::spawn(async move {
             for count in answers {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -141,7 +142,8 @@ async fn answer_once_per_connection(
     let all_arrived = Arc::new(Barrier::new(idle));
     for number in 0.. {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let (all_arrived, requests) = (all_arrived.clone(), requests.clone());
+        let all_arrived = all_arrived.clone();
+        let requests = requests.clone();
         tokio::spawn(async move {
             if !read_request(&mut stream).await {
                 return;
@@ -160,7 +162,8 @@ async fn answer_once_per_connection(
 
 #[tokio::test]
 async fn a_request_is_sent_again_on_a_new_connection_although_others_are_idle() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     for idle in [2, 5] {
         for (way, sender) in senders(&authority, &proxy) {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -207,7 +210,8 @@ impl Relay {
             opened: Arc::default(),
             closes: watch::channel(()).0,
         };
-        let (opened, closes) = (relay.opened.clone(), relay.closes.clone());
+        let opened = relay.opened.clone();
+        let closes = relay.closes.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 opened.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +241,8 @@ async fn forward(mut client: TcpStream, target: String, mut close: watch::Receiv
 
 #[tokio::test]
 async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     for (way, sender) in senders(&authority, &proxy) {
         for offered in ["http/1.1", "h2"] {
             let receiver = Receiver::start_tls(authority.server(NAME, &[offered])).await;
@@ -291,7 +296,8 @@ async fn serve_the_first_connection_first(
     first.shutdown().await.unwrap();
     drop(first);
     loop {
-        let (acceptor, requests) = (acceptor.clone(), requests.clone());
+        let acceptor = acceptor.clone();
+        let requests = requests.clone();
         tokio::spawn(async move {
             let Ok(mut stream) = acceptor.accept(waiting).await else {
                 return;
@@ -308,14 +314,16 @@ async fn serve_the_first_connection_first(
 /// A request takes a connection that becomes idle before its own is established.
 #[tokio::test]
 async fn an_idle_connection_that_is_closed_uses_up_no_attempt_while_another_is_being_opened() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     for (way, sender) in senders(&authority, &proxy) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!(
             "https://{NAME}:{}/in",
             listener.local_addr().unwrap().port()
         );
-        let (arrived, requests) = (Arc::<Notify>::default(), Arc::<AtomicUsize>::default());
+        let arrived = Arc::<Notify>::default();
+        let requests = Arc::<AtomicUsize>::default();
         let acceptor = TlsAcceptor::from(authority.server(NAME, &["http/1.1"]));
         tokio::spawn(serve_the_first_connection_first(
             listener,

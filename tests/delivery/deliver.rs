@@ -146,7 +146,8 @@ async fn hanging_receivers_do_not_delay_others() {
     bench.config.delivery.concurrency = 16;
     bench.config.delivery.per_webhook_concurrency = 8;
     bench.config.delivery.timeout = Period(Duration::from_secs(120));
-    let (hanging, other) = (Receiver::start().await, Receiver::start().await);
+    let hanging = Receiver::start().await;
+    let other = Receiver::start().await;
     hanging.answer(|_| Answer::Hang);
     for _ in 0..3 {
         let (slow, _) = bench.webhook(&hanging.url("/")).await;
@@ -312,7 +313,8 @@ async fn redirects_are_not_followed_and_large_payloads_are_not_sent() {
 async fn a_new_secret_and_a_new_url_apply_to_pending_deliveries() {
     let mut bench = Bench::new().await;
     bench.config.delivery.retry_schedule = vec![Period::secs(3_600)];
-    let (old, new) = (Receiver::start().await, Receiver::start().await);
+    let old = Receiver::start().await;
+    let new = Receiver::start().await;
     old.answer_status(500);
     let (webhook, secret) = bench.webhook(&old.url("/")).await;
     let delivery = bench.delivery(webhook).await;
@@ -352,7 +354,8 @@ async fn a_new_secret_and_a_new_url_apply_to_pending_deliveries() {
 async fn an_hours_backlog_of_retries_does_not_delay_fresh_deliveries() {
     const BACKLOG: i64 = 50_000;
     let bench = Bench::new().await;
-    let (backlogged, other) = (Receiver::start().await, Receiver::start().await);
+    let backlogged = Receiver::start().await;
+    let other = Receiver::start().await;
     // The receiver works again, but slowly.
     backlogged.answer(|_| Answer::After(std::time::Duration::from_millis(50), 200));
     let (busy, _) = bench.webhook(&backlogged.url("/")).await;

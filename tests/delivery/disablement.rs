@@ -313,7 +313,8 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     assert!(!answer(&bench, webhook, answers("-")).await);
     assert!(answer(&bench, webhook, answers("-")).await);
-    let (store, lease) = (&bench.store, Duration::from_secs(15));
+    let store = &bench.store;
+    let lease = Duration::from_secs(15);
     let claim = async || notices::claim(store, lease).await.unwrap();
     let due = async || {
         bench
@@ -322,13 +323,15 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
             .await
             .unwrap()
     };
-    let (first, second) = (claim().await.unwrap(), claim().await.unwrap());
+    let first = claim().await.unwrap();
+    let second = claim().await.unwrap();
     assert_ne!(first.notice.id, second.notice.id);
     assert!(claim().await.is_none());
     assert!(notices::extend(store, &first, lease).await.unwrap());
     // Its lease has ended and another replica has claimed it: the report of the first is too late.
     due().await;
-    let (third, _) = (claim().await.unwrap(), claim().await.unwrap());
+    let third = claim().await.unwrap();
+    let _ = claim().await.unwrap();
     let late = if third.notice.id == first.notice.id {
         &first
     } else {

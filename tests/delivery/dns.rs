@@ -38,8 +38,10 @@ impl Nameserver {
     async fn start() -> Nameserver {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let (questions, is_mute) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-        let (count, mute) = (questions.clone(), is_mute.clone());
+        let questions = Arc::<AtomicUsize>::default();
+        let is_mute = Arc::<AtomicBool>::default();
+        let count = questions.clone();
+        let mute = is_mute.clone();
         let server = tokio::spawn(async move {
             let mut packet = [0; 1_500];
             loop {
@@ -109,7 +111,8 @@ impl Drop for Nameserver {
 
 /// Encodes the response to a query (RFC 1035, section 4.1).
 fn answer(question: &[u8]) -> Option<Vec<u8>> {
-    let (mut at, mut labels) = (12, Vec::new());
+    let mut at = 12;
+    let mut labels = Vec::new();
     while question[at] != 0 {
         let end = at + 1 + usize::from(question[at]);
         labels.push(String::from_utf8(question[at + 1..end].to_vec()).unwrap());
@@ -189,7 +192,8 @@ async fn unanswered_names_of_one_tenant_delay_no_other() {
     let hostile: Vec<JoinHandle<_>> = (0..600)
         .map(|number| {
             // Ten webhooks.
-            let (guard, name) = (guard.clone(), format!("silent{}.example", number % 10));
+            let guard = guard.clone();
+            let name = format!("silent{}.example", number % 10);
             tokio::spawn(async move { guard.resolve(&name, 443).await })
         })
         .collect();
@@ -229,7 +233,8 @@ impl Flood {
     fn start(guard: &Guard) -> Flood {
         let ended = Arc::<AtomicUsize>::default();
         let look_up = |webhook| {
-            let (guard, ended) = (guard.clone(), ended.clone());
+            let guard = guard.clone();
+            let ended = ended.clone();
             tokio::spawn(async move {
                 for change in 0.. {
                     let _ = guard
@@ -276,7 +281,8 @@ async fn names_without_answers_leave_places_to_other_new_names() {
     let guard = nameserver.guard_within(16, LONG_TIMEOUT);
     let unanswered = Arc::<AtomicUsize>::default();
     let look_up = |number| {
-        let (guard, unanswered) = (guard.clone(), unanswered.clone());
+        let guard = guard.clone();
+        let unanswered = unanswered.clone();
         tokio::spawn(async move {
             let found = guard.resolve(&format!("silent{number}.example"), 443).await;
             assert!(

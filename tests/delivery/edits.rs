@@ -34,7 +34,8 @@ impl Scene {
         ];
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
-        let (receiver, gate) = (Receiver::start().await, Arc::new(Notify::new()));
+        let receiver = Receiver::start().await;
+        let gate = Arc::new(Notify::new());
         let held = gate.clone();
         receiver.answer(move |request| match request.attempt() {
             1 => Answer::When(held.clone(), 500),

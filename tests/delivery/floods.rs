@@ -85,7 +85,8 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, flood: Flood, re
 
 #[tokio::test]
 async fn a_receiver_that_sends_too_much_before_its_response_is_cut_off() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     for (way, sender) in senders(&authority, &proxy) {
         for (name, flood) in FLOODS {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

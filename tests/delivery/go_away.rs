@@ -108,7 +108,8 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, decline: Decline, answe
 
 #[tokio::test]
 async fn a_request_that_is_not_processed_over_http_2_is_sent_again() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     for (way, sender) in senders(&authority, &proxy) {
         for decline in ALL {
             let receiver = Declining::start(&authority, decline, &[1, 1]).await;
@@ -131,7 +132,8 @@ async fn a_request_that_is_not_processed_over_http_2_is_sent_again() {
 
 #[tokio::test]
 async fn a_request_that_is_declined_twice_fails_with_a_plain_message() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     let [(_, sender), _] = senders(&authority, &proxy);
     let messages = [
         "the receiver refused the request on its HTTP/2 stream (REFUSED_STREAM)",

@@ -255,7 +255,8 @@ async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
 #[tokio::test]
 async fn a_redirect_is_a_failure_and_is_not_followed() {
     let app = TestApp::start().await;
-    let (receiver, hidden) = (Receiver::start().await, Receiver::start().await);
+    let receiver = Receiver::start().await;
+    let hidden = Receiver::start().await;
     let api = app.api("1").await;
     let (webhook, _) = api
         .create_webhook(&receiver.url("/in"), &["delivery.failed"])

@@ -20,11 +20,9 @@ struct Running {
 impl Running {
     async fn start() -> Running {
         let app = TestApp::start().await;
-        let (platform, store, receiver) = (
-            app.platform().await,
-            app.store().await,
-            Receiver::start().await,
-        );
+        let platform = app.platform().await;
+        let store = app.store().await;
+        let receiver = Receiver::start().await;
         let user = platform.user(&[]).await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api.create_webhook(&receiver.url("/"), &[READY]).await;

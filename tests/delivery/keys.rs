@@ -17,10 +17,8 @@ const NEW_MASTER_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=";
 
 /// Which keys signed `webhook-signature`, in the order of its entries. Panics on an entry of none of them.
 fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
-    let (id, timestamp) = (
-        received.header("webhook-id"),
-        received.header("webhook-timestamp"),
-    );
+    let id = received.header("webhook-id");
+    let timestamp = received.header("webhook-timestamp");
     let content = [
         id.as_bytes(),
         b".",
@@ -32,10 +30,8 @@ fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
     let signs = |key: &str, entry: &str| {
         let (version, signature) = entry.split_once(',').expect("a version and a signature");
         let (kind, encoded) = key.split_once('_').expect("a prefix");
-        let (signature, key) = (
-            STANDARD.decode(signature).unwrap(),
-            STANDARD.decode(encoded).unwrap(),
-        );
+        let signature = STANDARD.decode(signature).unwrap();
+        let key = STANDARD.decode(encoded).unwrap();
         match (version, kind) {
             ("v1", "whsec") => Hmac::<Sha256>::new_from_slice(&key)
                 .unwrap()
@@ -71,7 +67,8 @@ impl Scene {
     /// Starts with a webhook that has a key pair.
     async fn start() -> Scene {
         let app = TestApp::start().await;
-        let (receiver, api) = (Receiver::start().await, app.api("7").await);
+        let receiver = Receiver::start().await;
+        let api = app.api("7").await;
         let body = json!({ "name": "x", "url": receiver.url("/in"), "events": [EVENT], "signing": "hmac+ed25519" });
         let created = api.post("/webhooks", body).await.expect(201).json();
         let text = |key: &str| {
@@ -80,7 +77,9 @@ impl Scene {
                 .unwrap_or_else(|| panic!("no {key} in {created}"))
                 .to_owned()
         };
-        let (webhook, secret, public_key) = (text("id"), text("secret"), text("public_key"));
+        let webhook = text("id");
+        let secret = text("secret");
+        let public_key = text("public_key");
         Scene {
             app,
             api,
@@ -180,7 +179,8 @@ impl Scene {
 #[tokio::test]
 async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
     let scene = Scene::start().await;
-    let (secret, public_key) = (scene.secret.as_str(), scene.public_key.as_str());
+    let secret = scene.secret.as_str();
+    let public_key = scene.public_key.as_str();
     assert_eq!(
         signers(&scene.test().await, &[secret, public_key]),
         [secret, public_key]
@@ -275,7 +275,8 @@ async fn real_deliveries_and_their_retries_are_signed_with_all_keys() {
     app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    let (receiver, api) = (Receiver::start().await, app.api(&user.to_string()).await);
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
     let (webhook, old) = api.create_webhook(&receiver.url("/in"), &[EVENT]).await;
     let path = format!("/webhooks/{webhook}");
     let overlap = json!({ "overlap": "1h" });
@@ -314,7 +315,8 @@ async fn real_deliveries_and_their_retries_are_signed_with_all_keys() {
 async fn all_keys_are_encrypted_and_follow_a_rotation_of_the_master_key() {
     let mut scene = Scene::start().await;
     let (new_secret, new_key, _) = scene.regenerate(json!({ "overlap": "24h" })).await;
-    let (old_secret, old_key) = (scene.secret.clone(), scene.public_key.clone());
+    let old_secret = scene.secret.clone();
+    let old_key = scene.public_key.clone();
     let rows = scene
         .app
         .store()

@@ -151,10 +151,8 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
             &json!("multipart/alternative")
         )
     );
-    let (text, html) = (
-        mail["text"].as_str().unwrap(),
-        mail["html"].as_str().unwrap(),
-    );
+    let text = mail["text"].as_str().unwrap();
+    let html = mail["html"].as_str().unwrap();
     for part in [
         receiver.url("/hook").as_str(),
         "HTTP 500 answers",
@@ -364,7 +362,8 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     let store = app.store().await;
     let others = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
                   select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";
-    let (silent, refusing) = (platform.user(&[]).await, platform.user(&[]).await);
+    let silent = platform.user(&[]).await;
+    let refusing = platform.user(&[]).await;
     platform
         .execute("update app_user set email = '' where id = $1", &[&silent])
         .await;
@@ -570,7 +569,8 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
         return;
     }
     let certificates = Certificates::new();
-    let (pem, key) = (certificates.path("mail.pem"), certificates.path("key.pem"));
+    let pem = certificates.path("mail.pem");
+    let key = certificates.path("key.pem");
     let secured = [
         "--certificate",
         &pem,
@@ -581,7 +581,8 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
         "--password",
         "p/w",
     ];
-    let (start, wrapped) = (free_port().unwrap(), free_port().unwrap());
+    let start = free_port().unwrap();
+    let wrapped = free_port().unwrap();
     let starttls = SmtpSink::start(start, &[&secured[..], &["--tls", "starttls"]].concat()).await;
     let smtps = SmtpSink::start(wrapped, &[&secured[..], &["--tls", "wrapped"]].concat()).await;
     let mut app = prepare(&[]).await;

@@ -58,7 +58,8 @@ async fn a_response_that_is_not_valid_has_a_plain_message() {
 
 #[tokio::test]
 async fn a_head_that_is_too_large_over_http_2_has_a_plain_message() {
-    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
     let [(_, sender), _] = senders(&authority, &proxy);
     let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
     for (bytes, is_allowed) in [(15 << 10, true), (17 << 10, false)] {

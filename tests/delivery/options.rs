@@ -131,14 +131,10 @@ async fn custom_headers_are_sent_with_every_attempt_and_test() {
 async fn only_events_that_match_the_filter_are_delivered() {
     let scene = Scene::start().await;
     let Scene { platform, .. } = &scene;
-    let (mine, other) = (
-        platform.label(scene.user).await,
-        platform.label(scene.user).await,
-    );
-    let (shop, radio) = (
-        platform.outlet("Shop").await,
-        platform.outlet("Radio").await,
-    );
+    let mine = platform.label(scene.user).await;
+    let other = platform.label(scene.user).await;
+    let shop = platform.outlet("Shop").await;
+    let radio = platform.outlet("Radio").await;
     let filters = [
         json!({ "label_ids": [mine] }),
         json!({ "outlet_ids": [shop] }),
@@ -153,7 +149,8 @@ async fn only_events_that_match_the_filter_are_delivered() {
                 .await,
         );
     }
-    let (at_mine, at_other) = (platform.release(mine).await, platform.release(other).await);
+    let at_mine = platform.release(mine).await;
+    let at_other = platform.release(other).await;
     let entries = [
         platform.distribution(at_mine, shop, "rejected").await,
         platform.distribution(at_mine, shop, "error").await,
@@ -199,10 +196,8 @@ async fn only_events_that_match_the_filter_are_delivered() {
 async fn an_event_that_a_filter_excludes_is_not_missed() {
     let scene = Scene::start().await;
     let Scene { platform, .. } = &scene;
-    let (mine, other) = (
-        platform.label(scene.user).await,
-        platform.label(scene.user).await,
-    );
+    let mine = platform.label(scene.user).await;
+    let other = platform.label(scene.user).await;
     let outlet = platform.outlet("Shop").await;
     let inactive = json!({ "filter": { "label_ids": [mine] }, "active": false });
     let webhook = scene.webhook(&[FAILED], inactive).await;
@@ -244,14 +239,10 @@ async fn an_event_that_a_filter_excludes_is_not_missed() {
 async fn a_replay_counts_only_events_that_pass_the_filter() {
     let scene = Scene::start().await;
     let Scene { platform, .. } = &scene;
-    let (mine, other) = (
-        platform.label(scene.user).await,
-        platform.label(scene.user).await,
-    );
-    let (shop, radio) = (
-        platform.outlet("Shop").await,
-        platform.outlet("Radio").await,
-    );
+    let mine = platform.label(scene.user).await;
+    let other = platform.label(scene.user).await;
+    let shop = platform.outlet("Shop").await;
+    let radio = platform.outlet("Radio").await;
     let wanted = platform
         .distribution(platform.release(mine).await, shop, "error")
         .await;

@@ -19,7 +19,8 @@ const KEY: i64 = 0;
 
 /// Inserts a delivery as enqueue does. Returns its id, and whether it is leased because it waits for no other.
 async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (Uuid, bool) {
-    let (id, mut sequences) = (delivery_id(event, webhook), Sequences::default());
+    let id = delivery_id(event, webhook);
+    let mut sequences = Sequences::default();
     sequences::start(transaction, &[webhook], &mut sequences)
         .await
         .unwrap();
@@ -111,7 +112,8 @@ async fn is_parked(client: &Client, delivery: Uuid) -> bool {
 async fn an_end_waits_for_an_insert_behind_it_and_promotes_it() {
     let bench = Bench::new().await;
     let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
-    let (first, second) = (bench.event("{}").await, bench.event("{}").await);
+    let first = bench.event("{}").await;
+    let second = bench.event("{}").await;
     let (first, is_head) = insert_committed(&bench.store, webhook, first).await;
     assert!(is_head);
     let held = bench.claim().await.pop().unwrap();
@@ -135,7 +137,8 @@ async fn an_end_waits_for_an_insert_behind_it_and_promotes_it() {
 async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
     let bench = Bench::new().await;
     let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
-    let (first, second) = (bench.event("{}").await, bench.event("{}").await);
+    let first = bench.event("{}").await;
+    let second = bench.event("{}").await;
     let (first, _) = insert_committed(&bench.store, webhook, first).await;
     // As recording does, up to the commit.
     bench.client.batch_execute("begin").await.unwrap();
@@ -159,7 +162,8 @@ async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left()
     let mut pairs = Vec::new();
     for _ in 0..3 {
         let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
-        let (first, second) = (bench.event("{}").await, bench.event("{}").await);
+        let first = bench.event("{}").await;
+        let second = bench.event("{}").await;
         pairs.push((
             insert_committed(&bench.store, webhook, first).await.0,
             insert_committed(&bench.store, webhook, second).await.0,
@@ -173,7 +177,8 @@ async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left()
         .await
         .unwrap();
     // In steps of one key, from the first to the last.
-    let (mut after, mut promoted) = ((Uuid::nil(), i64::MIN), Vec::new());
+    let mut after = (Uuid::nil(), i64::MIN);
+    let mut promoted = Vec::new();
     loop {
         let visited = bench.store.promote_stranded(after, 1).await.unwrap();
         let Some(last) = visited.last() else { break };

@@ -75,7 +75,8 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered(
     let file = authority.file();
     let mut config = config();
     config.delivery.extra_ca_file = Some(file.path().to_owned());
-    let (trusting, other) = (sender(&config), sender(&self::config()));
+    let trusting = sender(&config);
+    let other = sender(&self::config());
 
     for (offered, version) in [
         (&["h2", "http/1.1"][..], Version::HTTP_2),

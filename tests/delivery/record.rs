@@ -100,7 +100,8 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
         user: UserId("u".into()),
         via: Via::CommandLine,
     };
-    let (redelivered, cancelled) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
+    let redelivered = bench.delivery(webhook).await;
+    let cancelled = bench.delivery(webhook).await;
     let in_flight = bench.claim().await;
     let [first, second] = [redelivered, cancelled].map(|id| {
         let delivery = in_flight
@@ -339,7 +340,8 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
                   values ($1, $2, $3, $4, $5::text::timestamptz, $6)";
     for attempt in [1_i16, 2] {
         for (number, second) in expected.into_iter().rev() {
-            let (id, event) = (Uuid::now_v7(), bench.event(DATA).await);
+            let id = Uuid::now_v7();
+            let event = bench.event(DATA).await;
             let due_at = format!("2026-03-01T09:05:{second}Z");
             bench
                 .client
@@ -361,10 +363,8 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
             limits: Vec::new(),
         };
         // The bytes suffice for three: the others follow in the next claim.
-        let (first, second) = (
-            bench.store.claim(&request).await.unwrap(),
-            bench.store.claim(&request).await.unwrap(),
-        );
+        let first = bench.store.claim(&request).await.unwrap();
+        let second = bench.store.claim(&request).await.unwrap();
         let claimed = first
             .deliveries
             .iter()
@@ -383,7 +383,8 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
 async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-    let (good, bad) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
+    let good = bench.delivery(webhook).await;
+    let bad = bench.delivery(webhook).await;
     let claimed = bench.claim().await;
     let (sender, outcomes) = mpsc::channel(4);
     for delivery in claimed {
@@ -524,10 +525,8 @@ async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not
         attempted(first, status(200)),
         attempted(second, domain::Answer::Inactive),
     ];
-    let (unknown, ok) = (
-        attempted(unknown, status(200)),
-        Next::End(domain::Outcome::Delivered),
-    );
+    let unknown = attempted(unknown, status(200));
+    let ok = Next::End(domain::Outcome::Delivered);
     let entries = [
         entry(&first, ok),
         entry(&second, Next::End(domain::Outcome::Cancelled)),

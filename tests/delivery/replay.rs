@@ -127,7 +127,8 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     let scene = Scene::start(&app, 300).await;
     // Every request waits for the one before it: replayed deliveries that were queued would delay a fresh one. One of them lasts until
     // the fresh event is stored.
-    let (gate, mut answered) = (Arc::new(Notify::new()), 0);
+    let gate = Arc::new(Notify::new());
+    let mut answered = 0;
     let held = gate.clone();
     scene.receiver.answer(move |_| {
         answered += 1;

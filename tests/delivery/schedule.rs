@@ -76,7 +76,8 @@ async fn by_default_a_hundred_consecutive_failures_disable_a_webhook() {
     app.set_fast_retries();
     app.setup().await;
     app.run().await;
-    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let platform = app.platform().await;
+    let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api.create_webhook(&receiver.url("/"), &[READY]).await;

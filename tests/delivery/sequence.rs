@@ -19,7 +19,8 @@ fn numbers(requests: &[Received]) -> BTreeMap<i64, String> {
     let mut numbers = BTreeMap::new();
     let mut deliveries = BTreeMap::new();
     for request in requests {
-        let (number, delivery) = (sequence(request), request.delivery().to_owned());
+        let number = sequence(request);
+        let delivery = request.delivery().to_owned();
         assert_eq!(
             *numbers.entry(number).or_insert_with(|| delivery.clone()),
             delivery,
@@ -50,7 +51,8 @@ async fn a_delivery_has_its_number_in_every_attempt_and_in_the_log_and_a_recover
     app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    let (receiver, other) = (Receiver::start().await, Receiver::start().await);
+    let receiver = Receiver::start().await;
+    let other = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api.create_webhook(&receiver.url("/"), EVENTS).await;
     receiver.answer_in_turn(&[

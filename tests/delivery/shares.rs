@@ -59,13 +59,16 @@ fn add(schedule: &mut Schedule, budget: &DeliveryBudget, webhook: u128, now: Ins
 
 #[test]
 fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
-    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let now = Instant::now();
+    let budget = DeliveryBudget::default();
     let mut schedule = schedule(&budget, now);
     for webhook in 1..=8 {
         add(&mut schedule, &budget, webhook, now);
         let started = schedule.next(now).expect("permits are free");
-        let (webhook, bytes) = (started.webhook, started.bytes());
-        let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
+        let webhook = started.webhook;
+        let bytes = started.bytes();
+        let took = Some(Duration::ZERO);
+        let feedback = Feedback::Responsive;
         schedule.finish(
             Finished {
                 webhook,
@@ -88,7 +91,8 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
 
 #[test]
 fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
-    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let now = Instant::now();
+    let budget = DeliveryBudget::default();
     let mut schedule = schedule(&budget, now);
     let request = schedule.next_claim(now).expect("a claim is due");
     // Fresh deliveries were handed off during the claim.
@@ -128,7 +132,8 @@ fn target(vault: &Vault, webhook: Uuid, owner: &str) -> SealedTarget {
 /// Receivers that hang, of webhooks that their owner deletes and creates again.
 #[test]
 fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others() {
-    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let now = Instant::now();
+    let budget = DeliveryBudget::default();
     let vault =
         Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
     let mut config = Config::default();
@@ -176,7 +181,8 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
 
 #[test]
 fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() {
-    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let now = Instant::now();
+    let budget = DeliveryBudget::default();
     let vault =
         Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
     let settings = Settings::from_config(&Config::default()).expect("the defaults are valid");
@@ -223,7 +229,8 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
 /// The delivery of any other attempt was claimed, so it is stored, and another process holds it.
 #[test]
 fn only_attempts_of_deliveries_that_were_handed_off_wait_until_their_delivery_is_stored() {
-    let (mut batching, now) = (Batching::default(), Instant::now());
+    let mut batching = Batching::default();
+    let now = Instant::now();
     let retries = RetrySchedule::new(Vec::new(), Duration::ZERO);
     let decided = |id: u128, of: (u16, u16)| {
         let answer = Answer::Accepted { status: 200 };

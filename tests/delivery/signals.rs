@@ -127,10 +127,8 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
     }
     let port = free_port().unwrap();
     let sink = SmtpSink::start(port, &[]).await;
-    let (url, from) = (
-        format!("smtp://127.0.0.1:{port}"),
-        "Example <webhooks@example.com>",
-    );
+    let url = format!("smtp://127.0.0.1:{port}");
+    let from = "Example <webhooks@example.com>";
     let mut scene = Scene::begin(&[
         ("disable.on_gone", "true"),
         ("mail.smtp_url", &url),
@@ -225,9 +223,11 @@ struct Held {
 
 impl Held {
     async fn start() -> Held {
-        let (receiver, gate) = (Receiver::start().await, Arc::new(Notify::new()));
+        let receiver = Receiver::start().await;
+        let gate = Arc::new(Notify::new());
         let is_overloaded = Arc::new(AtomicBool::new(true));
-        let (held, overloaded) = (gate.clone(), is_overloaded.clone());
+        let held = gate.clone();
+        let overloaded = is_overloaded.clone();
         let status = move || {
             if overloaded.load(Ordering::Relaxed) {
                 429
@@ -390,7 +390,8 @@ async fn a_claimed_delivery_is_sent_although_its_webhook_was_edited_since() {
     let mut bench = Bench::new().await;
     bench.config.delivery.per_webhook_concurrency = 1;
     bench.config.delivery.timeout = Period(Duration::from_secs(90));
-    let (receiver, gate) = (Receiver::start().await, Arc::new(Notify::new()));
+    let receiver = Receiver::start().await;
+    let gate = Arc::new(Notify::new());
     receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Status(200)]);
     let (webhook, _) = bench.webhook(&receiver.url("/old")).await;
     let deliveries = [bench.delivery(webhook).await, bench.delivery(webhook).await];

@@ -17,7 +17,8 @@ const ANSWERED: &str = ":9";
 /// Starts a proxy. It notifies of each request that it keeps waiting.
 async fn start() -> (SocketAddr, Arc<Notify>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, waits) = (listener.local_addr().unwrap(), Arc::new(Notify::new()));
+    let address = listener.local_addr().unwrap();
+    let waits = Arc::new(Notify::new());
     let notify = waits.clone();
     tokio::spawn(async move {
         let held = Arc::new(Mutex::new(Vec::new()));
@@ -29,7 +30,8 @@ async fn start() -> (SocketAddr, Arc<Notify>) {
 }
 
 async fn serve(stream: TcpStream, waits: Arc<Notify>, held: Arc<Mutex<Vec<BufReader<TcpStream>>>>) {
-    let (mut stream, mut head) = (BufReader::new(stream), String::new());
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         stream.read_line(&mut head).await.unwrap();
     }

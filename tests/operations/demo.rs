@@ -21,10 +21,8 @@ async fn the_demo_delivers_verifies_and_leaves_nothing_behind() {
         .await
         .expect("the demo ends in time")
         .unwrap();
-    let (printed, errors) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
         "{}\n{printed}\n{errors}",

@@ -150,7 +150,8 @@ async fn a_build_keeps_its_lock_for_longer_than_other_transactions_may_be_idle()
         .await
         .unwrap();
     let build = tokio::spawn({
-        let (store, missing) = (store.clone(), missing[0].clone());
+        let store = store.clone();
+        let missing = missing[0].clone();
         async move { store.build_index(&missing).await }
     });
     let blocked = "select count(*) from pg_stat_activity

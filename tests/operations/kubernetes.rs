@@ -169,10 +169,8 @@ impl Pod {
                 .collect()
         });
         let arguments = arguments.collect();
-        let (user, group) = (
-            number("runAsUser").unwrap(),
-            number("runAsGroup").unwrap_or(65_532),
-        );
+        let user = number("runAsUser").unwrap();
+        let group = number("runAsGroup").unwrap_or(65_532);
         Pod {
             directory,
             mounts,
@@ -257,7 +255,8 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
     }
     let given = SECRETS.map(|(_, _, value)| format!("  {value}: hidden-{value}\n"));
     let objects = rendered(CHART, &format!("secrets:\n{}", given.concat())).await;
-    let (secret, deployment) = (of_kind(&objects, "Secret"), of_kind(&objects, "Deployment"));
+    let secret = of_kind(&objects, "Secret");
+    let deployment = of_kind(&objects, "Deployment");
     let open: Vec<&Value> = objects
         .iter()
         .filter(|object| object["kind"] != "Secret")
@@ -434,7 +433,8 @@ fn in_every_form(address: IpAddr) -> Vec<IpAddr> {
         return vec![address];
     };
     let [a, b, c, d] = ip.octets();
-    let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let high = u16::from_be_bytes([a, b]);
+    let low = u16::from_be_bytes([c, d]);
     let nat64 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low);
     vec![
         address,

@@ -30,7 +30,8 @@ impl Scene {
     async fn new() -> Scene {
         let app = TestApp::prepare().await;
         migrate::migrate(&app.store_url).await.unwrap();
-        let (store, client) = (Store::open(&app.store_url, 3).unwrap(), app.store().await);
+        let store = Store::open(&app.store_url, 3).unwrap();
+        let client = app.store().await;
         Scene { app, store, client }
     }
 
@@ -81,10 +82,8 @@ async fn insert(client: &Client, id: Uuid) -> Uuid {
 #[tokio::test]
 async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one() {
     let scene = Scene::new().await;
-    let (yesterday, today) = (
-        id_at("2026-02-28T23:59:59.999Z", 1),
-        id_at("2026-03-01T00:00:00Z", 2),
-    );
+    let yesterday = id_at("2026-02-28T23:59:59.999Z", 1);
+    let today = id_at("2026-03-01T00:00:00Z", 2);
     // Within retention, but of a day whose partition was not created in time.
     let earlier = id_at("2026-02-10T12:00:00Z", 3);
     for id in [yesterday, today, earlier] {
@@ -174,10 +173,8 @@ async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_c
         .await
         .unwrap();
     // One whose event is in a partition, one whose event is in the default one, and one of today.
-    let (in_default, kept) = (
-        id_at("2026-01-02T12:00:00Z", 2),
-        id_at("2026-03-01T12:00:00Z", 3),
-    );
+    let in_default = id_at("2026-01-02T12:00:00Z", 2);
+    let kept = id_at("2026-03-01T12:00:00Z", 3);
     assert_eq!(scene.partitions_of(old).await[0], "event_20260101");
     for id in [in_default, kept] {
         insert(&scene.client, id).await;
@@ -266,10 +263,8 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
         answer: Answer::Accepted { status: 200 },
         sent: None,
     };
-    let (attempted, next) = (
-        Attempted { delivery, attempt },
-        Next::End(Outcome::Delivered),
-    );
+    let attempted = Attempted { delivery, attempt };
+    let next = Next::End(Outcome::Delivered);
     let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
     let policy = Config::default().disable.policy();
     let recorded = record(

@@ -78,11 +78,9 @@ async fn data_survives_restarts_on_the_same_port() {
 #[tokio::test]
 async fn dropping_a_server_stops_it_and_removes_its_directory() {
     let server = start().await;
-    let (pid, directory, url) = (
-        server.pid().unwrap(),
-        server.directory().to_owned(),
-        server.url("postgres"),
-    );
+    let pid = server.pid().unwrap();
+    let directory = server.directory().to_owned();
+    let url = server.url("postgres");
     assert!(is_running(pid));
     drop(server);
     assert!(!is_running(pid));

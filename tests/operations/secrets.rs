@@ -109,10 +109,8 @@ async fn dump(app: &TestApp) -> String {
 #[tokio::test]
 async fn only_two_responses_contain_a_secret() {
     let mut app = TestApp::prepare().await;
-    let (source, store) = (
-        with_password(&app.source_url, SOURCE_PASSWORD),
-        with_password(&app.store_url, STORE_PASSWORD),
-    );
+    let source = with_password(&app.source_url, SOURCE_PASSWORD);
+    let store = with_password(&app.store_url, STORE_PASSWORD);
     assert!(source.contains(SOURCE_PASSWORD) && store.contains(STORE_PASSWORD));
     app.set("source.url", &source)
         .set("store.url", &store)
@@ -327,12 +325,13 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
                 .stdout(std::process::Stdio::piped())
                 .stderr(std::process::Stdio::piped());
             let mut child = command.spawn().unwrap();
-            let (mut output, mut errors) =
-                (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+            let mut output = child.stdout.take().unwrap();
+            let mut errors = child.stderr.take().unwrap();
             let limit = std::time::Duration::from_secs(2);
             let _ = tokio::time::timeout(limit, child.wait()).await;
             let _ = child.kill().await;
-            let (mut printed, mut printed_errors) = (String::new(), String::new());
+            let mut printed = String::new();
+            let mut printed_errors = String::new();
             tokio::io::AsyncReadExt::read_to_string(&mut output, &mut printed)
                 .await
                 .unwrap();

@@ -75,7 +75,8 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
 
 /// Measures the median and the slowest of several requests, each at another position of the log if `path` takes a cursor.
 async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
-    let (mut times, mut cursor) = (Vec::new(), String::new());
+    let mut times = Vec::new();
+    let mut cursor = String::new();
     for _ in 0..READS {
         let answer = loop {
             let started = Instant::now();

@@ -106,7 +106,8 @@ pub struct Subscribed {
 
 /// Waits until the store has all events and no delivery, recovery or replay is pending. Waits as long as there is progress.
 pub async fn settled(store: &Client, committed: &[Transition]) {
-    let (mut events, mut pending) = (-1, i64::MAX);
+    let mut events = -1;
+    let mut pending = i64::MAX;
     loop {
         let progress = || async {
             let open =
@@ -439,7 +440,8 @@ impl Account {
 
     /// Deliveries start in the order of their numbers, without a gap.
     fn check_order(&mut self, webhook: &str, requests: &[Received]) {
-        let (mut highest, mut seen) = (0, BTreeSet::new());
+        let mut highest = 0;
+        let mut seen = BTreeSet::new();
         for request in requests {
             let number: i64 = request
                 .header("x-webhook-sequence")

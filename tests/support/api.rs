@@ -98,7 +98,8 @@ impl Api {
             request = request.header(*name, *value);
         }
         let answer = request.send().await?;
-        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let status = answer.status().as_u16();
+        let headers = answer.headers().clone();
         Ok(Answer {
             status,
             headers,

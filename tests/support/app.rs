@@ -63,7 +63,8 @@ impl TestApp {
     pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
+        let source = format!("{name}_platform");
+        let store = format!("{name}_store");
         server
             .create_database(&source)
             .await
@@ -72,7 +73,8 @@ impl TestApp {
             .create_database(&store)
             .await
             .expect("a database for the store");
-        let (source_url, store_url) = (server.url(&source), server.url(&store));
+        let source_url = server.url(&source);
+        let store_url = server.url(&store);
         let client = postgres::connect(&source_url)
             .await
             .expect("the platform's database");

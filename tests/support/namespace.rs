@@ -36,7 +36,8 @@ impl Namespace {
             return None;
         }
         remove_those_of_dead_processes();
-        let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let process = std::process::id();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let network = u32::from(Ipv4Addr::new(198, 18, 0, 0))
             + ((u32::from(u16::from_be_bytes(random_bytes())) << 1) & !7);
         let namespace = Namespace {

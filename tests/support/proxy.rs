@@ -178,9 +178,12 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         stream.set_nodelay(true).expect("a fresh socket");
         stream.set_zero_linger().expect("a fresh socket");
     }
-    let (mut resets, resets_before) = (shared.resets.subscribe(), *shared.resets.borrow());
-    let (mut forgets, forgets_before) = (shared.forgets.subscribe(), *shared.forgets.borrow());
-    let (mut severs, severs_before) = (shared.severs.subscribe(), *shared.severs.borrow());
+    let mut resets = shared.resets.subscribe();
+    let resets_before = *shared.resets.borrow();
+    let mut forgets = shared.forgets.subscribe();
+    let forgets_before = *shared.forgets.borrow();
+    let mut severs = shared.severs.subscribe();
+    let severs_before = *shared.severs.borrow();
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.into_split(), server.into_split());
     let forgotten = async {

@@ -245,7 +245,8 @@ impl Receiver {
     /// Waits until `count` distinct deliveries have arrived. Returns all requests. Reads each request only once: reading all at each
     /// arrival takes minutes for thousands.
     pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Received> {
-        let (mut deliveries, mut read) = (HashSet::new(), 0);
+        let mut deliveries = HashSet::new();
+        let mut read = 0;
         let enough = |requests: &[Received]| {
             deliveries.extend(
                 requests[read..]

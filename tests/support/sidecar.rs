@@ -35,7 +35,8 @@ impl Sidecar {
             .open(log)
             .expect("a log file");
         let listen = || format!("{address}:{}", free_port().expect("a free port"));
-        let (api, metrics) = (listen(), listen());
+        let api = listen();
+        let metrics = listen();
         command
             .env("WALHOOK_HTTP__LISTEN", &api)
             .env("WALHOOK_HTTP__METRICS_LISTEN", &metrics);

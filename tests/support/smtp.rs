@@ -50,7 +50,8 @@ impl SmtpSink {
             events: Arc::default(),
             happened: Arc::default(),
         };
-        let (events, happened) = (sink.events.clone(), sink.happened.clone());
+        let events = sink.events.clone();
+        let happened = sink.happened.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let event =

@@ -129,7 +129,8 @@ impl Stream {
     pub async fn try_next(&mut self) -> reqwest::Result<Option<Block>> {
         loop {
             if let Some((block, rest)) = self.rest.split_once("\n\n") {
-                let (block, rest) = (Block::parse(block), rest.to_owned());
+                let block = Block::parse(block);
+                let rest = rest.to_owned();
                 self.rest = rest;
                 self.last_id = block.id.clone().or(self.last_id.take());
                 return Ok(Some(block));

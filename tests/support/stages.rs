@@ -143,10 +143,8 @@ impl Bench {
         handoff: Handoff,
         outcomes: mpsc::Receiver<Attempted>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (schedule, policy) = (
-            self.config.delivery.schedule(),
-            self.config.disable.policy(),
-        );
+        let schedule = self.config.delivery.schedule();
+        let policy = self.config.disable.policy();
         let store = self.store.clone();
         let promotion = Promotion {
             handoff,

@@ -70,7 +70,8 @@ pub async fn serve(listener: TcpListener, config: Arc<ServerConfig>, router: Rou
     let acceptor = TlsAcceptor::from(config);
     loop {
         let (stream, _) = listener.accept().await.expect("connections come in");
-        let (acceptor, service) = (acceptor.clone(), TowerToHyperService::new(router.clone()));
+        let acceptor = acceptor.clone();
+        let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             if let Ok(stream) = acceptor.accept(stream).await {
                 let server = auto::Builder::new(TokioExecutor::new());

@@ -141,10 +141,8 @@ impl Stage {
     /// Returns name and path of every page.
     pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
-        let (good, bad) = (
-            self.entry(webhook, "delivered").await,
-            self.entry(webhook, "failed").await,
-        );
+        let good = self.entry(webhook, "delivered").await;
+        let bad = self.entry(webhook, "failed").await;
         let events = self.api.get("/events").await.expect(200).json();
         let event = events["data"][0]["id"]
             .as_str()

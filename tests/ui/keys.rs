@@ -33,10 +33,8 @@ async fn the_forms_set_the_signing_and_the_overlap() {
     .await;
     let api = &visitor.stage.api;
     let webhook = api.webhooks().await.remove(0);
-    let (id, key) = (
-        webhook["id"].as_str().unwrap(),
-        webhook["public_key"].as_str().expect("a key pair"),
-    );
+    let id = webhook["id"].as_str().unwrap();
+    let key = webhook["public_key"].as_str().expect("a key pair");
     let page = format!("/ui/webhooks/{id}");
     // Templates escape the plus signs of base64.
     let shown = |key: &str| key.replace('+', "&#43;");

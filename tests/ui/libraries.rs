@@ -48,7 +48,8 @@ async fn run(
     received: &Received,
     secret: &str,
 ) -> bool {
-    let (body, headers) = (directory.join("body"), directory.join("headers"));
+    let body = directory.join("body");
+    let headers = directory.join("headers");
     let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
     let values: serde_json::Map<String, Value> = names
         .iter()
@@ -128,10 +129,8 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
         .collect();
     assert_eq!(entries, [4, 2]);
 
-    let (new, old) = (
-        new["secret"].as_str().unwrap(),
-        created["secret"].as_str().unwrap(),
-    );
+    let new = new["secret"].as_str().unwrap();
+    let old = created["secret"].as_str().unwrap();
     let forged = Received {
         body: [&sent[0].body[..], b" "].concat().into(),
         ..sent[0].clone()

@@ -326,7 +326,8 @@ impl Walkthrough {
             .wait_for_text("Redelivery started (round 2)")
             .await;
         let sent = self.stage.receiver.wait_for(before + 1).await;
-        let (failed, again) = (&sent[before - 1], &sent[before]);
+        let failed = &sent[before - 1];
+        let again = &sent[before];
         assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
         self.stage
             .api

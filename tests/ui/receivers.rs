@@ -198,10 +198,8 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
         json!({ "name": "x", "url": example.url(), "events": [EVENT], "signing": "hmac+ed25519" });
     let created = stage.api.post("/webhooks", body).await.expect(201).json();
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let (path, secret) = (
-        format!("/webhooks/{}", text(&created["id"])),
-        text(&created["secret"]),
-    );
+    let path = format!("/webhooks/{}", text(&created["id"]));
+    let secret = text(&created["secret"]);
     let name = example.file.display().to_string();
     example.start(&secret).await;
 
@@ -354,10 +352,8 @@ async fn installed() -> Vec<(&'static str, &'static str)> {
 fn genuine(key: &[u8]) -> String {
     let now = jiff::Timestamp::now();
     let body = json!({ "timestamp": now.to_string() }).to_string();
-    let (id, timestamp) = (
-        uuid::Uuid::now_v7().to_string(),
-        now.as_second().to_string(),
-    );
+    let id = uuid::Uuid::now_v7().to_string();
+    let timestamp = now.as_second().to_string();
     let signature = sign(key, &id, &timestamp, &body);
     let headers = format!(
         "webhook-id: {id}\r\nwebhook-timestamp: {timestamp}\r\nwebhook-signature: {signature}\r\n"

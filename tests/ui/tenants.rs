@@ -69,10 +69,8 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     }
     let edit = format!("name=x&url={url}&events=delivery.failed&version=");
     let redeliver = format!("{entry}/redeliver");
-    let (first, chosen) = (
-        format!("webhook={id}"),
-        format!("webhook={id}&event=delivery.failed"),
-    );
+    let first = format!("webhook={id}");
+    let chosen = format!("webhook={id}&event=delivery.failed");
     let forms = [
         (at(&id, "/edit"), edit.as_str()),
         (at(&id, "/edit"), ""),

@@ -162,7 +162,8 @@ async fn drop_slot(rig: &Rig, slot: &str) -> anyhow::Result<()> {
 }
 
 async fn measure_reference(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow::Result<()> {
-    let (name, rows) = (format!("{}, {REFERENCE}", shape.name()), shape.rows());
+    let name = format!("{}, {REFERENCE}", shape.name());
+    let rows = shape.rows();
     copy_slot(rig, SAVED_SLOT, REFERENCE_SLOT).await?;
     let before = rig.cpu(&[]);
     let rate = rows as f64 / receive_with_reference(rig).await?;
@@ -179,7 +180,8 @@ async fn measure_way(
     way: &Way,
     end: u64,
 ) -> anyhow::Result<()> {
-    let (name, rows) = (format!("{}, {}", shape.name(), way.name), shape.rows());
+    let name = format!("{}, {}", shape.name(), way.name);
+    let rows = shape.rows();
     rig.installation.configure(way.settings, "");
     let before = rig.cpu(&[]);
     let sidecar = rig.installation.start("capture", "capture")?;

@@ -99,10 +99,12 @@ pub struct SlowClients {
 impl SlowClients {
     /// Starts the clients on `runtime`.
     pub fn start(sidecar: &Sidecar, runtime: &Handle) -> anyhow::Result<SlowClients> {
-        let (mut tasks, counts) = (JoinSet::new(), Kind::ALL.map(|_| Arc::<Counts>::default()));
+        let mut tasks = JoinSet::new();
+        let counts = Kind::ALL.map(|_| Arc::<Counts>::default());
         for (kind, counts) in Kind::ALL.into_iter().zip(&counts) {
             for number in 0..EACH {
-                let (head, address) = (kind.head(number)?, sidecar.api_address().to_owned());
+                let head = kind.head(number)?;
+                let address = sidecar.api_address().to_owned();
                 tasks.spawn_on(be_slow(kind, head, address, counts.clone()), runtime);
             }
         }
@@ -120,10 +122,8 @@ impl SlowClients {
         }
         let seconds = self.started.elapsed().as_secs_f64();
         for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {
-            let (open, connected) = (
-                counts.open.load(Ordering::Relaxed),
-                counts.connected.load(Ordering::Relaxed),
-            );
+            let open = counts.open.load(Ordering::Relaxed);
+            let connected = counts.connected.load(Ordering::Relaxed);
             figures.add(
                 format!("slow API clients, {}, connected at the end", kind.name()),
                 "",

@@ -15,7 +15,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 2, ROWS).await?;
     rig.set_up("").await?;
-    let (good, hanging) = (rig.receiver.url(), rig.receiver.hanging_url());
+    let good = rig.receiver.url();
+    let hanging = rig.receiver.hanging_url();
     let mut wanted = vec![(1, good.clone()), (2, good)];
     wanted.extend(std::iter::repeat_n((2, hanging), 9));
     rig.create_webhooks(&wanted).await?;

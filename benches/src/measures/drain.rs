@@ -75,10 +75,8 @@ async fn measure_case(
         name, concurrency, ..
     } = *case;
     let bare = Bare::new(&mut rig.receiver).await?;
-    let (loop_name, raw_name) = (
-        format!("bare loop, {concurrency} at once"),
-        format!("raw sockets, {concurrency} at once"),
-    );
+    let loop_name = format!("bare loop, {concurrency} at once");
+    let raw_name = format!("raw sockets, {concurrency} at once");
     figures.add(
         &raw_name,
         "POSTs/s",

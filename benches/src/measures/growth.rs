@@ -106,7 +106,8 @@ async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
 const FRONT: &str = "lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7'";
 
 async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
-    let (first, users) = (USERS.start(), USERS.end() + 1 - USERS.start());
+    let first = USERS.start();
+    let users = USERS.end() + 1 - USERS.start();
     let sql = format!(
         "insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, data)
          select ({FRONT} || substr(gen_random_uuid()::text, 16))::uuid, ({first} + n % {users})::text,
@@ -125,7 +126,8 @@ async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
 /// Adds a log entry per event and webhook: nine of ten accepted, the others 503. Today's partition is detached and has no key meanwhile:
 /// building the index once is faster than maintaining it.
 async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
-    let (one, other) = (&rig.store, rig.store_client().await?);
+    let one = &rig.store;
+    let other = rig.store_client().await?;
     let name = "select 'walhook.attempt_' || to_char(now() at time zone 'utc', 'YYYYMMDD')";
     let name: String = one.query_one(name, &[]).await?.get(0);
     let described = "select pg_get_expr(relpartbound, pg_class.oid), conname
@@ -140,7 +142,8 @@ async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
          alter table {name} set (autovacuum_enabled = off)"
     ))
     .await?;
-    let (even, odd) = (lines(&name, 0), lines(&name, 1));
+    let even = lines(&name, 0);
+    let odd = lines(&name, 1);
     tokio::try_join!(one.batch_execute(&even), other.batch_execute(&odd))?;
     one.batch_execute(&format!(
         "set maintenance_work_mem = '1GB';

@@ -168,7 +168,9 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let runtime = separation.runtime().handle().clone();
     let receiver = runtime.spawn(Receiver::start()).await??;
     let tenants = plan.count(TENANTS);
-    let (webhooks, measured, settle) = (Vec::new(), Uuid::nil(), plan.seconds(SETTLE));
+    let webhooks = Vec::new();
+    let measured = Uuid::nil();
+    let settle = plan.seconds(SETTLE);
     let mut others = Others {
         receiver,
         runtime,
@@ -178,7 +180,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         settle,
     };
     let mut rig = installed(plan, &mut others).await?;
-    let (repeats, length) = (plan.latencies(), plan.seconds(LENGTH));
+    let repeats = plan.latencies();
+    let length = plan.seconds(LENGTH);
     let [attack, endless, receivers, slow] = PAIRS;
     let cases = [
         ALONE,

@@ -132,10 +132,8 @@ async fn record(
     for (share, quantile, bound) in [(0.5, "p50", bounds.p50), (0.99, "p99", bounds.p99)] {
         let reference = format!("{name}, commit and bare POST, {quantile}");
         figures.add(&reference, "ms", measured.reference(share));
-        let (ratio, over) = (
-            format!("{name}, {quantile} / commit and bare POST"),
-            format!("{name}, {quantile}"),
-        );
+        let ratio = format!("{name}, {quantile} / commit and bare POST");
+        let over = format!("{name}, {quantile}");
         figures.ratio(ratio, &over, &reference, Some(Must::AtMost(bound)));
     }
     Ok(())

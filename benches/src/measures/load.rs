@@ -143,10 +143,8 @@ impl Load {
             );
         }
         let receipts = rig.wait_for_receipts(sidecars, &sent_at).await?;
-        let (first, last) = (
-            counted.first().map(|commit| commit.sent_at),
-            receipts.iter().map(|(_, at)| *at).max(),
-        );
+        let first = counted.first().map(|commit| commit.sent_at);
+        let last = receipts.iter().map(|(_, at)| *at).max();
         let took = last
             .zip(first)
             .map_or(0, |(last, first)| last.saturating_sub(first));

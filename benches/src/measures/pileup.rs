@@ -73,7 +73,8 @@ async fn measure_piled(
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
-    let (started, before) = (Instant::now(), remaining(rig).await?);
+    let started = Instant::now();
+    let before = remaining(rig).await?;
     let mut measured = load.run(rig, &mut sidecars).await?;
     add_rate(
         figures,
@@ -95,7 +96,8 @@ async fn measure_retries_alone(
 ) -> anyhow::Result<()> {
     // Retries are no longer throttled shortly after the last fresh delivery.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (started, before) = (Instant::now(), remaining(rig).await?);
+    let started = Instant::now();
+    let before = remaining(rig).await?;
     tokio::time::sleep(plan.seconds(4.0)).await;
     add_rate(
         figures,

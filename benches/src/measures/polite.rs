@@ -36,11 +36,9 @@ pub struct PoliteClient {
 impl PoliteClient {
     /// Starts it on the measured processors: it waits for the API as the measured webhook waits for its deliveries.
     pub fn start(user: u64, webhook: Uuid, sidecar: &Sidecar) -> anyhow::Result<PoliteClient> {
-        let (answers, is_ending, mut tasks) = (
-            Arc::<Mutex<Answers>>::default(),
-            Arc::default(),
-            JoinSet::new(),
-        );
+        let answers = Arc::<Mutex<Answers>>::default();
+        let is_ending = Arc::default();
+        let mut tasks = JoinSet::new();
         let token = token(user)?;
         let builder = || reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
         let list = format!("{}/webhooks", sidecar.api());

@@ -38,10 +38,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
                 replicas,
             };
             let drained = backlog.drain(&mut rig, &mut figures).await?;
-            let (name, cap) = (
-                format!("replicas: {replicas}"),
-                format!("replicas: {replicas}, the configured cap"),
-            );
+            let name = format!("replicas: {replicas}");
+            let cap = format!("replicas: {replicas}, the configured cap");
             figures.add(&name, "deliveries/s", drained.rate);
             figures.add(&cap, "deliveries/s", (CAP_OF_ONE * replicas as u64) as f64);
             figures.ratio(

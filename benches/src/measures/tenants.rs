@@ -64,7 +64,8 @@ impl Running {
             has_slow_clients,
             users,
         } = activity;
-        let (mut tasks, counts) = (JoinSet::new(), Arc::new(Counts::default()));
+        let mut tasks = JoinSet::new();
+        let counts = Arc::new(Counts::default());
         let slow_clients = if has_slow_clients {
             Some(SlowClients::start(sidecar, runtime)?)
         } else {
@@ -86,13 +87,15 @@ impl Running {
         }
         let committed_at = micros_now();
         if !users.is_empty() {
-            let (url, moved) = (platform.to_owned(), users.clone());
+            let url = platform.to_owned();
+            let moved = users.clone();
             runtime
                 .spawn(async move { move_all(&url, moved).await })
                 .await??;
             tasks.spawn_on(transitions(platform.to_owned(), users), runtime);
         }
-        let (started, is_searching) = (Instant::now(), searched.is_some());
+        let started = Instant::now();
+        let is_searching = searched.is_some();
         Ok(Running {
             tasks,
             slow_clients,
@@ -174,7 +177,8 @@ async fn transitions(url: String, users: Range<u64>) -> anyhow::Result<()> {
     for number in 0_u64.. {
         ticks.tick().await;
         let count = users.end - users.start;
-        let (user, row) = (users.start + number % count, number / count % ROWS);
+        let user = users.start + number % count;
+        let row = number / count % ROWS;
         writer.commit(user * ROW_ID_STRIDE + row, 1).await?;
     }
     Ok(())

@@ -114,7 +114,8 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
     ] {
         rig.platform.client.batch_execute(statement).await?;
     }
-    let (position, before) = (rig.platform.position().await?, rig.cpu(&[]));
+    let position = rig.platform.position().await?;
+    let before = rig.cpu(&[]);
     let (transactions, per_second) = pgbench(rig, plan.seconds(10.0).as_secs()).await?;
     // The CPU time of ended sessions is counted for Postgres as a whole.
     eventually("pgbench's sessions have ended", || async {

@@ -19,7 +19,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
         return Ok(None);
     };
     let mut words = first.split(|byte| *byte == b' ');
-    let (method, path) = (words.next(), words.next());
+    let method = words.next();
+    let path = words.next();
     if method != Some(b"POST") {
         return Err("only POST is supported");
     }
@@ -39,7 +40,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
             .iter()
             .position(|byte| *byte == b':')
             .ok_or("a header without a colon")?;
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let name = &line[..colon];
+        let value = line[colon + 1..].trim_ascii();
         match name.len() {
             12 if name.eq_ignore_ascii_case(b"x-webhook-id") => request.webhook = Some(value),
             14 if name.eq_ignore_ascii_case(b"content-length") => {

@@ -172,7 +172,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_transaction_that_runs_has_a_row_up_to_the_confirmed_floor(actions in vec(action(), 0..400)) {
-            let (mut server, mut floors) = (Server::default(), Floors::default());
+            let mut server = Server::default();
+            let mut floors = Floors::default();
             for action in &actions {
                 server.act(action, &mut floors);
                 let below = &server.rows[..floors.confirmed() as usize];

@@ -131,7 +131,9 @@ async fn query(
     after: u64,
     (floors, transactions): (Vec<i64>, Vec<String>),
 ) -> Result<Page, CaptureError> {
-    let (from, to, after) = (from.as_str(), to.map(Snapshot::as_str), after as i64);
+    let from = from.as_str();
+    let to = to.map(Snapshot::as_str);
+    let after = after as i64;
     let rows = client
         .query_typed(
             PAGE,
@@ -241,12 +243,10 @@ pub(super) async fn clear(
     after: u64,
     reached: Cleared,
 ) -> Result<Clearing, CaptureError> {
-    let (row, snapshot, window, after) = (
-        reached.row as i64,
-        snapshot.as_str(),
-        reached.window as i64,
-        after as i64,
-    );
+    let row = reached.row as i64;
+    let snapshot = snapshot.as_str();
+    let window = reached.window as i64;
+    let after = after as i64;
     let timeline = format!("{timeline:08X}");
     let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
         (&row, Type::INT8),

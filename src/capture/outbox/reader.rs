@@ -255,8 +255,10 @@ impl Reader<'_> {
     }
 
     async fn pass_on(&self, cursor: &mut Cursor, page: Page) -> Result<Step, CaptureError> {
-        let (last, contents) = (page.rows.last().map(|row| row.ordinal), page.contents());
-        let (window, mappings) = (cursor.window.clone(), &self.source.tables);
+        let last = page.rows.last().map(|row| row.ordinal);
+        let contents = page.contents();
+        let window = cursor.window.clone();
+        let mappings = &self.source.tables;
         let changes = page
             .rows
             .into_iter()
@@ -296,7 +298,8 @@ impl Reader<'_> {
                 let through = cursor
                     .continues_after
                     .map_or(Through::End, Through::Ordinal);
-                let (window, read) = (window.clone(), Arc::clone(&read));
+                let window = window.clone();
+                let read = Arc::clone(&read);
                 Progress::Outbox {
                     window,
                     through,

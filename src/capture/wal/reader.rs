@@ -108,7 +108,8 @@ impl<'a> Reader<'a> {
 
     /// Reads until the stream fails, enqueue stops, or a switch to triggers. At a switch, returns the last batch, which is not sent.
     pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
-        let (mut bursts, mut switches) = (0, SwitchCheck::new(self.context.url));
+        let mut bursts = 0;
+        let mut switches = SwitchCheck::new(self.context.url);
         loop {
             let received = self.burst()?;
             if let Some(transaction) = self.ended_switch {
@@ -357,7 +358,8 @@ impl<'a> Reader<'a> {
     }
 
     fn check_silence(&mut self) -> Result<(), CaptureError> {
-        let (received, silence) = (self.stream.received(), &mut self.silence);
+        let received = self.stream.received();
+        let silence = &mut self.silence;
         self.silence_limit.received(received);
         if self.stream.take_has_received() {
             silence.since = Instant::now();

@@ -296,7 +296,8 @@ impl Checker {
     }
 
     async fn wait_until_visible(&mut self, transactions: Vec<u32>) -> Result<(), CaptureError> {
-        let (started_at, mut polls) = (Instant::now(), POLLS);
+        let started_at = Instant::now();
+        let mut polls = POLLS;
         let mut invisible = transactions;
         loop {
             let answer = tokio::time::timeout(CHECK_TIMEOUT, self.invisible(&invisible)).await;

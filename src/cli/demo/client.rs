@@ -43,7 +43,8 @@ impl Client {
             .body(body)
             .send()
             .await?;
-        let (status, text) = (answer.status(), answer.text().await?);
+        let status = answer.status();
+        let text = answer.text().await?;
         if status != reqwest::StatusCode::CREATED {
             bail!("creating webhook {name} failed: {status}: {text}");
         }

@@ -222,11 +222,9 @@ fn print_instructions(
     token: &str,
     seconds: f64,
 ) {
-    let (base, api, metrics) = (
-        &installation.base_url,
-        installation.api_url(),
-        &installation.metrics_url,
-    );
+    let base = &installation.base_url;
+    let api = installation.api_url();
+    let metrics = &installation.metrics_url;
     let platform = postgres.url("platform");
     let user = scenario::USERS[0];
     println!(

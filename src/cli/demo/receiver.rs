@@ -108,10 +108,8 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
         Outcome::RejectedOnPurpose => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::Unverified(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
     };
-    let (event, id) = (
-        text(&headers, "x-webhook-event").to_owned(),
-        text(&headers, "x-webhook-delivery").to_owned(),
-    );
+    let event = text(&headers, "x-webhook-event").to_owned();
+    let id = text(&headers, "x-webhook-delivery").to_owned();
     // Fails when the demo is ending.
     let _ = shared
         .deliveries

@@ -109,7 +109,8 @@ impl Scenario {
     /// A payment statement is drafted and becomes ready.
     fn payment(&mut self, user: i64) -> Workflow {
         let id = self.id();
-        let (amount, rate) = (below(500_000), if one_in(3) { 108 } else { 100 });
+        let amount = below(500_000);
+        let rate = if one_in(3) { 108 } else { 100 };
         let money = |cents: usize| format!("{}.{:02}", cents / 100, cents % 100);
         let (amount, total) = (money(amount), money(amount * rate / 100));
         let currency = if rate == 100 { "USD" } else { "EUR" };
@@ -124,7 +125,8 @@ impl Scenario {
 
     /// A release is drafted, reviewed, transcoded and distributed; with some plans it is flagged or taken down afterwards.
     fn release(&mut self, label: i64, plan: &Plan) -> Workflow {
-        let (id, track) = (self.id(), self.id());
+        let id = self.id();
+        let track = self.id();
         let isrc = format!("QZWAL{:07}", track % 10_000_000);
         let title = format!("{} {}", pick(&ADJECTIVES), pick(&NOUNS));
         let draft = format!(
@@ -212,7 +214,8 @@ impl Scenario {
     fn distributed(&mut self, release: i64, plan: &Plan) -> Workflow {
         let first = below(OUTLETS.len());
         let outlets = (0..plan.outlets).map(|step| OUTLETS[(first + step) % OUTLETS.len()].0);
-        let (mut entries, mut statements) = (Vec::new(), Vec::new());
+        let mut entries = Vec::new();
+        let mut statements = Vec::new();
         for outlet in outlets {
             let id = self.id();
             entries.push(id);
@@ -247,7 +250,8 @@ impl Scenario {
     }
 
     fn taken_down(&mut self, release: i64) -> Workflow {
-        let (id, outlet) = (self.id(), pick(&OUTLETS).0);
+        let id = self.id();
+        let outlet = pick(&OUTLETS).0;
         let request = format!(
             "insert into distro_queue (id, release_id, outlet_id, status, takedown) \
              values ({id}, {release}, {outlet}, 'scheduled', true)"
@@ -261,11 +265,9 @@ impl Scenario {
     /// A Stream Radar flag is raised, resolved, reopened and resolved again.
     fn flagged(&mut self, release: i64, track: i64, isrc: &str) -> Workflow {
         let id = self.id();
-        let (dsp, severity, streams) = (
-            pick(&["spotify", "deezer", "tidal"]),
-            pick(&["low", "medium", "high"]),
-            below(50_000),
-        );
+        let dsp = pick(&["spotify", "deezer", "tidal"]);
+        let severity = pick(&["low", "medium", "high"]);
+        let streams = below(50_000);
         let raised = format!(
             "insert into stream_radar_flag (id, dsp, isrc, release_id, track_id, severity, status, first_detected_at, \
              last_detected_at, estimated_affected_streams, published_at) \

@@ -33,9 +33,11 @@ impl Installation {
         log: PathBuf,
     ) -> anyhow::Result<Installation> {
         let listen = || -> anyhow::Result<String> { Ok(format!("127.0.0.1:{}", free_port()?)) };
-        let (api, metrics) = (listen()?, listen()?);
+        let api = listen()?;
+        let metrics = listen()?;
         let master_key = base64::engine::general_purpose::STANDARD.encode(random_bytes::<32>());
-        let (base_url, metrics_url) = (format!("http://{api}"), format!("http://{metrics}"));
+        let base_url = format!("http://{api}");
+        let metrics_url = format!("http://{metrics}");
         let environment = vec![
             ("WALHOOK_SOURCE__URL", source_url),
             ("WALHOOK_STORE__URL", store_url),

@@ -177,7 +177,8 @@ impl Feed {
             true => self.failed(Severity::Foreign, "cannot be reached", &error),
             false => self.failed(Severity::Transient, "closed the connection", &error),
         })?;
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
+        let headers = response.headers().clone();
         let body = self.body(response).await?;
         if status != StatusCode::OK {
             return Err(self.refusal(status, &headers, &body));
@@ -228,7 +229,8 @@ impl Feed {
 
     fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Fault {
         let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
-        let (number, url) = (status.as_u16(), self.shown());
+        let number = status.as_u16();
+        let url = self.shown();
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let (severity, message) = match number {
             300..=399 => {

@@ -222,7 +222,8 @@ mod tests {
         };
         let mut state = open(None).unwrap();
         assert_eq!(state.after(), "latest");
-        let (webhook, secret) = (state.webhook(), state.secret().unwrap());
+        let webhook = state.webhook();
+        let secret = state.secret().unwrap();
         state.finish_page("c1".into()).unwrap();
         state.record_forwarded(Uuid::from_u128(7)).unwrap();
         assert!(open(None).is_err_and(|error| error.to_string().contains("in use")));

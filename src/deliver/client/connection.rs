@@ -339,10 +339,8 @@ mod tests {
 
     #[test]
     fn a_connection_is_new_to_the_request_that_opened_it_while_no_other_uses_it() {
-        let (connection, other) = (
-            Connection::new(true, Uncharged::default()),
-            Connection::new(true, Uncharged::default()),
-        );
+        let connection = Connection::new(true, Uncharged::default());
+        let other = Connection::new(true, Uncharged::default());
         let _first = Exchange::begin(connection.clone());
         assert!(!connection.is_reused(Some(&connection)));
         assert!(connection.is_reused(None) && connection.is_reused(Some(&other)));

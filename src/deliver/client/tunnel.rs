@@ -78,7 +78,8 @@ impl Tunnels {
                 HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?;
             tunnel = tunnel.with_auth(value);
         }
-        let (guard, timeout) = (settings.guard.clone(), settings.timeout);
+        let guard = settings.guard.clone();
+        let timeout = settings.timeout;
         Ok(Tunnels {
             guard,
             tunnel,

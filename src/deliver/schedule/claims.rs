@@ -104,7 +104,8 @@ impl ClaimSchedule {
         queued_retries: usize,
     ) -> Option<ClaimRequest> {
         let counters = budget.counters();
-        let (free, max_bytes) = (counters.free(), counters.free_bytes());
+        let free = counters.free();
+        let max_bytes = counters.free_bytes();
         let max_rows = match self.class {
             DeliveryClass::Fresh => free - free / 4,
             DeliveryClass::Retry => free
@@ -265,7 +266,8 @@ mod tests {
     /// As when thousands of webhooks have deliveries that are in flight or wait for a retry.
     #[test]
     fn after_a_claim_that_found_little_there_is_a_rest_in_proportion_to_the_time_that_it_took() {
-        let (now, took) = (Instant::now(), Duration::from_millis(5));
+        let now = Instant::now();
+        let took = Duration::from_millis(5);
         for (found, rest) in [(0, 95), (500, 47), (1_000, 0), (2_000, 0)] {
             let mut schedule = fresh(now);
             let request = schedule
@@ -296,7 +298,8 @@ mod tests {
 
     #[test]
     fn a_rest_after_a_slow_claim_is_as_short_as_the_pause_of_an_idle_replica() {
-        let (now, took) = (Instant::now(), Duration::from_secs(5));
+        let now = Instant::now();
+        let took = Duration::from_secs(5);
         let mut schedule = fresh(now);
         let request = schedule
             .start(now, &DeliveryBudget::default(), &congestion(), 0)
@@ -349,11 +352,9 @@ mod tests {
 
     #[test]
     fn nothing_is_claimed_for_a_webhook_with_enough_deliveries_here() {
-        let (now, budget, webhook) = (
-            Instant::now(),
-            DeliveryBudget::default(),
-            Uuid::from_u128(1),
-        );
+        let now = Instant::now();
+        let budget = DeliveryBudget::default();
+        let webhook = Uuid::from_u128(1);
         assert!((0..4 * AHEAD).all(|_| budget.reserve(webhook, 1)));
         assert_eq!(
             fresh(now)
@@ -366,9 +367,11 @@ mod tests {
 
     #[test]
     fn less_is_claimed_for_a_webhook_whose_receiver_is_overloaded() {
-        let (now, budget, mut congestion) =
-            (Instant::now(), DeliveryBudget::default(), congestion());
-        let (webhook, took) = (Uuid::from_u128(1), Duration::from_secs(3));
+        let now = Instant::now();
+        let budget = DeliveryBudget::default();
+        let mut congestion = congestion();
+        let webhook = Uuid::from_u128(1);
+        let took = Duration::from_secs(3);
         congestion.note(webhook, now, took, Feedback::Overloaded, now + took);
         let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
         assert_eq!(
@@ -382,7 +385,9 @@ mod tests {
 
     #[test]
     fn while_new_webhooks_use_up_their_share_all_responsive_ones_are_claimed_for_in_turn() {
-        let (now, budget, congestion) = (Instant::now(), DeliveryBudget::default(), congestion());
+        let now = Instant::now();
+        let budget = DeliveryBudget::default();
+        let congestion = congestion();
         const RESPONSIVE: u128 = 5_000;
         for webhook in (1..=RESPONSIVE).rev().map(Uuid::from_u128) {
             assert!(budget.reserve(webhook, 1));
@@ -393,7 +398,8 @@ mod tests {
         for webhook in 10_000..20_000 {
             budget.reserve(Uuid::from_u128(webhook), 1);
         }
-        let (mut schedule, mut listed) = (fresh(now), std::collections::BTreeSet::new());
+        let mut schedule = fresh(now);
+        let mut listed = std::collections::BTreeSet::new();
         for _ in 0..10 {
             let request = schedule.start(now, &budget, &congestion, 0).unwrap();
             assert!(request.per_webhook == 0 && request.limits.len() <= 1_024);
@@ -443,7 +449,8 @@ mod tests {
     #[test]
     fn a_claim_is_for_as_many_deliveries_as_fit_and_at_least_one() {
         let now = Instant::now();
-        let (budget, mut schedule) = (DeliveryBudget::default(), fresh(now));
+        let budget = DeliveryBudget::default();
+        let mut schedule = fresh(now);
         let mut large = claimed(1, 3);
         large
             .deliveries

@@ -44,7 +44,8 @@ pub struct Congestion {
 impl Congestion {
     /// `cap` is the configured limit. Requests may take `timeout`.
     pub fn new(cap: usize, is_adaptive: bool, timeout: Duration) -> Congestion {
-        let (is_adaptive, idle) = (is_adaptive && cap > 1, IDLE.max(timeout.saturating_mul(2)));
+        let is_adaptive = is_adaptive && cap > 1;
+        let idle = IDLE.max(timeout.saturating_mul(2));
         Congestion {
             cap,
             is_adaptive,
@@ -188,7 +189,8 @@ mod tests {
     /// Has as many requests in flight as are allowed, of which the receiver answers all beyond `capacity` with 429. Returns how many were
     /// sent.
     fn round(congestion: &mut Congestion, now: &mut Instant, capacity: usize) -> usize {
-        let (started_at, sent) = (*now, congestion.limit(ID));
+        let started_at = *now;
+        let sent = congestion.limit(ID);
         *now += ROUND;
         for number in 0..sent {
             let feedback = if number < capacity {
@@ -203,7 +205,8 @@ mod tests {
 
     #[test]
     fn the_limit_settles_at_what_the_receiver_can_handle_and_recovers() {
-        let (mut congestion, mut now) = (congestion(), Instant::now());
+        let mut congestion = congestion();
+        let mut now = Instant::now();
         let falling: Vec<usize> = (0..6)
             .map(|_| round(&mut congestion, &mut now, 5))
             .collect();
@@ -239,7 +242,8 @@ mod tests {
 
     #[test]
     fn a_receiver_that_never_answers_keeps_one_request() {
-        let (mut congestion, mut now) = (congestion(), Instant::now());
+        let mut congestion = congestion();
+        let mut now = Instant::now();
         for _ in 0..20 {
             let started_at = now;
             now += TIMEOUT;
@@ -260,7 +264,8 @@ mod tests {
 
     #[test]
     fn single_timeouts_among_many_answers_change_nothing() {
-        let (mut congestion, now) = (congestion(), Instant::now());
+        let mut congestion = congestion();
+        let now = Instant::now();
         for number in 1..20_000 {
             let feedback = if number % 100 == 0 {
                 Feedback::TimedOut
@@ -282,7 +287,8 @@ mod tests {
 
     #[test]
     fn answers_that_say_nothing_about_the_load_change_nothing() {
-        let (mut congestion, mut now) = (congestion(), Instant::now());
+        let mut congestion = congestion();
+        let mut now = Instant::now();
         congestion.note(ID, now, ROUND, Feedback::None, now);
         assert!(congestion.windows.is_empty());
         round(&mut congestion, &mut now, 0);
@@ -297,7 +303,8 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_idle_webhooks_are_forgotten() {
-        let (mut congestion, now) = (congestion(), Instant::now());
+        let mut congestion = congestion();
+        let now = Instant::now();
         let later = now + Duration::from_secs(1);
         for webhook in 0..5_000 {
             congestion.note(

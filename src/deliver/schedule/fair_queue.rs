@@ -293,7 +293,9 @@ pub mod tests {
         took: Option<Duration>,
     ) {
         let delivery = delivery(webhook, 0, 1);
-        let (webhook, bytes, feedback) = (delivery.webhook, delivery.bytes(), Feedback::None);
+        let webhook = delivery.webhook;
+        let bytes = delivery.bytes();
+        let feedback = Feedback::None;
         queue.finish(
             Finished {
                 webhook,

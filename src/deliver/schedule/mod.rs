@@ -116,7 +116,8 @@ impl Schedule {
         if self.is_claiming {
             return None;
         }
-        let (queued, queued_retries) = (self.queue.queued(), self.queue.queued_retries());
+        let queued = self.queue.queued();
+        let queued_retries = self.queue.queued_retries();
         let mut claims = [&mut self.fresh_claims, &mut self.retry_claims];
         // The one that has been due longest: a backlog of one class must not keep the other from being claimed.
         claims.sort_by_key(|claims| claims.next_at());
@@ -244,12 +245,11 @@ mod tests {
             schedule.claimed(&request, &mut claimed, now);
             // Receivers answer at once, so that no first attempt is queued when the next claim is made.
             while let Some(delivery) = schedule.next(now) {
-                let (webhook, class, bytes) = (
-                    delivery.webhook,
-                    DeliveryClass::of(&delivery),
-                    delivery.bytes(),
-                );
-                let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
+                let webhook = delivery.webhook;
+                let class = DeliveryClass::of(&delivery);
+                let bytes = delivery.bytes();
+                let took = Some(Duration::ZERO);
+                let feedback = Feedback::Responsive;
                 schedule.finish(
                     Finished {
                         webhook,

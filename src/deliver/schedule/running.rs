@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn overdue_requests_are_returned_once_in_the_order_of_their_starts() {
-        let (mut running, start) = (Running::default(), Instant::now());
+        let mut running = Running::default();
+        let start = Instant::now();
         assert_eq!(
             (running.next_late(start), running.next_overdue_at()),
             (None, None)

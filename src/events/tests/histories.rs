@@ -111,11 +111,9 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
 
 /// Returns a row with the columns that a history does not write. `tenant` is 1 or 2; the ids of its rows begin with that digit.
 fn constants(table: Table, tenant: usize) -> Tuple {
-    let (label, release, track) = (
-        tenant.to_string(),
-        format!("{tenant}0"),
-        format!("{tenant}00"),
-    );
+    let label = tenant.to_string();
+    let release = format!("{tenant}0");
+    let track = format!("{tenant}00");
     let of_release = [("id", "7"), ("release_id", release.as_str())];
     let columns_of_table: &[(&str, &str)] = match table {
         Table::Release => {

@@ -45,10 +45,8 @@ impl Cursors {
             .ok()
             .and_then(|bytes| bytes.try_into().ok());
         let bytes = u128::from_be_bytes(bytes.ok_or(MalformedCursor)?);
-        let (tag, masked) = (
-            ((bytes >> 64) as u64).to_be_bytes(),
-            (bytes as u64).to_be_bytes(),
-        );
+        let tag = ((bytes >> 64) as u64).to_be_bytes();
+        let masked = (bytes as u64).to_be_bytes();
         let number = xor(masked, self.mask(tag));
         match self.tag(number) == tag {
             true => Ok(Position(i64::from_be_bytes(number))),

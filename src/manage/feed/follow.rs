@@ -73,10 +73,8 @@ pub struct TooMany;
 
 impl Followers {
     pub fn new(store: Store, most_of_user: usize, most: usize) -> Arc<Followers> {
-        let (of_user, of_all) = (
-            ConcurrencyLimit::new(most_of_user),
-            ConcurrencyLimit::new(most),
-        );
+        let of_user = ConcurrencyLimit::new(most_of_user);
+        let of_all = ConcurrencyLimit::new(most);
         Arc::new(Followers {
             store,
             state: Mutex::default(),
@@ -183,7 +181,8 @@ impl Followers {
                 .cloned()
                 .collect()
         };
-        let (mut tokens, mut sessions) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
+        let mut sessions = Vec::new();
         for signal in &signals {
             match &signal.access {
                 Access::Token(id) => tokens.push(*id),
@@ -219,7 +218,8 @@ impl Followers {
 /// Polls the store while clients wait. Ends with the last one.
 async fn poll(followers: Arc<Followers>) {
     let polling = Activity::new("looking for new events");
-    let (mut seen, mut checked_at) = (None, Instant::now());
+    let mut seen = None;
+    let mut checked_at = Instant::now();
     loop {
         let found = timeout(ANSWER_TIMEOUT, followers.wake_for_new(seen)).await;
         let mut more = false;

@@ -31,14 +31,12 @@ pub(crate) async fn inspect(
     source: &Source,
     conditions: Conditions,
 ) -> Result<Inspection, PrimaryError> {
-    let (all, by_wal) = (
-        conditions == Conditions::All,
-        match conditions {
-            Conditions::All => source.capture == CaptureMode::Wal,
-            Conditions::Wal => true,
-            Conditions::Triggers => false,
-        },
-    );
+    let all = conditions == Conditions::All;
+    let by_wal = match conditions {
+        Conditions::All => source.capture == CaptureMode::Wal,
+        Conditions::Wal => true,
+        Conditions::Triggers => false,
+    };
     let wanted = catalog::followed(source).filter(|table| by_wal || catalog::is_required(*table));
     let mut found = Inspection {
         server: if all {

@@ -156,7 +156,8 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
         .stored(table)
         .filter(|_| table != Table::AppUser);
     for column in columns {
-        let (name, values) = (source.tables.column(table, column), Values::of(column));
+        let name = source.tables.column(table, column);
+        let values = Values::of(column);
         let Some(index) = root.columns.iter().position(|have| have == name) else {
             continue;
         };
@@ -201,7 +202,8 @@ pub(super) fn privileges(
     if !is_read {
         return Vec::new();
     }
-    let (name, harmless) = (root.qualified(), !is_required(table));
+    let name = root.qualified();
+    let harmless = !is_required(table);
     let mut findings = Vec::new();
     let unreadable = lacking(source, table, &root.readable);
     let unreadable: Vec<&str> = unreadable
@@ -343,7 +345,8 @@ pub(super) fn publication(
     if !filtered.is_empty() {
         let names: Vec<String> = filtered.iter().map(|root| root.qualified()).collect();
         let quoted: Vec<String> = filtered.iter().map(|root| root.quoted()).collect();
-        let (name, tables) = (quote_identifier(&source.publication), quoted.join(", "));
+        let name = quote_identifier(&source.publication);
+        let tables = quoted.join(", ");
         // Setup does not remove a filter that somebody has set.
         let remedy =
             format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
@@ -449,7 +452,8 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
     }
     let refused = match &inspection.publication {
         None if !server.may_create => {
-            let (role, database) = (&server.role, &server.database);
+            let role = &server.role;
+            let database = &server.database;
             let remedy = format!("`grant create on database \"{database}\" to \"{role}\"`");
             Some(Finding::fail(
                 format!("{subject} privilege"),

@@ -24,10 +24,8 @@ pub(super) fn judge_table(
             .cloned()
             .collect()
     };
-    let (missing, disabled) = (
-        of_table(&comparison.missing),
-        of_table(&comparison.disabled),
-    );
+    let missing = of_table(&comparison.missing);
+    let disabled = of_table(&comparison.disabled);
     let ordinary = of_table(&comparison.ordinary);
     let outdated = comparison
         .outdated
@@ -106,7 +104,8 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
     if !state.is_installed() {
         let mut findings = vec![Finding::fail("outbox", "missing", SETUP)];
         if let Some(server) = server.filter(|server| !server.may_create) {
-            let (role, database) = (&server.role, &server.database);
+            let role = &server.role;
+            let database = &server.database;
             let remedy = format!(
                 "`grant create on database \"{database}\" to \"{role}\"`, or let a DBA run what `walhook setup --print` shows"
             );

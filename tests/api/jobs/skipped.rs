@@ -78,7 +78,8 @@ async fn a_replay_that_starts_hours_late_skips_what_was_delivered_meanwhile() {
         .try_into()
         .unwrap();
     it.pend(had, 1).await;
-    let (first, second) = (it.replay(6).await, it.replay(6).await);
+    let first = it.replay(6).await;
+    let second = it.replay(6).await;
     let age = "update walhook.recovery set created_at = now() - interval '4 hours'";
     assert_eq!(it.service.sql.execute(age, &[]).await.unwrap(), 2);
     it.deliver().await;
@@ -200,7 +201,8 @@ async fn replays_and_recoveries_of_the_same_missed_events_deliver_each_once() {
     for event in &events {
         it.miss(*event).await;
     }
-    let (first, second) = (it.replay(3).await, it.replay(3).await);
+    let first = it.replay(3).await;
+    let second = it.replay(3).await;
     // The first chunk of the first replay; the second replay waits for its end.
     let mut all = it.chunk().await;
     assert_eq!(it.job(&second).await["state"], "queued");

@@ -100,7 +100,8 @@ pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write
     let row = |id: &str, status: &str| shape.row.replace("{id}", id).replace("{status}", status);
     let at = |offset: i64| (from + offset).to_string();
     let insert = format!("insert into {target} ({columns})");
-    let (first, last) = (at(*MANY.start()), at(*MANY.end()));
+    let first = at(*MANY.start());
+    let last = at(*MANY.end());
     let statement = |name, text| Write::Statement { name, text };
     let mut writes = vec![
         statement(

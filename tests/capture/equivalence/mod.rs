@@ -138,7 +138,8 @@ fn assert_same(mode: &str, found: Vec<RaisedEvent>, expected: &[RaisedEvent]) {
         .map(|(event, count)| format!("{count:+}: {}", event.chars().take(300).collect::<String>()))
         .collect();
     wrong.sort();
-    let (shown, all) = (wrong.len().min(10), wrong.len());
+    let shown = wrong.len().min(10);
+    let all = wrong.len();
     assert!(
         wrong.is_empty(),
         "{mode}: {} events, {} expected, {all} differ (+ is missing, - is too many):\n{}",

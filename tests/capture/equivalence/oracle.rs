@@ -311,7 +311,8 @@ impl Model {
 
     fn flag(&mut self, id: i64, status: &'static str, new: bool) {
         let flag = self.flags.get_mut(&id).expect("it is there");
-        let (release, previous) = (flag.release, std::mem::replace(&mut flag.status, status));
+        let release = flag.release;
+        let previous = std::mem::replace(&mut flag.status, status);
         if previous == status
             || status == "hidden"
             || (status == "resolved" && (new || previous != "active"))

@@ -110,7 +110,8 @@ fn entry(act: &Act) -> Option<String> {
                 takedown,
                 ..
             } = entry;
-            let (outlet, message) = (number(entry.outlet), quoted(entry.message.as_deref()));
+            let outlet = number(entry.outlet);
+            let message = quoted(entry.message.as_deref());
             format!(
                 "insert into distro_queue (id, release_id, outlet_id, status, takedown, message)
                  values ({id}, {release}, {outlet}, '{status}', {takedown}, {message});"

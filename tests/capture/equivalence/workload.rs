@@ -412,7 +412,8 @@ impl Recorder {
                 }
             }
             _ => {
-                let (user, addon) = (self.user(), self.random.of(&ADDONS));
+                let user = self.user();
+                let addon = self.random.of(&ADDONS);
                 let known = self
                     .rows
                     .addons
@@ -488,7 +489,8 @@ impl Recorder {
             return self.new_release();
         }
         if self.rows.reports.is_empty() || self.random.percent(50) {
-            let (id, release) = (self.id(), self.random.of(&self.rows.releases.clone()));
+            let id = self.id();
+            let release = self.random.of(&self.rows.releases.clone());
             self.rows.reports.push((id, release));
             return Act::Report {
                 id,

@@ -243,7 +243,8 @@ async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_fai
     let Pair { mut app, standby } = pair(None, &[], &store).await;
     by_triggers(&mut app);
     make_synchronous(&app.source().await).await;
-    let (platform, holder) = (app.platform().await, app.source().await);
+    let platform = app.platform().await;
+    let holder = app.source().await;
     let user = platform.user(&[]).await;
     platform.payment(user, "ready").await;
     app.setup().await;

@@ -32,7 +32,8 @@ async fn a_cursor_survives_restarts_and_switches_of_capture() {
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let token = app.token(&user.to_string()).await;
-    let (mut after, mut seen) = ("earliest".to_owned(), Vec::new());
+    let mut after = "earliest".to_owned();
+    let mut seen = Vec::new();
     let pay = async || {
         for _ in 0..3 {
             platform.payment(user, "ready").await;

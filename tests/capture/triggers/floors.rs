@@ -233,7 +233,9 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
     for _ in 0..6 {
         sessions.push((outbox.session().await, false));
     }
-    let (mut from, mut last, mut read) = ("1:1:".to_owned(), 0, HashSet::new());
+    let mut from = "1:1:".to_owned();
+    let mut last = 0;
+    let mut read = HashSet::new();
     for step in 0..1_500_i64 {
         let chosen = numbers.below(sessions.len());
         let (session, open) = &mut sessions[chosen];
@@ -314,7 +316,8 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
         .await,
         0
     );
-    let (found, floors) = (read.len(), outbox.floors.0.len());
+    let found = read.len();
+    let floors = outbox.floors.0.len();
     println!("PostgreSQL {version}: {found} rows were read, beside {floors} floors");
     assert!(found > 300 && floors > 100, "{found} rows, {floors} floors");
 }
@@ -340,10 +343,8 @@ async fn assert_polls_are_cheap(version: u32, programs: &Path) {
         .await
         .unwrap();
     let from = outbox.read(&found.snapshot, &outbox.floors).await.snapshot;
-    let (before, after) = (
-        outbox.blocks(&from, &Default::default()).await,
-        outbox.blocks(&from, &outbox.floors).await,
-    );
+    let before = outbox.blocks(&from, &Default::default()).await;
+    let after = outbox.blocks(&from, &outbox.floors).await;
     println!(
         "PostgreSQL {version}: a poll visits {before} blocks without a floor, {after} with one"
     );

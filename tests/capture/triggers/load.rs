@@ -57,7 +57,9 @@ impl Load {
 async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Duration) -> Vec<i64> {
     let mut committed = Vec::new();
     while !stopped.load(Ordering::Relaxed) {
-        let (first, never, second) = (next_id(), next_id(), next_id());
+        let first = next_id();
+        let never = next_id();
+        let second = next_id();
         let begin = format!(
             "begin; {} savepoint s; {} rollback to s;",
             insert(first, user),

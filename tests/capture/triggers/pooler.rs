@@ -96,7 +96,8 @@ const LEFT: &str = "select pg_backend_pid(), array(
 
 /// Returns how many sessions the pool has, and what earlier transactions left in them.
 async fn left_behind(url: &str) -> (usize, Vec<String>) {
-    let (mut sessions, mut found) = (BTreeSet::new(), BTreeSet::new());
+    let mut sessions = BTreeSet::new();
+    let mut found = BTreeSet::new();
     // An open transaction holds its session, so each of these clients gets another one.
     let mut holders = Vec::new();
     for _ in 0..POOL_SIZE {

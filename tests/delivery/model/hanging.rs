@@ -86,7 +86,8 @@ fn class_index(class: DeliveryClass) -> usize {
 
 impl Simulation {
     fn new(webhooks: u128) -> Simulation {
-        let (budget, now) = (DeliveryBudget::default(), Instant::now());
+        let budget = DeliveryBudget::default();
+        let now = Instant::now();
         Simulation {
             schedule: Schedule::new(LIMITS, RETRIES_PER_SECOND, TIMEOUT, budget.clone(), now),
             budget,
@@ -156,7 +157,8 @@ impl Simulation {
 
     fn start(&mut self) {
         while let Some(delivery) = self.schedule.next(self.now) {
-            let (id, webhook) = (delivery.id, delivery.webhook);
+            let id = delivery.id;
+            let webhook = delivery.webhook;
             let until = delivery.lease.until;
             if until < self.now + TIMEOUT + TIME_TO_RECORD {
                 self.finish(&delivery, None, None);
@@ -190,11 +192,9 @@ impl Simulation {
             Some(_) => Feedback::Responsive,
             None => Feedback::None,
         };
-        let (webhook, class, bytes) = (
-            delivery.webhook,
-            DeliveryClass::of(delivery),
-            delivery.bytes(),
-        );
+        let webhook = delivery.webhook;
+        let class = DeliveryClass::of(delivery);
+        let bytes = delivery.bytes();
         self.schedule.finish(
             Finished {
                 webhook,
@@ -293,11 +293,10 @@ fn run(case: Case) -> Waits {
     }
     simulation.waits.clear();
     simulation.hanging = case.hanging;
-    let (interval, end) = (
-        Duration::from_secs(1) / case.per_second,
-        simulation.now + LENGTH,
-    );
-    let (mut expected, before) = (0, simulation.arrived.len());
+    let interval = Duration::from_secs(1) / case.per_second;
+    let end = simulation.now + LENGTH;
+    let mut expected = 0;
+    let before = simulation.arrived.len();
     if case.before == Before::New {
         (1..=case.webhooks).for_each(|webhook| simulation.arrive(webhook));
         expected += (case.webhooks - case.hanging) as usize;
@@ -333,7 +332,8 @@ impl Case {
 /// If permits were held until the timeout, the p99 at 100 deliveries per second would be 2.3 seconds, and 7.9 after a start.
 #[test]
 fn others_are_not_delayed_if_a_third_of_ten_thousand_receivers_hang() {
-    let (webhooks, hanging) = (10_000, 3_333);
+    let webhooks = 10_000;
+    let hanging = 3_333;
     for (before, per_second) in [(Before::Proven, 250), (Before::Unknown, 100)] {
         let waits = Case {
             webhooks,

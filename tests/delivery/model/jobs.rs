@@ -95,7 +95,8 @@ impl Pair<'_> {
             .unwrap();
         assert_eq!(replay.is_some(), self.state(webhook).is_some());
         let in_memory = self.memory.replay(Uuid::now_v7(), webhook, selection);
-        let (replayed, mut expected) = (self.run_jobs().await, 0);
+        let replayed = self.run_jobs().await;
+        let mut expected = 0;
         if self.state(webhook).is_some_and(|state| state.active) {
             for event in self.events.clone() {
                 if !self.model.rounds.contains_key(&delivery_id(event, webhook)) {

@@ -238,7 +238,8 @@ impl Memory {
     }
 
     pub fn view(&self) -> View {
-        let (state, mut view) = (self.0.state(), View::default());
+        let state = self.0.state();
+        let mut view = View::default();
         for (id, webhook) in state.webhooks.iter() {
             let counters = [
                 webhook.successes,
@@ -246,15 +247,18 @@ impl Memory {
                 webhook.consecutive_failures,
             ]
             .map(|count| count as i64);
-            let (active, secret) = (webhook.target.active, webhook.target.secret.clone());
+            let active = webhook.target.active;
+            let secret = webhook.target.secret.clone();
             let is_failing = webhook.consecutive_failures > 0;
             assert_eq!(
                 webhook.failing_since.is_some(),
                 is_failing,
                 "consecutive failures have a start"
             );
-            let (disabled, url) = (webhook.disabled_at.is_some(), webhook.target.url.clone());
-            let (ordering, counters) = (webhook.ordering, counters.into());
+            let disabled = webhook.disabled_at.is_some();
+            let url = webhook.target.url.clone();
+            let ordering = webhook.ordering;
+            let counters = counters.into();
             view.webhooks.insert(
                 *id,
                 ModelWebhook {
@@ -268,7 +272,8 @@ impl Memory {
             );
         }
         for (id, row) in state.deliveries.iter() {
-            let (round, attempt) = (row.round as i16, row.attempt as i16);
+            let round = row.round as i16;
+            let attempt = row.attempt as i16;
             let parked = row.due_at.is_none();
             let Row {
                 webhook,

@@ -155,7 +155,8 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
         max_shrink_iters: 400,
         ..Config::default()
     };
-    let (disabled, replayed) = (Cell::new(0), Cell::new(0));
+    let disabled = Cell::new(0);
+    let replayed = Cell::new(0);
     let result = TestRunner::new(config).run(&vec(operation(), 0..=60), |operations| {
         runtime.block_on(async {
             let mut pair = Pair::new(&bench).await;
@@ -188,7 +189,8 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
     });
     // Prints the shortest sequence that still fails.
     result.unwrap_or_else(|failure| panic!("{failure}"));
-    let (disabled, replayed) = (disabled.get(), replayed.get());
+    let disabled = disabled.get();
+    let replayed = replayed.get();
     println!("{disabled} webhooks were disabled, {replayed} deliveries were replayed");
     assert!(
         disabled > 0 && replayed > 0,

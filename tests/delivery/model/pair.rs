@@ -75,7 +75,8 @@ impl<'a> Pair<'a> {
             .map(|table| format!("delete from walhook.{table};"))
             .collect();
         bench.client.batch_execute(&clean).await.unwrap();
-        let (mut webhooks, mut memory) = (Vec::new(), Memory::new());
+        let mut webhooks = Vec::new();
+        let mut memory = Memory::new();
         for _ in 0..WEBHOOKS {
             let id = bench.webhook("http://127.0.0.1:9/").await.0;
             let ordering = "update walhook.webhook set ordering = $2 where id = $1";
@@ -148,7 +149,10 @@ impl<'a> Pair<'a> {
                 "consecutive failures have a start: {row:?}"
             );
             let counters = (row.get(3), row.get(4), row.get(5));
-            let (active, secret, disabled, url) = (row.get(1), row.get(2), row.get(7), row.get(8));
+            let active = row.get(1);
+            let secret = row.get(2);
+            let disabled = row.get(7);
+            let url = row.get(8);
             let ordering = Ordering::named(row.get(9)).expect("an ordering");
             view.webhooks.insert(
                 row.get(0),
@@ -163,7 +167,9 @@ impl<'a> Pair<'a> {
             );
         }
         for row in pending {
-            let (round, attempt, lease) = (row.get(2), row.get(3), row.get(4));
+            let round = row.get(2);
+            let attempt = row.get(3);
+            let lease = row.get(4);
             let pending = Pending {
                 webhook: row.get(1),
                 round,
@@ -275,7 +281,8 @@ impl<'a> Pair<'a> {
         let data = release.map_or("{}".to_owned(), |release| {
             format!("{{\"release_id\": {release}}}")
         });
-        let (id, number) = (Uuid::now_v7(), self.events.len() as u64 + 1);
+        let id = Uuid::now_v7();
+        let number = self.events.len() as u64 + 1;
         let event = Event {
             id,
             kind: EventKind::ReleaseDistributed,
@@ -349,21 +356,21 @@ impl<'a> Pair<'a> {
             return;
         }
         let event = self.new_event().await;
-        let (id, token) = (delivery_id(event, webhook), Uuid::now_v7());
+        let id = delivery_id(event, webhook);
+        let token = Uuid::now_v7();
         let lease = Lease {
             token,
             until: Instant::now() + Duration::from_secs(20),
         };
-        let (kind, occurred_at) = (EventKind::ReleaseDistributed, Timestamp::now());
+        let kind = EventKind::ReleaseDistributed;
+        let occurred_at = Timestamp::now();
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
-        let (ids, new_lease) = (
-            (id, webhook, event),
-            NewLease {
-                token,
-                seconds: 20.0,
-            },
-        );
+        let ids = (id, webhook, event);
+        let new_lease = NewLease {
+            token,
+            seconds: 20.0,
+        };
         let sequence = store_delivery(&transaction, ids, None, Some(new_lease))
             .await
             .unwrap();

@@ -106,7 +106,8 @@ fn is_retry(delivery: &Delivery) -> bool {
 
 impl Pair {
     fn new() -> Pair {
-        let (budget, now) = (DeliveryBudget::default(), Instant::now());
+        let budget = DeliveryBudget::default();
+        let now = Instant::now();
         Pair {
             schedule: Schedule::new(LIMITS, 1_000, Duration::from_secs(10), budget.clone(), now),
             budget,
@@ -276,11 +277,9 @@ impl Pair {
 
     fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
         let delivery = self.in_flight.swap_remove(index);
-        let (webhook, class, bytes) = (
-            delivery.webhook,
-            DeliveryClass::of(&delivery),
-            delivery.bytes(),
-        );
+        let webhook = delivery.webhook;
+        let class = DeliveryClass::of(&delivery);
+        let bytes = delivery.bytes();
         let request = self.requests.remove(&delivery.id);
         let feedback = match (took, is_accepted) {
             (None, _) => Feedback::None,

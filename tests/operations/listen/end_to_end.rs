@@ -6,9 +6,11 @@ use crate::support::{Receiver, TestApp};
 
 #[tokio::test]
 async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and_a_kill() {
-    let (app, receiver) = (TestApp::start().await, Receiver::start().await);
+    let app = TestApp::start().await;
+    let receiver = Receiver::start().await;
     let platform = app.platform().await;
-    let (user, other) = (platform.user(&[]).await, platform.user(&[]).await);
+    let user = platform.user(&[]).await;
+    let other = platform.user(&[]).await;
     let release = platform.release(platform.label(user).await).await;
     let others_release = platform.release(platform.label(other).await).await;
     let api = app.api(&user.to_string()).await;

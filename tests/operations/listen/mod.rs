@@ -80,10 +80,8 @@ impl Listen {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (printed, mut errors) = (
-            lines(child.stdout.take().unwrap()),
-            lines(child.stderr.take().unwrap()),
-        );
+        let printed = lines(child.stdout.take().unwrap());
+        let mut errors = lines(child.stderr.take().unwrap());
         let last_word = |line: String| line.rsplit(' ').next().unwrap().to_owned();
         let webhook = last_word(line_with(&mut errors, "Webhook id:").await)
             .parse()
@@ -154,7 +152,8 @@ fn assert_forwarded(request: &Received, event: &Event, listen: &Listen) {
 
 #[tokio::test]
 async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receiver_answers() {
-    let (feed, mut receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let mut receiver = Receiver::start().await;
     receiver.answer_in_turn(&[
         Answer::Status(204),
         Answer::Status(500),
@@ -215,7 +214,8 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
 
 #[tokio::test]
 async fn without_from_only_new_events_of_the_chosen_types_are_forwarded() {
-    let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let receiver = Receiver::start().await;
     feed.push("transcode.failed");
     let mut command = command(
         &feed.url(),
@@ -272,7 +272,8 @@ fn repeats(received: &[Received], events: &[String]) -> usize {
 async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per_kill() {
     const EVENTS: usize = 130;
     const KILLS: usize = 6;
-    let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let receiver = Receiver::start().await;
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
     let events: Vec<Event> = (0..EVENTS)
@@ -296,7 +297,8 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
         Listen::start(command)
     };
     let mut listen = start(Some("earliest")).await;
-    let (webhook, secret) = (listen.webhook, listen.secret.clone());
+    let webhook = listen.webhook;
+    let secret = listen.secret.clone();
     for kill in 1..=KILLS {
         receiver.wait_for(kill * EVENTS / (KILLS + 1)).await;
         listen.child.kill().await.unwrap();
@@ -340,7 +342,8 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
 
 #[tokio::test]
 async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
-    let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let receiver = Receiver::start().await;
     let full = |status, headers: &[(&'static str, &str)]| {
         let headers = headers
             .iter()
@@ -385,7 +388,8 @@ async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
 
 #[tokio::test]
 async fn errors_say_what_to_change() {
-    let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let receiver = Receiver::start().await;
     let forward_to = receiver.url("/");
     let listen = |api: &str, arguments: &[&str]| {
         let mut command = command(api, &forward_to);
@@ -504,7 +508,8 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
     if !are_installed(&["script"]) {
         return;
     }
-    let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let receiver = Receiver::start().await;
     let listen = command(&feed.url(), &receiver.url("/"));
     let listen = listen.as_std();
     let words: Vec<&str> = std::iter::once(listen.get_program())
@@ -521,10 +526,8 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     let mut script = script.spawn().unwrap();
-    let (mut keys, mut screen) = (
-        script.stdin.take().unwrap(),
-        lines(script.stdout.take().unwrap()),
-    );
+    let mut keys = script.stdin.take().unwrap();
+    let mut screen = lines(script.stdout.take().unwrap());
     line_with(&mut screen, "Press r and Enter").await;
     keys.write_all(b"r\n").await.unwrap();
     line_with(&mut screen, "No event was sent yet").await;
@@ -549,11 +552,9 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
 
 #[tokio::test]
 async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environment() {
-    let (authority, proxy, receiver) = (
-        Authority::new(),
-        TunnelProxy::start().await,
-        Receiver::start().await,
-    );
+    let authority = Authority::new();
+    let proxy = TunnelProxy::start().await;
+    let receiver = Receiver::start().await;
     let feed = FeedServer::start_tls(authority.server("localhost", &[])).await;
     feed.push("transcode.failed");
     let ca = authority.file();
@@ -601,7 +602,8 @@ async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environmen
 
 #[tokio::test]
 async fn the_first_ctrl_c_waits_for_the_request_in_flight() {
-    let (feed, receiver) = (FeedServer::start().await, Receiver::start().await);
+    let feed = FeedServer::start().await;
+    let receiver = Receiver::start().await;
     let gate = std::sync::Arc::new(tokio::sync::Notify::new());
     let held = gate.clone();
     receiver.answer(move |_| Answer::When(held.clone(), 200));

@@ -117,10 +117,8 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     if !SmtpSink::is_available() {
         return;
     }
-    let (smtp, beside) = (
-        free_port().unwrap(),
-        TestApp::prepare_alone(Options::default()).await,
-    );
+    let smtp = free_port().unwrap();
+    let beside = TestApp::prepare_alone(Options::default()).await;
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.set("store.url", &beside.store_url)
         .set("log.format", "json")
@@ -212,7 +210,8 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
         .set_fast_retries();
     app.setup().await;
     app.run().await;
-    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let platform = app.platform().await;
+    let receiver = Receiver::start().await;
     receiver.answer_status(503);
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
@@ -310,7 +309,8 @@ async fn no_level_shows_secrets_or_parameters() {
     app.set_environment("RUST_LOG", "trace");
     app.setup().await;
     app.run().await;
-    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let platform = app.platform().await;
+    let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     let token = app.token(&user.to_string()).await;
     let api = Api::new(&app.sidecar().api_url, &token);

@@ -120,7 +120,8 @@ async fn scraped_metrics_match_the_documentation() {
     app.set("source.heartbeat", "200ms").set_fast_retries();
     app.setup().await;
     app.run().await;
-    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let platform = app.platform().await;
+    let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
@@ -203,7 +204,8 @@ async fn a_replica_that_no_longer_captures_reports_no_lag() {
         let captures = async |replica: &Sidecar| {
             replica.metric("walhook_capture_connected").await == Some(1.0)
         };
-        let (by_first, by_second) = (captures(&first).await, captures(&second).await);
+        let by_first = captures(&first).await;
+        let by_second = captures(&second).await;
         if by_first && !by_second {
             platform.client.query(ended, &[&app.name]).await.unwrap();
         }

@@ -37,7 +37,8 @@ impl Scene {
         );
         app.setup().await;
         app.run().await;
-        let (platform, receiver) = (app.platform().await, Receiver::start().await);
+        let platform = app.platform().await;
+        let receiver = Receiver::start().await;
         let user = platform.user(&[]).await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api
@@ -127,7 +128,8 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
         (EVENT, &scene.user.to_string())
     );
 
-    let (capture, storing) = (named(&spans, "capture")[0], named(&spans, "store")[0]);
+    let capture = named(&spans, "capture")[0];
+    let storing = named(&spans, "store")[0];
     assert_eq!(capture.start_time_unix_nano, root.start_time_unix_nano);
     assert_eq!(capture.end_time_unix_nano, storing.start_time_unix_nano);
     assert_eq!(storing.end_time_unix_nano, root.end_time_unix_nano);

@@ -100,10 +100,8 @@ impl Machine {
     #[track_caller]
     pub fn run_ok(&self, words: &[&str]) -> String {
         let output = self.run(words);
-        let (printed, errors) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
             "{words:?}: {}\n{printed}\n{errors}",

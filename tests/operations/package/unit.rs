@@ -43,7 +43,8 @@ impl Unit {
 
     /// Builds a command that runs as the unit's user, with its environment and without privileges.
     pub fn command(&self, machine: &Machine, words: &[&str]) -> Command {
-        let (user, group) = (self.get("User"), self.get("Group"));
+        let user = self.get("User");
+        let group = self.get("Group");
         let mut all = vec!["env", "-i"];
         let environment = environment(machine, self.get("EnvironmentFile"));
         all.extend(environment.iter().map(String::as_str));

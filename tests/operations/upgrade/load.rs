@@ -27,13 +27,13 @@ pub struct Load {
 
 impl Load {
     pub fn start(platform: Platform, user: i64) -> Load {
-        let (stop, committed) = (
-            Arc::<AtomicBool>::default(),
-            Arc::<Mutex<Vec<String>>>::default(),
-        );
-        let (stopped, raised) = (stop.clone(), committed.clone());
+        let stop = Arc::<AtomicBool>::default();
+        let committed = Arc::<Mutex<Vec<String>>>::default();
+        let stopped = stop.clone();
+        let raised = committed.clone();
         let task = tokio::spawn(async move {
-            let (label, outlet) = (platform.label(user).await, platform.outlet("Outlet").await);
+            let label = platform.label(user).await;
+            let outlet = platform.outlet("Outlet").await;
             let raise = |lines: &[String]| {
                 raised
                     .lock()
@@ -85,7 +85,8 @@ impl Load {
 
 /// Describes a delivered event in the words by which [`Load`] describes a committed one.
 pub fn describe(request: &Received) -> String {
-    let (event, data) = (request.event(), request.data());
+    let event = request.event();
+    let data = request.data();
     match event {
         "payment.statement_ready" => format!("{event} {}", data["payment_request_id"]),
         "delivery.completed" => format!("{event} {}", data["distro_queue_id"]),

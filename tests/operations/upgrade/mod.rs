@@ -42,7 +42,8 @@ impl Rollout {
         let replicas = vec![app.replica(&[]).await, app.replica(&[]).await];
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
-        let (receiver, tested) = (Receiver::start().await, Receiver::start().await);
+        let receiver = Receiver::start().await;
+        let tested = Receiver::start().await;
         // Slow requests are in flight at any time.
         tested.answer(|_| Answer::After(Duration::from_millis(200), 200));
         let balancer = Balancer::start(&replicas).await;

@@ -242,10 +242,8 @@ impl Cluster {
 
     /// Returns the node's own part of Patroni's configuration.
     fn own_file(&self, node: &Node, programs: &Programs) -> String {
-        let (directory, bin) = (
-            node.directory.display().to_string(),
-            programs.postgres.display().to_string(),
-        );
+        let directory = node.directory.display().to_string();
+        let bin = programs.postgres.display().to_string();
         let address = |port: u16| format!("127.0.0.1:{port}");
         let mut text = replaced(
             NODE,
@@ -275,7 +273,8 @@ impl Cluster {
             ));
         }
         if let Some(clients) = &programs.clients {
-            let (clients, own) = (clients.display(), self.directory.display());
+            let clients = clients.display();
+            let own = self.directory.display();
             text.push_str(&format!(
                 "  bin_name: {{ pg_controldata: {clients}/pg_controldata, pg_isready: {clients}/pg_isready, \
                  pg_basebackup: {own}/pg_basebackup }}\n"
@@ -292,7 +291,8 @@ impl Cluster {
 
     pub fn start_etcd(&self, node: &Node) {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let (clients, peers) = (url(node.etcd), url(node.etcd_peers));
+        let clients = url(node.etcd);
+        let peers = url(node.etcd_peers);
         let members: Vec<String> = self
             .nodes
             .iter()
@@ -319,10 +319,8 @@ impl Cluster {
     }
 
     pub fn start_patroni(&self, node: &Node) {
-        let (python, port) = (
-            self.directory.join("python").display().to_string(),
-            node.port.to_string(),
-        );
+        let python = self.directory.join("python").display().to_string();
+        let port = node.port.to_string();
         let variables = [
             ("PYTHONPATH", &*python),
             // For the callback and pg_basebackup.py.

@@ -62,7 +62,8 @@ impl fmt::Display for Outcome {
             gaps,
             ..
         } = self;
-        let (lost, invented) = (self.lost_by_cluster.len(), self.false_events.len());
+        let lost = self.lost_by_cluster.len();
+        let invented = self.false_events.len();
         write!(
             f,
             "{acknowledged} acknowledged, {lost} of them lost by the cluster; {committed} committed, all delivered, "
@@ -217,10 +218,8 @@ impl Scenario {
 
     /// Waits until this many more payments are acknowledged and delivered.
     pub async fn pass(&self, count: usize) {
-        let (acknowledged, received) = (
-            self.account.acknowledged().len(),
-            self.receiver.requests().len(),
-        );
+        let acknowledged = self.account.acknowledged().len();
+        let received = self.receiver.requests().len();
         in_time("more payments", async || {
             let passed = self.account.acknowledged().len() >= acknowledged + count;
             (passed && self.receiver.requests().len() >= received + count).then_some(())

@@ -52,10 +52,8 @@ impl Faults {
     /// Lets `operation` fail on files whose paths contain `pattern`.
     fn begin(&self, operation: &str, pattern: &str) {
         // Moved to its place: the server must not read an empty file.
-        let (new, flag) = (
-            self.directory.path().join("new"),
-            self.directory.path().join(operation),
-        );
+        let new = self.directory.path().join("new");
+        let flag = self.directory.path().join(operation);
         std::fs::write(&new, pattern).unwrap();
         std::fs::rename(new, flag).unwrap();
     }
@@ -72,7 +70,8 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     };
     let mut world = World::prepare(super::server(&[]).await, faults.server(&[]).await).await;
     world.begin().await;
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
 
     // The server cannot flush a commit: it crashes and recovers by itself.
     for _ in 0..3 {
@@ -121,7 +120,8 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
         .await;
     let mut world = World::prepare(primary, super::server(&[]).await).await;
     world.begin().await;
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
 
     for _ in 0..3 {
         load.advance(20).await;

@@ -28,7 +28,8 @@ async fn a_store_whose_wal_filled_the_disk_continues_when_it_runs_again() {
     let mut world = World::prepare(server(&[]).await, server(&SMALL_WAL).await).await;
     disk.take_wal(&world.store).await;
     world.begin().await;
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
     for _ in 0..2 {
         load.advance(50).await;
         disk.fill();
@@ -63,7 +64,8 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
         .set("limits.webhooks_per_user", "100000")
         .set("limits.requests_per_second", "0");
     world.begin().await;
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
     let api = world.app.api(&world.user.to_string()).await;
     disk.fill();
     world.wait_for_disk_faults("store", "full", FULL, 5).await;
@@ -126,7 +128,8 @@ async fn a_store_without_space_for_temporary_files_continues_when_there_is_space
         .unwrap();
     world.begin().await;
     world.app.store().await.batch_execute(SORT).await.unwrap();
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
     disk.fill();
     world.wait_for_disk_faults("store", "full", FULL, 3).await;
     disk.free();
@@ -178,7 +181,8 @@ async fn capture_continues_when_a_primary_whose_wal_filled_the_disk_runs_again()
     let mut world = World::prepare(server(&SMALL_WAL).await, server(&[]).await).await;
     disk.take_wal(&world.app.server).await;
     world.begin().await;
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
     load.advance(50).await;
     disk.fill();
     use_up_wal(&world.app.server).await;

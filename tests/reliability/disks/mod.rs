@@ -88,10 +88,8 @@ impl Disk {
     /// Moves a server's WAL to this disk.
     async fn take_wal(&self, server: &PrivatePostgres) {
         server.stop(StopMode::Fast).await.unwrap();
-        let (wal, moved) = (
-            server.data_dir().join("pg_wal"),
-            self.directory.path().join("pg_wal"),
-        );
+        let wal = server.data_dir().join("pg_wal");
+        let moved = self.directory.path().join("pg_wal");
         copy(&wal, &moved).await;
         std::fs::remove_dir_all(&wal).unwrap();
         std::os::unix::fs::symlink(&moved, &wal).unwrap();
@@ -156,7 +154,8 @@ impl Load {
     const PAUSE: Duration = Duration::from_millis(4);
 
     fn start(url: &str, user: i64) -> Load {
-        let (stop, shared) = (CancellationToken::new(), Arc::<Mutex<Payments>>::default());
+        let stop = CancellationToken::new();
+        let shared = Arc::<Mutex<Payments>>::default();
         let work = Load::work(url.to_owned(), user, stop.clone(), shared.clone());
         Load {
             stop,
@@ -415,11 +414,9 @@ impl World {
         self.app
             .wait_for_count("select count(*) from walhook.delivery", 0)
             .await;
-        let (took, received, store) = (
-            began.elapsed(),
-            self.receiver.requests(),
-            self.app.store().await,
-        );
+        let took = began.elapsed();
+        let received = self.receiver.requests();
+        let store = self.app.store().await;
         let events = "select (data ->> 'payment_request_id')::bigint, delivery_id
              from walhook.event left join walhook.attempt on attempt.event_id = event.id and outcome = 'delivered'";
         let mut stored: HashMap<i64, HashSet<uuid::Uuid>> = HashMap::new();

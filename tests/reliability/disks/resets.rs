@@ -152,7 +152,8 @@ async fn a_primary_whose_wal_was_reset_is_a_gap_that_a_repair_closes() {
 async fn a_store_whose_wal_was_reset_continues_or_is_a_gap_if_it_lost_commits() {
     let mut world = World::prepare(server(&[]).await, server(&ONLY_CHECKPOINTS_WRITE).await).await;
     world.begin().await;
-    let (pid, load) = (world.app.sidecar().pid(), world.load());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
     load.advance(20).await;
     // After an orderly stop, the WAL contains nothing that the tables lack.
     reset(&world.store, StopMode::Fast).await;

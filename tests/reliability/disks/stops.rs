@@ -12,13 +12,16 @@ const INTERVAL: Duration = Duration::from_secs(1);
 async fn crash_for(length: Duration) {
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
     world.begin().await;
-    let (pid, load, began) = (world.app.sidecar().pid(), world.load(), Instant::now());
+    let pid = world.app.sidecar().pid();
+    let load = world.load();
+    let began = Instant::now();
     let mut crashes = [0, 0];
     for round in 0.. {
         if began.elapsed() >= length {
             break;
         }
-        let (primary, store) = (round % 3 != 1, round % 3 != 0);
+        let primary = round % 3 != 1;
+        let store = round % 3 != 0;
         if primary {
             world.app.server.stop(StopMode::Immediate).await.unwrap();
             crashes[0] += 1;

@@ -25,7 +25,8 @@ impl Scene {
         let output = self.app.walhook(arguments).await;
         self.disarm();
         let errors = String::from_utf8_lossy(&output.stderr);
-        let (code, signal) = (output.status.code(), output.status.signal());
+        let code = output.status.code();
+        let signal = output.status.signal();
         let reached = errors.contains(&self.case.report());
         match self.case.action {
             _ if !reached => assert_eq!(code, Some(0), "{}: {errors}", self.case.name()),

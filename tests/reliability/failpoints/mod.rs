@@ -212,7 +212,8 @@ fn only() -> String {
 
 /// Walks the points. A walk fails if one of its points is not reached.
 async fn walk(walks: Vec<Walk>) {
-    let (mut walking, started) = (JoinSet::new(), Instant::now());
+    let mut walking = JoinSet::new();
+    let started = Instant::now();
     let mut total = 0;
     for (cases, run) in walks {
         total += cases.len();
@@ -228,7 +229,8 @@ async fn walk(walks: Vec<Walk>) {
             )
         });
     }
-    let (mut failed, walks) = (Vec::new(), walking.len());
+    let mut failed = Vec::new();
+    let walks = walking.len();
     while let Some(ended) = walking.join_next().await {
         let (name, ended, took) = ended.expect("a walk runs in a task of its own");
         match ended {

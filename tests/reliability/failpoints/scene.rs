@@ -124,15 +124,16 @@ impl Scene {
             .set("delivery.retry_schedule", &["100ms"; 9].join(","))
             .set("delivery.retry_jitter", "0ms")
             .set("disable.threshold", "1000000");
-        let (platform, store) = (app.platform().await, app.store().await);
+        let platform = app.platform().await;
+        let store = app.store().await;
         let user = platform.user(&[]).await;
         let label = platform.label(user).await;
-        let (release, outlet) = (
-            platform.release(label).await,
-            platform.outlet("Example Music").await,
-        );
+        let release = platform.release(label).await;
+        let outlet = platform.outlet("Example Music").await;
         let receiver = Receiver::start().await;
-        let (webhooks, committed, sleeping) = (Vec::new(), Vec::new(), None);
+        let webhooks = Vec::new();
+        let committed = Vec::new();
+        let sleeping = None;
         let arms = case.armed();
         Scene {
             app,
@@ -162,16 +163,15 @@ impl Scene {
 
     /// Inserts a webhook, because no process with an API runs before the point is armed.
     pub async fn insert_webhook(&self, user: i64, path: &str, ordering: &str) -> String {
-        let (id, secret) = (Uuid::now_v7(), vault::new_webhook_secret());
+        let id = Uuid::now_v7();
+        let secret = vault::new_webhook_secret();
         let vault = Vault::new(&[self.app.setting("secrets.master_key").into()]).expect("a key");
         let sealed = vault.seal(id, secret.expose_secret().as_bytes());
         let insert = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, ordering)
                       values ($1, $2, 'n', $3, $4, $5, $6, $7)";
-        let (user, url, events) = (
-            user.to_string(),
-            self.receiver.url(path),
-            vec![OUTLET, PAYMENT],
-        );
+        let user = user.to_string();
+        let url = self.receiver.url(path);
+        let events = vec![OUTLET, PAYMENT];
         let parameters: [&(dyn ToSql + Sync); 7] = [
             &id,
             &user,
@@ -190,7 +190,9 @@ impl Scene {
 
     /// Commits a payment and a new entry for an outlet in one transaction, and rolls another transaction back.
     pub async fn commit(&mut self) {
-        let (payment, entry, never) = (next_id(), next_id(), next_id());
+        let payment = next_id();
+        let entry = next_id();
+        let never = next_id();
         let pay = |id: i64| {
             format!(
                 "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)

@@ -51,11 +51,11 @@ const FLAKY_ATTEMPTS: u32 = 5;
 impl Collector {
     pub async fn start(seed: u64) -> Arc<Collector> {
         let receiver = Receiver::start().await;
-        let (seen, is_healed) = (
-            Arc::<Mutex<Seen>>::default(),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (noted, healed, mut random) = (seen.clone(), is_healed.clone(), Random::new(seed, 1));
+        let seen = Arc::<Mutex<Seen>>::default();
+        let is_healed = Arc::new(AtomicBool::new(false));
+        let noted = seen.clone();
+        let healed = is_healed.clone();
+        let mut random = Random::new(seed, 1);
         receiver.answer(move |request| {
             noted
                 .lock()
@@ -115,11 +115,9 @@ impl Collector {
 impl Seen {
     fn note(&mut self, request: &Received) {
         let id = |name: &str| request.header(name).parse::<Uuid>().expect("an id");
-        let (webhook, delivery, event) = (
-            id("x-webhook-id"),
-            id("x-webhook-delivery"),
-            id("x-webhook-event-id"),
-        );
+        let webhook = id("x-webhook-id");
+        let delivery = id("x-webhook-delivery");
+        let event = id("x-webhook-event-id");
         self.requests += 1;
         let arrived = self.deliveries.entry(delivery).or_insert(Arrived {
             webhook,

@@ -240,7 +240,8 @@ impl Director {
 
     /// Waits until all transitions of a user, who makes no more, are stored as events.
     pub async fn until_stored(&self, user: i64) {
-        let (primary, store) = (self.app.source().await, self.app.store().await);
+        let primary = self.app.source().await;
+        let store = self.app.store().await;
         // Waits for commits that wait for the standby, although their client has gone: they are not visible yet.
         primary
             .batch_execute("begin; lock table transition in share mode; commit")

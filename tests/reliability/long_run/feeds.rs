@@ -25,7 +25,8 @@ pub struct Reader {
 impl Reader {
     pub fn pages(caller: Caller) -> Reader {
         Reader::start(|read, resumed| async move {
-            let (mut after, mut turn) = ("earliest".to_owned(), 0_usize);
+            let mut after = "earliest".to_owned();
+            let mut turn = 0_usize;
             loop {
                 turn += 1;
                 let Some(api) = caller.api(turn, Serving::Any) else {
@@ -59,7 +60,8 @@ impl Reader {
 
     pub fn stream(caller: Caller, serving: Serving) -> Reader {
         Reader::start(move |read, resumed| async move {
-            let (mut last_id, mut turn) = (None::<String>, 0_usize);
+            let mut last_id = None::<String>;
+            let mut turn = 0_usize;
             loop {
                 turn += 1;
                 resumed.fetch_add(1, Ordering::Relaxed);
@@ -86,10 +88,8 @@ impl Reader {
     fn start<F: Future<Output = ()> + Send + 'static>(
         read: impl FnOnce(Arc<Mutex<Vec<Uuid>>>, Arc<AtomicUsize>) -> F,
     ) -> Reader {
-        let (ids, resumed) = (
-            Arc::<Mutex<Vec<Uuid>>>::default(),
-            Arc::<AtomicUsize>::default(),
-        );
+        let ids = Arc::<Mutex<Vec<Uuid>>>::default();
+        let resumed = Arc::<AtomicUsize>::default();
         let task = AbortOnDropHandle::new(tokio::spawn(read(ids.clone(), resumed.clone())));
         Reader {
             read: ids,

@@ -49,9 +49,12 @@ pub struct Load {
 
 impl Load {
     pub fn start(url: String, owners: Vec<Owner>, interval: Duration, seed: u64) -> Load {
-        let (owners, stops) = (Arc::new(Mutex::new(owners)), Arc::<AtomicBool>::default());
+        let owners = Arc::new(Mutex::new(owners));
+        let stops = Arc::<AtomicBool>::default();
         let ticks = Arc::<AtomicU64>::default();
-        let (all, stopped, counted) = (owners.clone(), stops.clone(), ticks.clone());
+        let all = owners.clone();
+        let stopped = stops.clone();
+        let counted = ticks.clone();
         let task = tokio::spawn(async move {
             let mut random = Random::new(seed, 2);
             while !stopped.load(Ordering::Relaxed) {

@@ -152,7 +152,9 @@ async fn begin(plan: &Plan, seed: u64) -> Option<Director> {
         plan.load_interval,
         seed,
     );
-    let (load, schema, done) = (Some(load), Schema::default(), BTreeMap::new());
+    let load = Some(load);
+    let schema = Schema::default();
+    let done = BTreeMap::new();
     Some(Director {
         app,
         servers,

@@ -74,7 +74,8 @@ impl Life {
                     .collect::<Vec<_>>(),
             )
         };
-        let (memory, descriptors) = (trend(|sample| sample.1)?, trend(|sample| sample.2)?);
+        let memory = trend(|sample| sample.1)?;
+        let descriptors = trend(|sample| sample.2)?;
         let is_long = memory.minutes * 60.0 >= SHORTEST.as_secs_f64();
         is_long.then(|| Measured {
             name: self.name.clone(),
@@ -243,7 +244,8 @@ impl Replicas {
 }
 
 fn note(lives: &Mutex<Vec<Life>>, name: &str, sidecar: &Sidecar) {
-    let (name, pid) = (name.to_owned(), sidecar.pid());
+    let name = name.to_owned();
+    let pid = sidecar.pid();
     let life = Life {
         name,
         pid,

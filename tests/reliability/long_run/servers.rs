@@ -198,7 +198,8 @@ impl Servers {
     }
 
     async fn until_slot_is_on_standby(&self, slot: &str) {
-        let (client, primary) = (connect(self.standby()).await, connect(self.primary()).await);
+        let client = connect(self.standby()).await;
+        let primary = connect(self.primary()).await;
         let usable = "select from pg_replication_slots
                       where slot_name = $1 and synced and not temporary and invalidation_reason is null";
         // The standby synchronizes a slot up to a record of the running transactions: a checkpoint writes one.
@@ -219,7 +220,8 @@ impl Servers {
     /// Replaces the data of the other node by a base backup of the primary. By SQL, because `pg_basebackup` is not installed with every
     /// server.
     async fn rebuild_standby(&self) {
-        let (primary, standby) = (self.primary(), self.standby());
+        let primary = self.primary();
+        let standby = self.standby();
         let directory = standby.data_dir();
         let configuration =
             std::fs::read(directory.join("postgresql.auto.conf")).expect("its settings");

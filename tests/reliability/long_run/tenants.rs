@@ -173,7 +173,9 @@ impl Tenants {
             hostile.push(receiver);
         }
         let guest = Tenants::guest(app, guest, urls, collector).await;
-        let (replayed, jobs, erased) = (Vec::new(), Vec::new(), Vec::new());
+        let replayed = Vec::new();
+        let jobs = Vec::new();
+        let erased = Vec::new();
         Tenants {
             steady,
             busy,
@@ -207,7 +209,9 @@ impl Tenants {
 
     /// Makes the next edit of a series.
     pub async fn edit(&mut self) {
-        let (busy, edited, n) = (&self.busy, &self.edited, self.edits);
+        let busy = &self.busy;
+        let edited = &self.edited;
+        let n = self.edits;
         let url = busy.collector.url(&format!("/edited/{n}"));
         let edit = match n % 8 {
             0 => json!({ "active": false }),

@@ -19,7 +19,8 @@ pub struct Trend {
 impl Trend {
     /// Computes the trend of samples of (seconds, value), in the order of their times. None if they are too few.
     pub fn of(samples: &[(f64, f64)]) -> Option<Trend> {
-        let (first, last) = (samples.first()?.0, samples.last()?.0);
+        let first = samples.first()?.0;
+        let last = samples.last()?.0;
         let mut sums = [(0.0, 0.0, 0_u32); PARTS];
         for (seconds, value) in samples {
             let part = ((seconds - first) / (last - first) * PARTS as f64) as usize;
@@ -33,7 +34,8 @@ impl Trend {
             (seconds / f64::from(count) / 60.0, values / f64::from(count))
         });
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / PARTS as f64;
-        let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+        let x = mean(|point| point.0);
+        let y = mean(|point| point.1);
         let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
         let slope = points
             .iter()
@@ -45,7 +47,8 @@ impl Trend {
             .map(|point| (point.1 - y - slope * (point.0 - x)).powi(2))
             .sum();
         let error = (residuals / (PARTS - 2) as f64 / spread).sqrt();
-        let (low, high) = (slope - QUANTILE * error, slope + QUANTILE * error);
+        let low = slope - QUANTILE * error;
+        let high = slope + QUANTILE * error;
         Some(Trend {
             slope,
             low,

@@ -36,7 +36,8 @@ async fn capture_takes_the_slot_back_from_a_connection_whose_end_the_primary_has
     app.set("source.url", &url);
     app.setup().await;
     app.run().await;
-    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let platform = app.platform().await;
+    let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     app.api(&user.to_string())
         .await

@@ -49,7 +49,8 @@ pub async fn walk(plan: Walk) {
 
 async fn round(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
     world.start_sampling().await;
-    let (began, since) = (Instant::now(), jiff::Timestamp::now());
+    let began = Instant::now();
+    let since = jiff::Timestamp::now();
     peers.iter().for_each(|peer| world.disturb(*peer, fault));
     world.notify().await;
     if plan.bulk > 0 {

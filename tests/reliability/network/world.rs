@@ -258,7 +258,8 @@ impl World {
     /// Commits a payment of a user and waits for its delivery, as long as others are delivered before it.
     pub async fn assert_delivers_to(&self, user: usize) {
         let payment = self.platform.payment(self.users[user], "ready").await;
-        let (mut read, mut has_arrived) = (0, false);
+        let mut read = 0;
+        let mut has_arrived = false;
         for _ in 0..MAX_WAITS {
             let enough = read + PROGRESS;
             let progress = |requests: &[Received]| {
@@ -359,7 +360,8 @@ impl World {
                 .await
                 .expect("payments");
             let wanted: BTreeSet<i64> = rows.iter().map(|row| row.get(0)).collect();
-            let (mut paid, mut read) = (BTreeSet::new(), 0);
+            let mut paid = BTreeSet::new();
+            let mut read = 0;
             let is_complete = |requests: &[Received]| {
                 paid.extend(requests[read..].iter().filter_map(payment_of));
                 read = requests.len();
@@ -429,12 +431,12 @@ impl Servers {
     /// Starts the servers on loopback, and links to them at `host`.
     async fn start(app: &TestApp, host: IpAddr) -> Servers {
         let receivers = [Receiver::start().await, Receiver::start().await];
-        let (smtp, tunnel) = (
-            free_port().expect("a free port"),
-            TunnelProxy::start().await,
-        );
-        let (mails, collector) = (SmtpSink::start(smtp, &[]).await, Collector::start(0).await);
-        let (issuer, authority) = (Issuer::new(), Authority::new());
+        let smtp = free_port().expect("a free port");
+        let tunnel = TunnelProxy::start().await;
+        let mails = SmtpSink::start(smtp, &[]).await;
+        let collector = Collector::start(0).await;
+        let issuer = Issuer::new();
+        let authority = Authority::new();
         let (keys, key_server) = serve_keys(&issuer, &authority, host).await;
         let targets = [
             (Peer::Primary, app.server.port()),
@@ -450,7 +452,9 @@ impl Servers {
             links.insert(peer, Proxy::start_at(host, port).await);
         }
         let other = Proxy::start_at(host, port_of(&receivers[1])).await;
-        let (certificates, _tunnel, _key_server) = (authority.file(), tunnel, key_server);
+        let certificates = authority.file();
+        let _tunnel = tunnel;
+        let _key_server = key_server;
         Servers {
             links,
             other,

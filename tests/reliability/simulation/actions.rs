@@ -119,10 +119,8 @@ impl World {
                 let Some(found) = self.store.state().webhooks.get(&webhook) else {
                     return Ok(());
                 };
-                let (ordering, url) = (
-                    found.ordering,
-                    format!("https://moved.example.com/{}", id.as_u128()),
-                );
+                let ordering = found.ordering;
+                let url = format!("https://moved.example.com/{}", id.as_u128());
                 self.edit(webhook, &url, ordering);
             }
             UserAction::Delete(webhook) => {

@@ -406,7 +406,9 @@ impl World {
             );
             self.cover("a commit's outcome was unknown");
         }
-        let (process, to, back) = (open.process, open.to, open.delays.back);
+        let process = open.process;
+        let to = open.to;
+        let back = open.delays.back;
         if self.replicas[process.replica].running(process).is_some() {
             *open
                 .statements

@@ -162,10 +162,8 @@ fn concurrency_is_limited(world: &World, process: Process, request: &Request) ->
     let Some(running) = world.replicas[process.replica].running(process) else {
         return Ok(());
     };
-    let (total, of_webhook) = (
-        running.in_flight.values().sum::<usize>(),
-        running.in_flight[&request.webhook],
-    );
+    let total = running.in_flight.values().sum::<usize>();
+    let of_webhook = running.in_flight[&request.webhook];
     let busy = running
         .in_flight
         .values()
@@ -177,10 +175,8 @@ fn concurrency_is_limited(world: &World, process: Process, request: &Request) ->
     require(is_within, "concurrency limits", || {
         format!("{total} in flight, {of_webhook} of them to one webhook")
     })?;
-    let (retries, most) = (
-        running.retries_in_flight,
-        (world.settings.concurrency / 2).max(1) + detached,
-    );
+    let retries = running.retries_in_flight;
+    let most = (world.settings.concurrency / 2).max(1) + detached;
     require(
         retries <= most,
         "retries leave permits to fresh deliveries",
@@ -366,7 +362,8 @@ pub fn nothing_waits_for_nothing(stranded: usize) -> Check {
 /// because it was inactive.
 fn every_event_is_stored_once(world: &World) -> Check {
     let state = world.store.state();
-    let (stored, committed) = (state.events.len(), world.stream.len());
+    let stored = state.events.len();
+    let committed = world.stream.len();
     require(stored == committed, "every event is stored once", || {
         format!("{stored} of {committed} are stored")
     })?;
@@ -415,7 +412,8 @@ fn by_delivery(world: &World) -> BTreeMap<Uuid, Vec<&Line>> {
 /// Each delivery ends once in its last round, also if its webhook was deleted. An earlier round ends at most once: a redelivery may replace
 /// what was pending.
 fn every_delivery_has_one_final_state(world: &World) -> Check {
-    let (state, lines) = (world.store.state(), by_delivery(world));
+    let state = world.store.state();
+    let lines = by_delivery(world);
     for created in state.created.iter() {
         let last = state.rounds.get(&created.delivery).copied().unwrap_or(1);
         let lines = lines.get(&created.delivery).map_or(&[][..], Vec::as_slice);

@@ -96,11 +96,11 @@ fn report(seed: u64, fixed: &Fixed, broken: &Broken) -> String {
 
 /// Runs seeds on all processors. Returns what happened how often, and how many events there were.
 fn run_seeds(seeds: std::ops::Range<u64>) -> (BTreeMap<&'static str, u64>, u64) {
-    let (fixed, next, events) = (Fixed::new(), AtomicU64::new(seeds.start), AtomicU64::new(0));
-    let (coverage, failure) = (
-        Mutex::new(BTreeMap::new()),
-        Mutex::new(None::<(u64, Broken)>),
-    );
+    let fixed = Fixed::new();
+    let next = AtomicU64::new(seeds.start);
+    let events = AtomicU64::new(0);
+    let coverage = Mutex::new(BTreeMap::new());
+    let failure = Mutex::new(None::<(u64, Broken)>);
     let work = || {
         while failure.lock().expect("not poisoned").is_none() {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -216,7 +216,8 @@ fn a_seed_replays_exactly() {
 /// Runs the seed in `WALHOOK_SIMULATION_SEED`, or the first, and prints what happens.
 #[test]
 fn one_seed() {
-    let (seed, fixed) = (number(SEED).unwrap_or(1), Fixed::new());
+    let seed = number(SEED).unwrap_or(1);
+    let fixed = Fixed::new();
     let Ended { broken, world } = run(seed, &fixed, true);
     if number(SEED).is_some() {
         println!("seed {seed}: {:?}, {:?}", world.plan, world.policy);

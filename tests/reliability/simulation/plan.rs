@@ -153,7 +153,8 @@ impl World {
         let mut random = Random::new(seed);
         let is_calm = random.chance(0.2);
         let is_seldom = |random: &mut Random| !is_calm && random.chance(0.3);
-        let (claims_little, has_little_memory) = (is_seldom(&mut random), is_seldom(&mut random));
+        let claims_little = is_seldom(&mut random);
+        let has_little_memory = is_seldom(&mut random);
         let level = |random: &mut Random, most: f64| {
             if is_calm {
                 0.0

@@ -51,7 +51,8 @@ impl World {
 
     /// Does what is due.
     pub fn record(&mut self, process: Process) {
-        let (now, local) = (self.now, self.local(process));
+        let now = self.now;
+        let local = self.local(process);
         let recorder = &mut self.running(process).recorder;
         recorder.timer_at = recorder.timer_at.filter(|timer_at| *timer_at > now);
         match std::mem::take(&mut recorder.state) {
@@ -129,9 +130,11 @@ impl World {
     /// Sends the transaction, with a lease for what it promotes.
     fn send(&mut self, process: Process, record: RecordBatch) {
         let length = lease_length(self.settings.timeout);
-        let (token, until) = (self.next_id(), self.local(process) + length);
+        let token = self.next_id();
+        let until = self.local(process) + length;
         let handoff = &self.running(process).handoff;
-        let (is_open, max_bytes) = (!handoff.is_closed(), handoff.budget.counters().free_bytes());
+        let is_open = !handoff.is_closed();
+        let max_bytes = handoff.budget.counters().free_bytes();
         let lease = is_open.then_some(PromotionLease {
             lease: Lease { token, until },
             length,
@@ -142,7 +145,8 @@ impl World {
 
     /// A transaction has ended. `None` if it failed, or if that is unknown.
     pub fn recorded(&mut self, process: Process, recorded: Option<Recorded>) {
-        let (now, local) = (self.now, self.local(process));
+        let now = self.now;
+        let local = self.local(process);
         let recorder = &mut self.running(process).recorder;
         let Doing::Saving(batch, mut backoff) = std::mem::take(&mut recorder.state) else {
             panic!("an answer to a batch that is not being saved")

@@ -166,7 +166,8 @@ impl World {
             .free_bytes
             .into_iter()
             .for_each(|free| leave_free(&handoff.budget, free));
-        let (settings, vault) = (&self.settings, self.vault.clone());
+        let settings = &self.settings;
+        let vault = self.vault.clone();
         let running = Running {
             dispatch: Dispatch::new(settings, vault, handoff.budget.clone(), local),
             handoff,
@@ -338,7 +339,8 @@ impl World {
     fn attempt(&mut self, process: Process, start: Start) -> Result<(), Broken> {
         let timeout = self.settings.timeout;
         let local = self.local(process);
-        let (delivery, is_sent) = (&start.delivery, start.destination.active);
+        let delivery = &start.delivery;
+        let is_sent = start.destination.active;
         let reaction = self.receivers[&delivery.webhook].react(&mut self.random, timeout);
         let is_active = is_sent;
         let is_too_large = is_sent && self.random.chance(self.plan.too_large);
@@ -359,8 +361,10 @@ impl World {
             url: start.destination.endpoint.url(),
             activation: start.destination.activation,
         };
-        let (id, webhook) = (delivery.id.as_u128() & 0xFFFF_FFFF, delivery.webhook);
-        let (round, attempt) = (delivery.round, delivery.attempt);
+        let id = delivery.id.as_u128() & 0xFFFF_FFFF;
+        let webhook = delivery.webhook;
+        let round = delivery.round;
+        let attempt = delivery.attempt;
         let answer = match (is_active, is_too_large) {
             (false, _) => Response::Inactive,
             (true, true) => Response::TooLarge { bytes: 70_000 },

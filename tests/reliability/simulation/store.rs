@@ -114,8 +114,10 @@ impl World {
 
     /// Sends a request to the store.
     pub fn submit(&mut self, process: Process, operation: Operation) {
-        let (there, back) = (self.latency(), self.latency());
-        let (lost_request, lost_answer) = (self.plan.lost_requests, self.plan.lost_answers);
+        let there = self.latency();
+        let back = self.latency();
+        let lost_request = self.plan.lost_requests;
+        let lost_answer = self.plan.lost_answers;
         if self.store_down_until > self.now || self.random.chance(lost_request) {
             trace!(
                 self,
@@ -256,7 +258,8 @@ impl World {
             .expect("nothing fails");
         transaction.commit();
         for (decided, counted) in record.batch.iter().zip(&recorded.counted) {
-            let (delivery, outcome) = (&decided.attempted.delivery, decided.next.outcome());
+            let delivery = &decided.attempted.delivery;
+            let outcome = decided.next.outcome();
             let id = delivery.id.as_u128() & 0xFFFF_FFFF;
             trace!(
                 self,

@@ -163,7 +163,8 @@ impl World {
     }
 
     pub fn at(&mut self, at: Duration, event: Event) {
-        let (at, tie) = (at.max(self.now), self.random.next());
+        let at = at.max(self.now);
+        let tie = self.random.next();
         self.queue.0.push(Reverse(Queued { at, tie, event }));
     }
 

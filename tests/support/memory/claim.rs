@@ -23,7 +23,8 @@ impl MemoryTransaction<'_> {
             last_visited: last.filter(|_| visited >= request.max_webhooks),
             ..Claimed::default()
         };
-        let (now, mut bytes) = (state.now, 0);
+        let now = state.now;
+        let mut bytes = 0;
         for id in due {
             state.grant(id, Some(lease.token), later(now, length));
             let Some(held) = state.held(id, lease) else {
@@ -133,7 +134,9 @@ impl MemoryTransaction<'_> {
 
 /// Returns how many webhooks a claim visits, the last of them, and the deliveries to lease.
 fn due(state: &State, request: &ClaimRequest) -> (usize, Option<Uuid>, Vec<Uuid>) {
-    let (mut visited, mut last, mut found) = (0, None, Vec::new());
+    let mut visited = 0;
+    let mut last = None;
+    let mut found = Vec::new();
     for (webhook, rows) in state.by_webhook() {
         let of_class: Vec<&(Uuid, &Row)> = rows
             .iter()

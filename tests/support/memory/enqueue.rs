@@ -47,7 +47,8 @@ impl State {
             order_key,
         };
         self.deliveries.put(id, row);
-        let (at, transaction) = (self.now, self.transaction);
+        let at = self.now;
+        let transaction = self.transaction;
         self.created.push(Created {
             delivery: id,
             webhook,
@@ -124,7 +125,8 @@ impl EnqueueStatements for MemoryTransaction<'_> {
                 ..
             } = event.clone();
             assert!(!state.events.contains_key(&id), "the primary key of events");
-            let (number, transaction) = (state.events.len() as i64 + 1, state.transaction);
+            let number = state.events.len() as i64 + 1;
+            let transaction = state.transaction;
             state.events.put(
                 id,
                 StoredEvent {

@@ -60,7 +60,9 @@ impl JobWork {
             position: Uuid::nil(),
             sequence: 0,
         };
-        let (chunk, chunk_size, chunk_at) = (Vec::new(), 0, None);
+        let chunk = Vec::new();
+        let chunk_size = 0;
+        let chunk_at = None;
         JobWork::Replay(Box::new(MemoryReplay {
             selection,
             last_sequence,
@@ -499,7 +501,8 @@ impl JobStatements for MemoryTransaction<'_> {
         wait: Duration,
     ) -> Result<i64> {
         let mut state = self.state();
-        let (now, due_at) = (state.now, later(state.now, wait));
+        let now = state.now;
+        let due_at = later(state.now, wait);
         state.jobs.change(&replay.id, |job| {
             job.created += created.len() as i64;
             (job.is_finished, job.due_at) = (is_finished, due_at);

@@ -58,8 +58,9 @@ impl MemoryTransaction<'_> {
     /// Inserts an event as the tests do.
     pub fn insert_event(&self, id: Uuid, user: UserId, kind: EventKind, data: &str) {
         let mut state = self.state();
-        let (occurred_at, number, transaction) =
-            (state.now, state.events.len() as i64 + 1, state.transaction);
+        let occurred_at = state.now;
+        let number = state.events.len() as i64 + 1;
+        let transaction = state.transaction;
         let event = StoredEvent {
             user,
             kind,
@@ -223,7 +224,8 @@ impl State {
         }
         let mut started = Vec::new();
         for (index, id) in deliveries.iter().enumerate() {
-            let (known, expected) = (self.rounds.get(id).copied(), rounds[index] as u16);
+            let known = self.rounds.get(id).copied();
+            let expected = rounds[index] as u16;
             if only_if_unchanged && known.is_some_and(|known| known != expected) {
                 continue;
             }

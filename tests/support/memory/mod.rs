@@ -352,7 +352,8 @@ impl State {
             .into_iter()
             .filter(|id| self.deliveries[id].due_at.is_none())
             .collect();
-        let (mut promoted, mut bytes) = (Vec::new(), 0);
+        let mut promoted = Vec::new();
+        let mut bytes = 0;
         for id in parked {
             let Some(PromotionLease {
                 lease,

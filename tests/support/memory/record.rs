@@ -121,9 +121,11 @@ impl RecordStatements for MemoryTransaction<'_> {
     async fn insert_attempts(&self, rows: &[AttemptRow<'_>]) -> Result<()> {
         let late = self.late.lock().expect("no holder of this lock panics");
         let mut state = self.state();
-        let (at, transaction) = (state.now, state.transaction);
+        let at = state.now;
+        let transaction = state.transaction;
         for row in rows {
-            let (delivery, answer) = (&row.attempted.delivery, &row.attempted.attempt.answer);
+            let delivery = &row.attempted.delivery;
+            let answer = &row.attempted.attempt.answer;
             let is_late = late.contains(&(delivery.id, delivery.lease.token));
             let is_failure = answer
                 .error()
@@ -154,7 +156,8 @@ impl RecordStatements for MemoryTransaction<'_> {
 
     async fn count_webhooks(&self, tallies: &BTreeMap<Uuid, Tally>) -> Result<Vec<Counters>> {
         let mut state = self.state();
-        let (now, mut counted) = (state.now, Vec::new());
+        let now = state.now;
+        let mut counted = Vec::new();
         for (id, tally) in tallies {
             state.webhooks.change(id, |webhook| {
                 let recent = tally.trailing_failures;
@@ -215,7 +218,8 @@ impl RecordStatements for MemoryTransaction<'_> {
 
     async fn disable(&self, failing: &Failing) -> Result<Option<UserId>> {
         let mut state = self.state();
-        let (now, id) = (state.now, failing.webhook);
+        let now = state.now;
+        let id = failing.webhook;
         let Some(webhook) = state
             .webhooks
             .get(&id)

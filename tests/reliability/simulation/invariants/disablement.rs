@@ -26,7 +26,8 @@ struct Logged {
 
 impl Logged {
     fn of(world: &World, id: Uuid) -> Logged {
-        let (state, mut logged) = (world.store.state(), Logged::default());
+        let state = world.store.state();
+        let mut logged = Logged::default();
         let counted_from = state
             .webhooks
             .get(&id)

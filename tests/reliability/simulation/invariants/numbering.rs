@@ -16,7 +16,8 @@ pub fn webhooks_get_events_of_their_owners(world: &World) -> Check {
         .iter()
         .map(|created| (created.webhook, created.event));
     for (webhook, event) in created.chain(state.missed.keys().copied()) {
-        let (owner, user) = (&world.owners[&webhook], &state.events[&event].user);
+        let owner = &world.owners[&webhook];
+        let user = &state.events[&event].user;
         require(
             owner == user,
             "a webhook gets events of its owner only",
