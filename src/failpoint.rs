@@ -1,8 +1,9 @@
-//! Failpoints: named points at which a test makes the process die, fail or stall. Each is a boundary between two steps, and its name says
-//! what has happened and what has not.
+//! Failpoints: named points at which a test makes the process die, fail or stall. Each is a
+//! boundary between two steps, and its name says what has happened and what has not.
 //!
-//! They exist only in builds with the feature `failpoints`, which shipped builds do not have. The environment variable `FAILPOINTS` arms
-//! them, in the format of the crate `fail`: `events_stored_slot_not_acknowledged=1*return(kill)`. Without the variable they do nothing.
+//! They exist only in builds with the feature `failpoints`, which shipped builds do not have. The
+//! environment variable `FAILPOINTS` arms them, in the format of the crate `fail`:
+//! `events_stored_slot_not_acknowledged=1*return(kill)`. Without the variable they do nothing.
 //! `tests/reliability/failpoints` walks [`TABLE`].
 
 use std::fmt;
@@ -77,7 +78,8 @@ pub enum Action {
     Kill,
     /// An error is returned, as if the step before had lost its answer.
     Fail,
-    /// The task sleeps for longer than every lease that it holds. The rest of the process continues.
+    /// The task sleeps for longer than every lease that it holds. The rest of the process
+    /// continues.
     Stall,
 }
 
@@ -347,13 +349,15 @@ mod armed {
 
     use super::{Action, CONTINUES, Failpoint, Injected};
 
-    /// Arms the points that `FAILPOINTS` names. Panics if it is malformed. Must be called once per process.
+    /// Arms the points that `FAILPOINTS` names. Panics if it is malformed. Must be called once per
+    /// process.
     pub fn start() {
         // Its drop would disarm them.
         std::mem::forget(fail::FailScenario::setup());
     }
 
-    /// Does what the point is armed with. Reports it first, on standard error, so that a test knows that the point was reached.
+    /// Does what the point is armed with. Reports it first, on standard error, so that a test knows
+    /// that the point was reached.
     pub async fn reach(point: &'static Failpoint) -> Result<(), Injected> {
         let Some(argument) = argument_of(point.name) else {
             return Ok(());
@@ -368,7 +372,8 @@ mod armed {
                 .parse()
                 .expect("FAILPOINTS has a number of milliseconds after `stall`");
             tokio::time::sleep(Duration::from_millis(milliseconds)).await;
-            // Not printed if the sleep was cancelled: a test waits for it before it stops the process.
+            // Not printed if the sleep was cancelled: a test waits for it before it stops the
+            // process.
             eprintln!("failpoint {}: {CONTINUES}", point.name);
             Ok(())
         } else {

@@ -1,10 +1,13 @@
-//! The hand-off: passes fresh deliveries from the transaction that stores them to the dispatcher of the same process. They are already
-//! leased, so they need not be claimed. Deliveries that exceed the budget wait in the store and are claimed from there.
+//! The hand-off: passes fresh deliveries from the transaction that stores them to the dispatcher of
+//! the same process. They are already leased, so they need not be claimed. Deliveries that exceed
+//! the budget wait in the store and are claimed from there.
 //!
-//! Deliveries are handed off before their transaction commits, so that requests do not wait for the store. If the commit fails, the
-//! same changes are read again and lead to the same delivery ids. An answer that arrives before the store knows the delivery is
-//! kept by the recording stage until the commit or the end of the lease, whichever is first. Deliveries that may have to wait for others of
-//! their webhook are handed off after the commit, and those that waited when the one before has ended.
+//! Deliveries are handed off before their transaction commits, so that requests do not wait for the
+//! store. If the commit fails, the same changes are read again and lead to the same delivery ids.
+//! An answer that arrives before the store knows the delivery is kept by the recording stage until
+//! the commit or the end of the lease, whichever is first. Deliveries that may have to wait for
+//! others of their webhook are handed off after the commit, and those that waited when the one
+//! before has ended.
 
 mod budget;
 mod load;
@@ -55,7 +58,8 @@ pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<FreshDeliveries>) {
 }
 
 impl Handoff {
-    /// Passes deliveries to the dispatcher. Returns them if it has ended: another replica claims them when their leases end.
+    /// Passes deliveries to the dispatcher. Returns them if it has ended: another replica claims
+    /// them when their leases end.
     pub fn send(&self, fresh: FreshDeliveries) -> Result<(), FreshDeliveries> {
         self.sender.send(fresh).map_err(|refused| refused.0)
     }
@@ -65,7 +69,8 @@ impl Handoff {
         self.sender.is_closed()
     }
 
-    /// Passes leased deliveries to the dispatcher, as far as the budget allows. Returns the others: the caller releases their leases.
+    /// Passes leased deliveries to the dispatcher, as far as the budget allows. Returns the others:
+    /// the caller releases their leases.
     pub fn offer(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
         let is_admitted =
             |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
@@ -86,7 +91,8 @@ impl Handoff {
     }
 }
 
-/// The deliveries of one transaction that are to be handed off. If the batch is dropped before it is sent, their budget is released.
+/// The deliveries of one transaction that are to be handed off. If the batch is dropped before it
+/// is sent, their budget is released.
 pub struct HandoffBatch<'a> {
     handoff: Option<&'a Handoff>,
     lease: Lease,
@@ -97,7 +103,8 @@ pub struct HandoffBatch<'a> {
 }
 
 impl<'a> HandoffBatch<'a> {
-    /// Starts a batch for a transaction that reads webhooks after `read_at`. Without a dispatcher in this process it stays empty.
+    /// Starts a batch for a transaction that reads webhooks after `read_at`. Without a dispatcher
+    /// in this process it stays empty.
     pub fn new(handoff: Option<&'a Handoff>, lease: Lease, read_at: Instant) -> Self {
         HandoffBatch {
             handoff,
@@ -167,7 +174,8 @@ impl<'a> HandoffBatch<'a> {
         !self.ordered.is_empty()
     }
 
-    /// Sends those of the deliveries with an order key that wait for no other, after the commit. Releases the budget of the others.
+    /// Sends those of the deliveries with an order key that wait for no other, after the commit.
+    /// Releases the budget of the others.
     pub fn send_heads(mut self, heads: &HashSet<Uuid>, targets: Vec<SealedTarget>) {
         let (deliveries, parked): (Vec<Delivery>, Vec<Delivery>) =
             std::mem::take(&mut self.ordered)

@@ -1,4 +1,5 @@
-//! Readiness: which stages are unhealthy, and why. Each stage reports its own state under its own name.
+//! Readiness: which stages are unhealthy, and why. Each stage reports its own state under its own
+//! name.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,7 +10,8 @@ use crate::telemetry::Activity;
 /// The stage that readiness reports while a gap is open.
 pub const GAP: &str = "gap";
 
-/// The unhealthy stages with their reasons. Shared by the stages, which write it, and by `/readyz`, which reads it.
+/// The unhealthy stages with their reasons. Shared by the stages, which write it, and by `/readyz`,
+/// which reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
@@ -65,13 +67,15 @@ pub struct StageHealth {
 }
 
 impl StageHealth {
-    /// Reports `reason` to readiness, which anybody may read, and logs `error` if the activity had succeeded before.
+    /// Reports `reason` to readiness, which anybody may read, and logs `error` if the activity had
+    /// succeeded before.
     pub fn failing(&self, reason: impl Into<String>, error: &impl Display) {
         self.health.report_unhealthy(self.stage, reason);
         self.activity.failed(error);
     }
 
-    /// Like [`StageHealth::failing`], for callers that log the warning themselves if this returns true.
+    /// Like [`StageHealth::failing`], for callers that log the warning themselves if this returns
+    /// true.
     pub fn starts_failing(&self, reason: impl Into<String>) -> bool {
         self.health.report_unhealthy(self.stage, reason);
         self.activity.starts_failing()

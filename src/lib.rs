@@ -1,5 +1,5 @@
-//! Walhook runs beside the Postgres of a music-distribution platform, reads what the platform commits, derives events from row
-//! transitions, and delivers them as signed webhooks.
+//! Walhook runs beside the Postgres of a music-distribution platform, reads what the platform
+//! commits, derives events from row transitions, and delivers them as signed webhooks.
 //!
 //! # Data flow
 //!
@@ -9,32 +9,40 @@
 //!                      └──────────── store ─────────┴──────────────────┘
 //! ```
 //!
-//! - [`capture`] streams committed transactions from a replication slot, or reads the triggers' outbox, and gives every change its
-//!   position;
-//! - [`enqueue`] applies the rules of [`events`] to each change, with facts from [`lookup`], and stores the events, their
-//!   deliveries and the checkpoint in one transaction;
-//! - [`deliver`] receives fresh deliveries through [`handoff`], claims all others when they are due, and serves webhooks fairly;
+//! - [`capture`] streams committed transactions from a replication slot, or reads the triggers'
+//!   outbox, and gives every change its position;
+//! - [`enqueue`] applies the rules of [`events`] to each change, with facts from [`lookup`], and
+//!   stores the events, their deliveries and the checkpoint in one transaction;
+//! - [`deliver`] receives fresh deliveries through [`handoff`], claims all others when they are
+//!   due, and serves webhooks fairly;
 //! - [`record`] stores the outcomes of attempts;
-//! - [`recover`] redelivers time ranges in the background; [`notify`] sends owners an e-mail when their webhooks keep failing;
-//! - [`primary`] prepares and inspects the platform's database; [`repair`] detects gaps and finds the transitions that they hid;
-//! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`] the web UI on top of it;
-//! - [`store`] holds every statement on Walhook's own tables; [`partitions`] and [`observe`] maintain and measure it;
-//! - [`app`] builds the stages and connects them by channels, because they do not use each other; [`cli`] holds the subcommands;
-//! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs and metrics, [`traces`] the export of spans.
+//! - [`recover`] redelivers time ranges in the background; [`notify`] sends owners an e-mail when
+//!   their webhooks keep failing;
+//! - [`primary`] prepares and inspects the platform's database; [`repair`] detects gaps and finds
+//!   the transitions that they hid;
+//! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`]
+//!   the web UI on top of it;
+//! - [`store`] holds every statement on Walhook's own tables; [`partitions`] and [`observe`]
+//!   maintain and measure it;
+//! - [`app`] builds the stages and connects them by channels, because they do not use each other;
+//!   [`cli`] holds the subcommands;
+//! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs and metrics,
+//!   [`traces`] the export of spans.
 //!
 //! # Five promises
 //!
-//! 1. **An event exists if and only if the platform's transaction committed.** Nothing is lost and nothing is stored twice,
-//!    whichever process is killed at any time. Delivery is at least once, under an id that never changes: it is derived from the
-//!    webhook and the event's position.
-//! 2. **Checkpoint before acknowledgement.** WAL is acknowledged to the server only when everything in it is durable in the
-//!    store. After a restart, changes at or before the stored position are skipped.
-//! 3. **A tenant sees only its own data.** An event reaches only webhooks of the user who owns the label; every statement of the
-//!    API is scoped by user.
-//! 4. **A slow or dead receiver delays nobody else.** Its requests in flight and its deliveries in memory are bounded; retries
-//!    have a budget of their own.
-//! 5. **The platform's database is never put at risk.** Changes to it are few, explicit, short, and undone by `teardown`; the WAL
-//!    that the slot retains is measured.
+//! 1. **An event exists if and only if the platform's transaction committed.** Nothing is lost and
+//!    nothing is stored twice, whichever process is killed at any time. Delivery is at least once,
+//!    under an id that never changes: it is derived from the webhook and the event's position.
+//! 2. **Checkpoint before acknowledgement.** WAL is acknowledged to the server only when everything
+//!    in it is durable in the store. After a restart, changes at or before the stored position are
+//!    skipped.
+//! 3. **A tenant sees only its own data.** An event reaches only webhooks of the user who owns the
+//!    label; every statement of the API is scoped by user.
+//! 4. **A slow or dead receiver delays nobody else.** Its requests in flight and its deliveries in
+//!    memory are bounded; retries have a budget of their own.
+//! 5. **The platform's database is never put at risk.** Changes to it are few, explicit, short, and
+//!    undone by `teardown`; the WAL that the slot retains is measured.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Samples for metrics: the backlog and its age, webhooks by state, the age of the checkpoint, connection pools.
+//! Samples for metrics: the backlog and its age, webhooks by state, the age of the checkpoint,
+//! connection pools.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use crate::telemetry::{self, Activity};
 const MAX_UNROUTED: i64 = 10_000;
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Samples the store at intervals until shutdown. While the store does not answer, the metrics keep their values: readiness reports
-/// the outage.
+/// Samples the store at intervals until shutdown. While the store does not answer, the metrics keep
+/// their values: readiness reports the outage.
 pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: CancellationToken) {
     let measuring = Activity::new("measuring the store's backlog");
     let mut ticks = tokio::time::interval(INTERVAL);
@@ -26,7 +27,8 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(count(|pool| pool.open));
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(count(|pool| pool.busy));
         for pool in &pools {
-            // Finds connections that were dropped silently before a request needs them. The sample below reports an outage.
+            // Finds connections that were dropped silently before a request needs them. The sample
+            // below reports an outage.
             let _ = pool.probe().await;
         }
         match shutdown.run_until_cancelled(sample(&store, &slot)).await {

@@ -1,5 +1,5 @@
-//! Maintains the daily partitions: creates them ahead, and drops them when their rows are too old. Rows of a day without a partition
-//! are in the default partition until the day gets one.
+//! Maintains the daily partitions: creates them ahead, and drops them when their rows are too old.
+//! Rows of a day without a partition are in the default partition until the day gets one.
 
 use jiff::Span;
 use jiff::civil::Date;
@@ -63,8 +63,9 @@ struct Round<'a> {
     done: Maintained,
 }
 
-/// Creates the partitions of the days around `today`, moves rows out of the default partitions, and removes rows older than
-/// `retention_days`. Each partition has its own transaction: a failure does not affect the others.
+/// Creates the partitions of the days around `today`, moves rows out of the default partitions, and
+/// removes rows older than `retention_days`. Each partition has its own transaction: a failure does
+/// not affect the others.
 pub async fn maintain(store: &Store, today: Date, retention_days: u32) -> Result<Maintained> {
     let oldest = shifted(today, -i64::from(retention_days))?;
     let lowest = first_id(oldest)?;
@@ -119,7 +120,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Creates a day's partition. Returns false if that failed: the table's other days would fail too.
+    /// Creates a day's partition. Returns false if that failed: the table's other days would fail
+    /// too.
     async fn create(&mut self, table: Table, day: Date) -> Result<bool> {
         let name = table.partition(day);
         let changed = self.change(table, &name, Change::Create(day)).await?;
@@ -129,7 +131,8 @@ impl Round<'_> {
         Ok(changed != Changed::Failed)
     }
 
-    /// Makes a change. If the server rejects it, adds the partition to `waiting` or `failed`. Returns the error if the connection fails.
+    /// Makes a change. If the server rejects it, adds the partition to `waiting` or `failed`.
+    /// Returns the error if the connection fails.
     async fn change(&mut self, table: Table, name: &str, change: Change) -> Result<Changed> {
         match self.try_change(table, name, change).await {
             Err(error) if error.is_lock_timeout() => self.done.waiting.push(name.to_owned()),
@@ -179,8 +182,8 @@ pub struct BuiltIndexes {
     pub failed: Vec<String>,
 }
 
-/// Builds the indexes that partitions lack, one after another, so that one build at a time uses the disk. Partitions lack an index if
-/// they existed when a migration added it.
+/// Builds the indexes that partitions lack, one after another, so that one build at a time uses the
+/// disk. Partitions lack an index if they existed when a migration added it.
 pub async fn build_indexes(store: &Store) -> Result<BuiltIndexes> {
     let mut done = BuiltIndexes::default();
     for missing in store.missing_indexes().await? {

@@ -1,5 +1,5 @@
-//! Connections to Postgres outside the store's pool: TLS as the URL specifies, an application name, and errors without passwords.
-//! Also builds SQL: fills templates and quotes identifiers.
+//! Connections to Postgres outside the store's pool: TLS as the URL specifies, an application name,
+//! and errors without passwords. Also builds SQL: fills templates and quotes identifiers.
 
 mod disk;
 mod hosts;
@@ -45,8 +45,9 @@ impl ConnectError {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for the response to a short statement: longer than the server's own limit of 30 s. The kernel closes a connection
-/// whose peer is gone, but not if a proxy in between still acknowledges packets.
+/// How long to wait for the response to a short statement: longer than the server's own limit of 30
+/// s. The kernel closes a connection whose peer is gone, but not if a proxy in between still
+/// acknowledges packets.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// A parsed connection URL, from which every connection is opened.
@@ -124,7 +125,8 @@ pub async fn connect(url: &str) -> Result<Client, ConnectError> {
     Target::parse(url)?.connect().await
 }
 
-/// Like [`connect`]. Returns also the target with only the host that was connected to, for further connections to the same server.
+/// Like [`connect`]. Returns also the target with only the host that was connected to, for further
+/// connections to the same server.
 pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), ConnectError> {
     let target = Target::parse(url)?;
     let (client, host) = target.connect_to_host().await?;
@@ -137,7 +139,8 @@ pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), Conne
     ))
 }
 
-/// Opens a connection to the first of the hosts that accepts, and starts the task that drives it. Returns also the host's index.
+/// Opens a connection to the first of the hosts that accepts, and starts the task that drives it.
+/// Returns also the host's index.
 pub(crate) async fn open<T>(
     config: &Config,
     tls: T,
@@ -162,8 +165,8 @@ where
 
 /// Returns whether the server accepted the connection and then rejected a statement.
 pub fn is_rejection(error: &tokio_postgres::Error) -> bool {
-    // Classes of errors that refuse or end a connection: its establishment, authentication, the database's name, too many
-    // connections, shutdown.
+    // Classes of errors that refuse or end a connection: its establishment, authentication, the
+    // database's name, too many connections, shutdown.
     const OF_CONNECTIONS: [&str; 5] = ["08", "28", "3D", "53", "57"];
     error.code().is_some_and(|code| {
         !OF_CONNECTIONS
@@ -193,7 +196,8 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Replaces `{name}` in a statement's template. In one pass, because the platform's names may contain braces.
+/// Replaces `{name}` in a statement's template. In one pass, because the platform's names may
+/// contain braces.
 pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     let mut parts = template.split('{');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -210,8 +214,8 @@ pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     text
 }
 
-/// Returns an SQL expression for the text of a column as logical replication writes it: booleans are `t` and `f`. `column` must be
-/// quoted already.
+/// Returns an SQL expression for the text of a column as logical replication writes it: booleans
+/// are `t` and `f`. `column` must be quoted already.
 pub fn logged(column: &str) -> String {
     // Beside another argument, a domain counts as its base type.
     format!(

@@ -1,8 +1,9 @@
-//! A private PostgreSQL server for tests, benchmarks and the demo. It runs the installed programs in a temporary directory, listens on
-//! loopback, and is stopped and removed when the process that started it ends, even if that process is killed.
+//! A private PostgreSQL server for tests, benchmarks and the demo. It runs the installed programs
+//! in a temporary directory, listens on loopback, and is stopped and removed when the process that
+//! started it ends, even if that process is killed.
 //!
-//! Not `postgresql_embedded`, which installs its own PostgreSQL and depends on sqlx, nor `pgtemp`, which stops its server in `Drop`:
-//! if the process is killed, the server remains.
+//! Not `postgresql_embedded`, which installs its own PostgreSQL and depends on sqlx, nor `pgtemp`,
+//! which stops its server in `Drop`: if the process is killed, the server remains.
 
 use std::fs::DirBuilder;
 use std::io::Write;
@@ -54,7 +55,8 @@ fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> PrivatePostgr
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// Whether commits are flushed to disk. Off is faster, but a crash of the machine corrupts the data.
+    /// Whether commits are flushed to disk. Off is faster, but a crash of the machine corrupts the
+    /// data.
     pub fsync: bool,
     /// Settings for postgresql.conf, which override those of this module.
     pub settings: &'a [(&'a str, &'a str)],
@@ -64,7 +66,8 @@ pub struct Options<'a> {
     pub environment: &'a [(&'a str, &'a str)],
 }
 
-/// How to stop the server: `Fast` disconnects clients and writes a checkpoint, `Immediate` is like a crash.
+/// How to stop the server: `Fast` disconnects clients and writes a checkpoint, `Immediate` is like
+/// a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
     Fast,
@@ -80,14 +83,16 @@ impl StopMode {
     }
 }
 
-/// A server that runs, or was stopped by [`PrivatePostgres::stop`]. Dropping it stops the server and removes its directory.
+/// A server that runs, or was stopped by [`PrivatePostgres::stop`]. Dropping it stops the server
+/// and removes its directory.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     bin: PathBuf,
     directory: PathBuf,
     port: u16,
     environment: Vec<(String, String)>,
-    /// Waits on a pipe for the end of this process, then stops the server and removes the directory.
+    /// Waits on a pipe for the end of this process, then stops the server and removes the
+    /// directory.
     janitor: Child,
 }
 
@@ -104,7 +109,8 @@ impl PrivatePostgres {
         Ok(server)
     }
 
-    /// Starts a standby of this server, which must be stopped. The standby connects as soon as this server runs again.
+    /// Starts a standby of this server, which must be stopped. The standby connects as soon as this
+    /// server runs again.
     pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
         let mut standby = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
         let mut command = tokio::process::Command::new("cp");
@@ -334,8 +340,8 @@ impl Drop for PrivatePostgres {
     }
 }
 
-/// Starts a process in its own process group, which survives Ctrl-C and the death of this process. When the pipe to it closes, it
-/// stops the server and removes the directory.
+/// Starts a process in its own process group, which survives Ctrl-C and the death of this process.
+/// When the pipe to it closes, it stops the server and removes the directory.
 fn start_janitor(bin: &Path, directory: &Path) -> Result<Child> {
     const SCRIPT: &str =
         r#"cat >/dev/null; cd /; directory=$1; shift; "$@"; rm -rf -- "$directory""#;
@@ -357,7 +363,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Builds the command line for a program. As root, it runs as the user of the PostgreSQL package: the server refuses to run as root.
+/// Builds the command line for a program. As root, it runs as the user of the PostgreSQL package:
+/// the server refuses to run as root.
 pub fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = Vec::new();
     if is_root() {
@@ -428,7 +435,8 @@ async fn find_programs() -> Result<PathBuf> {
         .into_iter()
         .find(has_programs)
         .ok_or(PrivatePostgresError::NotInstalled)?;
-    // Some directories contain only links to single programs. All programs are in the directory that the link leads to.
+    // Some directories contain only links to single programs. All programs are in the directory
+    // that the link leads to.
     let linked = found
         .join("initdb")
         .canonicalize()
@@ -437,7 +445,8 @@ async fn find_programs() -> Result<PathBuf> {
     Ok(linked.filter(has_programs).unwrap_or(found))
 }
 
-/// Finds programs in a directory with one directory per major version, as in Debian. The newest comes first.
+/// Finds programs in a directory with one directory per major version, as in Debian. The newest
+/// comes first.
 pub fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let version = |entry: std::fs::DirEntry| {
@@ -451,7 +460,8 @@ pub fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
     versions
 }
 
-/// Returns a port on 127.0.0.1 that is free, is not ephemeral, and was not returned by an earlier call.
+/// Returns a port on 127.0.0.1 that is free, is not ephemeral, and was not returned by an earlier
+/// call.
 pub fn free_port() -> std::io::Result<u16> {
     static NEXT: LazyLock<AtomicU16> =
         LazyLock::new(|| AtomicU16::new(u16::from_be_bytes(random_bytes())));

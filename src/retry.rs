@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Exponential backoff: each wait is twice as long as the one before, up to a limit.
 ///
-/// Not the `backon` crate, which retries one operation: the loops here run for the life of the process and start over after each
-/// success.
+/// Not the `backon` crate, which retries one operation: the loops here run for the life of the
+/// process and start over after each success.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Duration,

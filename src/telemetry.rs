@@ -90,7 +90,8 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
 /// The kinds of faults of a disk, as `postgres::DiskFault` names them.
 const DISK_FAULT_KINDS: [&str; 3] = ["full", "io", "damaged"];
 
-/// Registers the counters that alerts use. Prometheus sees no increase in a counter that first appears with a value above 0.
+/// Registers the counters that alerts use. Prometheus sees no increase in a counter that first
+/// appears with a value above 0.
 fn register_counters() {
     counter!(UNROUTED_EVENTS).absolute(0);
     counter!(PROXY_FAILURES).absolute(0);

@@ -1,4 +1,5 @@
-//! Encryption of secrets at rest: AES-256-GCM, bound to their owner by the associated data, with rotation of keys.
+//! Encryption of secrets at rest: AES-256-GCM, bound to their owner by the associated data, with
+//! rotation of keys.
 
 use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
@@ -20,8 +21,9 @@ pub struct Vault {
     keys: Vec<(String, Aes256Gcm)>,
 }
 
-/// What an encrypted value belongs to: a row, and for all but the first value of a row also which value it is. None can take the place
-/// of another, because this is the associated data of the encryption.
+/// What an encrypted value belongs to: a row, and for all but the first value of a row also which
+/// value it is. None can take the place of another, because this is the associated data of the
+/// encryption.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     id: Uuid,
@@ -176,7 +178,8 @@ pub fn new_key_pair() -> KeyPair {
     KeyPair { private, public }
 }
 
-/// Generates a webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole string.
+/// Generates a webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole
+/// string.
 pub fn new_webhook_secret() -> SecretString {
     format!("whsec_{}", STANDARD.encode(random_bytes::<32>())).into()
 }

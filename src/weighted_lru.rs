@@ -1,4 +1,5 @@
-//! A map whose memory can be bounded: each entry has a weight in bytes, and the least recently used entries are removed first.
+//! A map whose memory can be bounded: each entry has a weight in bytes, and the least recently used
+//! entries are removed first.
 
 use std::hash::Hash;
 

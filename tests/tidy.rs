@@ -1,4 +1,5 @@
-//! House rules that the compiler does not check: file and function sizes, layers, and unused SQL files.
+//! House rules that the compiler does not check: file and function sizes, layers, and unused SQL
+//! files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,12 +9,13 @@ use walhook::failpoint::TABLE;
 const FILE_LINES: usize = 500;
 const FUNCTION_LINES: usize = 70;
 
-/// The modules that each module may use. A module is a file or directory in `src/`. Stages never use each other; `app` joins
-/// them.
+/// The modules that each module may use. A module is a file or directory in `src/`. Stages never
+/// use each other; `app` joins them.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("clock", &[]),
-    // Test-only, and empty in shipped builds: any module below `app` that does I/O may have boundaries.
+    // Test-only, and empty in shipped builds: any module below `app` that does I/O may have
+    // boundaries.
     ("failpoint", &[]),
     ("health", &["telemetry"]),
     ("retry", &[]),
@@ -162,10 +164,12 @@ const ANY: &[&str] = &["*"];
 
 /// Crates that only some modules may use, so that replacing a crate changes only these modules.
 const CRATES: &[(&str, &[&str])] = &[
-    // Besides streaming: a slot whose snapshot is exported can be created only over a replication connection.
+    // Besides streaming: a slot whose snapshot is exported can be created only over a replication
+    // connection.
     ("pg_walstream", &["capture", "primary"]),
-    // Receivers are called with hyper: reqwest gives no access to the bytes of its connections.
-    // The API's listener and the reference receiver limit connections and idle times, which axum's own listener does not.
+    // Receivers are called with hyper: reqwest gives no access to the bytes of its connections. The
+    // API's listener and the reference receiver limit connections and idle times, which axum's own
+    // listener does not.
     (
         "hyper",
         &[
@@ -181,7 +185,8 @@ const CRATES: &[(&str, &[&str])] = &[
         &["deliver/client", "api/serve.rs", "cli/receive.rs"],
     ),
     ("hyper_rustls", &["deliver/client"]),
-    // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter posts spans.
+    // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter
+    // posts spans.
     (
         "reqwest",
         &[
@@ -201,7 +206,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
-    // Only these run SQL: the store, what reads or prepares the primary, and the demo's simulated platform.
+    // Only these run SQL: the store, what reads or prepares the primary, and the demo's simulated
+    // platform.
     (
         "tokio_postgres",
         &[
@@ -311,7 +317,8 @@ fn sources() -> Vec<Source> {
     paths.map(read).collect()
 }
 
-/// Returns the sources of the program itself, without files and directories that are compiled for tests only.
+/// Returns the sources of the program itself, without files and directories that are compiled for
+/// tests only.
 fn program() -> Vec<Source> {
     let all = sources();
     let mut tests_only = BTreeSet::new();
@@ -351,7 +358,8 @@ fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Returns the words directly after `prefix` in `code`. For a list in braces, these are the first words of its members.
+/// Returns the words directly after `prefix` in `code`. For a list in braces, these are the first
+/// words of its members.
 fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     let word = |text: &'a str| {
         let text = text.trim_start();
@@ -396,8 +404,8 @@ fn files_are_short() {
     assert_none(&too_long.collect::<Vec<_>>());
 }
 
-/// Returns the first line and the length of each function. Relies on rustfmt: a function ends at the first brace with the
-/// indentation of its first line.
+/// Returns the first line and the length of each function. Relies on rustfmt: a function ends at
+/// the first brace with the indentation of its first line.
 fn functions(source: &Source) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = source.text.lines().collect();
     let indentation = |line: &str| line.len() - line.trim_start().len();
@@ -580,7 +588,8 @@ fn every_failpoint_is_used_exactly_once() {
     );
 }
 
-/// Words that are hard to understand for readers who learned English from technical texts, and what to write instead.
+/// Words that are hard to understand for readers who learned English from technical texts, and what
+/// to write instead.
 const PLAIN_WORDS: &[(&str, &str)] = &[
     ("anew", "again, from scratch"),
     ("mend", "fix"),

@@ -1,7 +1,7 @@
 //! References for deliveries: loops that post the same delivery repeatedly, without Walhook.
 //!
-//! [`Bare`] uses the HTTP client that deliveries use. [`Bare::raw_rate`] writes prepared bytes to sockets, which shows how many
-//! requests the receiver can accept.
+//! [`Bare`] uses the HTTP client that deliveries use. [`Bare::raw_rate`] writes prepared bytes to
+//! sockets, which shows how many requests the receiver can accept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,8 @@ use tokio::net::TcpStream;
 
 use crate::receiver::{ANSWER, Receiver};
 
-/// The header by which the receiver counts deliveries. The loops send another header of the same length, so that their requests are
-/// not counted.
+/// The header by which the receiver counts deliveries. The loops send another header of the same
+/// length, so that their requests are not counted.
 const COUNTED: &str = "x-webhook-delivery";
 const NOT_COUNTED: &str = "x-webhook-repeated";
 /// Headers that the HTTP client adds.
@@ -83,7 +83,8 @@ pub struct Bare {
 }
 
 impl Bare {
-    /// Creates a loop that repeats the headers and body of the first delivery that this receiver received.
+    /// Creates a loop that repeats the headers and body of the first delivery that this receiver
+    /// received.
     pub async fn new(receiver: &mut Receiver) -> anyhow::Result<Bare> {
         let delivery = Delivery::parse(&receiver.sample().await?)?;
         let mut connector = HttpConnector::new();
@@ -116,7 +117,8 @@ impl Bare {
         Ok(started.elapsed())
     }
 
-    /// Posts for `length` with `concurrency` requests in flight and returns the requests per second.
+    /// Posts for `length` with `concurrency` requests in flight and returns the requests per
+    /// second.
     pub async fn rate(&self, concurrency: usize, length: Duration) -> anyhow::Result<f64> {
         rate(vec![self.clone(); concurrency], length).await
     }

@@ -1,4 +1,5 @@
-//! Figures: one value per repeat, their median and spread, ratios of medians, thresholds, and the printed table.
+//! Figures: one value per repeat, their median and spread, ratios of medians, thresholds, and the
+//! printed table.
 
 use std::fmt::Write;
 
@@ -109,7 +110,8 @@ impl Figures {
             .push(value);
     }
 
-    /// Declares the ratio of two figures that have one value each per repeat. Declaring it again changes nothing.
+    /// Declares the ratio of two figures that have one value each per repeat. Declaring it again
+    /// changes nothing.
     pub fn ratio(&mut self, name: impl Into<String>, over: &str, under: &str, must: Option<Must>) {
         self.figure(name.into(), "", must).ratio_of = Some([over.to_owned(), under.to_owned()]);
     }
@@ -194,7 +196,8 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns a quantile of the samples: the smallest value that at least `share` of them do not exceed. Sorts them in place.
+/// Returns a quantile of the samples: the smallest value that at least `share` of them do not
+/// exceed. Sorts them in place.
 pub fn quantile(samples: &mut [f64], share: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let index = (samples.len() as f64 * share).ceil() as usize;

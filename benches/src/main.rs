@@ -1,4 +1,5 @@
-//! `make bench`: figures of Walhook's shipped build (profile and feature `dist`) on this machine, each beside the reference measured in the same run.
+//! `make bench`: figures of Walhook's shipped build (profile and feature `dist`) on this machine,
+//! each beside the reference measured in the same run.
 
 mod bare;
 mod figures;
@@ -94,7 +95,8 @@ fn main() -> anyhow::Result<ExitCode> {
         .block_on(run(Arguments::parse()))
 }
 
-/// Raises the limit of open file descriptors, which is usually 1,024: `hostile` opens more connections than that.
+/// Raises the limit of open file descriptors, which is usually 1,024: `hostile` opens more
+/// connections than that.
 fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // If it fails, the measure fails that opens too many.

@@ -16,7 +16,8 @@ pub const EVENT: &str = "distribution.outlet.status_changed";
 pub const ROW_ID_STRIDE: u64 = 2_000_000;
 /// Rows of the distribution queue for each user.
 pub const ROWS: u64 = 50_000;
-/// Releases of each user. Rows whose numbers differ by a multiple of this belong to the same release.
+/// Releases of each user. Rows whose numbers differ by a multiple of this belong to the same
+/// release.
 const RELEASES: u64 = 500;
 
 /// SQL for the next status of a row, whose transition raises only [`EVENT`].
@@ -47,7 +48,8 @@ impl Platform {
         Ok(Platform { client, url })
     }
 
-    /// Adds users from `first` to `last`, each with a label, releases, and `rows` entries of the distribution queue.
+    /// Adds users from `first` to `last`, each with a label, releases, and `rows` entries of the
+    /// distribution queue.
     pub async fn add_users(&self, first: u64, last: u64, rows: u64) -> anyhow::Result<()> {
         let releases = RELEASES.min(rows.max(1));
         let sql = format!(
@@ -68,7 +70,8 @@ impl Platform {
             .context("the platform's rows")
     }
 
-    /// Writes `count` transactions of one transition each. Returns a position: a reader that has passed it has read all of them.
+    /// Writes `count` transactions of one transition each. Returns a position: a reader that has
+    /// passed it has read all of them.
     pub async fn write_singly(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let all_but_last = count.saturating_sub(1);
         let one = move_row(user, &format!("(i % {ROWS})"));
@@ -91,7 +94,8 @@ impl Platform {
         self.write_last(user, muted).await
     }
 
-    /// Writes one transaction of `count` transitions, and a small one. Returns a position as `write_singly` does.
+    /// Writes one transaction of `count` transitions, and a small one. Returns a position as
+    /// `write_singly` does.
     pub async fn write_at_once(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let passes = count / ROWS;
         let sql = format!(
@@ -108,7 +112,8 @@ impl Platform {
         self.write_last(user, muted).await
     }
 
-    /// Moves each of a user's first `rows` rows once, muted. Returns a position as `write_singly` does.
+    /// Moves each of a user's first `rows` rows once, muted. Returns a position as `write_singly`
+    /// does.
     pub async fn touch(&self, user: u64, rows: u64) -> anyhow::Result<u64> {
         let sql = format!(
             "do $$ begin {}
@@ -124,8 +129,8 @@ impl Platform {
         self.write_last(user, Muted::Yes).await
     }
 
-    /// Writes a transition, and returns a position inside its transaction: a position before it could be passed by another transaction
-    /// that ends earlier, such as a heartbeat.
+    /// Writes a transition, and returns a position inside its transaction: a position before it
+    /// could be passed by another transaction that ends earlier, such as a heartbeat.
     async fn write_last(&self, user: u64, muted: Muted) -> anyhow::Result<u64> {
         self.client.batch_execute("begin").await?;
         let position = self.position().await?;
@@ -199,7 +204,8 @@ pub struct Writer {
     update: Statement,
 }
 
-/// A transaction of `rows` rows from `first_row` on: when its commit was sent, and how long the commit took.
+/// A transaction of `rows` rows from `first_row` on: when its commit was sent, and how long the
+/// commit took.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
     pub first_row: u64,

@@ -5,8 +5,8 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 
-/// Confines this process, and all that it starts, to all processors but the last one until it is dropped. [`Separation::runtime`] has the
-/// last one.
+/// Confines this process, and all that it starts, to all processors but the last one until it is
+/// dropped. [`Separation::runtime`] has the last one.
 pub struct Separation {
     all: CpuSet,
     last: CpuSet,
@@ -67,7 +67,8 @@ impl Drop for Separation {
     }
 }
 
-/// Confines the threads of this process, except those that have exactly the processors `except`. New threads and processes inherit it.
+/// Confines the threads of this process, except those that have exactly the processors `except`.
+/// New threads and processes inherit it.
 fn confine(processors: &CpuSet, except: Option<&CpuSet>) -> anyhow::Result<()> {
     for entry in
         std::fs::read_dir("/proc/self/task").context("reading the threads of this process")?

@@ -1,4 +1,5 @@
-//! The test rig of a measure: a private Postgres with platform and store, an installation of Walhook, and a receiver.
+//! The test rig of a measure: a private Postgres with platform and store, an installation of
+//! Walhook, and a receiver.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ use crate::wait::{WAIT_LIMIT, eventually, eventually_within};
 const STORE: &str = "store";
 /// For reading the WAL of a filled store, which is several gigabytes.
 const WAIT_LIMIT_AFTER_FILL: Duration = Duration::from_secs(600);
-/// Creates WAL segments in advance. An established server recycles old segments, while a new one must create each segment of 16 MiB,
-/// for which commits wait.
+/// Creates WAL segments in advance. An established server recycles old segments, while a new one
+/// must create each segment of 16 MiB, for which commits wait.
 const CREATE_SEGMENTS: &str = "do $$ begin for i in 1..40 loop
     perform pg_logical_emit_message(false, 'age', ''); perform pg_switch_wal();
     end loop; end $$";
@@ -77,7 +78,8 @@ impl Rig {
         })
     }
 
-    /// Runs `walhook setup`, with these lines in the section `delivery`. Existing rows raise no events.
+    /// Runs `walhook setup`, with these lines in the section `delivery`. Existing rows raise no
+    /// events.
     pub async fn set_up(&mut self, delivery: &str) -> anyhow::Result<()> {
         self.installation.configure("", delivery);
         self.installation.set_up().await
@@ -142,8 +144,8 @@ impl Rig {
         }
     }
 
-    /// Waits until the events of all `rows` are received. Events of other rows are ignored. Asks the receiver for the list only when the
-    /// count suffices, because answering keeps it busy.
+    /// Waits until the events of all `rows` are received. Events of other rows are ignored. Asks
+    /// the receiver for the list only when the count suffices, because answering keeps it busy.
     pub async fn wait_for_receipts<T>(
         &mut self,
         sidecars: &mut [Sidecar],
@@ -181,7 +183,8 @@ impl Rig {
         sidecar.stop().await
     }
 
-    /// Waits until all attempts are recorded and all WAL is acknowledged, so that the next repeat starts from the same state.
+    /// Waits until all attempts are recorded and all WAL is acknowledged, so that the next repeat
+    /// starts from the same state.
     pub async fn settle(&self) -> anyhow::Result<()> {
         eventually("every attempt is recorded", || async {
             let pending = "select exists (select from walhook.delivery where attempt = 1)";
@@ -192,7 +195,8 @@ impl Rig {
         Ok(self.store.batch_execute("checkpoint").await?)
     }
 
-    /// Finishes background work of the preparation: vacuums, and writes a checkpoint, so that neither happens during the measurement.
+    /// Finishes background work of the preparation: vacuums, and writes a checkpoint, so that
+    /// neither happens during the measurement.
     pub async fn rest(&self) -> anyhow::Result<()> {
         for client in [&self.platform.client, &self.store] {
             client.batch_execute("vacuum (analyze)").await?;
@@ -201,8 +205,9 @@ impl Rig {
         self.wait_for_autovacuum().await
     }
 
-    /// Updates `rows` rows of a user once, muted, as if everything had run for a while: their full pages are in the WAL since the last
-    /// checkpoint, and the sidecar has cached its lookups. Then vacuums.
+    /// Updates `rows` rows of a user once, muted, as if everything had run for a while: their full
+    /// pages are in the WAL since the last checkpoint, and the sidecar has cached its lookups. Then
+    /// vacuums.
     pub async fn warm_up(&self, user: u64, rows: u64) -> anyhow::Result<()> {
         let position = self.platform.touch(user, rows).await?;
         self.wait_for_checkpoint(position).await?;
@@ -234,7 +239,8 @@ impl Rig {
         Ok(count)
     }
 
-    /// Removes pending deliveries and re-enables all webhooks, while no sidecar runs, so that a repeat leaves nothing to the next.
+    /// Removes pending deliveries and re-enables all webhooks, while no sidecar runs, so that a
+    /// repeat leaves nothing to the next.
     pub async fn forget_deliveries(&self) -> anyhow::Result<()> {
         let sql = "truncate walhook.delivery;
             update walhook.webhook set active = true, failure_count = 0, consecutive_failures = 0, failing_since = null,
@@ -242,7 +248,8 @@ impl Rig {
         Ok(self.store.batch_execute(sql).await?)
     }
 
-    /// Waits until the WAL written so far is read and acknowledged, including that of other databases.
+    /// Waits until the WAL written so far is read and acknowledged, including that of other
+    /// databases.
     pub async fn catch_up(&self) -> anyhow::Result<()> {
         self.catch_up_within(WAIT_LIMIT).await
     }
@@ -255,8 +262,8 @@ impl Rig {
         .await
     }
 
-    /// Reads the WAL that was written while no sidecar ran, including that of other databases, so that the first measurement does not
-    /// have to.
+    /// Reads the WAL that was written while no sidecar ran, including that of other databases, so
+    /// that the first measurement does not have to.
     pub async fn read_wal(&self) -> anyhow::Result<()> {
         let reader = self.installation.start("reader", "capture")?;
         // The second pass moves the position from which a reader starts.
@@ -282,8 +289,8 @@ impl Rig {
         .await
     }
 
-    /// Requires that the leased deliveries of a replica are bounded, however many are pending. They are queued, in flight, answered but
-    /// not recorded, or being claimed.
+    /// Requires that the leased deliveries of a replica are bounded, however many are pending. They
+    /// are queued, in flight, answered but not recorded, or being claimed.
     pub async fn require_bounded_queues(
         &self,
         figures: &mut Figures,

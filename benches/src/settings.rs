@@ -4,7 +4,8 @@ use serde::Serialize;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres};
 
-/// Durable, like a platform's database. The WAL sizes prevent checkpoints during some of the repeats.
+/// Durable, like a platform's database. The WAL sizes prevent checkpoints during some of the
+/// repeats.
 pub const SETTINGS: [(&str, &str); 5] = [
     ("synchronous_commit", "on"),
     ("shared_buffers", "512MB"),
@@ -13,7 +14,8 @@ pub const SETTINGS: [(&str, &str); 5] = [
     ("checkpoint_timeout", "30min"),
 ];
 
-/// Settings that differ from the compiled-in defaults, except addresses and paths, which do not affect speed.
+/// Settings that differ from the compiled-in defaults, except addresses and paths, which do not
+/// affect speed.
 const NOT_STOCK: &str = "select name, current_setting(name) from pg_settings
     where source in ('configuration file', 'command line') and setting is distinct from boot_val
       and name not in ('port', 'listen_addresses', 'unix_socket_directories', 'data_directory', 'config_file', 'hba_file', 'ident_file',

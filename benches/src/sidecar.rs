@@ -254,7 +254,8 @@ impl Sidecar {
         without_scheme.split('/').next().unwrap_or_default()
     }
 
-    /// Returns the value of a metric, which is 0 until it is first recorded. `series` is its name with its labels.
+    /// Returns the value of a metric, which is 0 until it is first recorded. `series` is its name
+    /// with its labels.
     pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
         let client = reqwest::Client::builder().no_proxy().build()?;
         let text = client

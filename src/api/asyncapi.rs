@@ -7,7 +7,8 @@ use crate::events::{CATALOGUE, Rule};
 
 const CHANNEL: &str = "#/channels/deliveries";
 
-/// The document as it is served and as `walhook asyncapi` prints it. It is the same for every installation.
+/// The document as it is served and as `walhook asyncapi` prints it. It is the same for every
+/// installation.
 pub fn document_text() -> String {
     let mut text =
         serde_json::to_string_pretty(&document()).expect("the document is representable");

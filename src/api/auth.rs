@@ -1,5 +1,5 @@
-//! Authentication: an API token, a token of the platform or a session stands for one user. Requests are rate-limited per API token, and
-//! otherwise per user.
+//! Authentication: an API token, a token of the platform or a session stands for one user. Requests
+//! are rate-limited per API token, and otherwise per user.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -14,7 +14,8 @@ use crate::domain::event::UserId;
 use crate::manage::tokens::{self, is_api_token};
 use crate::manage::{Actor, Via};
 
-/// The user that a request acts for. Handlers extract it first, so that nothing else of an unauthenticated request is read.
+/// The user that a request acts for. Handlers extract it first, so that nothing else of an
+/// unauthenticated request is read.
 #[derive(Debug)]
 pub struct Caller(pub UserId);
 
@@ -28,7 +29,8 @@ impl FromRequestParts<ApiState> for Caller {
     }
 }
 
-/// The user of a request that changes something, with the means of authentication for the audit log.
+/// The user of a request that changes something, with the means of authentication for the audit
+/// log.
 #[derive(Debug)]
 pub struct Changer(pub Actor);
 
@@ -94,8 +96,9 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
     }
 }
 
-/// Returns the user of a sign-in link's token, and the time from which the token would be rejected anyway: until then the caller must
-/// prevent a second use. None if the token is invalid, or no links are accepted.
+/// Returns the user of a sign-in link's token, and the time from which the token would be rejected
+/// anyway: until then the caller must prevent a second use. None if the token is invalid, or no
+/// links are accepted.
 pub async fn authenticate_link(
     state: &ApiState,
     token: &str,

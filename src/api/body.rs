@@ -1,4 +1,5 @@
-//! Request bodies: JSON objects with limits on size and time. All errors of a body are reported at once.
+//! Request bodies: JSON objects with limits on size and time. All errors of a body are reported at
+//! once.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -26,11 +27,13 @@ use crate::manage::Manage;
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// What each connection may hold of a body: more than most bodies have.
 const UNRESERVED_BYTES: usize = 16 << 10;
-/// The bytes of an oversized body that are read and discarded. A client that is still sending may not read the response.
+/// The bytes of an oversized body that are read and discarded. A client that is still sending may
+/// not read the response.
 const MAX_DISCARDED_BYTES: usize = 8 << 20;
 
-/// A body that is a JSON object. It is kept as text until it is read: as values, an array of small numbers takes forty times as much
-/// memory, and a handler may wait for the store before it reads the body.
+/// A body that is a JSON object. It is kept as text until it is read: as values, an array of small
+/// numbers takes forty times as much memory, and a handler may wait for the store before it reads
+/// the body.
 pub struct Object(Bytes);
 
 /// A body that is a JSON object. An absent body is an empty object.
@@ -91,11 +94,12 @@ pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     }
 }
 
-/// Receives a whole body before a handler reads it, so that no request in progress waits for its client. Of a body that is too large for
-/// every handler, only the beginning is kept. If the body does not arrive, the handler that reads it gets the problem.
+/// Receives a whole body before a handler reads it, so that no request in progress waits for its
+/// client. Of a body that is too large for every handler, only the beginning is kept. If the body
+/// does not arrive, the handler that reads it gets the problem.
 ///
-/// `reserve` is called once if the body takes more memory than any connection may, with the bytes that it may take. Its permit is held until
-/// the body is dropped.
+/// `reserve` is called once if the body takes more memory than any connection may, with the bytes
+/// that it may take. Its permit is held until the body is dropped.
 pub async fn receive(
     body: Body,
     reserve: impl AsyncFnOnce(usize) -> Result<OwnedSemaphorePermit, Problem>,
@@ -177,8 +181,8 @@ fn checked(text: Bytes) -> Result<Bytes, Problem> {
     }
 }
 
-/// Parses from JSON in whose objects each key occurs once. If a key had two values, a proxy might inspect one and Walhook use the
-/// other.
+/// Parses from JSON in whose objects each key occurs once. If a key had two values, a proxy might
+/// inspect one and Walhook use the other.
 struct UniqueKeys;
 
 impl<'de> Deserialize<'de> for UniqueKeys {
@@ -234,15 +238,19 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 }
 
-/// The value that a member was converted to, or its errors. The errors' pointers are relative to the member.
+/// The value that a member was converted to, or its errors. The errors' pointers are relative to
+/// the member.
 pub type Checked<T> = Result<T, Vec<FieldError>>;
 
-/// A request body that is read from the members of a JSON object. Its type is also its schema in the OpenAPI document.
+/// A request body that is read from the members of a JSON object. Its type is also its schema in
+/// the OpenAPI document.
 ///
-/// Not `deserr`: it would replace [`Members`], but needs as many lines for an error type with JSON pointers, the limit on errors,
-/// and members that may be absent but not null. It also cannot check URLs against the configuration.
+/// Not `deserr`: it would replace [`Members`], but needs as many lines for an error type with JSON
+/// pointers, the limit on errors, and members that may be absent but not null. It also cannot check
+/// URLs against the configuration.
 pub trait FromMembers: Sized {
-    /// Reads the members. Returns None if one of them is invalid, after adding an error to `members`.
+    /// Reads the members. Returns None if one of them is invalid, after adding an error to
+    /// `members`.
     fn from_members(members: &mut Members, manage: &Manage) -> Option<Self>;
 }
 
@@ -343,7 +351,8 @@ pub fn boolean(value: Value) -> Checked<bool> {
         .ok_or_else(|| invalid("expected true or false"))
 }
 
-/// Checks each item of an array. Stops when it has as many errors as a response may have. `expected` is the error of another value.
+/// Checks each item of an array. Stops when it has as many errors as a response may have.
+/// `expected` is the error of another value.
 pub fn items<T>(
     value: Value,
     expected: &str,

@@ -1,5 +1,6 @@
-//! What the requests of a listener may occupy, all together and each user's: requests in progress, and bytes of long responses that clients
-//! have not taken yet. Requests that are not authenticated share as many requests in progress as one user has.
+//! What the requests of a listener may occupy, all together and each user's: requests in progress,
+//! and bytes of long responses that clients have not taken yet. Requests that are not authenticated
+//! share as many requests in progress as one user has.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -80,7 +81,8 @@ impl Budget {
         shares.entry(user.cloned()).or_insert_with(new).clone()
     }
 
-    /// Waits until one more request may be in progress. First for its share: a request that waits for that delays nobody else.
+    /// Waits until one more request may be in progress. First for its share: a request that waits
+    /// for that delays nobody else.
     pub async fn admit(&self, share: &Share) -> Result<InProgress, Problem> {
         let Ok(Ok(own)) = timeout(PATIENCE, share.requests.clone().acquire_owned()).await else {
             return Err(share.refusal());
@@ -94,7 +96,8 @@ impl Budget {
         })
     }
 
-    /// Reserves the bytes of a response, of which one may have the whole share. The error is what has too few: the share, or all together.
+    /// Reserves the bytes of a response, of which one may have the whole share. The error is what
+    /// has too few: the share, or all together.
     pub fn reserve(&self, share: &Arc<Share>, bytes: u64) -> Result<Unsent, Exhausted> {
         let bytes = u32::try_from(bytes)
             .unwrap_or(u32::MAX)

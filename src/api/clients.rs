@@ -1,5 +1,5 @@
-//! The connected clients of a listener. When there are too many, or one is silent for too long, the client that the server has waited
-//! for the longest is disconnected.
+//! The connected clients of a listener. When there are too many, or one is silent for too long, the
+//! client that the server has waited for the longest is disconnected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,13 +15,15 @@ use crate::domain::event::UserId;
 /// How long a client may take nothing of what was written for it.
 const LONGEST_STALL: Duration = Duration::from_secs(10);
 
-/// How long a client may take to send the body of a request, or take nothing of a response, before it may be disconnected in favour of others.
+/// How long a client may take to send the body of a request, or take nothing of a response, before
+/// it may be disconnected in favour of others.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// How long a client without a connection permit has to take its last response.
 const LAST_RESPONSE: Duration = Duration::from_secs(1);
 
-/// All clients of one listener. A slow client keeps its connection only until another client needs it.
+/// All clients of one listener. A slow client keeps its connection only until another client needs
+/// it.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Mutex<Registry>>);
 
@@ -60,10 +62,12 @@ struct State {
     phase: Phase,
     /// When the phase began.
     since: Instant,
-    /// Since when the client has taken nothing of what is to be written. None if nothing waits for it.
+    /// Since when the client has taken nothing of what is to be written. None if nothing waits for
+    /// it.
     stalled_since: Option<Instant>,
     has_been_parked: bool,
-    /// No connection permit was free when its last request had waited for events: it is disconnected when it is idle.
+    /// No connection permit was free when its last request had waited for events: it is
+    /// disconnected when it is idle.
     is_surplus: bool,
     /// Whether everything of the response was passed on to be written.
     is_produced: bool,
@@ -94,7 +98,8 @@ pub enum Evict<'a> {
     Waiting,
     /// Only clients that have not sent the whole body of their request for a while.
     SendingSlowly,
-    /// Only clients that do not take their response. If a share is given, only those whose response counts for it.
+    /// Only clients that do not take their response. If a share is given, only those whose response
+    /// counts for it.
     NotReading(Option<&'a Arc<Share>>),
 }
 
@@ -238,7 +243,8 @@ impl Client {
         })
     }
 
-    /// Returns when the connection will be closed if the client neither sends nor takes anything. None while the server works.
+    /// Returns when the connection will be closed if the client neither sends nor takes anything.
+    /// None while the server works.
     fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
         self.change(|state| {
             let silent = match state.phase {
@@ -277,8 +283,8 @@ impl Client {
         self.change(|state| state.has_been_parked)
     }
 
-    /// Releases the connection permit until the returned guard is dropped: the client waits for events, within a limit of its own. It is
-    /// not disconnected in favour of others.
+    /// Releases the connection permit until the returned guard is dropped: the client waits for
+    /// events, within a limit of its own. It is not disconnected in favour of others.
     fn park(self: &Arc<Self>) -> Parked {
         self.change(|state| state.has_been_parked = true);
         *self.permit.lock().expect("no holder of this lock panics") = None;
@@ -292,8 +298,8 @@ impl Client {
     }
 }
 
-/// What a request occupies: a part of its user's share of the budget, and through its client one of the connections. An extension of the
-/// request.
+/// What a request occupies: a part of its user's share of the budget, and through its client one of
+/// the connections. An extension of the request.
 #[derive(Clone)]
 pub struct Occupied {
     client: Arc<Client>,
@@ -315,7 +321,8 @@ impl Occupied {
         })
     }
 
-    /// Counts the request for its user from now on. Waits until the user may have one more in progress.
+    /// Counts the request for its user from now on. Waits until the user may have one more in
+    /// progress.
     pub async fn authenticated(&self, user: &UserId) -> Result<(), Problem> {
         let share = self.budget.share(Some(user));
         if Arc::ptr_eq(&share, &self.share()) {
@@ -347,7 +354,8 @@ impl Occupied {
             .expect("no holder of this lock panics") = None;
     }
 
-    /// Releases the request and its connection, for a request that waits for events: its duration has no relation to the load.
+    /// Releases the request and its connection, for a request that waits for events: its duration
+    /// has no relation to the load.
     pub fn park(&self) -> Parked {
         self.release();
         self.client.park()

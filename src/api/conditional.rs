@@ -51,7 +51,8 @@ fn names_weakly(request: &HeaderMap, etag: &str) -> bool {
     )
 }
 
-/// Whether the header names the tag. `*` names every tag. Only `If-None-Match` ignores that a tag is weak.
+/// Whether the header names the tag. `*` names every tag. Only `If-None-Match` ignores that a tag
+/// is weak.
 fn names(request: &HeaderMap, header: HeaderName, etag: &str) -> bool {
     let ignores_weakness = header == header::IF_NONE_MATCH;
     let mut tags = request

@@ -1,7 +1,7 @@
 //! The OpenAPI document as an HTML page, rendered once.
 //!
-//! Not Scalar, Redoc or Swagger UI, which render in the browser: this page runs no script, so the content security policy forbids
-//! scripts.
+//! Not Scalar, Redoc or Swagger UI, which render in the browser: this page runs no script, so the
+//! content security policy forbids scripts.
 
 use askama::Template;
 use axum::http::{HeaderMap, HeaderValue, header};

@@ -9,8 +9,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
-/// A receiver learns of a new key this much later, at the latest: much less than a useful overlap. The other documents change with a
-/// release.
+/// A receiver learns of a new key this much later, at the latest: much less than a useful overlap.
+/// The other documents change with a release.
 const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
 /// A public document in memory.

@@ -1,8 +1,8 @@
-//! Adds to the OpenAPI document what the handlers do not declare: the errors, idempotency keys and examples that operations share,
-//! and the events that are delivered.
+//! Adds to the OpenAPI document what the handlers do not declare: the errors, idempotency keys and
+//! examples that operations share, and the events that are delivered.
 //!
-//! Not with utoipa: its macros would repeat the shared responses at each handler, and cannot describe webhooks (OpenAPI 3.1) from a
-//! catalogue.
+//! Not with utoipa: its macros would repeat the shared responses at each handler, and cannot
+//! describe webhooks (OpenAPI 3.1) from a catalogue.
 
 use std::sync::LazyLock;
 
@@ -80,7 +80,8 @@ enum When {
     HasParameter(&'static str),
 }
 
-/// The problems that several operations share: when they occur, their description in the document, and an example.
+/// The problems that several operations share: when they occur, their description in the document,
+/// and an example.
 fn problems() -> [(When, &'static str, Problem); 13] {
     let invalid = "The request is not valid: `errors` lists every error; or the Idempotency-Key is malformed or was used for another request";
     let required = FieldError::new("/url", "is required");

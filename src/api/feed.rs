@@ -1,4 +1,5 @@
-//! Reads the feed of events: page by page, with long polls, or as a stream; and single events with their deliveries.
+//! Reads the feed of events: page by page, with long polls, or as a stream; and single events with
+//! their deliveries.
 
 use axum::Json;
 use axum::extract::State;
@@ -23,7 +24,8 @@ use crate::domain::time::millis;
 use crate::manage::feed::{Cursors, DeliveryState, FeedPage, Position};
 use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize, MalformedCursor};
 
-/// A page ends after the event that exceeds this length, so that a hundred large events do not occupy much memory.
+/// A page ends after the event that exceeds this length, so that a hundred large events do not
+/// occupy much memory.
 const MAX_PAGE_BYTES: usize = 1 << 20;
 /// Shorter than the idle timeouts of usual proxies, which are 60 seconds.
 const LONGEST_WAIT: u64 = 30;
@@ -35,7 +37,8 @@ pub const LAST_EVENT_ID: &str = "last-event-id";
 #[schema(as = FeedPage)]
 pub struct PageBody {
     data: Vec<EventBody>,
-    /// The place after this page: `after` of the next request. Always present, because there will be more events
+    /// The place after this page: `after` of the next request. Always present, because there will
+    /// be more events
     next_cursor: String,
 }
 
@@ -98,16 +101,18 @@ impl Start {
 
 /// Read events
 ///
-/// Returns the account's events in the order of their commits, each exactly once, as far back as events are kept. Pass `next_cursor` as
-/// `after` to continue: a cursor stays valid for ever; if the events after it have expired, reading continues with the oldest event. With
-/// `event` or `label_id`, each request examines a bounded number of events: a page may be empty although there are more. Tests are not in
-/// the feed.
+/// Returns the account's events in the order of their commits, each exactly once, as far back as
+/// events are kept. Pass `next_cursor` as `after` to continue: a cursor stays valid for ever; if
+/// the events after it have expired, reading continues with the oldest event. With `event` or
+/// `label_id`, each request examines a bounded number of events: a page may be empty although there
+/// are more. Tests are not in the feed.
 ///
 /// With `wait`, an empty page is held back until there is an event.
 ///
-/// With `Accept: text/event-stream`, the response is a stream of Server-Sent Events that does not end: `id` is the cursor after the event,
-/// `event` its type, `data` the same object as in a page. Repeat the last `id` in `Last-Event-ID` to resume. A comment is sent every 15
-/// seconds. `limit` and `wait` do not apply.
+/// With `Accept: text/event-stream`, the response is a stream of Server-Sent Events that does not
+/// end: `id` is the cursor after the event, `event` its type, `data` the same object as in a page.
+/// Repeat the last `id` in `Last-Event-ID` to resume. A comment is sent every 15 seconds. `limit`
+/// and `wait` do not apply.
 #[utoipa::path(
     get, path = "/events", tag = "events", operation_id = "listEvents",
     params(
@@ -199,7 +204,8 @@ fn seconds(text: &str) -> Result<u64, String> {
     wait.ok_or_else(|| format!("expected a number of seconds from 0 to {LONGEST_WAIT}"))
 }
 
-/// Whether the client prefers a stream: browsers and libraries for Server-Sent Events accept nothing else.
+/// Whether the client prefers a stream: browsers and libraries for Server-Sent Events accept
+/// nothing else.
 fn accepts_stream(headers: &HeaderMap) -> bool {
     let accepted = headers
         .get_all(header::ACCEPT)
@@ -267,8 +273,8 @@ async fn read_page(
 
 /// Read an event
 ///
-/// Returns an event and its deliveries. A delivery whose first attempt is not among the 5,000 entries of the webhook's delivery log
-/// after the event is not listed.
+/// Returns an event and its deliveries. A delivery whose first attempt is not among the 5,000
+/// entries of the webhook's delivery log after the event is not listed.
 #[utoipa::path(
     get, path = "/events/{id}", tag = "events", operation_id = "readEvent",
     params(("id" = Uuid, Path, description = "The event's id")),

@@ -49,7 +49,8 @@ pub async fn replay(State(state): State<ApiState>, request: Request, next: Next)
     if request.method() != Method::POST || !request.headers().contains_key(KEY) {
         return next.run(request).await;
     }
-    // In a task of its own, which continues if the client disconnects. The client gets the response when it repeats the request.
+    // In a task of its own, which continues if the client disconnects. The client gets the response
+    // when it repeats the request.
     let task = async move {
         serve_once(state, request, next)
             .await
@@ -102,7 +103,8 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
     }
 }
 
-/// A hash of the method, the target, and the body with its type. JSON has no mark, as in fingerprints that are stored already.
+/// A hash of the method, the target, and the body with its type. JSON has no mark, as in
+/// fingerprints that are stored already.
 fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     let target = parts
         .uri
@@ -126,7 +128,8 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Whether the same request would get this response at any time: a success, or an error that depends on the request alone.
+/// Whether the same request would get this response at any time: a success, or an error that
+/// depends on the request alone.
 fn is_final(response: &Response) -> bool {
     const REQUEST_ERRORS: [StatusCode; 4] = [
         StatusCode::BAD_REQUEST,

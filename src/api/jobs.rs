@@ -154,9 +154,10 @@ impl From<Job> for JobBody {
 
 /// Replay events
 ///
-/// Delivers stored events of a time range to a webhook that never had them, in the order in which they were committed. Events that the
-/// webhook has had a delivery of are skipped, whatever its outcome: recover or redeliver those. Runs in the background in small parts, so
-/// that new deliveries do not wait for it.
+/// Delivers stored events of a time range to a webhook that never had them, in the order in which
+/// they were committed. Events that the webhook has had a delivery of are skipped, whatever its
+/// outcome: recover or redeliver those. Runs in the background in small parts, so that new
+/// deliveries do not wait for it.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/replay", tag = "jobs", operation_id = "replayEvents",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
@@ -200,7 +201,8 @@ pub async fn replay(
 
 /// List jobs
 ///
-/// The webhook's recoveries and replays, newest first. Ended ones are listed for the retention period.
+/// The webhook's recoveries and replays, newest first. Ended ones are listed for the retention
+/// period.
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/jobs", tag = "jobs", operation_id = "listJobs",
     params(
@@ -246,7 +248,8 @@ pub async fn read(
 
 /// Cancel a job
 ///
-/// It creates no more deliveries; those that it has created remain. A job that has ended stays as it is, with the same response.
+/// It creates no more deliveries; those that it has created remain. A job that has ended stays as
+/// it is, with the same response.
 #[utoipa::path(
     delete, path = "/webhooks/{webhook}/jobs/{job}", tag = "jobs", operation_id = "cancelJob",
     params(

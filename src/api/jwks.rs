@@ -1,6 +1,8 @@
-//! The platform's public keys (JWKS): read when needed, cached, and used for a limited time when they cannot be read again.
+//! The platform's public keys (JWKS): read when needed, cached, and used for a limited time when
+//! they cannot be read again.
 //!
-//! `jsonwebtoken` parses the keys. No crate for fetching them bounds size, rate and age as this module does.
+//! `jsonwebtoken` parses the keys. No crate for fetching them bounds size, rate and age as this
+//! module does.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
@@ -23,8 +25,8 @@ const MAX_KEY_SET_BYTES: usize = 256 << 10;
 /// A key set is a handful of keys: those in use and the next.
 const MAX_KEYS: usize = 100;
 
-/// How long a request waits for keys to be read again, if the known ones are old and suffice: a server that does not respond must not
-/// delay requests that do not need it.
+/// How long a request waits for keys to be read again, if the known ones are old and suffice: a
+/// server that does not respond must not delay requests that do not need it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How old cached keys may be.
@@ -97,7 +99,8 @@ struct Known {
     read: Instant,
 }
 
-/// A read that has started. It is a task of its own: it ends even if the request that started it is dropped.
+/// A read that has started. It is a task of its own: it ends even if the request that started it is
+/// dropped.
 #[derive(Clone)]
 struct Read {
     started: Instant,
@@ -185,7 +188,8 @@ impl Published {
             .ok_or_else(Problem::keys_unavailable)
     }
 
-    /// Starts to read the keys again, unless a read is running or has ended too recently. Returns the last read.
+    /// Starts to read the keys again, unless a read is running or has ended too recently. Returns
+    /// the last read.
     fn read_again(&self, has_keys: bool) -> Read {
         let mut last = self
             .last_read
@@ -301,7 +305,8 @@ impl Key {
     }
 }
 
-/// Parses the keys of a JSON Web Key Set (RFC 7517) that can verify signatures. There must be at least one.
+/// Parses the keys of a JSON Web Key Set (RFC 7517) that can verify signatures. There must be at
+/// least one.
 fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
     #[derive(Deserialize)]
     struct KeySet {
@@ -344,7 +349,8 @@ fn key(value: Value) -> Option<Key> {
     })
 }
 
-/// Returns the algorithm of a key, by its type and its `alg`. Shared secrets are ignored: a published set must not contain them.
+/// Returns the algorithm of a key, by its type and its `alg`. Shared secrets are ignored: a
+/// published set must not contain them.
 fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
     let stated = jwk.common.key_algorithm;
     let only = |algorithm: Algorithm, name: KeyAlgorithm| {

@@ -15,7 +15,8 @@ use crate::domain::event::UserId;
 
 /// Allowed difference between the platform's clock and this machine's.
 const LEEWAY_SECONDS: u64 = 60;
-/// From issue to expiry. URLs end up in logs and browser histories, so the token of a sign-in link must be short-lived.
+/// From issue to expiry. URLs end up in logs and browser histories, so the token of a sign-in link
+/// must be short-lived.
 const MAX_LINK_SECONDS: f64 = 300.0;
 const MAX_USER_LENGTH: usize = 200;
 /// Longer tokens are rejected before they are parsed: header lines may be longer.
@@ -30,7 +31,8 @@ pub struct JwtVerifier {
     user_claim: String,
 }
 
-/// What a token may be used for. The audiences exclude each other, so that a token for one purpose never serves the other.
+/// What a token may be used for. The audiences exclude each other, so that a token for one purpose
+/// never serves the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Api,
@@ -92,8 +94,8 @@ impl JwtVerifier {
             .map(|verified| verified.user))
     }
 
-    /// Verifies the token of a sign-in link. Returns its user, and the time from which the token would be rejected anyway: until then the
-    /// caller must prevent a second use.
+    /// Verifies the token of a sign-in link. Returns its user, and the time from which the token
+    /// would be rejected anyway: until then the caller must prevent a second use.
     pub async fn link(&self, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
         let Some(Verified { user, expires_at }) = self.verify(token, Purpose::SignIn).await? else {
             return Ok(None);
@@ -213,8 +215,8 @@ impl JwtVerifier {
     }
 }
 
-/// Rejects a token that must not be accepted by who does not understand its extensions (RFC 7515, 4.1.11). Walhook implements none, and
-/// an empty list is invalid.
+/// Rejects a token that must not be accepted by who does not understand its extensions (RFC 7515,
+/// 4.1.11). Walhook implements none, and an empty list is invalid.
 fn check_extensions(header: &Header) -> Result<(), &'static str> {
     match header.crit {
         Some(_) => Err("its header crit requires extensions, and none is supported"),

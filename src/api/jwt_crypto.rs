@@ -1,5 +1,5 @@
-//! Verifies JWT signatures with ring, which TLS needs anyway. `jsonwebtoken`'s own providers would add a second implementation of RSA
-//! and the curves (aws-lc or the RustCrypto crates).
+//! Verifies JWT signatures with ring, which TLS needs anyway. `jsonwebtoken`'s own providers would
+//! add a second implementation of RSA and the curves (aws-lc or the RustCrypto crates).
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result};
@@ -17,7 +17,8 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes `jsonwebtoken` verify with ring. Must be called before the first token is verified; further calls change nothing.
+/// Makes `jsonwebtoken` verify with ring. Must be called before the first token is verified;
+/// further calls change nothing.
 pub fn install() {
     // Fails if a provider is installed already, which can only be this one.
     let _ = PROVIDER.install_default();

@@ -19,8 +19,8 @@ use crate::manage::{Manage, NewKeys, Overlap};
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegenerateSecret {
-    /// How long the old secret also signs `webhook-signature`: a duration like `24h`, at most `168h`. By default it stops working
-    /// immediately
+    /// How long the old secret also signs `webhook-signature`: a duration like `24h`, at most
+    /// `168h`. By default it stops working immediately
     #[schema(value_type = Option<String>, nullable = false, example = "24h")]
     #[schema(pattern = "^([0-9]{1,5}s|[0-9]{1,3}m|[0-9]{1,2}h|1[0-5][0-9]h|16[0-8]h)$")]
     overlap: Overlap,
@@ -52,9 +52,10 @@ pub struct NewSecret {
 
 /// Regenerate the secret
 ///
-/// Replaces the secret, and the ed25519 key pair if the webhook has one. Without `overlap`, the old ones stop working immediately. With it,
-/// the old ones also sign `webhook-signature` until it ends; `X-Webhook-Signature` is signed with the new secret only. The new secret is
-/// shown only this once.
+/// Replaces the secret, and the ed25519 key pair if the webhook has one. Without `overlap`, the old
+/// ones stop working immediately. With it, the old ones also sign `webhook-signature` until it
+/// ends; `X-Webhook-Signature` is signed with the new secret only. The new secret is shown only
+/// this once.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),

@@ -1,6 +1,7 @@
-//! Limits how often the store is queried, or a signature is verified, for credentials that nobody may have. The rate limit of each credential does not: a client that
-//! guesses sends another one with each request. While it does, the first requests of valid credentials share this limit with it:
-//! `docs/operators.md` describes the effect.
+//! Limits how often the store is queried, or a signature is verified, for credentials that nobody
+//! may have. The rate limit of each credential does not: a client that guesses sends another one
+//! with each request. While it does, the first requests of valid credentials share this limit with
+//! it: `docs/operators.md` describes the effect.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -9,7 +10,8 @@ use std::sync::Mutex;
 use crate::config;
 use crate::manage::limits::RateLimit;
 
-/// Credentials that are not known to be valid are looked up this many times as often as one of them may be. After a restart, none is known.
+/// Credentials that are not known to be valid are looked up this many times as often as one of them
+/// may be. After a restart, none is known.
 const UNKNOWN: u32 = 10;
 
 /// The credentials that were valid when they were last looked up.

@@ -27,8 +27,8 @@ pub struct LogEntryBody {
     /// The same on every attempt of one delivery
     delivery_id: Uuid,
     event_id: Uuid,
-    /// The delivery's number within the webhook, as in `X-Webhook-Sequence`; null for tests, and for deliveries that were made before
-    /// deliveries were numbered
+    /// The delivery's number within the webhook, as in `X-Webhook-Sequence`; null for tests, and
+    /// for deliveries that were made before deliveries were numbered
     #[schema(required = true)]
     sequence: Option<i64>,
     #[schema(value_type = EventName)]
@@ -51,8 +51,8 @@ pub struct LogEntryBody {
     error: Option<LogError>,
     /// Whether this was a test that the owner requested
     test: bool,
-    /// Whether the event was found by comparing states after changes were lost: its time is the time of the comparison, and
-    /// intermediate changes are unknown
+    /// Whether the event was found by comparing states after changes were lost: its time is the
+    /// time of the comparison, and intermediate changes are unknown
     repaired: bool,
 }
 
@@ -114,8 +114,9 @@ impl From<Entry> for LogEntryBody {
 
 /// Read the delivery log
 ///
-/// Newest first: one entry per attempt or cancellation. With a filter, each request examines a bounded part of the delivery log: a page
-/// may have fewer entries than `limit`, or none, and still have a `next_cursor`. The last page is the one whose `next_cursor` is null.
+/// Newest first: one entry per attempt or cancellation. With a filter, each request examines a
+/// bounded part of the delivery log: a page may have fewer entries than `limit`, or none, and still
+/// have a `next_cursor`. The last page is the one whose `next_cursor` is null.
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/logs", tag = "logs", operation_id = "listLogs",
     params(
@@ -208,8 +209,9 @@ pub struct RedeliveryBody {
 
 /// Redeliver
 ///
-/// Starts the next round of the entry's delivery, with the whole retry schedule. It replaces a pending retry. The request goes to
-/// the webhook's current URL and is signed with its current secret.
+/// Starts the next round of the entry's delivery, with the whole retry schedule. It replaces a
+/// pending retry. The request goes to the webhook's current URL and is signed with its current
+/// secret.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/logs/{log}/redeliver", tag = "logs", operation_id = "redeliver",
     params(

@@ -1,4 +1,5 @@
-//! The requests that deliver events, as the OpenAPI and the AsyncAPI document describe them: headers, body and an example.
+//! The requests that deliver events, as the OpenAPI and the AsyncAPI document describe them:
+//! headers, body and an example.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +25,8 @@ impl Header {
     }
 }
 
-/// Returns the headers of a request that delivers the event. Custom headers of the webhook come in addition.
+/// Returns the headers of a request that delivers the event. Custom headers of the webhook come in
+/// addition.
 pub fn headers(event: &str) -> Vec<Header> {
     let text = || json!({ "type": "string" });
     let time = || json!({ "type": "string", "format": "date-time" });

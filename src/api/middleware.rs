@@ -35,7 +35,8 @@ fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
         .then(|| id.clone())
 }
 
-/// Adds headers that forbid browsers and proxies to cache, frame, sniff or execute responses: they contain one user's data.
+/// Adds headers that forbid browsers and proxies to cache, frame, sniff or execute responses: they
+/// contain one user's data.
 pub async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = [

@@ -1,4 +1,5 @@
-//! The management API: JSON over HTTP. Every request is authenticated, and reads and changes only what belongs to its user.
+//! The management API: JSON over HTTP. Every request is authenticated, and reads and changes only
+//! what belongs to its user.
 
 mod asyncapi;
 mod auth;

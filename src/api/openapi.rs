@@ -1,4 +1,5 @@
-//! The OpenAPI document: collected from the handlers, then completed with the parts that operations share.
+//! The OpenAPI document: collected from the handlers, then completed with the parts that operations
+//! share.
 
 use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};

@@ -1,4 +1,5 @@
-//! The optional settings of webhooks in bodies and schemas: description, metadata, custom headers and filter.
+//! The optional settings of webhooks in bodies and schemas: description, metadata, custom headers
+//! and filter.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -227,8 +228,9 @@ pub fn description_schema() -> Object {
     text.description(Some(DESCRIPTION)).build()
 }
 
-/// Returns the class of a regular expression for the characters that are in none of the listed ranges of hidden ones. Those beyond U+FFFF
-/// are left out: each dialect writes them in its own way.
+/// Returns the class of a regular expression for the characters that are in none of the listed
+/// ranges of hidden ones. Those beyond U+FFFF are left out: each dialect writes them in its own
+/// way.
 fn visible_class(is_listed: impl Fn(&RangeInclusive<char>) -> bool) -> String {
     let listed = text::HIDDEN
         .iter()

@@ -1,10 +1,12 @@
-//! The name-value pairs of queries and forms. Their number is limited, because a pair of two bytes takes about 80 in memory.
+//! The name-value pairs of queries and forms. Their number is limited, because a pair of two bytes
+//! takes about 80 in memory.
 
 use url::form_urlencoded;
 
 use super::problem::Problem;
 
-/// The longest form is that of a webhook: twelve fields, and one for each event type. Clients may repeat a parameter for each value.
+/// The longest form is that of a webhook: twelve fields, and one for each event type. Clients may
+/// repeat a parameter for each value.
 pub const MAX_PAIRS: usize = 256;
 
 /// Decoded pairs, in their order.

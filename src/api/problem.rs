@@ -11,7 +11,8 @@ use crate::manage::{Fault, OptionFault};
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
-/// The most errors that one response lists. A body may have thousands, and the first are enough to start with.
+/// The most errors that one response lists. A body may have thousands, and the first are enough to
+/// start with.
 pub const MAX_ERRORS: usize = 20;
 
 /// An error response. Boxed, so that the results of handlers are small.
@@ -38,7 +39,8 @@ pub struct Transient;
 /// One error of a request
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, a slash and its name
+    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, a slash and its
+    /// name
     #[schema(example = "/url")]
     pub pointer: String,
     #[schema(example = "is required")]
@@ -66,7 +68,8 @@ impl FieldError {
         )
     }
 
-    /// Marks the error as one that the same value may not have later: it depends on the time, or on what can be changed.
+    /// Marks the error as one that the same value may not have later: it depends on the time, or on
+    /// what can be changed.
     pub fn transient(self) -> FieldError {
         FieldError {
             is_transient: true,

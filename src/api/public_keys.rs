@@ -1,5 +1,5 @@
-//! Publishes the public keys of webhooks. Anybody may read them, so they are served from memory: no number of readers denies them to
-//! others or costs the store more than one statement at a time.
+//! Publishes the public keys of webhooks. Anybody may read them, so they are served from memory: no
+//! number of readers denies them to others or costs the store more than one statement at a time.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ use super::strict_query::reject_unknown;
 use crate::domain::time::millis;
 use crate::manage::{Manage, PublicKey, PublicKeyCursor};
 
-/// The path of the public keys. Not below the base path, like other well-known documents (RFC 8615).
+/// The path of the public keys. Not below the base path, like other well-known documents (RFC
+/// 8615).
 pub const PATH: &str = "/.well-known/walhook-keys.json";
 /// A new key is published this much later, at the latest.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -52,7 +53,8 @@ impl From<&PublicKey> for KeyBody {
     }
 }
 
-/// Serves the keys of one webhook, whose id its receiver knows, or those of all, which do not name their webhooks.
+/// Serves the keys of one webhook, whose id its receiver knows, or those of all, which do not name
+/// their webhooks.
 pub async fn read(
     State(state): State<ApiState>,
     RawQuery(query): RawQuery,
@@ -127,7 +129,8 @@ impl Published {
             .take_while(move |key| key.webhook == webhook)
     }
 
-    /// The page with the first key after the cursor. It may begin before the cursor, if keys were removed since that was made.
+    /// The page with the first key after the cursor. It may begin before the cursor, if keys were
+    /// removed since that was made.
     fn page(&self, after: &PublicKeyCursor) -> &Document {
         let index = self.pages.partition_point(|(last, _)| last <= after);
         self.pages.get(index).map_or(&self.end, |(_, page)| page)
@@ -167,7 +170,8 @@ impl PublishedKeys {
             .clone()
     }
 
-    /// Returns the keys, after reading them again if they are old. Those that cannot be read again are still served.
+    /// Returns the keys, after reading them again if they are old. Those that cannot be read again
+    /// are still served.
     async fn current(&self, manage: &Manage) -> Result<Arc<Published>, Problem> {
         let Read { keys, due_at } = self.last();
         let turn = match &keys {

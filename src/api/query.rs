@@ -107,7 +107,8 @@ pub fn one_of(names: &[&str]) -> String {
     format!("expected one of {}", names.join(", "))
 }
 
-/// The parameters of a query. Their errors are reported at once; `strict_query` rejects unknown ones.
+/// The parameters of a query. Their errors are reported at once; `strict_query` rejects unknown
+/// ones.
 pub struct Parameters {
     path: String,
     pairs: Pairs,
@@ -163,8 +164,8 @@ impl Parameters {
             .ok()
     }
 
-    /// Reads every parameter `name`. Each may contain several values, separated by commas. Stops when there are as many errors as a
-    /// response may have.
+    /// Reads every parameter `name`. Each may contain several values, separated by commas. Stops
+    /// when there are as many errors as a response may have.
     pub fn all<T>(&mut self, name: &str, check: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         let mut values = Vec::new();
         for value in self.pairs.all(name).flat_map(|value| value.split(',')) {
@@ -202,7 +203,8 @@ impl Parameters {
         })
     }
 
-    /// Reads where a list continues. An error is reported as that of a cursor, because the client may have taken it from another list.
+    /// Reads where a list continues. An error is reported as that of a cursor, because the client
+    /// may have taken it from another list.
     pub fn position<T>(
         &mut self,
         name: &str,

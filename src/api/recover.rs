@@ -28,8 +28,8 @@ pub struct RecoverWebhook {
     /// Before this time; by default now
     #[schema(value_type = Option<String>, format = DateTime, nullable = false)]
     until: Option<Timestamp>,
-    /// Only deliveries whose last attempt had this outcome. By default those that failed permanently or were cancelled, and
-    /// events that occurred while the webhook was inactive.
+    /// Only deliveries whose last attempt had this outcome. By default those that failed
+    /// permanently or were cancelled, and events that occurred while the webhook was inactive.
     #[schema(value_type = Option<OutcomeName>, nullable = false)]
     outcome: Option<Outcome>,
     /// Only count the deliveries
@@ -45,7 +45,8 @@ impl FromMembers for RecoverWebhook {
         let dry_run = members.optional("dry_run", boolean);
         let since = since?;
         let until = until?;
-        // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at once.
+        // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at
+        // once.
         RecoveryDraft::new(since, until, None)
             .map_err(|fault| report(members, fault))
             .ok()?;
@@ -101,9 +102,9 @@ pub struct RecoveryBody {
 
 /// Recover deliveries
 ///
-/// Redelivers everything that failed permanently or was cancelled in a time range, each delivery under its own id in its next
-/// round, and delivers the events that the webhook missed while it was inactive. Runs in the background in small parts, so that new
-/// deliveries do not wait for it.
+/// Redelivers everything that failed permanently or was cancelled in a time range, each delivery
+/// under its own id in its next round, and delivers the events that the webhook missed while it was
+/// inactive. Runs in the background in small parts, so that new deliveries do not wait for it.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/recover", tag = "webhooks", operation_id = "recoverWebhook",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),

@@ -18,7 +18,8 @@ use super::{
     asyncapi, browser, conditional, idempotency, middleware, openapi, public_keys, session,
 };
 
-/// Returns the API's router. Its fallback responds to every unknown path, also for the routers that it is merged with.
+/// Returns the API's router. Its fallback responds to every unknown path, also for the routers that
+/// it is merged with.
 pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path().to_owned();
     let openapi_document = Document::json(openapi::document_text(&base_path));

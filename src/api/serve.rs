@@ -1,7 +1,9 @@
-//! Serves a router on a listener, within limits on connections, requests, unsent responses and time.
+//! Serves a router on a listener, within limits on connections, requests, unsent responses and
+//! time.
 //!
-//! Only HTTP/1.1: over HTTP/2, one client could have many requests whose responses it does not read, and what distinguishes a slow client
-//! from a hostile one would be hidden in the frames. Proxies use HTTP/1.1 for their backends anyway.
+//! Only HTTP/1.1: over HTTP/2, one client could have many requests whose responses it does not
+//! read, and what distinguishes a slow client from a hostile one would be hidden in the frames.
+//! Proxies use HTTP/1.1 for their backends anyway.
 
 use std::convert::Infallible;
 use std::future::{poll_fn, ready};
@@ -35,23 +37,28 @@ use crate::config::Http;
 use crate::store::cancel_on_drop;
 use crate::telemetry::{self, Condition};
 
-/// For each connection, and thus the largest request head. The default of 400 KiB would be 400 MiB for 1,000 connections.
+/// For each connection, and thus the largest request head. The default of 400 KiB would be 400 MiB
+/// for 1,000 connections.
 const BUFFER: usize = 32 << 10;
-/// The kernel's buffers of each connection, whose memory counts as the process's in a container. By default they may grow to megabytes.
+/// The kernel's buffers of each connection, whose memory counts as the process's in a container. By
+/// default they may grow to megabytes.
 const KERNEL_BUFFER: u32 = 64 << 10;
 /// Connections that may wait for `accept`, as in the standard library.
 const BACKLOG: u32 = 1_024;
 /// The bytes of all large request bodies in memory.
 const LARGE_BODIES: usize = 8 << 20;
-/// Responses up to this length are not counted. No change has a longer one: it would be refused after it was made.
+/// Responses up to this length are not counted. No change has a longer one: it would be refused
+/// after it was made.
 const SHORT_RESPONSE: u64 = 64 << 10;
 /// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
-/// How long the response to a request above a rate limit waits. A client that repeats requests without a pause then sends fewer.
+/// How long the response to a request above a rate limit waits. A client that repeats requests
+/// without a pause then sends fewer.
 const REJECTION_DELAY: Duration = Duration::from_millis(500);
 /// The most such responses that wait at a time. Others are sent at once.
 const DELAYED_REJECTIONS: usize = 128;
-/// How long the clients of ended streams have to read their end at shutdown. Much less than `shutdown.drain`.
+/// How long the clients of ended streams have to read their end at shutdown. Much less than
+/// `shutdown.drain`.
 const LAST_READ: Duration = Duration::from_secs(5);
 /// The pause after `accept` fails, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -105,8 +112,8 @@ impl ServeLimits {
     }
 }
 
-/// Binds the address, so that a port in use is reported before anything starts. The returned future serves until `ending`, then waits
-/// for the requests in progress.
+/// Binds the address, so that a port in use is reported before anything starts. The returned future
+/// serves until `ending`, then waits for the requests in progress.
 pub async fn serve(
     address: SocketAddr,
     setting: &'static str,
@@ -121,7 +128,8 @@ pub async fn serve(
     })?;
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
-    // Closes connections with their next response, so that clients open new ones before requests on the old ones fail.
+    // Closes connections with their next response, so that clients open new ones before requests on
+    // the old ones fail.
     let router = router.layer(map_response(move |mut response: Response| {
         if announced.is_cancelled() {
             response
@@ -174,8 +182,9 @@ struct Server {
     failing: Arc<Condition>,
 }
 
-/// Polls a future, and before each poll lets other threads run that wait for the processor. Linux protects a running thread, even one of
-/// low priority, from those that wake up until its time slice ends: in a burst of requests, each step of a delivery would wait for that.
+/// Polls a future, and before each poll lets other threads run that wait for the processor. Linux
+/// protects a running thread, even one of low priority, from those that wake up until its time
+/// slice ends: in a burst of requests, each step of a delivery would wait for that.
 async fn yielding<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -205,7 +214,8 @@ impl Server {
         tasks.wait().await;
     }
 
-    /// Accepts the next client with a connection permit. If there is none, a client that the server waits for is disconnected.
+    /// Accepts the next client with a connection permit. If there is none, a client that the server
+    /// waits for is disconnected.
     async fn accept(&self, listener: &TcpListener) -> (TcpStream, OwnedSemaphorePermit) {
         loop {
             match listener.accept().await {
@@ -290,12 +300,14 @@ impl Server {
         }
     }
 
-    /// Handles a request. Dropped when the client disconnects, which cancels the request's statements.
+    /// Handles a request. Dropped when the client disconnects, which cancels the request's
+    /// statements.
     async fn respond(&self, request: Request, client: &Arc<Client>) -> Response {
         let response = match self.handle(request, client).await {
             Ok((response, occupied)) => {
                 let reserved = self.reserve(response, &occupied.share()).await;
-                // In progress until here: responses whose bytes are not counted yet are in memory too.
+                // In progress until here: responses whose bytes are not counted yet are in memory
+                // too.
                 occupied.release();
                 reserved
             }
@@ -347,13 +359,15 @@ impl Server {
         Ok((response, occupied))
     }
 
-    /// Counts the bytes of a response until they are written. While there are too many, clients that do not take theirs are disconnected.
+    /// Counts the bytes of a response until they are written. While there are too many, clients
+    /// that do not take theirs are disconnected.
     async fn reserve(
         &self,
         response: Response,
         share: &Arc<Share>,
     ) -> Result<(Response, Option<Unsent>), Problem> {
-        // Only streams of events have no length, and each holds at most one page. What anybody may read is short, or in memory once.
+        // Only streams of events have no length, and each holds at most one page. What anybody may
+        // read is short, or in memory once.
         let bytes = response.body().size_hint().exact().unwrap_or(0);
         if bytes <= SHORT_RESPONSE || share.is_anonymous {
             return Ok((response, None));
@@ -376,7 +390,8 @@ impl Server {
         }
     }
 
-    /// Waits for the permit of a large body. While there is none, clients that send theirs slowly are disconnected.
+    /// Waits for the permit of a large body. While there is none, clients that send theirs slowly
+    /// are disconnected.
     async fn body_permit(
         &self,
         bytes: usize,

@@ -1,4 +1,5 @@
-//! The session cookie of the web UI. The API accepts it too, so that signed-in users can call it from their browser.
+//! The session cookie of the web UI. The API accepts it too, so that signed-in users can call it
+//! from their browser.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
@@ -11,12 +12,13 @@ use super::problem::Problem;
 use super::state::{ApiState, Requester};
 use crate::manage::{Actor, tokens};
 
-/// The names of the session cookie, without and with TLS. Browsers accept the second one only over TLS and from this host, so that no
-/// sibling domain can plant a session.
+/// The names of the session cookie, without and with TLS. Browsers accept the second one only over
+/// TLS and from this host, so that no sibling domain can plant a session.
 const COOKIE: &str = "walhook_session";
 const HOST_COOKIE: &str = "__Host-walhook_session";
 
-/// Returns the value of a cookie. None if the browser sends several of this name: another site may have planted one.
+/// Returns the value of a cookie. None if the browser sends several of this name: another site may
+/// have planted one.
 pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers
         .get_all(header::COOKIE)
@@ -45,14 +47,16 @@ impl ApiState {
         cookie(headers, self.session_cookie_name())
     }
 
-    /// Remembers a session that has just started, so that guesses of others do not delay its first request.
+    /// Remembers a session that has just started, so that guesses of others do not delay its first
+    /// request.
     pub fn record_session(&self, id: &str) {
         self.known
             .record(Requester::Session(tokens::hash(id)), true);
     }
 }
 
-/// Returns the user who is signed in with the browser that sends these headers, and counts the request.
+/// Returns the user who is signed in with the browser that sends these headers, and counts the
+/// request.
 pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
     let Some(id) = state.session_id(headers) else {
         return Ok(None);
@@ -79,8 +83,8 @@ pub fn cross_site_protection<R: Clone>(state: &ApiState, reject: R) -> CsrfLayer
     layer.with_rejection_response(reject)
 }
 
-/// Rejects cross-site requests that are authenticated by the cookie. Requests with a token need no protection: other sites do not
-/// have it.
+/// Rejects cross-site requests that are authenticated by the cookie. Requests with a token need no
+/// protection: other sites do not have it.
 pub async fn protect(State(state): State<ApiState>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if headers.contains_key(header::AUTHORIZATION) || state.session_id(headers).is_none() {

@@ -15,7 +15,8 @@ use crate::domain::event::UserId;
 use crate::manage::Manage;
 use crate::manage::limits::RateLimit;
 
-/// The time limit of a request, without the time for which a test waits for its receiver. Generous for a handler.
+/// The time limit of a request, without the time for which a test waits for its receiver. Generous
+/// for a handler.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
 
 /// How many valid tokens and sessions the process remembers, with 33 bytes each.
@@ -134,8 +135,9 @@ impl ApiState {
             .map_err(Problem::rate_limited)
     }
 
-    /// Counts a request for the rate limit, then looks up or verifies the token or the session that it is counted for. A rejected request
-    /// costs the store nothing, and no signature is verified for it.
+    /// Counts a request for the rate limit, then looks up or verifies the token or the session that
+    /// it is counted for. A rejected request costs the store nothing, and no signature is verified
+    /// for it.
     pub(super) async fn look_up<T, E>(
         &self,
         credential: Requester,

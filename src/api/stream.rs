@@ -1,5 +1,5 @@
-//! The feed as a stream of Server-Sent Events. A stream holds at most one page, reads the next one when the client has taken it, and costs no
-//! query while nothing happens.
+//! The feed as a stream of Server-Sent Events. A stream holds at most one page, reads the next one
+//! when the client has taken it, and costs no query while nothing happens.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -19,16 +19,19 @@ use crate::manage::feed::{Cursors, Follower, Position};
 use crate::manage::{Event, FeedFilter, FeedPageSize};
 use crate::store::cancel_on_drop;
 
-/// The most that a stream holds in memory, except that one event may be larger: 2,048 slow clients hold 128 MiB.
+/// The most that a stream holds in memory, except that one event may be larger: 2,048 slow clients
+/// hold 128 MiB.
 const PAGE: FeedPageSize = FeedPageSize {
     events: 100,
     bytes: 64 << 10,
 };
-/// Shows proxies and clients that the connection works. Usual proxies close silent connections after 60 seconds.
+/// Shows proxies and clients that the connection works. Usual proxies close silent connections
+/// after 60 seconds.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 /// How long clients wait before they connect again, in milliseconds.
 const RECONNECT_AFTER: u32 = 1_000;
-/// After a failed read. The stream stays open: browsers give up for good if a new connection is answered with an error.
+/// After a failed read. The stream stays open: browsers give up for good if a new connection is
+/// answered with an error.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// An open stream.
@@ -81,7 +84,8 @@ pub fn respond(
 }
 
 impl Stream {
-    /// Waits for the next part. None ends the stream: the service shuts down, or the client's access has ended.
+    /// Waits for the next part. None ends the stream: the service shuts down, or the client's
+    /// access has ended.
     async fn next(&mut self) -> Option<Bytes> {
         if self.sent.is_none() {
             let cursor = self.cursor();
@@ -142,8 +146,8 @@ impl Stream {
         }
     }
 
-    /// Returns a comment, and the cursor if it has moved: a filtered stream may read far without an event. None if the client's token has
-    /// expired.
+    /// Returns a comment, and the cursor if it has moved: a filtered stream may read far without an
+    /// event. None if the client's token has expired.
     async fn comment(&mut self) -> Option<Bytes> {
         self.comment_at = Instant::now() + COMMENT_INTERVAL;
         if let (Some(token), Some(verifier)) = (&self.token, self.state.jwt()) {

@@ -1,4 +1,5 @@
-//! Rejects query parameters that the OpenAPI document does not describe: a filter with a misspelt name would return everything.
+//! Rejects query parameters that the OpenAPI document does not describe: a filter with a misspelt
+//! name would return everything.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use super::state::ApiState;
 /// An error repeats a name up to this length.
 const MAX_SHOWN_CHARS: usize = 100;
 
-/// The names of the query parameters of each operation, by its path, then by its method in lower case.
+/// The names of the query parameters of each operation, by its path, then by its method in lower
+/// case.
 type Names = HashMap<String, HashMap<String, Vec<String>>>;
 
 /// The query parameters of every operation.

@@ -67,8 +67,8 @@ impl From<TestReport> for TestReportBody {
 
 /// Send a test
 ///
-/// Makes one attempt with the event's example data, marked `X-Webhook-Test: true`, also if the webhook is inactive. The attempt
-/// is logged, but not counted.
+/// Makes one attempt with the event's example data, marked `X-Webhook-Test: true`, also if the
+/// webhook is inactive. The attempt is logged, but not counted.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/test", tag = "webhooks", operation_id = "testWebhook",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),

@@ -64,8 +64,8 @@ pub struct WebhookBody {
     /// When it was disabled automatically; null if it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
-    /// Why it was disabled: how its attempts failed, with the kind of error as in the delivery log: `HTTP 500 answers (http_status)`.
-    /// `gone` if the receiver answered 410 Gone
+    /// Why it was disabled: how its attempts failed, with the kind of error as in the delivery log:
+    /// `HTTP 500 answers (http_status)`. `gone` if the receiver answered 410 Gone
     #[schema(required = true)]
     disabled_reason: Option<String>,
     #[schema(format = DateTime)]
@@ -75,7 +75,8 @@ pub struct WebhookBody {
     /// How `webhook-signature` is made
     #[schema(value_type = SigningName)]
     signing: &'static str,
-    /// The webhook's own ed25519 key, as `/.well-known/walhook-keys.json` lists it; null unless `signing` names ed25519
+    /// The webhook's own ed25519 key, as `/.well-known/walhook-keys.json` lists it; null unless
+    /// `signing` names ed25519
     #[schema(required = true, example = "whpk_…")]
     public_key: Option<String>,
     /// When the previous secret stops signing; null if it does not sign any more
@@ -179,14 +180,16 @@ pub struct UpdatedBody {
 pub struct CreateWebhook {
     #[schema(schema_with = options::name_schema)]
     name: WebhookName,
-    /// The receiver's address, which is stored in its normalized form. A host whose name does not resolve yet is accepted, with an entry in `warnings`
+    /// The receiver's address, which is stored in its normalized form. A host whose name does not
+    /// resolve yet is accepted, with an entry in `warnings`
     #[schema(value_type = String, format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
     url: ReceiverUrl,
     #[schema(value_type = Vec<EventName>, min_items = 1)]
     events: EventSet,
     #[schema(default = true, required = false)]
     active: bool,
-    /// Which deliveries are delivered one after the other: `none`, those of the same release, or all (`strict`)
+    /// Which deliveries are delivered one after the other: `none`, those of the same release, or
+    /// all (`strict`)
     #[schema(value_type = OrderingName, default = "none", required = false)]
     ordering: Ordering,
     #[schema(schema_with = options::description_schema, required = false)]
@@ -245,12 +248,14 @@ impl FromMembers for CreateWebhook {
 pub struct UpdateWebhook {
     #[schema(schema_with = options::name_schema, required = false)]
     name: Option<WebhookName>,
-    /// If its scheme, host or port change, the values of custom headers must be given again in `headers`
+    /// If its scheme, host or port change, the values of custom headers must be given again in
+    /// `headers`
     #[schema(value_type = Option<String>, format = "uri", max_length = 2048, nullable = false)]
     url: Option<ReceiverUrl>,
     #[schema(value_type = Option<Vec<EventName>>, min_items = 1, nullable = false)]
     events: Option<EventSet>,
-    /// False cancels pending deliveries; true after an automatic disablement resets the failure counters
+    /// False cancels pending deliveries; true after an automatic disablement resets the failure
+    /// counters
     #[schema(nullable = false)]
     active: Option<bool>,
     /// Applies to deliveries that are made afterwards
@@ -448,8 +453,9 @@ pub async fn read(
 
 /// Edit a webhook
 ///
-/// Deactivating it cancels its pending deliveries, a long backlog in the background. Activating it before that has ended can respond with 503
-/// and `Retry-After`. Activating it after an automatic disablement resets its failure counters.
+/// Deactivating it cancels its pending deliveries, a long backlog in the background. Activating it
+/// before that has ended can respond with 503 and `Retry-After`. Activating it after an automatic
+/// disablement resets its failure counters.
 #[utoipa::path(
     patch, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "updateWebhook",
     params(

@@ -63,7 +63,8 @@ impl Drop for DedicatedRuntime {
 
 /// Lowers the priority of the calling thread.
 fn lower_priority(niceness: i32) {
-    // On Linux only, the nice value belongs to the thread; elsewhere this would slow the whole process.
+    // On Linux only, the nice value belongs to the thread; elsewhere this would slow the whole
+    // process.
     if cfg!(target_os = "linux")
         && let Err(error) = setpriority_process(None, niceness)
     {

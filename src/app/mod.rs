@@ -48,26 +48,31 @@ pub struct Roles {
 
 /// The stage that readiness reports until everything has started.
 const START_UP: &str = "start-up";
-/// Connections to the store: one each for claims, targets, recording, maintenance and observation; the others for tests, recoveries
-/// and notices.
+/// Connections to the store: one each for claims, targets, recording, maintenance and observation;
+/// the others for tests, recoveries and notices.
 const STORE_CONNECTIONS: usize = 8;
-/// For the API and the web UI. A separate pool, so that requests and deliveries never wait for each other's connections.
+/// For the API and the web UI. A separate pool, so that requests and deliveries never wait for each
+/// other's connections.
 const API_CONNECTIONS: usize = 8;
-/// A page of the attempt log takes milliseconds. A statement that takes this long would keep a connection from other requests.
+/// A page of the attempt log takes milliseconds. A statement that takes this long would keep a
+/// connection from other requests.
 const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For enqueue, its lookups, and the positions and gaps that capture stores.
 const CAPTURE_CONNECTIONS: usize = 4;
 /// Capture and enqueue take turns. On two threads they would wake each other for every batch.
 const CAPTURE_THREADS: usize = 1;
-/// For the API and the web UI, at a low priority, so that no client's requests take processor time from deliveries.
+/// For the API and the web UI, at a low priority, so that no client's requests take processor time
+/// from deliveries.
 const API_THREADS: usize = 2;
 /// Capacity of the channel of answers from the dispatcher to the attempt log.
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long start-up waits for the store's partitions.
 const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
-/// Until then, histograms keep each sample: megabytes at tens of thousands of deliveries per second.
+/// Until then, histograms keep each sample: megabytes at tens of thousands of deliveries per
+/// second.
 const METRICS_UPKEEP: Duration = Duration::from_secs(1);
-/// Deadline for a response of the metrics listener: longer than the readiness check waits for the store.
+/// Deadline for a response of the metrics listener: longer than the readiness check waits for the
+/// store.
 const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for recording the last attempts and closing connections.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
@@ -106,7 +111,8 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         {
             // Everything else runs; capture waits for the repair.
             Err(error) if error.gap().is_some() => {}
-            // Capture retries transient faults, such as a restart of the primary, and logs a warning.
+            // Capture retries transient faults, such as a restart of the primary, and logs a
+            // warning.
             Err(error) if error.is_transient() => {
                 tracing::info!(%error, "starting although the primary is not ready")
             }
@@ -157,7 +163,8 @@ impl App {
     /// Starts the tasks of `roles`, and those that every process runs.
     async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
-        // Reported before the listener starts: ready means that every listener answers and that capture reads or stands by.
+        // Reported before the listener starts: ready means that every listener answers and that
+        // capture reads or stands by.
         self.health
             .report_unhealthy(START_UP, "not everything has started yet");
         if roles.capture {
@@ -206,7 +213,8 @@ impl App {
         Ok(())
     }
 
-    /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that starts later depends on the result.
+    /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that
+    /// starts later depends on the result.
     async fn start_retention(&self, tasks: &mut BackgroundTasks) {
         let store = self.store.clone();
         let days = self.config.retention.days;

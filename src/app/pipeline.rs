@@ -20,7 +20,8 @@ use crate::store::Store;
 use crate::telemetry::recurring;
 use crate::traces::Tracer;
 
-/// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold a thousand changes.
+/// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold a
+/// thousand changes.
 const BATCHES_AHEAD: usize = 4;
 /// How long to wait before capturing again, after a gap or when another process has taken over.
 const RESTART_DELAY: Duration = Duration::from_secs(2);
@@ -37,8 +38,8 @@ pub struct CapturePipeline {
 }
 
 impl CapturePipeline {
-    /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or lost commits of the store, on a new
-    /// timeline, and when another process has taken over.
+    /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or
+    /// lost commits of the store, on a new timeline, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut logged_gap = None;
         loop {
@@ -63,7 +64,8 @@ impl CapturePipeline {
                 Err(error) if is_store_behind(&error) && !self.shutdown.is_cancelled() => {
                     tracing::warn!(reason = %error, "reading again from the checkpoint");
                 }
-                // Within one mode, capture reconnects by itself; between the two modes of a switch, it ends.
+                // Within one mode, capture reconnects by itself; between the two modes of a switch,
+                // it ends.
                 Err(error) if is_transient(&error) && !self.shutdown.is_cancelled() => {
                     self.health
                         .report_unhealthy(capture::STAGE, "changes cannot be read now");
@@ -117,12 +119,12 @@ impl CapturePipeline {
         )
         .await;
         if let Err(error @ CaptureError::NewTimeline { .. }) = captured {
-            // Changes of the old timeline are read again if they are part of the new one. If they were committed to the store
-            // already, the checkpoint includes them.
+            // Changes of the old timeline are read again if they are part of the new one. If they
+            // were committed to the store already, the checkpoint includes them.
             return Err(error.into());
         }
-        // If enqueue fails, its end of the channel closes and capture ends too. If capture ends, enqueue stores the batches that are
-        // still in the channel.
+        // If enqueue fails, its end of the channel closes and capture ends too. If capture ends,
+        // enqueue stores the batches that are still in the channel.
         enqueued.await??;
         Ok(captured?)
     }

@@ -1,4 +1,5 @@
-//! Access to receivers for the API and the web UI, by the same guard, renderer and client that deliveries use.
+//! Access to receivers for the API and the web UI, by the same guard, renderer and client that
+//! deliveries use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use crate::store::options::open_headers;
 use crate::traces::Tracer;
 use crate::vault::Vault;
 
-/// DNS lookups at a time. Separate from the budget of deliveries, so that saving many webhooks delays no delivery.
+/// DNS lookups at a time. Separate from the budget of deliveries, so that saving many webhooks
+/// delays no delivery.
 const LOOKUPS: usize = 16;
 /// The resolver ends a lookup within half of this.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +121,8 @@ impl manage::Receivers for Receivers {
         let vault = self.vault.clone();
         let sender = self.sender.clone();
         let tracer = self.tracer.clone();
-        // A connection is served by the runtime that opened it, and deliveries use those of the store and to receivers too.
+        // A connection is served by the runtime that opened it, and deliveries use those of the
+        // store and to receivers too.
         let test = self.runtime.spawn(async move {
             let found = store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;

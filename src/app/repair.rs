@@ -29,7 +29,8 @@ pub struct Rows {
     pub changed: u64,
     pub new: u64,
     pub gone: u64,
-    /// The ledger is incomplete for this table. Rows that it lacks may be older than the gap, so they raise no events.
+    /// The ledger is incomplete for this table. Rows that it lacks may be older than the gap, so
+    /// they raise no events.
     pub unknown: bool,
 }
 
@@ -48,7 +49,8 @@ pub struct Report {
     pub begins: Option<Lsn>,
 }
 
-/// Compares the tables with the ledger and, except in a dry run, stores the missed events together with the new checkpoint.
+/// Compares the tables with the ledger and, except in a dry run, stores the missed events together
+/// with the new checkpoint.
 pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Result<Report> {
     let url = config.source_url()?;
     let store_url = config.store_url()?;

@@ -20,15 +20,17 @@ const STAGE: &str = "maintenance";
 const INTERVAL: Duration = Duration::from_secs(3_600);
 /// After a failed run: soon, because the store may be back.
 const AFTER_FAILURE: Duration = Duration::from_secs(15);
-/// After a run that gave way to another session's lock, such as that of a running `pg_dump`. Each try blocks other sessions for a moment,
-/// and partitions are created days ahead.
+/// After a run that gave way to another session's lock, such as that of a running `pg_dump`. Each
+/// try blocks other sessions for a moment, and partitions are created days ahead.
 const AFTER_WAITING: Duration = Duration::from_secs(300);
 
-/// The time limit of a run: longer than removing a day's rows takes. A longer run waits for a dead connection.
+/// The time limit of a run: longer than removing a day's rows takes. A longer run waits for a dead
+/// connection.
 const LONGEST_RUN: Duration = Duration::from_secs(3_600);
 
-/// Maintains the store until shutdown. No failure here ends the process: rows of a day without a partition go to the default
-/// partition, and are moved when the day gets one. Drops `first_run` when the first run has ended, whatever its result.
+/// Maintains the store until shutdown. No failure here ends the process: rows of a day without a
+/// partition go to the default partition, and are moved when the day gets one. Drops `first_run`
+/// when the first run has ended, whatever its result.
 pub async fn run(
     store: Store,
     retention_days: u32,
@@ -49,7 +51,8 @@ pub async fn run(
         let wait = match result {
             Ok(done) => {
                 let wait = report(&done, &health, &waiting);
-                // Last, because it may take minutes. Everything but the feed works without these indexes.
+                // Last, because it may take minutes. Everything but the feed works without these
+                // indexes.
                 let indexed = shutdown
                     .run_until_cancelled(build_indexes(&store, &indexing))
                     .await;
@@ -102,7 +105,8 @@ async fn build_indexes(store: &Store, activity: &Activity) -> bool {
     }
 }
 
-/// Reports the partitions that could not be maintained, and returns how long to wait before the next run.
+/// Reports the partitions that could not be maintained, and returns how long to wait before the
+/// next run.
 fn report(done: &Maintained, health: &StageHealth, waiting: &Condition) -> Duration {
     if !done.failed.is_empty() {
         let error = format!("partitions cannot be maintained: {:?}", done.failed);

@@ -1,4 +1,5 @@
-//! Supervision of a process's background tasks: they run until one of them ends or a signal arrives, then shut down in order.
+//! Supervision of a process's background tasks: they run until one of them ends or a signal
+//! arrives, then shut down in order.
 
 use std::time::Duration;
 
@@ -45,8 +46,8 @@ impl BackgroundTasks {
         }
     }
 
-    /// At shutdown, reports the process unready at once, and closes the listeners after `delay`: load balancers need that long to
-    /// stop sending requests.
+    /// At shutdown, reports the process unready at once, and closes the listeners after `delay`:
+    /// load balancers need that long to stop sending requests.
     pub fn close_listeners_after(&self, delay: Duration, health: Health) {
         let ending = self.ending();
         tokio::spawn(async move {
@@ -66,7 +67,8 @@ impl BackgroundTasks {
         self.set.spawn(async move { (name, task.await) });
     }
 
-    /// Waits for all tasks, but at most `grace` after shutdown has started. Returns the first error of a task.
+    /// Waits for all tasks, but at most `grace` after shutdown has started. Returns the first error
+    /// of a task.
     pub async fn join(mut self, grace: Duration) -> anyhow::Result<()> {
         let mut result = Ok(());
         let overdue = async {

@@ -31,7 +31,8 @@ pub fn readiness(store: Store, health: Health) -> Readiness {
         let health = health.clone();
         Box::pin(async move {
             let mut reasons = health.reasons();
-            // The reasons are in the server log: anybody who can reach the listener may read this answer.
+            // The reasons are in the server log: anybody who can reach the listener may read this
+            // answer.
             let pinged = tokio::time::timeout(PING_TIMEOUT, store.ping()).await;
             if !matches!(pinged, Ok(Ok(()))) {
                 reasons.push("store: it does not answer".to_owned());

@@ -1,18 +1,22 @@
 //! Limits how far idle WAL may be acknowledged.
 //!
-//! If something other than Walhook advances the slot, the server discards WAL that Walhook has not read: a gap. A restart detects
-//! it by comparing the slot with how far Walhook can have acknowledged. WAL with events is acknowledged up to the stored checkpoint.
-//! Idle WAL is acknowledged without a write to the store. Therefore a limit ahead of it is stored first, and nothing is acknowledged
-//! beyond the limit. A slot beyond the limit was advanced by something else.
+//! If something other than Walhook advances the slot, the server discards WAL that Walhook has not
+//! read: a gap. A restart detects it by comparing the slot with how far Walhook can have
+//! acknowledged. WAL with events is acknowledged up to the stored checkpoint. Idle WAL is
+//! acknowledged without a write to the store. Therefore a limit ahead of it is stored first, and
+//! nothing is acknowledged beyond the limit. A slot beyond the limit was advanced by something
+//! else.
 //!
-//! Not detected: while Walhook is down, the slot is advanced, or dropped and created again, by less than the distance between the
-//! last acknowledgement and the limit. An orderly shutdown lowers the limit to the last acknowledgement, so this can only happen after
-//! a crash. PostgreSQL records neither which session advanced a slot nor when the slot was created, and storing each acknowledgement
-//! would cost a write per second. After a failover, `repair::continuity` compares the slot with the end of the earlier timeline
-//! instead.
+//! Not detected: while Walhook is down, the slot is advanced, or dropped and created again, by less
+//! than the distance between the last acknowledgement and the limit. An orderly shutdown lowers the
+//! limit to the last acknowledgement, so this can only happen after a crash. PostgreSQL records
+//! neither which session advanced a slot nor when the slot was created, and storing each
+//! acknowledgement would cost a write per second. After a failover, `repair::continuity` compares
+//! the slot with the end of the earlier timeline instead.
 //!
-//! Only the connection that claimed the limit last may change it. A connection claims the limit after it has taken the slot. A
-//! replica that stalled while another one took over can neither raise nor lower the limit.
+//! Only the connection that claimed the limit last may change it. A connection claims the limit
+//! after it has taken the slot. A replica that stalled while another one took over can neither
+//! raise nor lower the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +55,8 @@ impl AcknowledgedLsn {
     }
 }
 
-/// Bounds the acknowledgements of one stream. A task raises the stored limit: acknowledgements do not wait for the store.
+/// Bounds the acknowledgements of one stream. A task raises the stored limit: acknowledgements do
+/// not wait for the store.
 pub(super) struct AcknowledgementLimit {
     /// The limit in the store.
     stored: watch::Receiver<Lsn>,
@@ -89,8 +94,8 @@ impl AcknowledgementLimit {
         }
     }
 
-    /// Returns how far the WAL up to `wanted` may be acknowledged if everything up to `durable` is stored. Requests a higher limit
-    /// if less than half of the margin is left.
+    /// Returns how far the WAL up to `wanted` may be acknowledged if everything up to `durable` is
+    /// stored. Requests a higher limit if less than half of the margin is left.
     pub fn grant(&self, durable: Lsn, wanted: Lsn) -> Lsn {
         let limit = durable.max(*self.stored.borrow());
         if wanted > durable && limit.0.saturating_sub(wanted.0) < MARGIN / 2 {
@@ -113,7 +118,8 @@ async fn raise(
     let mut previous = None;
     while requests.changed().await.is_ok() {
         let wanted = *requests.borrow_and_update();
-        // Twice the WAL since the previous time: on a busy server, acknowledgements do not wait for the next period.
+        // Twice the WAL since the previous time: on a busy server, acknowledgements do not wait for
+        // the next period.
         let advanced = previous.map_or(0, |previous: Lsn| wanted.0.saturating_sub(previous.0));
         let limit = Lsn(wanted.0.saturating_add(MARGIN.max(2 * advanced)));
         match store

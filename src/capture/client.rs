@@ -5,7 +5,8 @@ use tokio_postgres::{Client, Transaction};
 use super::error::CaptureError;
 use crate::postgres::{self, ANSWER_TIMEOUT};
 
-/// A connection whose queries all have a time limit: the client is only accessible to a query that is limited.
+/// A connection whose queries all have a time limit: the client is only accessible to a query that
+/// is limited.
 pub(super) struct LimitedClient(Client);
 
 impl LimitedClient {
@@ -79,8 +80,8 @@ impl KeptClient {
         Ok(self.client.insert(client))
     }
 
-    /// Runs queries that together have the time limit. Unless they succeed, the next call opens another connection: this one may be
-    /// dead. That applies also if the future is dropped.
+    /// Runs queries that together have the time limit. Unless they succeed, the next call opens
+    /// another connection: this one may be dead. That applies also if the future is dropped.
     pub async fn run<'a, T, E, Q>(
         &'a mut self,
         query: impl FnOnce(&'a Client) -> Q,

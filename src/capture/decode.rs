@@ -1,4 +1,5 @@
-//! Decodes the messages of `pgoutput` to changes in the reference schema's tables, columns and values.
+//! Decodes the messages of `pgoutput` to changes in the reference schema's tables, columns and
+//! values.
 
 use std::collections::{HashMap, HashSet};
 
@@ -52,8 +53,9 @@ pub(super) enum Decoded {
     IdentityLost {
         table: String,
     },
-    /// The open transaction contains the message that setup writes after it has installed the triggers. If the transaction did
-    /// install them, changes that commit after it are in the outbox.
+    /// The open transaction contains the message that setup writes after it has installed the
+    /// triggers. If the transaction did install them, changes that commit after it are in the
+    /// outbox.
     SwitchRequested,
 }
 
@@ -91,7 +93,8 @@ impl RelationMap {
         self.columns.iter().any(|sent| sent.is_key)
     }
 
-    /// Returns whether old rows that consist of the key include all watched columns, or the whole row of an add-on.
+    /// Returns whether old rows that consist of the key include all watched columns, or the whole
+    /// row of an add-on.
     fn key_is_sufficient(&self) -> bool {
         let is_key = |wanted: &Column| {
             self.columns
@@ -213,7 +216,8 @@ impl Decoder {
                     Some(relation) if is_full || relation.key_is_sufficient() => {
                         Decoded::TableDescribed
                     }
-                    // Only inserted rows can follow: without any key, the server rejects updates and deletions.
+                    // Only inserted rows can follow: without any key, the server rejects updates
+                    // and deletions.
                     Some(relation) if !relation.has_key() => Decoded::TableDescribed,
                     Some(_) => Decoded::IdentityLost {
                         table: format!("{namespace}.{relation_name}"),
@@ -222,7 +226,8 @@ impl Decoder {
                 self.relations.insert(relation_id, relation);
                 Ok(decoded)
             }
-            // Sent before each relation with columns of such a type. For a domain, the name is that of its base type.
+            // Sent before each relation with columns of such a type. For a domain, the name is that
+            // of its base type.
             Message::Type {
                 type_id,
                 namespace,
@@ -334,7 +339,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Counts a row change and returns its position. Changes of unmapped tables count too: positions do not depend on the mapping.
+    /// Counts a row change and returns its position. Changes of unmapped tables count too:
+    /// positions do not depend on the mapping.
     fn next_position(&mut self) -> Result<Position, CaptureError> {
         let open = self.open.as_mut().ok_or_else(outside_transaction)?;
         open.ordinal += 1;
@@ -373,7 +379,8 @@ impl Decoder {
         })
     }
 
-    /// Maps a relation. Its OID is looked up before its name: the WAL has the name that the table had when the change was written.
+    /// Maps a relation. Its OID is looked up before its name: the WAL has the name that the table
+    /// had when the change was written.
     fn map(
         &self,
         oid: u32,

@@ -1,8 +1,8 @@
-//! Remembers the rows that the open transaction has deleted. If it then inserts a row with the same key, that is the same row, moved
-//! to another partition or rewritten.
+//! Remembers the rows that the open transaction has deleted. If it then inserts a row with the same
+//! key, that is the same row, moved to another partition or rewritten.
 //!
-//! The pairs depend only on the transaction's changes and their order, not on batches. After a restart, the stream begins with the
-//! transaction's first change, so the same rows are paired.
+//! The pairs depend only on the transaction's changes and their order, not on batches. After a
+//! restart, the stream begins with the transaction's first change, so the same rows are paired.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,9 @@ use crate::domain::table::{ID, Table};
 use crate::telemetry::recurring;
 use crate::weighted_lru::WeightedLru;
 
-/// Bounds the memory of one transaction's deleted rows: enough for over a hundred thousand. The oldest are forgotten first, because an
-/// update that moves a row inserts it right after the deletion.
+/// Bounds the memory of one transaction's deleted rows: enough for over a hundred thousand. The
+/// oldest are forgotten first, because an update that moves a row inserts it right after the
+/// deletion.
 const MAX_WEIGHT: usize = 32 << 20;
 /// The estimated overhead of one remembered row, in bytes.
 const ENTRY_OVERHEAD: usize = 256;
@@ -56,7 +57,8 @@ impl DeletedRows {
         }
     }
 
-    /// Remembers a deleted row of a table that raises events. Forgets the oldest rows beyond the limit.
+    /// Remembers a deleted row of a table that raises events. Forgets the oldest rows beyond the
+    /// limit.
     pub fn add(&mut self, table: Table, old: &Tuple) {
         let Some(id) = old.text(ID).filter(|_| table.is_captured()) else {
             return;
@@ -72,7 +74,8 @@ impl DeletedRows {
         }
     }
 
-    /// Removes and returns the deleted row that has the key of `new`. Only its key and its watched columns are known.
+    /// Removes and returns the deleted row that has the key of `new`. Only its key and its watched
+    /// columns are known.
     pub fn take(&mut self, table: Table, new: &Tuple) -> Option<Tuple> {
         if self.rows.is_empty() && self.forgotten.is_empty() {
             return None;

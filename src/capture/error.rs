@@ -8,7 +8,8 @@ use crate::telemetry::count_disk_fault;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// An error that is not specific to capture: of a connection or the store, a gap, or a primary that is not ready.
+    /// An error that is not specific to capture: of a connection or the store, a gap, or a primary
+    /// that is not ready.
     #[error(transparent)]
     Primary(PrimaryError),
     #[error("the primary is shutting down: capture continues when it is back")]
@@ -19,7 +20,8 @@ pub enum CaptureError {
         "slot {0} is still held by an earlier connection of this process, whose end the primary has not noticed: ending it"
     )]
     SlotLingers(String),
-    /// Changes that were read on the old timeline must not be stored: capture starts over from the checkpoint.
+    /// Changes that were read on the old timeline must not be stored: capture starts over from the
+    /// checkpoint.
     #[error("the primary has moved from timeline {from} to {to}")]
     NewTimeline { from: u32, to: u32 },
     #[error("the store's checkpoint of slot {0} is older than what this process has stored")]
@@ -70,8 +72,8 @@ impl<E: Into<PrimaryError>> From<E> for CaptureError {
 }
 
 impl CaptureError {
-    /// Returns whether the platform's schema no longer matches. Capture waits until the schema or the configuration is fixed, and skips
-    /// nothing.
+    /// Returns whether the platform's schema no longer matches. Capture waits until the schema or
+    /// the configuration is fixed, and skips nothing.
     pub fn is_drift(&self) -> bool {
         matches!(
             self,
@@ -95,12 +97,14 @@ impl CaptureError {
         }
     }
 
-    /// Returns whether the stream needs WAL that the server no longer has, although the slot retains it.
+    /// Returns whether the stream needs WAL that the server no longer has, although the slot
+    /// retains it.
     pub fn is_missing_wal(&self) -> bool {
         matches!(self, CaptureError::Primary(error) if error.is_missing_wal())
     }
 
-    /// Returns whether the publication did not exist when the WAL to be read was written. One that is created again does not help.
+    /// Returns whether the publication did not exist when the WAL to be read was written. One that
+    /// is created again does not help.
     pub fn is_missing_publication(&self) -> bool {
         matches!(self, CaptureError::Primary(error) if error.is_missing_publication())
     }
@@ -115,7 +119,8 @@ impl CaptureError {
         matches!(self, CaptureError::Primary(PrimaryError::Replaced(_)))
     }
 
-    /// Returns the reason for readiness, which anybody may read: the whole message only if an operator has to act.
+    /// Returns the reason for readiness, which anybody may read: the whole message only if an
+    /// operator has to act.
     pub fn readiness(&self) -> String {
         match self.is_drift() || self.is_own_standby() || self.is_replaced() {
             true => self.to_string(),

@@ -1,5 +1,5 @@
-//! Logs why changes cannot be read: one warning per outage. Further errors of the same outage are logged once each, as a warning only
-//! if a retry cannot succeed.
+//! Logs why changes cannot be read: one warning per outage. Further errors of the same outage are
+//! logged once each, as a warning only if a retry cannot succeed.
 
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};

@@ -1,5 +1,5 @@
-//! Heartbeats: small commits that must come back through the stream. They show that the stream works, and advance the slot while only
-//! other databases write.
+//! Heartbeats: small commits that must come back through the stream. They show that the stream
+//! works, and advance the slot while only other databases write.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,8 +37,9 @@ const SHORTEST_CHECK: Duration = Duration::from_secs(1);
 const EMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How soon a connection that the server has closed is noticed.
 const CLOSED_POLL: Duration = Duration::from_millis(250);
-/// How long the stream's host may take to reject a connection. A server that stops rejects it at once; one that is frozen does not
-/// answer, and other hosts of the URL must then be tried within [`EMIT_TIMEOUT`].
+/// How long the stream's host may take to reject a connection. A server that stops rejects it at
+/// once; one that is frozen does not answer, and other hosts of the URL must then be tried within
+/// [`EMIT_TIMEOUT`].
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Beat {
@@ -74,8 +75,8 @@ pub(super) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Starts the sending task for a stream of `lineage` from `host`. With every heartbeat it updates `policy` with the server's
-    /// settings.
+    /// Starts the sending task for a stream of `lineage` from `host`. With every heartbeat it
+    /// updates `policy` with the server's settings.
     pub fn start(
         context: &Context<'_>,
         host: Target,
@@ -107,8 +108,8 @@ impl Heartbeats {
         }
     }
 
-    /// Takes an error that the stream itself does not report: the server shuts down, or a captured table is gone, unpublished or
-    /// without its replica identity.
+    /// Takes an error that the stream itself does not report: the server shuts down, or a captured
+    /// table is gone, unpublished or without its replica identity.
     pub fn take_error(&self) -> Option<CaptureError> {
         self.shared
             .error
@@ -117,7 +118,8 @@ impl Heartbeats {
             .take()
     }
 
-    /// Records that a heartbeat has come back. Those of other processes and earlier connections are ignored.
+    /// Records that a heartbeat has come back. Those of other processes and earlier connections are
+    /// ignored.
     pub fn returned(&self, id: &str) {
         if let Some(beat) = self.shared.in_flight().remove(id) {
             self.read_until.advance(beat.sent_at);
@@ -126,8 +128,9 @@ impl Heartbeats {
         }
     }
 
-    /// Returns whether heartbeats are lost: not returned within `limit`, although the stream has received the WAL beyond them, up to
-    /// `received`. One such heartbeat may be about to arrive, because its commit record follows its LSN: it takes two.
+    /// Returns whether heartbeats are lost: not returned within `limit`, although the stream has
+    /// received the WAL beyond them, up to `received`. One such heartbeat may be about to arrive,
+    /// because its commit record follows its LSN: it takes two.
     pub fn are_lost(&self, received: Lsn, limit: Duration) -> bool {
         let in_flight = self.shared.in_flight();
         let overdue = in_flight
@@ -144,7 +147,8 @@ impl Heartbeats {
 struct Sender {
     /// The host of the stream.
     host: Target,
-    /// To any host of the URL, so that a new primary is noticed while the stream's server is frozen. Closed when it does not answer.
+    /// To any host of the URL, so that a new primary is noticed while the stream's server is
+    /// frozen. Closed when it does not answer.
     client: KeptClient,
     source: Source,
     store: Store,
@@ -176,8 +180,8 @@ impl Sender {
                     sending.failed(&"an earlier heartbeat waits for a synchronous standby");
                     continue;
                 }
-                // The reader ends the stream and reports it.
-                // On a new timeline, the stream's server may be frozen: nothing else notices before the limit of its silence.
+                // The reader ends the stream and reports it. On a new timeline, the stream's server
+                // may be frozen: nothing else notices before the limit of its silence.
                 Ok(Err(error)) if error.ends_stream() => {
                     self.shared.set_error(Some(error));
                     self.forget(&id);
@@ -202,8 +206,9 @@ impl Sender {
         }
     }
 
-    /// Returns when the next heartbeat is due, or soon after the server has closed the connection: a server that shuts down waits for
-    /// the stream to end, and the stream may be waiting for a store on the same server.
+    /// Returns when the next heartbeat is due, or soon after the server has closed the connection:
+    /// a server that shuts down waits for the stream to end, and the stream may be waiting for a
+    /// store on the same server.
     async fn wait_until_due(&self, ticks: &mut Interval) {
         while tokio::time::timeout(CLOSED_POLL, ticks.tick())
             .await
@@ -215,15 +220,17 @@ impl Sender {
         }
     }
 
-    /// Returns false if it sent none, because an earlier one waits for a standby. That one's connection stays open on the server for as
-    /// long as the standby is down, and one for each heartbeat would soon be all that the server accepts.
+    /// Returns false if it sent none, because an earlier one waits for a standby. That one's
+    /// connection stays open on the server for as long as the standby is down, and one for each
+    /// heartbeat would soon be all that the server accepts.
     async fn send(&mut self, id: &str) -> Result<bool, CaptureError> {
         if !self.client.is_open() && self.is_stopping().await {
             return Err(CaptureError::PrimaryStops);
         }
         let client = self.client.get().await?;
-        // Before the heartbeat: it may be the first commit that waits for a standby. The settings of another server than the stream's
-        // would open or close the gate for the wrong transactions.
+        // Before the heartbeat: it may be the first commit that waits for a standby. The settings
+        // of another server than the stream's would open or close the gate for the wrong
+        // transactions.
         let catalog::Commits {
             lineage,
             synchronous,
@@ -242,11 +249,13 @@ impl Sender {
             },
         );
         let emitted = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await;
-        // Its commit may have waited for a standby, because the setting has changed since it was read.
+        // Its commit may have waited for a standby, because the setting has changed since it was
+        // read.
         let row = emitted.inspect_err(|_| self.policy.set_synchronous(true))?;
         let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
         let timeline = u32::from_str_radix(timeline, 16).unwrap_or(self.lineage.timeline);
-        // Again: a pooler may have connected to another server. What is sent there never comes back, and must not count as lost.
+        // Again: a pooler may have connected to another server. What is sent there never comes
+        // back, and must not count as lost.
         verify(
             Lineage {
                 timeline,
@@ -260,7 +269,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Returns whether the stream's server starts or stops. With several hosts in the URL, the error of another one could hide it.
+    /// Returns whether the stream's server starts or stops. With several hosts in the URL, the
+    /// error of another one could hide it.
     async fn is_stopping(&self) -> bool {
         let connected = tokio::time::timeout(REJECTION_TIMEOUT, self.host.connect()).await;
         matches!(connected, Ok(Err(error)) if error.is_starting_or_stopping())

@@ -1,4 +1,5 @@
-//! Reports the lag while no changes arrive: the time since the moment up to which every commit has been read.
+//! Reports the lag while no changes arrive: the time since the moment up to which every commit has
+//! been read.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,8 +28,9 @@ impl ReadUntil {
         *self.0.lock().expect("no holder of this lock panics") = None;
     }
 
-    /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two heartbeats, and no lag while another
-    /// process captures: the last value of this one would stay.
+    /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two
+    /// heartbeats, and no lag while another process captures: the last value of this one would
+    /// stay.
     pub fn report_lag(&self, source: &Source) -> AbortOnDropHandle<()> {
         let known = self.clone();
         let grace = source.heartbeat.0 * 2 + INTERVAL;

@@ -35,9 +35,10 @@ use context::{Context, Ended};
 pub use context::STAGE;
 pub use error::CaptureError;
 
-/// Captures until shutdown or a permanent error. Reconnects with backoff after transient errors, and then resumes from the stored
-/// checkpoint: changes may be sent again, and the consumer skips those that its checkpoint includes. `durable` has the checkpoint
-/// that the store has committed last.
+/// Captures until shutdown or a permanent error. Reconnects with backoff after transient errors,
+/// and then resumes from the stored checkpoint: changes may be sent again, and the consumer skips
+/// those that its checkpoint includes. `durable` has the checkpoint that the store has committed
+/// last.
 pub async fn run(
     config: &config::Source,
     url: &str,
@@ -79,7 +80,8 @@ pub async fn run(
     }
 }
 
-/// Checks the requirements of capture. The caller may start regardless of an error that [`CaptureError::is_transient`].
+/// Checks the requirements of capture. The caller may start regardless of an error that
+/// [`CaptureError::is_transient`].
 pub async fn preflight(
     config: &config::Source,
     url: &str,

@@ -23,8 +23,8 @@ const STATUSES: [&str; 6] = [
 ];
 const MISSING: &str = "missing";
 
-/// Measures the slot at intervals until shutdown. While the primary does not answer, the metrics keep their values: capture
-/// reports the outage.
+/// Measures the slot at intervals until shutdown. While the primary does not answer, the metrics
+/// keep their values: capture reports the outage.
 pub async fn run(url: &str, slot: &str, shutdown: &CancellationToken) {
     let mut client = KeptClient::new(url, None);
     let mut ticks = tokio::time::interval(INTERVAL);

@@ -1,5 +1,6 @@
-//! Capture by triggers: triggers write changes to an outbox on the primary, and one process reads it. It needs neither a
-//! superuser nor `wal_level = logical`, and its queries work through a pooler in transaction mode.
+//! Capture by triggers: triggers write changes to an outbox on the primary, and one process reads
+//! it. It needs neither a superuser nor `wal_level = logical`, and its queries work through a
+//! pooler in transaction mode.
 
 mod floor;
 mod page;
@@ -108,7 +109,8 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 /// The state that outlives connections.
 struct Reading<'a> {
     context: &'a Context<'a>,
-    /// The id of the lease and of the claim on the checkpoint. After a lost claim, reading starts again with a new id.
+    /// The id of the lease and of the claim on the checkpoint. After a lost claim, reading starts
+    /// again with a new id.
     holder: Uuid,
     cursor: Option<Cursor>,
     switch: Option<SwitchToWal>,
@@ -324,7 +326,8 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
     }
 }
 
-/// Verifies the triggers' functions. Fails if they were created for another mapping: they would write other columns.
+/// Verifies the triggers' functions. Fails if they were created for another mapping: they would
+/// write other columns.
 pub(super) async fn verify(
     client: &tokio_postgres::Client,
     source: &Source,

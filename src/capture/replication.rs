@@ -8,14 +8,16 @@ use super::decode::PROTOCOL_VERSION;
 use super::error::CaptureError;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 
-/// The size to which libpq's input buffer is grown before streaming. libpq reads until its buffer is full, and pg_walstream then waits
-/// until the socket is readable. If everything has arrived, it is not: a message larger than libpq's buffer would wait for the next
-/// message, and one larger than the socket's buffer would wait forever.
+/// The size to which libpq's input buffer is grown before streaming. libpq reads until its buffer
+/// is full, and pg_walstream then waits until the socket is readable. If everything has arrived, it
+/// is not: a message larger than libpq's buffer would wait for the next message, and one larger
+/// than the socket's buffer would wait forever.
 const INPUT_BUFFER_BYTES: usize = 1 << 20;
 
 /// `XLogData`: the tag, the LSN of the data, the end of the WAL, and the server's time.
 const XLOG_DATA_HEADER: usize = 25;
-/// `Primary keepalive`: the tag, the end of the WAL, the server's time, and whether a reply is wanted.
+/// `Primary keepalive`: the tag, the end of the WAL, the server's time, and whether a reply is
+/// wanted.
 const KEEPALIVE_LENGTH: usize = 18;
 
 /// A replication connection to one server.
@@ -135,8 +137,8 @@ impl ReplicationConnection {
         std::mem::take(&mut self.has_received)
     }
 
-    /// Acknowledges everything before `lsn` and requests a reply. The reply makes the socket readable, so that data which has arrived
-    /// unnoticed is read too.
+    /// Acknowledges everything before `lsn` and requests a reply. The reply makes the socket
+    /// readable, so that data which has arrived unnoticed is read too.
     pub async fn acknowledge(&mut self, lsn: Lsn) -> Result<(), CaptureError> {
         self.acknowledged = self.acknowledged.max(lsn);
         self.send_status(true).await
@@ -162,7 +164,8 @@ fn identity(row: &PgResult) -> Option<Lineage> {
     })
 }
 
-/// Parses a timeline history file. Each line has an ancestor, the LSN at which it ended, and a reason. Comments begin with `#`.
+/// Parses a timeline history file. Each line has an ancestor, the LSN at which it ended, and a
+/// reason. Comments begin with `#`.
 fn parse_timeline_history(file: &str) -> Result<Vec<(u32, Lsn)>, CaptureError> {
     let lines = file
         .lines()

@@ -1,10 +1,12 @@
-//! Switches between capture from the WAL and capture by triggers, without losing or repeating changes.
+//! Switches between capture from the WAL and capture by triggers, without losing or repeating
+//! changes.
 //!
-//! To triggers: setup writes a message to the WAL in the transaction that creates the triggers. Every earlier writer has committed
-//! before the message, and the changes of every later one are in the outbox. Any role can write such a message, so it only counts
-//! if, according to the catalog, its transaction created triggers. To the WAL: setup creates the slot, and the slot's snapshot sees
-//! exactly the rows of the outbox that the slot does not stream. In both directions, the checkpoint of the last batch is the position
-//! at which the other mode starts.
+//! To triggers: setup writes a message to the WAL in the transaction that creates the triggers.
+//! Every earlier writer has committed before the message, and the changes of every later one are in
+//! the outbox. Any role can write such a message, so it only counts if, according to the catalog,
+//! its transaction created triggers. To the WAL: setup creates the slot, and the slot's snapshot
+//! sees exactly the rows of the outbox that the slot does not stream. In both directions, the
+//! checkpoint of the last batch is the position at which the other mode starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +32,13 @@ use crate::telemetry::Condition;
 
 /// How often to try to take the lease while another process has it.
 const RETRY: Duration = Duration::from_millis(500);
-/// How often to try to change tables that another session has locked, such as a running `pg_dump`, or for which the role lacks rights.
-/// Each try makes the platform's statements wait for moments.
+/// How often to try to change tables that another session has locked, such as a running `pg_dump`,
+/// or for which the role lacks rights. Each try makes the platform's statements wait for moments.
 const DROP_RETRY: Duration = Duration::from_secs(300);
 
-/// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored with the position of an empty first window of
-/// the outbox, so that the end of the WAL and the start of the outbox are stored together.
+/// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored with the
+/// position of an empty first window of the outbox, so that the end of the WAL and the start of the
+/// outbox are stored together.
 pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let cleanup = async {
         drop_remaining_triggers(context).await;
@@ -143,7 +146,8 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
     Ok(())
 }
 
-/// Drops the triggers after a switch to the WAL. Retries until it succeeds: until then they write to an outbox that is not read.
+/// Drops the triggers after a switch to the WAL. Retries until it succeeds: until then they write
+/// to an outbox that is not read.
 async fn drop_remaining_triggers(context: &Context<'_>) {
     let failing = Condition::new();
     while let Err(error) = try_drop_triggers(context).await {
@@ -178,9 +182,10 @@ impl WalRemoval {
         }
     }
 
-    /// Drops the slot and the publication and restores the replica identities. Retries until it succeeds or the lease is lost. Runs
-    /// beside the reader, over its own connection: it may wait for locks. Ended with the session of the reader, it continues with the
-    /// next one. `read` is the lineage of the server that the reader is connected to.
+    /// Drops the slot and the publication and restores the replica identities. Retries until it
+    /// succeeds or the lease is lost. Runs beside the reader, over its own connection: it may wait
+    /// for locks. Ended with the session of the reader, it continues with the next one. `read` is
+    /// the lineage of the server that the reader is connected to.
     pub async fn run(&mut self, context: &Context<'_>, lease: &CaptureLease, read: Lineage) {
         while let Some(due) = self.due {
             tokio::time::sleep_until(due).await;

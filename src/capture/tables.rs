@@ -1,4 +1,5 @@
-//! Verifies that the stream has what events need. Changes of some tables may be missing: that is a gap, and the others go on.
+//! Verifies that the stream has what events need. Changes of some tables may be missing: that is a
+//! gap, and the others go on.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,8 @@ use crate::store::Store;
 /// The name in the health report of tables whose changes are missing.
 const TABLES: &str = "tables";
 
-/// Returns the captured tables by their OIDs. Prepares new ones where it can, and records as a gap what the stream lacks.
+/// Returns the captured tables by their OIDs. Prepares new ones where it can, and records as a gap
+/// what the stream lacks.
 pub(super) async fn verify(
     client: &Client,
     source: &Source,

@@ -53,11 +53,12 @@ const STABLE: Duration = Duration::from_secs(10);
 /// How long shutdown waits for the store to lower the acknowledgement limit.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// For everything before the first change: two connections, the checks, and the start of the stream.
+/// For everything before the first change: two connections, the checks, and the start of the
+/// stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other than the first one. At the switch,
-/// returns the last batch, which is not sent.
+/// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other
+/// than the first one. At the switch, returns the last batch, which is not sent.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
     let Context {
         source,
@@ -134,8 +135,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     Ok(None)
 }
 
-/// Reports to health why a session has ended, and records the gap that this reveals. Returns the error that decides whether capture ends
-/// or is tried again.
+/// Reports to health why a session has ended, and records the gap that this reveals. Returns the
+/// error that decides whether capture ends or is tried again.
 async fn report(
     context: &Context<'_>,
     read_until: &ReadUntil,
@@ -166,7 +167,8 @@ async fn report(
     error
 }
 
-/// Records that the primary no longer has WAL that the slot needs. Returns the error that ends capture.
+/// Records that the primary no longer has WAL that the slot needs. Returns the error that ends
+/// capture.
 async fn missing_wal(context: &Context<'_>) -> CaptureError {
     let Context {
         source,
@@ -188,7 +190,8 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
         .map_or_else(CaptureError::from, CaptureError::from)
 }
 
-/// Records that the WAL at the checkpoint was written without the publication. Returns the error that ends capture.
+/// Records that the WAL at the checkpoint was written without the publication. Returns the error
+/// that ends capture.
 async fn missing_publication(context: &Context<'_>) -> CaptureError {
     let Context {
         source,
@@ -205,7 +208,8 @@ async fn missing_publication(context: &Context<'_>) -> CaptureError {
         .into()
 }
 
-/// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
+/// Lowers the limit to the last acknowledgement, so that the next process notices if others move
+/// the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else {
         return;
@@ -231,17 +235,20 @@ struct Session<'a> {
     read_until: &'a ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
     timeline: &'a OnceLock<u32>,
-    /// The server process of the last stream. If it still holds the slot, the server has not noticed the end of that connection.
+    /// The server process of the last stream. If it still holds the slot, the server has not
+    /// noticed the end of that connection.
     walsender: &'a AtomicI32,
     silence_limit: &'a SilenceLimit,
     /// Whether enqueue has received nothing yet.
     is_first: bool,
-    /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
+    /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may
+    /// move it.
     reader: Uuid,
 }
 
 impl Session<'_> {
-    /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it returns the last batch.
+    /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it
+    /// returns the last batch.
     async fn run(&self, faults: &mut FaultLog) -> Result<Option<Batch>, CaptureError> {
         let Context {
             source,
@@ -259,7 +266,8 @@ impl Session<'_> {
             Err(CaptureError::Primary(PrimaryError::Replication(
                 error @ ReplicationError::ReplicationSlot(_),
             ))) => {
-                // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
+                // The slot was dropped or invalidated since it was verified: verifying it again
+                // records the gap.
                 let client = LimitedClient::connect(url).await?;
                 client
                     .run(|client| continuity::verify(client, source, store, health))
@@ -273,7 +281,8 @@ impl Session<'_> {
         }
     }
 
-    /// Returns what the publication streams. Records a gap if something has left it since the last start, even if it has returned.
+    /// Returns what the publication streams. Records a gap if something has left it since the last
+    /// start, even if it has returned.
     async fn publication_members(
         &self,
         client: &Client,
@@ -334,7 +343,8 @@ impl Session<'_> {
         {
             return Err(self.slot_held(&client, holder).await);
         }
-        // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
+        // Read before the slot is taken: a process that claims the limit after this has taken the
+        // slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
         // On the server that was verified: another host of the URL may have another history.
         let conninfo = conninfo::replication_to(&target, &[])?;
@@ -369,7 +379,8 @@ impl Session<'_> {
         faults.clear();
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
-        // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
+        // Read after the slot is taken: the previous reader may have moved it and raised the limit
+        // until then.
         let slot = catalog::slot(&client, &source.slot).await?;
         self.walsender.store(
             slot.as_ref()
@@ -424,8 +435,9 @@ impl Session<'_> {
         ))
     }
 
-    /// Verifies that the stream has the timeline of this process's first stream. The same position has different changes on two
-    /// timelines: neither batches nor looked-up rows of both may be mixed.
+    /// Verifies that the stream has the timeline of this process's first stream. The same position
+    /// has different changes on two timelines: neither batches nor looked-up rows of both may be
+    /// mixed.
     fn verify_timeline(&self, stream: &ReplicationConnection) -> Result<(), CaptureError> {
         let to = stream.lineage().timeline;
         let from = *self.timeline.get_or_init(|| to);
@@ -436,8 +448,9 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the error for a slot that a connection holds. If it is the last connection of this process, it is ended: the server would
-    /// notice its end only after `wal_sender_timeout`, and nobody would read the slot until then.
+    /// Returns the error for a slot that a connection holds. If it is the last connection of this
+    /// process, it is ended: the server would notice its end only after `wal_sender_timeout`, and
+    /// nobody would read the slot until then.
     async fn slot_held(&self, client: &Client, holder: i32) -> CaptureError {
         let slot = self.context.source.slot.clone();
         if holder != self.walsender.load(Ordering::Relaxed) {

@@ -1,5 +1,6 @@
-//! Forwards events to a receiver under development, and prints one line for each. Requests are rendered, signed and sent by the code
-//! that makes deliveries, so that the receiver sees what it will see in production.
+//! Forwards events to a receiver under development, and prints one line for each. Requests are
+//! rendered, signed and sent by the code that makes deliveries, so that the receiver sees what it
+//! will see in production.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -179,7 +180,8 @@ impl Forwarder {
     }
 }
 
-/// The line that is printed for an attempt. The JSON form has the names of the delivery log and of the feed.
+/// The line that is printed for an attempt. The JSON form has the names of the delivery log and of
+/// the feed.
 #[derive(Serialize)]
 struct Line {
     #[serde(serialize_with = "in_utc")]
@@ -210,7 +212,8 @@ fn commit_time<S: serde::Serializer>(time: &Timestamp, serializer: S) -> Result<
     serializer.serialize_str(&micros(*time))
 }
 
-/// Columns: local time, event, event id, status or error kind, milliseconds, and an explanation if there is something to explain.
+/// Columns: local time, event, event id, status or error kind, milliseconds, and an explanation if
+/// there is something to explain.
 impl std::fmt::Display for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = self.error.as_ref().map_or("", |error| error.kind);

@@ -53,7 +53,8 @@ enum Command {
     Check(check::Arguments),
     /// Remove everything that Walhook created on the primary
     Teardown(teardown::Arguments),
-    /// After a gap: find the transitions that were missed, raise their events, and resume streaming from the same snapshot
+    /// After a gap: find the transitions that were missed, raise their events, and resume streaming
+    /// from the same snapshot
     Repair(repair::Arguments),
     /// List events that could not be routed, route them again, or discard them
     Unrouted(unrouted::Arguments),
@@ -69,7 +70,8 @@ enum Command {
     Listen(listen::Arguments),
     /// Send an example of an event, signed, to a receiver under development
     Trigger(trigger::Arguments),
-    /// Run a whole platform on loopback: a private Postgres, simulated traffic, the sidecar and a receiver
+    /// Run a whole platform on loopback: a private Postgres, simulated traffic, the sidecar and a
+    /// receiver
     Demo(demo::Arguments),
     /// Print the OpenAPI document of the management API
     Openapi,
@@ -87,7 +89,8 @@ enum Command {
 type CommandResult = anyhow::Result<ExitCode>;
 
 impl Cli {
-    /// Runs the command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line or configuration.
+    /// Runs the command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line or
+    /// configuration.
     pub async fn execute(self) -> ExitCode {
         let result = self.dispatch().await;
         result.unwrap_or_else(|error| {

@@ -1,5 +1,5 @@
-//! `walhook receive`: a reference receiver. It shares no code with the sender, so that developers of receivers in any language can
-//! follow it step by step.
+//! `walhook receive`: a reference receiver. It shares no code with the sender, so that developers
+//! of receivers in any language can follow it step by step.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -100,7 +100,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves until the process is asked to stop, then waits for the requests in progress. `axum::serve` has no timeout for a request's head.
+/// Serves until the process is asked to stop, then waits for the requests in progress.
+/// `axum::serve` has no timeout for a request's head.
 async fn serve(mut listener: TcpListener, router: Router) {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let connections = TaskTracker::new();
@@ -140,8 +141,8 @@ async fn serve_connection(stream: TcpStream, router: Router, stopping: Cancellat
     let _ = connection.await;
 }
 
-/// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the body again could change an escape or a
-/// space, and invalidate the signature.
+/// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the
+/// body again could change an escape or a space, and invalidate the signature.
 async fn receive(
     State(verifier): State<Arc<Verifier>>,
     headers: HeaderMap,
@@ -214,8 +215,9 @@ impl Verifier {
         body: &[u8],
         now: Timestamp,
     ) -> Result<(), Rejection> {
-        // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes
-        // constant time: with `==`, its duration would reveal how much of a guessed signature is right.
+        // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison
+        //    takes constant time: with `==`, its duration would reveal how much of a guessed
+        //    signature is right.
         let claimed = text(headers, "x-webhook-signature").ok_or(Rejection::MissingSignature)?;
         let expected = hex::encode(hmac(self.secret.expose_secret().as_bytes(), &[body]));
         let is_genuine = expected.as_bytes().ct_eq(claimed.as_bytes());
@@ -224,8 +226,8 @@ impl Verifier {
             return Err(Rejection::WrongSignature);
         }
 
-        // 2. The timestamp: an attacker must not replay a recorded delivery later. The header is not signed, but the body is, and it
-        // contains the same timestamp.
+        // 2. The timestamp: an attacker must not replay a recorded delivery later. The header is
+        //    not signed, but the body is, and it contains the same timestamp.
         let sent = text(headers, "x-webhook-timestamp").and_then(|header| header.parse().ok());
         let sent: Timestamp = sent.ok_or(Rejection::MissingTimestamp)?;
         if signed_timestamp(body).is_some_and(|signed| signed != sent) {
@@ -237,8 +239,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Verifies `webhook-signature` as the libraries for Standard Webhooks do: one of its `v1` entries must be the HMAC-SHA256 of id,
-    /// timestamp and body.
+    /// Verifies `webhook-signature` as the libraries for Standard Webhooks do: one of its `v1`
+    /// entries must be the HMAC-SHA256 of id, timestamp and body.
     fn is_signed_for_standard_webhooks(&self, headers: &HeaderMap, body: &[u8]) -> bool {
         let (Some(id), Some(timestamp), Some(entries)) = (
             text(headers, "webhook-id"),
@@ -281,8 +283,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// The line that is printed for a delivery. A real receiver would put the event into a queue here, and drop duplicates: the delivery's
-/// id is the same for all attempts.
+/// The line that is printed for a delivery. A real receiver would put the event into a queue here,
+/// and drop duplicates: the delivery's id is the same for all attempts.
 #[derive(Serialize)]
 struct Line<'a> {
     verified: bool,
@@ -410,7 +412,8 @@ mod tests {
             }
             verifier.verify(&headers, BODY.as_bytes(), SENT.parse().unwrap())
         };
-        // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef -binary | base64
+        // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
+        // -binary | base64
         let old = "ouGTpqoyXLxy2JpOMDQ4RqQQvxBesW2mheApsr3Fq80=";
         assert_eq!(verify(&format!("v1,AAAA v1,{old} v1a,BBBB")), Ok(()));
         for wrong in [

@@ -11,7 +11,8 @@ pub struct Arguments {
     /// Report what would be raised and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Repair although no gap is recorded, on another cluster (for example after pg_upgrade), or on an earlier timeline
+    /// Repair although no gap is recorded, on another cluster (for example after pg_upgrade), or on
+    /// an earlier timeline
     #[arg(long)]
     force: bool,
 }

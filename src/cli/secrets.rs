@@ -18,7 +18,8 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Re-encrypt everything under the first master key, so that the other keys can be removed. Webhooks keep their secrets and headers
+    /// Re-encrypt everything under the first master key, so that the other keys can be removed.
+    /// Webhooks keep their secrets and headers
     Reencrypt,
 }
 

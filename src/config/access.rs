@@ -114,7 +114,8 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
     }
 }
 
-/// Requires https, except on loopback: an attacker who replaces the keys in transit could act as any user.
+/// Requires https, except on loopback: an attacker who replaces the keys in transit could act as
+/// any user.
 fn check_jwks_url(url: &str) -> Result<(), String> {
     let parsed = Url::parse(url).map_err(|error| format!("auth.jwt.jwks_url: {error}"))?;
     let is_loopback = match parsed.host() {

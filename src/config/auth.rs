@@ -15,7 +15,8 @@ pub struct Auth {
     pub jwt: Option<Jwt>,
 }
 
-/// Verification of the platform's own tokens (JWT). Set exactly one of `jwks_url`, `jwks_file` and `secret`.
+/// Verification of the platform's own tokens (JWT). Set exactly one of `jwks_url`, `jwks_file` and
+/// `secret`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
@@ -25,15 +26,17 @@ pub struct Jwt {
     /// Required value of `aud` in API tokens.
     #[schemars(example = &"walhook")]
     pub audience: String,
-    /// Required value of `aud` in sign-in links (`/ui/login?jwt=…`). Must differ from `audience`. Default: `<audience>/sign-in`.
+    /// Required value of `aud` in sign-in links (`/ui/login?jwt=…`). Must differ from `audience`.
+    /// Default: `<audience>/sign-in`.
     #[serde(default)]
     #[schemars(example = &"walhook/sign-in")]
     pub sign_in_audience: Option<String>,
     /// Claim that holds the user's id, a string or a whole number.
     #[serde(default = "default_user_claim")]
     pub user_claim: String,
-    /// URL of the platform's public keys (RS256, ES256, EdDSA and their stronger variants). Fetched directly: the environment's proxy
-    /// variables are ignored. Keys that cannot be fetched again are used for one hour.
+    /// URL of the platform's public keys (RS256, ES256, EdDSA and their stronger variants). Fetched
+    /// directly: the environment's proxy variables are ignored. Keys that cannot be fetched again
+    /// are used for one hour.
     #[serde(default, serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"https://platform.example/.well-known/jwks.json")]
     pub jwks_url: Option<SecretString>,

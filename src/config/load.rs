@@ -1,5 +1,5 @@
-//! Loads the configuration: flags override the environment, which overrides the file. The file is validated separately first, so that
-//! errors can name its lines.
+//! Loads the configuration: flags override the environment, which overrides the file. The file is
+//! validated separately first, so that errors can name its lines.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

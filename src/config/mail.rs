@@ -127,7 +127,8 @@ fn server(url: &str) -> Result<SmtpServer, String> {
     })
 }
 
-/// Decodes percent-encoding. Rejects control characters: a line break would start another SMTP command.
+/// Decodes percent-encoding. Rejects control characters: a line break would start another SMTP
+/// command.
 fn decoded(text: &str) -> Result<String, String> {
     let text = percent_decode_str(text)
         .decode_utf8()
@@ -138,7 +139,8 @@ fn decoded(text: &str) -> Result<String, String> {
     Ok(text.into_owned())
 }
 
-/// Whether this looks like `local@domain` or `Name <local@domain>`. The mail library checks the rest.
+/// Whether this looks like `local@domain` or `Name <local@domain>`. The mail library checks the
+/// rest.
 fn is_mailbox(text: &str) -> bool {
     let address = match text.split_once('<') {
         Some((_, rest)) => match rest.strip_suffix('>') {

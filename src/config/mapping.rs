@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::Source;
 use crate::domain::table::Table;
 
-/// One mapping per table of the reference schema. What is not mapped has the same name on the platform.
+/// One mapping per table of the reference schema. What is not mapped has the same name on the
+/// platform.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct TableMappings(BTreeMap<String, TableMapping>);
@@ -16,19 +17,23 @@ pub struct TableMappings(BTreeMap<String, TableMapping>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableMapping {
-    /// `schema.table`, or a table in `public`. A name with a dot in it is quoted as in SQL: `"my.schema"."my.table"`.
+    /// `schema.table`, or a table in `public`. A name with a dot in it is quoted as in SQL:
+    /// `"my.schema"."my.table"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
     /// Reference column → the platform's column.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
-    /// Reference column → earlier names of the platform's column, for WAL that was written before it was renamed.
+    /// Reference column → earlier names of the platform's column, for WAL that was written before
+    /// it was renamed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub formerly: BTreeMap<String, Vec<String>>,
-    /// Reference column → the platform's value → the reference value, such as `status = { 5 = "complete" }`.
+    /// Reference column → the platform's value → the reference value, such as `status = { 5 =
+    /// "complete" }`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, BTreeMap<String, String>>,
-    /// Reference column → an SQL expression for its value, in which `this` is the row. For columns that the table does not have.
+    /// Reference column → an SQL expression for its value, in which `this` is the row. For columns
+    /// that the table does not have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<String, String>,
     /// The platform has no such table.
@@ -152,7 +157,8 @@ impl TableMappings {
             .flat_map(|values| values.values().map(String::as_str))
     }
 
-    /// Describes by which names and values rows of `table` are read for the events of other rows. Equal for equal mappings.
+    /// Describes by which names and values rows of `table` are read for the events of other rows.
+    /// Equal for equal mappings.
     pub fn lookup_mapping(&self, table: Table) -> String {
         let names = if table == Table::UserAddon {
             table.columns()
@@ -220,13 +226,14 @@ impl TableMappings {
 }
 
 impl Source {
-    /// Whether changes of `table` are captured: the platform has it, and no `source.lookups` query replaces it.
+    /// Whether changes of `table` are captured: the platform has it, and no `source.lookups` query
+    /// replaces it.
     pub fn follows(&self, table: Table) -> bool {
         !self.tables.is_absent(table) && !self.lookups.contains_key(table.name())
     }
 
-    /// Whether the store keeps rows of `table` for the events of other rows. If rows or values come from the platform's own SQL, the stream
-    /// does not show their changes.
+    /// Whether the store keeps rows of `table` for the events of other rows. If rows or values come
+    /// from the platform's own SQL, the stream does not show their changes.
     pub fn copies_lookups_of(&self, table: Table) -> bool {
         let is_looked_up = table == Table::UserAddon || !table.looked_up().is_empty();
         is_looked_up && self.follows(table) && !self.tables.is_computed(table)

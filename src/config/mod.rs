@@ -1,6 +1,7 @@
 //! Settings and their defaults, one struct per section. `load` merges file, environment and flags.
 //!
-//! The doc comments are the reference: `docs/configuration.md` and `deploy/walhook.toml` are generated from them.
+//! The doc comments are the reference: `docs/configuration.md` and `deploy/walhook.toml` are
+//! generated from them.
 
 /// Declares a section of the configuration: its settings with their documentation and defaults.
 macro_rules! section {
@@ -76,8 +77,9 @@ section! { Service:
 }
 
 section! { Store:
-    /// URL of the database for Walhook's own tables (schema `walhook`). Default: `source.url`. A separate database is recommended, because
-    /// the slot decodes everything that is written to its own database.
+    /// URL of the database for Walhook's own tables (schema `walhook`). Default: `source.url`. A
+    /// separate database is recommended, because the slot decodes everything that is written to its
+    /// own database.
     #[serde(serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/walhook?sslmode=verify-full")]
     url: Option<SecretString>,
@@ -93,17 +95,19 @@ section! { Http:
     public_url: Option<String>,
     /// Larger request bodies are rejected with 413. At most 256KiB.
     max_body_bytes: Size = Size(64 << 10),
-    /// Connections per listener. When there are more, the client that has kept the server waiting longest loses its connection.
+    /// Connections per listener. When there are more, the client that has kept the server waiting
+    /// longest loses its connection.
     max_connections: usize = 1_024,
-    /// Requests in flight, of which one user may have a quarter. Further requests wait up to two seconds and are then answered with 503, and
-    /// those of one user with 429.
+    /// Requests in flight, of which one user may have a quarter. Further requests wait up to two
+    /// seconds and are then answered with 503, and those of one user with 429.
     max_requests: usize = 256,
-    /// Open streams and long polls of the feed. They count neither as connections nor as requests in flight; each takes about 20 KiB of
-    /// memory. Further ones are answered with 429.
+    /// Open streams and long polls of the feed. They count neither as connections nor as requests
+    /// in flight; each takes about 20 KiB of memory. Further ones are answered with 429.
     max_streams: usize = 2_048,
     /// Deadline for the head of a connection's first request.
     header_timeout: Period = Period::secs(10),
-    /// How long an idle connection is kept. Set it longer than the load balancer in front keeps idle connections.
+    /// How long an idle connection is kept. Set it longer than the load balancer in front keeps
+    /// idle connections.
     idle_timeout: Period = Period::secs(75),
     /// Address of `/metrics`, `/healthz` and `/readyz`.
     metrics_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9464)),
@@ -112,36 +116,42 @@ section! { Http:
 }
 
 section! { Delivery:
-    /// Deadline for one attempt, from resolving the name to the status and headers of the response. The body is read until the deadline
-    /// at most, and does not change the outcome.
+    /// Deadline for one attempt, from resolving the name to the status and headers of the response.
+    /// The body is read until the deadline at most, and does not change the outcome.
     timeout: Period = Period::secs(10),
     /// Waits between attempts. The number of attempts is the length of this list plus one.
     retry_schedule: Vec<Period> = [30, 60, 120, 240, 480, 960, 1_920, 3_840, 7_680].map(Period::secs).to_vec(),
     /// A random duration up to this is added to each wait.
     retry_jitter: Period = Period::secs(30),
-    /// Postpone the next attempt if a receiver answers 429 or 503 with `Retry-After`, by at most 24 hours. It is never made earlier than
-    /// by the schedule, and counts as any other.
+    /// Postpone the next attempt if a receiver answers 429 or 503 with `Retry-After`, by at most 24
+    /// hours. It is never made earlier than by the schedule, and counts as any other.
     honor_retry_after: bool,
-    /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`. At most 65536.
+    /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`. At most
+    /// 65536.
     max_payload_bytes: usize = 65_536,
-    /// Requests in flight over all webhooks. In addition, up to eight times as many may wait for receivers that were not known to be slow.
+    /// Requests in flight over all webhooks. In addition, up to eight times as many may wait for
+    /// receivers that were not known to be slow.
     concurrency: usize = 256,
     /// Requests in flight per webhook.
     per_webhook_concurrency: usize = 64,
-    /// Send fewer requests at once to receivers that answer 429 or 503 or do not answer in time, down to one, and gradually more when they
-    /// answer again, up to `per_webhook_concurrency`.
+    /// Send fewer requests at once to receivers that answer 429 or 503 or do not answer in time,
+    /// down to one, and gradually more when they answer again, up to `per_webhook_concurrency`.
     adaptive_concurrency: bool = true,
-    /// Retries per second while first attempts are waiting. Without waiting first attempts, retries are not limited.
+    /// Retries per second while first attempts are waiting. Without waiting first attempts, retries
+    /// are not limited.
     retries_per_second: u32 = 1_000,
     /// Allow receivers with plain `http` URLs.
     allow_http: bool,
-    /// Networks that receivers may be in although their addresses are private or special, such as `10.1.0.0/16`.
+    /// Networks that receivers may be in although their addresses are private or special, such as
+    /// `10.1.0.0/16`.
     #[schemars(with = "Vec<String>")]
     allow_networks: Vec<IpNet>,
-    /// Networks that are always refused, even if they are public or allowed, such as your own public addresses.
+    /// Networks that are always refused, even if they are public or allowed, such as your own
+    /// public addresses.
     #[schemars(with = "Vec<String>")]
     deny_networks: Vec<IpNet>,
-    /// HTTP proxy through which receivers are reached, by `CONNECT` tunnels to addresses that Walhook has resolved and checked.
+    /// HTTP proxy through which receivers are reached, by `CONNECT` tunnels to addresses that
+    /// Walhook has resolved and checked.
     #[serde(serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"http://user:password@proxy.internal:3128")]
     proxy: Option<SecretString>,
@@ -163,10 +173,11 @@ impl Delivery {
 section! { Disable:
     /// Which failed attempts count towards the threshold.
     policy: DisablePolicy = DisablePolicy::Consecutive,
-    /// Number of failed attempts after which a webhook is disabled. Its owner is warned at half of it.
+    /// Number of failed attempts after which a webhook is disabled. Its owner is warned at half of
+    /// it.
     threshold: u32 = 100,
-    /// Consecutive policy: the failures must also have lasted this long. With `5m`, a receiver that restarts under load is not
-    /// disabled.
+    /// Consecutive policy: the failures must also have lasted this long. With `5m`, a receiver that
+    /// restarts under load is not disabled.
     min_duration: Period = Period::secs(0),
     /// Disable a webhook at once when its receiver answers 410 Gone.
     on_gone: bool,
@@ -194,14 +205,16 @@ impl Disable {
 pub enum DisablePolicy {
     /// Failures since the last success.
     Consecutive,
-    /// All failures since the webhook was created, or since it was last activated after an automatic disablement.
+    /// All failures since the webhook was created, or since it was last activated after an
+    /// automatic disablement.
     Cumulative,
 }
 
 section! { Limits:
     /// Webhooks that one user may have.
     webhooks_per_user: u32 = 10,
-    /// Open streams and long polls of the feed that one user may have. Each new event is read once for each of them.
+    /// Open streams and long polls of the feed that one user may have. Each new event is read once
+    /// for each of them.
     streams_per_user: u32 = 100,
     /// API requests per second and API token (per user with the platform's own tokens).
     requests_per_second: u32 = 100,
@@ -210,15 +223,16 @@ section! { Limits:
 }
 
 section! { #[derive(Copy)] Shutdown:
-    /// How long the listeners stay open while `/readyz` already answers 503, so that load balancers notice.
+    /// How long the listeners stay open while `/readyz` already answers 503, so that load balancers
+    /// notice.
     delay: Period = Period::secs(0),
     /// How long requests in flight may take to finish.
     drain: Period = Period::secs(15),
 }
 
 section! { Mail:
-    /// Mail server for notices to owners: `smtps://user:password@host`, `smtp://host?tls=required` (STARTTLS), or `smtp://host` (plain).
-    /// Without it, notices are logged and kept.
+    /// Mail server for notices to owners: `smtps://user:password@host`, `smtp://host?tls=required`
+    /// (STARTTLS), or `smtp://host` (plain). Without it, notices are logged and kept.
     #[serde(serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"smtps://user:password@mail.example:465")]
     smtp_url: Option<SecretString>,
@@ -231,7 +245,8 @@ section! { Mail:
 }
 
 section! { Secrets:
-    /// Base64 of 32 bytes (`openssl rand -base64 32`), or a list of such keys for rotation: the first encrypts, all decrypt. Required.
+    /// Base64 of 32 bytes (`openssl rand -base64 32`), or a list of such keys for rotation: the
+    /// first encrypts, all decrypt. Required.
     #[serde(deserialize_with = "one_or_many", serialize_with = "redact_list")]
     #[schemars(with = "Vec<String>")]
     master_key: Vec<SecretString>,
@@ -281,8 +296,9 @@ fn redact_url<S: Serializer>(
     shown.serialize(serializer)
 }
 
-/// Returns the URL without its password and any `password` parameter. Over HTTP, the user's name and any parameter may be the secret:
-/// they are redacted too. Text that is not a URL is redacted entirely.
+/// Returns the URL without its password and any `password` parameter. Over HTTP, the user's name
+/// and any parameter may be the secret: they are redacted too. Text that is not a URL is redacted
+/// entirely.
 pub fn without_password(url: &str) -> String {
     let Ok(mut url) = url::Url::parse(url) else {
         return REDACTED.into();

@@ -13,7 +13,8 @@ use crate::domain::trace::Sampling;
 const TRACES_PATH: &str = "/v1/traces";
 
 section! { Tracing:
-    /// A collector that accepts OTLP over HTTP. Without it nothing is traced, and deliveries carry no `traceparent`.
+    /// A collector that accepts OTLP over HTTP. Without it nothing is traced, and deliveries carry
+    /// no `traceparent`.
     #[schemars(example = &"http://127.0.0.1:4318")]
     otlp_endpoint: Option<String>,
     /// Headers for the collector: `name=value`, separated by commas, values percent-encoded.

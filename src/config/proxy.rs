@@ -17,7 +17,8 @@ pub struct Proxy {
 }
 
 impl Delivery {
-    /// Returns the proxy, if one is set. The error does not quote the value: in a malformed URL, the password may be anywhere.
+    /// Returns the proxy, if one is set. The error does not quote the value: in a malformed URL,
+    /// the password may be anywhere.
     pub fn proxy(&self) -> Result<Option<Proxy>, String> {
         self.proxy
             .as_ref()

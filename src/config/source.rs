@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{Period, TableMappings, redact_url};
 
 section! { Source:
-    /// URL of the primary, the platform's Postgres. Logical replication uses the same URL. Required.
+    /// URL of the primary, the platform's Postgres. Logical replication uses the same URL.
+    /// Required.
     #[serde(serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/platform?sslmode=verify-full")]
     url: Option<SecretString>,
@@ -24,19 +25,21 @@ section! { Source:
     publication: String = "walhook".into(),
     /// How updates and deletes of captured tables write old values to the WAL.
     replica_identity: ReplicaIdentity = ReplicaIdentity::Full,
-    /// Create the slot as a failover slot, which standbys with `sync_replication_slots` keep (PostgreSQL 17 and later).
+    /// Create the slot as a failover slot, which standbys with `sync_replication_slots` keep
+    /// (PostgreSQL 17 and later).
     failover: bool = true,
-    /// Whether to wait until a transaction is visible on the primary before its events are stored and sent.
+    /// Whether to wait until a transaction is visible on the primary before its events are stored
+    /// and sent.
     await_visibility: AwaitVisibility = AwaitVisibility::Auto,
     /// Distribution statuses of your own, recognised in addition to the eight documented ones.
     distribution_statuses: Vec<String>,
     /// How often a heartbeat message is written to the WAL and expected back.
     heartbeat: Period = Period::secs(10),
-    /// Keep the last seen watched columns of every watched row, so that `walhook repair` can find transitions that a gap hides.
-    /// About 95 bytes per row in the store.
+    /// Keep the last seen watched columns of every watched row, so that `walhook repair` can find
+    /// transitions that a gap hides. About 95 bytes per row in the store.
     ledger: bool = true,
-    /// How the platform names its tables and columns, and what its values mean. Anything not mentioned is named as in the reference
-    /// schema; see the [integrator's guide](integrators.md).
+    /// How the platform names its tables and columns, and what its values mean. Anything not
+    /// mentioned is named as in the reference schema; see the [integrator's guide](integrators.md).
     ///
     /// ```toml
     /// [source.tables.distro_queue]
@@ -48,7 +51,8 @@ section! { Source:
     /// absent = true
     /// ```
     tables: TableMappings,
-    /// SQL that finds the rows of a looked-up table if a mapping is not enough; `$1` is the array of keys as text.
+    /// SQL that finds the rows of a looked-up table if a mapping is not enough; `$1` is the array
+    /// of keys as text.
     ///
     /// ```toml
     /// [source.lookups]
@@ -71,7 +75,8 @@ pub enum CaptureMode {
 pub enum ReplicaIdentity {
     /// Every update and delete writes the whole old row.
     Full,
-    /// A unique index over the id and the watched columns; old values are written when one of them changes.
+    /// A unique index over the id and the watched columns; old values are written when one of them
+    /// changes.
     Index,
 }
 

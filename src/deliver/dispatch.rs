@@ -1,5 +1,5 @@
-//! The dispatcher's decisions: which attempts start, which webhooks are read before, and when to claim. No I/O: the caller passes the
-//! time, and does what is decided.
+//! The dispatcher's decisions: which attempts start, which webhooks are read before, and when to
+//! claim. No I/O: the caller passes the time, and does what is decided.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ impl Dispatch {
         }
     }
 
-    /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they need not be read again.
+    /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they
+    /// need not be read again.
     pub fn take(&mut self, fresh: FreshDeliveries, now: Instant) {
         if !fresh.targets.is_empty() {
             self.targets
@@ -119,11 +120,13 @@ impl Dispatch {
         self.schedule.finish(finished, now);
     }
 
-    /// Returns the next attempt to start, if there is a permit. Deliveries whose webhook was not read recently first wait until it is read.
+    /// Returns the next attempt to start, if there is a permit. Deliveries whose webhook was not
+    /// read recently first wait until it is read.
     pub fn next_start(&mut self, now: Instant) -> Option<Start> {
         loop {
             if let Some(start) = self.ready.pop_front() {
-                // Checked again: the process may have been suspended since the attempt became ready.
+                // Checked again: the process may have been suspended since the attempt became
+                // ready.
                 if !self.is_lease_too_short(&start.delivery, now) {
                     return Some(start);
                 }
@@ -159,14 +162,16 @@ impl Dispatch {
 
     fn give_up(&mut self, delivery: Delivery, finished: Finished, now: Instant) {
         self.finish(finished, now);
-        // Those of slow webhooks are claimed again when their leases end: before, they would only wait here again.
+        // Those of slow webhooks are claimed again when their leases end: before, they would only
+        // wait here again.
         if self.schedule.speed(delivery.webhook) != Speed::Slow {
             self.expiring.push(delivery);
         }
     }
 
-    /// Removes and returns the deliveries that were not started because too little of their leases was left. The caller releases the leases,
-    /// so that the deliveries are claimed again before the leases end.
+    /// Removes and returns the deliveries that were not started because too little of their leases
+    /// was left. The caller releases the leases, so that the deliveries are claimed again before
+    /// the leases end.
     pub fn take_expiring(&mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.expiring)
     }
@@ -177,8 +182,8 @@ impl Dispatch {
             Lookup::Found(_) => return self.give_up(delivery, finished, now),
             Lookup::Deleted | Lookup::Unreadable => return self.finish(finished, now),
         };
-        // The webhook was switched off and on since: this delivery was cancelled. If it was stored in between, it is claimed again when
-        // its lease ends.
+        // The webhook was switched off and on since: this delivery was cancelled. If it was stored
+        // in between, it is claimed again when its lease ends.
         if delivery.activation != destination.activation {
             return self.finish(finished, now);
         }
@@ -200,8 +205,8 @@ impl Dispatch {
         });
     }
 
-    /// Returns the webhooks to read for all waiting deliveries, one query at a time. The caller must pass the result to
-    /// [`read`](Self::read) or [`read_failed`](Self::read_failed).
+    /// Returns the webhooks to read for all waiting deliveries, one query at a time. The caller
+    /// must pass the result to [`read`](Self::read) or [`read_failed`](Self::read_failed).
     pub fn next_read(&mut self, now: Instant) -> Option<Vec<Uuid>> {
         if self.is_reading
             || self.unread.is_empty()
@@ -222,8 +227,8 @@ impl Dispatch {
         Some(webhooks)
     }
 
-    /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Drops the deliveries of those that no longer exist, which
-    /// are being cancelled.
+    /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Drops the
+    /// deliveries of those that no longer exist, which are being cancelled.
     pub fn read(
         &mut self,
         webhooks: &[Uuid],
@@ -246,8 +251,8 @@ impl Dispatch {
         self.unread.append(&mut self.reading);
     }
 
-    /// Returns the next claim, if one is due. The caller must pass its result to [`claimed`](Self::claimed) or
-    /// [`claim_failed`](Self::claim_failed).
+    /// Returns the next claim, if one is due. The caller must pass its result to
+    /// [`claimed`](Self::claimed) or [`claim_failed`](Self::claim_failed).
     pub fn next_claim(&mut self, now: Instant) -> Option<ClaimRequest> {
         self.schedule.next_claim(now)
     }

@@ -1,5 +1,5 @@
-//! The dispatcher: takes deliveries from the hand-off and from claims, and starts one task per attempt. Does the I/O that the schedule
-//! decides on.
+//! The dispatcher: takes deliveries from the hand-off and from claims, and starts one task per
+//! attempt. Does the I/O that the schedule decides on.
 
 use std::future::pending;
 use std::pin::pin;
@@ -26,7 +26,8 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::vault::Vault;
 
-/// How long a permit is held after a fault on Walhook's side, so that deliveries are not tried as fast as they fail.
+/// How long a permit is held after a fault on Walhook's side, so that deliveries are not tried as
+/// fast as they fail.
 const PAUSE_AFTER_OWN_FAULT: Duration = Duration::from_secs(1);
 /// How long shutdown waits for the store to release leases.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -39,7 +40,8 @@ pub struct Context {
     pub settings: Settings,
 }
 
-/// The right to have one request in flight. Returned when dropped, even if the task that held it panicked.
+/// The right to have one request in flight. Returned when dropped, even if the task that held it
+/// panicked.
 struct Permit {
     finished: Finished,
     returns: mpsc::UnboundedSender<Finished>,
@@ -255,8 +257,8 @@ impl Dispatcher {
         });
     }
 
-    /// Starts no more attempts. Releases the leases of waiting deliveries, so that other replicas can claim them at once, and lets
-    /// requests in flight finish within the drain time.
+    /// Starts no more attempts. Releases the leases of waiting deliveries, so that other replicas
+    /// can claim them at once, and lets requests in flight finish within the drain time.
     async fn drain(mut self) {
         let deadline = tokio::time::Instant::now() + self.context.settings.drain;
         let mut waiting = self.dispatch.drain();
@@ -326,7 +328,8 @@ async fn attempt(
         false => Some(sender.cancelled()),
     };
     let Some(attempt) = attempt else {
-        // No attempt was made, and none is used up: the delivery is claimed again when its lease ends.
+        // No attempt was made, and none is used up: the delivery is claimed again when its lease
+        // ends.
         return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
     };
     permit.finished.note(&attempt);

@@ -1,5 +1,6 @@
-//! Decides which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those
-//! that the configuration exempts. Used when a webhook is saved, and again for each connection, on the address that is dialled.
+//! Decides which receivers may be called: addresses that are globally reachable by IANA's
+//! special-purpose registries, and those that the configuration exempts. Used when a webhook is
+//! saved, and again for each connection, on the address that is dialled.
 
 use futures_util::FutureExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -80,8 +81,8 @@ impl Guard {
         }
     }
 
-    /// Allows every host, also `localhost`, and resolves names as other programs of this machine do: for commands with which a developer
-    /// calls a receiver on purpose.
+    /// Allows every host, also `localhost`, and resolves names as other programs of this machine
+    /// do: for commands with which a developer calls a receiver on purpose.
     pub fn unrestricted() -> Guard {
         let lookup: Lookup = Arc::new(|host, port| {
             let found = tokio::net::lookup_host((host, port));
@@ -257,8 +258,8 @@ const SPECIAL_V4: [Ipv4Net; 16] = [
     v4(255, 255, 255, 255, 32),
 ];
 
-/// All assigned global unicast addresses. Unique local, link local, site local, multicast, loopback, discard and the local
-/// NAT64 prefix 64:ff9b:1::/48 are outside it.
+/// All assigned global unicast addresses. Unique local, link local, site local, multicast,
+/// loopback, discard and the local NAT64 prefix 64:ff9b:1::/48 are outside it.
 const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 0, 3);
 const SPECIAL_V6: [Ipv6Net; 3] = [
     v6(0x2001, 0, 0, 23),     // protocol assignments: Teredo, benchmarking, ORCHID
@@ -268,7 +269,8 @@ const SPECIAL_V6: [Ipv6Net; 3] = [
 const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 96);
 const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 0, 16);
 
-/// Whether an address is globally reachable. If it is an IPv6 address that embeds an IPv4 address, the latter decides.
+/// Whether an address is globally reachable. If it is an IPv6 address that embeds an IPv4 address,
+/// the latter decides.
 pub fn is_global(ip: IpAddr) -> bool {
     match (ip, embedded_v4(ip)) {
         (IpAddr::V4(ip), _) | (IpAddr::V6(_), Some(ip)) => {
@@ -280,8 +282,8 @@ pub fn is_global(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns the IPv4 address that packets to this IPv6 address are sent to: mapped, NAT64 and 6to4 forms. The deprecated
-/// compatible form (::/96) is not global unicast and is refused as a whole.
+/// Returns the IPv4 address that packets to this IPv6 address are sent to: mapped, NAT64 and 6to4
+/// forms. The deprecated compatible form (::/96) is not global unicast and is refused as a whole.
 fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     let octets = ip.octets();

@@ -1,5 +1,6 @@
-//! Divides the lookups that run at a time among names, by how their nameservers answered before: names that are not answered, whatever
-//! their number and their owners, leave permits to names that are. No I/O.
+//! Divides the lookups that run at a time among names, by how their nameservers answered before:
+//! names that are not answered, whatever their number and their owners, leave permits to names that
+//! are. No I/O.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +9,14 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How long a name whose lookup went unanswered is not looked up again, so that not every delivery to it takes up budget. Shorter
-/// than the wait before a retry.
+/// How long a name whose lookup went unanswered is not looked up again, so that not every delivery
+/// to it takes up budget. Shorter than the wait before a retry.
 const UNANSWERED_TTL: Duration = Duration::from_secs(10);
-/// How long a name counts as late after its last late lookup, even if it was answered quickly since. With a shorter time, nameservers
-/// that answer every other query would hold many permits.
+/// How long a name counts as late after its last late lookup, even if it was answered quickly
+/// since. With a shorter time, nameservers that answer every other query would hold many permits.
 const LATE_TTL: Duration = Duration::from_secs(60);
-/// Names that are remembered: more than the receivers of a large platform. They take at most 6 MiB. A name that is forgotten counts as
-/// new.
+/// Names that are remembered: more than the receivers of a large platform. They take at most 6 MiB.
+/// A name that is forgotten counts as new.
 const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
 
 /// How a lookup ended.
@@ -29,8 +30,9 @@ pub enum Speed {
     Unanswered,
 }
 
-/// The permits for lookups. A quick name may use all of them. A new name may use half of them, and only until its answer is late. Late
-/// lookups may use a quarter. The remaining quarter is always left to quick names.
+/// The permits for lookups. A quick name may use all of them. A new name may use half of them, and
+/// only until its answer is late. Late lookups may use a quarter. The remaining quarter is always
+/// left to quick names.
 pub struct LookupBudget {
     total: Semaphore,
     new: Semaphore,
@@ -109,7 +111,8 @@ impl LookupBudget {
 }
 
 impl LookupPermit<'_> {
-    /// Counts the lookup as late. False if there are as many late ones as allowed: then it must end.
+    /// Counts the lookup as late. False if there are as many late ones as allowed: then it must
+    /// end.
     pub fn become_late(&mut self) -> bool {
         if matches!(self.part, Part::Late(_)) {
             return true;

@@ -1,4 +1,5 @@
-//! The stage that calls receivers: takes due deliveries, shares permits fairly among webhooks, and signs and sends each attempt.
+//! The stage that calls receivers: takes due deliveries, shares permits fairly among webhooks, and
+//! signs and sends each attempt.
 
 mod client;
 pub mod dispatch;
@@ -25,10 +26,12 @@ pub use self::settings::Settings;
 use crate::domain::delivery::Attempted;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
 
-/// Delivers until `stop`. Then releases waiting deliveries, and returns when requests in flight have finished or the drain time is over.
+/// Delivers until `stop`. Then releases waiting deliveries, and returns when requests in flight
+/// have finished or the drain time is over.
 ///
-/// `fresh` brings deliveries from the hand-off, which are leased and admitted by `budget`; everything else is claimed from the store.
-/// Attempts go to `attempted`; while that is full, no new ones start.
+/// `fresh` brings deliveries from the hand-off, which are leased and admitted by `budget`;
+/// everything else is claimed from the store. Attempts go to `attempted`; while that is full, no
+/// new ones start.
 pub async fn run(
     context: Context,
     fresh: mpsc::UnboundedReceiver<FreshDeliveries>,

@@ -57,8 +57,8 @@ pub struct TooLarge {
     pub bytes: usize,
 }
 
-/// Renders and signs a request. `at` is the time of this attempt in milliseconds: with the time of the first attempt, a retry would fail
-/// the receiver's replay check.
+/// Renders and signs a request. `at` is the time of this attempt in milliseconds: with the time of
+/// the first attempt, a retry would fail the receiver's replay check.
 pub fn render(
     notification: &Notification<'_>,
     at: Timestamp,
@@ -80,7 +80,8 @@ pub fn render(
     })
 }
 
-/// Renders the request of a logged attempt, with the logged signatures: the secret may have changed since.
+/// Renders the request of a logged attempt, with the logged signatures: the secret may have changed
+/// since.
 pub fn replay(
     notification: &Notification<'_>,
     at: Timestamp,

@@ -1,5 +1,6 @@
-//! Looks up the addresses of receivers' names in `/etc/hosts` and with the nameservers of `/etc/resolv.conf`. No thread waits for a
-//! nameserver: one that does not answer costs memory and a few sockets for a few seconds, within a budget.
+//! Looks up the addresses of receivers' names in `/etc/hosts` and with the nameservers of
+//! `/etc/resolv.conf`. No thread waits for a nameserver: one that does not answer costs memory and
+//! a few sockets for a few seconds, within a budget.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,13 +26,13 @@ use super::lookups::{LookupBudget, LookupPermit, Speed};
 
 /// The timeout from which on lookups take no longer, however long the timeout of attempts is.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How a lookup's time is divided, in tenths: waiting for the budget, the query, and a probe that finds out whether the nameservers
-/// or the name is at fault when the query goes unanswered.
+/// How a lookup's time is divided, in tenths: waiting for the budget, the query, and a probe that
+/// finds out whether the nameservers or the name is at fault when the query goes unanswered.
 const WAIT_TENTHS: u32 = 1;
 const QUERY_TENTHS: u32 = 7;
 const PROBE_TENTHS: u32 = 2;
-/// The part of the query's time after which an answer is late: long enough for a caching nameserver to find an answer on the other
-/// side of the world, and to repeat a query whose packet was lost.
+/// The part of the query's time after which an answer is late: long enough for a caching nameserver
+/// to find an answer on the other side of the world, and to repeat a query whose packet was lost.
 const QUICK_TENTHS: u32 = 1;
 /// Names that are looked up at a time. Each unanswered lookup holds about six sockets.
 const BUDGET: usize = 64;
@@ -58,7 +59,8 @@ pub enum Unreachable {
     /// This host's nameservers, or the network to them, failed. Nothing is known about the name.
     #[error("the host's name could not be looked up: {0}")]
     Fault(String),
-    /// This process or host has no free file descriptor for the lookup. Nothing is known about the name.
+    /// This process or host has no free file descriptor for the lookup. Nothing is known about the
+    /// name.
     #[error("the host's name could not be looked up: {0}")]
     Descriptors(String),
     /// The address is part of the URL.
@@ -87,8 +89,8 @@ pub(super) fn is_descriptor_limit(error: &io::Error) -> bool {
         .any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
 }
 
-/// Tokio's sockets. Counts those that could not be opened because no file descriptor was left: hickory drops that error, and reports a
-/// timeout if another nameserver does not answer.
+/// Tokio's sockets. Counts those that could not be opened because no file descriptor was left:
+/// hickory drops that error, and reports a timeout if another nameserver does not answer.
 #[derive(Clone, Default)]
 struct Sockets {
     tokio: TokioRuntimeProvider,
@@ -189,7 +191,8 @@ struct Files {
     checked_at: Instant,
 }
 
-/// Differs when a file was written or replaced. The time alone does not: the kernel's clock ticks every few milliseconds.
+/// Differs when a file was written or replaced. The time alone does not: the kernel's clock ticks
+/// every few milliseconds.
 #[derive(PartialEq, Eq)]
 struct FileVersion {
     modified: SystemTime,
@@ -214,8 +217,9 @@ impl Resolver {
         Resolver::new(Sources::default(), BUDGET, timeout.min(LONGEST_TIMEOUT))
     }
 
-    /// Creates a resolver that looks up at most `budget` names at a time. A lookup ends within half of `timeout`, so that the
-    /// caller can distinguish an unresponsive nameserver from an unresponsive receiver.
+    /// Creates a resolver that looks up at most `budget` names at a time. A lookup ends within half
+    /// of `timeout`, so that the caller can distinguish an unresponsive nameserver from an
+    /// unresponsive receiver.
     pub fn new(sources: Sources, budget: usize, timeout: Duration) -> Resolver {
         Resolver(Arc::new(Inner {
             sources,
@@ -241,7 +245,8 @@ impl Resolver {
         })
     }
 
-    /// Returns the addresses of `name`. The name is absolute: search domains could turn a public name into a local one.
+    /// Returns the addresses of `name`. The name is absolute: search domains could turn a public
+    /// name into a local one.
     async fn addresses(&self, name: &str) -> Found {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         if self.0.budget.is_unanswered(&name, Instant::now()) {
@@ -254,7 +259,8 @@ impl Resolver {
         lookup.await
     }
 
-    /// Starts a lookup in its own task, because callers share it: the first may give up while others still wait.
+    /// Starts a lookup in its own task, because callers share it: the first may give up while
+    /// others still wait.
     fn start(&self, name: &str) -> SharedLookup {
         let registered = Registered {
             inner: Arc::clone(&self.0),
@@ -333,7 +339,8 @@ impl Inner {
         }
     }
 
-    /// Queries for the addresses of a name. None if the answer is late and too many other lookups are.
+    /// Queries for the addresses of a name. None if the answer is late and too many other lookups
+    /// are.
     async fn query(
         &self,
         nameservers: &Nameservers,
@@ -352,8 +359,9 @@ impl Inner {
         Some(answer.unwrap_or(Err(NoAnswer::Timeout)))
     }
 
-    /// Whether the nameservers answer other queries although one went unanswered: then that name's own nameservers are to blame.
-    /// Any answer counts, and every nameserver can answer for the root.
+    /// Whether the nameservers answer other queries although one went unanswered: then that name's
+    /// own nameservers are to blame. Any answer counts, and every nameserver can answer for the
+    /// root.
     async fn answer_others(&self, nameservers: &Nameservers, started: Instant) -> bool {
         let late = started + self.part(QUERY_TENTHS) / 2;
         if lock(&self.last_answer).is_some_and(|answered| answered >= late) {
@@ -364,7 +372,8 @@ impl Inner {
         matches!(answer, Ok(Ok(_) | Err(NetError::Dns(_))))
     }
 
-    /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
+    /// Returns the nameservers and the hosts that the files configure. Reads the files again when
+    /// they have changed.
     fn files(&self) -> Result<(Nameservers, Hosts), Unreachable> {
         let mut current = lock(&self.files);
         let versions =
@@ -379,7 +388,8 @@ impl Inner {
                 ..known
             },
             None => Files {
-                // Taken before the files are read: a change in between is noticed by the next check.
+                // Taken before the files are read: a change in between is noticed by the next
+                // check.
                 versions: versions(),
                 nameservers: self.nameservers(&read(&self.sources.resolv_conf)?),
                 hosts: Arc::new(hosts(&String::from_utf8_lossy(&read(&self.sources.hosts)?))),
@@ -390,7 +400,8 @@ impl Inner {
         Ok((known.nameservers.clone(), Arc::clone(&known.hosts)))
     }
 
-    /// Returns the nameservers of the file. Without any, localhost is the nameserver, as in resolv.conf(5).
+    /// Returns the nameservers of the file. Without any, localhost is the nameserver, as in
+    /// resolv.conf(5).
     fn nameservers(&self, resolv_conf: &[u8]) -> Nameservers {
         let (mut servers, edns0) = match parse_resolv_conf(resolv_conf) {
             Ok((config, options)) => (config.name_servers().to_vec(), options.edns0),
@@ -407,13 +418,15 @@ impl Inner {
         }
         let mut options = ResolverOpts::default();
         options.edns0 = edns0;
-        // Two tries, with time left to use the answer of one address family when the other's query goes unanswered.
+        // Two tries, with time left to use the answer of one address family when the other's query
+        // goes unanswered.
         options.attempts = 1;
         options.timeout = self.part(QUERY_TENTHS) * 2 / 5;
         // One nameserver at a time: an unanswered query holds several sockets for each.
         options.num_concurrent_reqs = 1;
         options.max_active_requests = MAX_TCP_QUERIES;
-        // No cache: answers may be large, and hosts with many lookups have a caching nameserver nearby.
+        // No cache: answers may be large, and hosts with many lookups have a caching nameserver
+        // nearby.
         options.cache_size = 0;
         options.positive_max_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
@@ -472,8 +485,9 @@ impl From<NetError> for NoAnswer {
             // The nameservers answered with records that cannot be used.
             NetError::Proto(_) | NetError::ForeignClassRecord { .. } => NoAnswer::NoAddress,
             NetError::Timeout => NoAnswer::Timeout,
-            // An I/O error (`NoConnections`, as hickory drops the error itself), a failed connection for an answer that does not fit
-            // into a UDP packet (`Truncated`), too many queries (`Busy`), or an error inside hickory.
+            // An I/O error (`NoConnections`, as hickory drops the error itself), a failed
+            // connection for an answer that does not fit into a UDP packet (`Truncated`), too many
+            // queries (`Busy`), or an error inside hickory.
             error => NoAnswer::Own(format!(
                 "this host's nameservers cannot be queried: {error}"
             )),

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
-/// Returns how long after `now` the receiver asks to wait: zero for a date in the past, and `None` if the value is malformed.
+/// Returns how long after `now` the receiver asks to wait: zero for a date in the past, and `None`
+/// if the value is malformed.
 pub fn parse(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -39,7 +39,8 @@ struct Previous {
 }
 
 impl Signer {
-    /// The key of `X-Webhook-Signature` is the whole secret; the key of Standard Webhooks' signature is the decoded base64.
+    /// The key of `X-Webhook-Signature` is the whole secret; the key of Standard Webhooks'
+    /// signature is the decoded base64.
     pub fn new(secret: &str) -> Signer {
         Signer {
             body: mac(secret.as_bytes()),
@@ -49,7 +50,8 @@ impl Signer {
         }
     }
 
-    /// Decrypts the webhook's keys. A previous key that cannot be decrypted is left out: deliveries need not wait for it.
+    /// Decrypts the webhook's keys. A previous key that cannot be decrypted is left out: deliveries
+    /// need not wait for it.
     pub fn open(vault: &Vault, target: &SealedTarget) -> Result<Signer, VaultError> {
         let webhook = target.webhook;
         let secret = vault.open_text(webhook, &target.secret_key_id, &target.secret)?;

@@ -1,5 +1,5 @@
-//! The destinations of deliveries: webhooks as they were read from the store shortly before, with their secrets and custom headers
-//! decrypted.
+//! The destinations of deliveries: webhooks as they were read from the store shortly before, with
+//! their secrets and custom headers decrypted.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -18,8 +18,8 @@ use crate::store::options::open_headers;
 use crate::telemetry::recurring;
 use crate::vault::Vault;
 
-/// How long after it was read a webhook may be used. An edit, a toggle or a new secret applies to all attempts that start this long after
-/// it, or later.
+/// How long after it was read a webhook may be used. An edit, a toggle or a new secret applies to
+/// all attempts that start this long after it, or later.
 const MAX_AGE: Duration = Duration::from_millis(5);
 /// The most prepared destinations in memory. Webhooks that are read again unchanged use them.
 const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
@@ -67,7 +67,8 @@ impl Targets {
         is_recent(*read_at, now).then(|| lookup.clone())
     }
 
-    /// Stores the result of a query for `webhooks` that was sent at `queried_at`. Those not found are deleted.
+    /// Stores the result of a query for `webhooks` that was sent at `queried_at`. Those not found
+    /// are deleted.
     pub fn store_read(
         &mut self,
         queried_at: Instant,
@@ -87,7 +88,8 @@ impl Targets {
         }
     }
 
-    /// Stores webhooks that came with the hand-off, read at `read_at` or later. Newer reads take precedence.
+    /// Stores webhooks that came with the hand-off, read at `read_at` or later. Newer reads take
+    /// precedence.
     pub fn store_handed_off(&mut self, read_at: Instant, targets: Vec<SealedTarget>, now: Instant) {
         if !is_recent(read_at, now) {
             return;
@@ -105,7 +107,8 @@ impl Targets {
         }
     }
 
-    /// Returns the result of the last query, however long it took: for deliveries that waited for it.
+    /// Returns the result of the last query, however long it took: for deliveries that waited for
+    /// it.
     pub fn last_read(&self, webhook: Uuid) -> Lookup {
         self.recent
             .get(&webhook)

@@ -9,7 +9,8 @@ pub struct AddonChanges {
     cleared: bool,
     /// Users who lose all add-ons, before the changes in `counts`.
     emptied: HashSet<String>,
-    /// By how much the number of rows with this user and add-on changes: the platform's table may have several.
+    /// By how much the number of rows with this user and add-on changes: the platform's table may
+    /// have several.
     counts: HashMap<(String, String), i32>,
 }
 

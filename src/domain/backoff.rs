@@ -19,7 +19,8 @@ impl RetrySchedule {
         self.waits.len() as u16 + 1
     }
 
-    /// Returns the wait after failed attempt `attempt` (from 1), or None after the last. `random` in 0..1 determines the jitter.
+    /// Returns the wait after failed attempt `attempt` (from 1), or None after the last. `random`
+    /// in 0..1 determines the jitter.
     pub fn wait_after(&self, attempt: u16, random: f64) -> Option<Duration> {
         let index = usize::from(attempt).checked_sub(1)?;
         self.waits

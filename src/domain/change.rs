@@ -1,4 +1,5 @@
-//! Committed row changes under the reference schema's names, and the batches in which capture passes them to enqueue.
+//! Committed row changes under the reference schema's names, and the batches in which capture
+//! passes them to enqueue.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use super::table::{Column, ID, Table};
 /// The value of one column: the server's text output, with the configured value maps applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Datum {
-    /// Not sent: an unchanged TOAST value, or a column outside the replica identity. The row's value is unknown.
+    /// Not sent: an unchanged TOAST value, or a column outside the replica identity. The row's
+    /// value is unknown.
     #[default]
     Absent,
     Null,
@@ -65,7 +67,8 @@ impl Tuple {
         self.int(ID)
     }
 
-    /// Returns an id. Only the canonical form is a number: `7`, but not `07`, which is another value in a column of text.
+    /// Returns an id. Only the canonical form is a number: `7`, but not `07`, which is another
+    /// value in a column of text.
     pub fn int(&self, column: Column) -> Option<i64> {
         canonical_int(self.text(column)?)
     }
@@ -77,7 +80,8 @@ impl Tuple {
             .map(|(index, value)| (Column(index as u8), value))
     }
 
-    /// Fills absent values from `older`: PostgreSQL leaves unchanged TOAST values out of the new row.
+    /// Fills absent values from `older`: PostgreSQL leaves unchanged TOAST values out of the new
+    /// row.
     pub fn fill_from(&mut self, older: &Tuple) {
         for (value, older) in self.values.iter_mut().zip(&older.values) {
             if *value == Datum::Absent {
@@ -99,13 +103,15 @@ pub enum Operation {
     Insert {
         new: Tuple,
     },
-    /// `old` is none if no column of the replica identity changed. Columns outside the identity are absent in it.
+    /// `old` is none if no column of the replica identity changed. Columns outside the identity are
+    /// absent in it.
     Update {
         old: Option<Tuple>,
         new: Tuple,
     },
-    /// An insert of a row whose key the same transaction has deleted before: the row moved to another partition or was rewritten.
-    /// It follows the [`Operation::Delete`]. `old` holds the key and the watched columns.
+    /// An insert of a row whose key the same transaction has deleted before: the row moved to
+    /// another partition or was rewritten. It follows the [`Operation::Delete`]. `old` holds the
+    /// key and the watched columns.
     Replace {
         old: Tuple,
         new: Tuple,
@@ -204,17 +210,18 @@ impl ChangeRecord {
 pub struct Batch {
     pub changes: Vec<Change>,
     pub checkpoint: Checkpoint,
-    /// The transaction of the last change. Lookups wait until it is visible: a change can arrive a moment before other sessions see
-    /// it.
+    /// The transaction of the last change. Lookups wait until it is visible: a change can arrive a
+    /// moment before other sessions see it.
     pub transaction: Option<u32>,
-    /// The claim on the checkpoint under which the outbox was read: two processes give the same number to different windows.
-    /// None if the WAL was read.
+    /// The claim on the checkpoint under which the outbox was read: two processes give the same
+    /// number to different windows. None if the WAL was read.
     pub reader: Option<Uuid>,
 }
 
 impl Batch {
-    /// Returns whether the batch's positions are valid on the stored checkpoint's timeline. A reader of the WAL moves the stored
-    /// checkpoint to a new timeline before it reads from it. A batch of the outbox may be the first one on a new timeline.
+    /// Returns whether the batch's positions are valid on the stored checkpoint's timeline. A
+    /// reader of the WAL moves the stored checkpoint to a new timeline before it reads from it. A
+    /// batch of the outbox may be the first one on a new timeline.
     pub fn is_on_timeline(&self, stored: Lineage) -> bool {
         let Lineage {
             system_identifier,

@@ -1,4 +1,5 @@
-//! A delivery: one event for one webhook. Its attempts, their outcomes, and the state machine that decides what follows.
+//! A delivery: one event for one webhook. Its attempts, their outcomes, and the state machine that
+//! decides what follows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +12,17 @@ use super::backoff::RetrySchedule;
 use super::event::EventKind;
 use super::named::named;
 
-/// The right to make the next attempt of a delivery, fenced by `token`. It ends at `until` on this process's clock, which is never
-/// later than the end in the database.
+/// The right to make the next attempt of a delivery, fenced by `token`. It ends at `until` on this
+/// process's clock, which is never later than the end in the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub token: Uuid,
     pub until: Instant,
 }
 
-/// How much longer a lease lasts than a request may take: enough time to record the response. It also limits how long the
-/// deliveries of a dead replica wait. Leases are never renewed: a request starts only if it fits in the rest of its lease.
+/// How much longer a lease lasts than a request may take: enough time to record the response. It
+/// also limits how long the deliveries of a dead replica wait. Leases are never renewed: a request
+/// starts only if it fits in the rest of its lease.
 const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
 /// How much of a lease must remain after the request's timeout, for recording the answer.
@@ -49,10 +51,11 @@ pub struct Delivery {
     pub attempt: u16,
     /// Its number within its webhook. None for tests and for deliveries of earlier builds.
     pub sequence: Option<i64>,
-    /// Deliveries of one webhook with the same key are delivered one after the other. None for a delivery that is outside any order.
+    /// Deliveries of one webhook with the same key are delivered one after the other. None for a
+    /// delivery that is outside any order.
     pub order_key: Option<i64>,
-    /// The activation of the webhook under which the delivery was created or claimed. If the webhook was switched off and on since, the
-    /// delivery was cancelled.
+    /// The activation of the webhook under which the delivery was created or claimed. If the
+    /// webhook was switched off and on since, the delivery was cancelled.
     pub activation: i32,
     pub lease: Lease,
 }
@@ -122,8 +125,8 @@ pub struct Signatures {
     pub body: [u8; 32],
     /// HMAC-SHA256 of id, timestamp and body: the first entry of `webhook-signature`.
     pub standard: [u8; 32],
-    /// The other entries of `webhook-signature`, concatenated: an HMAC with the previous secret, then ed25519 signatures. Most
-    /// requests have none.
+    /// The other entries of `webhook-signature`, concatenated: an HMAC with the previous secret,
+    /// then ed25519 signatures. Most requests have none.
     pub more: Vec<u8>,
 }
 
@@ -145,7 +148,8 @@ pub struct Sent {
     pub duration: Duration,
     /// The first bytes of the response body.
     pub excerpt: Vec<u8>,
-    /// The wait until the next attempt that the receiver asks for (`Retry-After`), if that is to be honored.
+    /// The wait until the next attempt that the receiver asks for (`Retry-After`), if that is to be
+    /// honored.
     pub retry_after: Option<Duration>,
 }
 
@@ -166,7 +170,8 @@ named! {
     }
 }
 
-/// The longest wait that a receiver can ask for. After a day its owner should look at it, and longer waits would outlast short retention.
+/// The longest wait that a receiver can ask for. After a day its owner should look at it, and
+/// longer waits would outlast short retention.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What happens to a delivery after an attempt.
@@ -259,8 +264,8 @@ impl Next {
         }
     }
 
-    /// Postpones a retry to the time that the receiver asks for. It is never made earlier, and postponed to at most
-    /// [`MAX_RETRY_AFTER`].
+    /// Postpones a retry to the time that the receiver asks for. It is never made earlier, and
+    /// postponed to at most [`MAX_RETRY_AFTER`].
     pub fn not_before(self, asked: Duration) -> Next {
         match self {
             Next::Retry { after, attempt } => Next::Retry {
@@ -272,8 +277,8 @@ impl Next {
     }
 }
 
-/// The state machine of a delivery: returns what happens after attempt `attempt` with this result. `random` returns a number in
-/// 0..1, which determines the jitter of a retry.
+/// The state machine of a delivery: returns what happens after attempt `attempt` with this result.
+/// `random` returns a number in 0..1, which determines the jitter of a retry.
 pub fn next(
     attempt: u16,
     answer: &Answer,

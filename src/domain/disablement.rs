@@ -47,9 +47,9 @@ pub enum Verdict {
 }
 
 impl Policy {
-    /// Decides what to do with a webhook after a failure. The decision depends on the counters alone and not on how they
-    /// changed: a batch may add several failures, the count may be reached before `min_duration`, and the policy may have
-    /// changed since earlier failures.
+    /// Decides what to do with a webhook after a failure. The decision depends on the counters
+    /// alone and not on how they changed: a batch may add several failures, the count may be
+    /// reached before `min_duration`, and the policy may have changed since earlier failures.
     pub fn judge(&self, standing: &Standing) -> Verdict {
         let count = self.count(standing);
         let threshold = u64::from(self.threshold);
@@ -66,7 +66,8 @@ impl Policy {
         }
     }
 
-    /// Returns whether a webhook is disabled regardless of its failures. `is_gone`: its receiver has answered with 410 Gone.
+    /// Returns whether a webhook is disabled regardless of its failures. `is_gone`: its receiver
+    /// has answered with 410 Gone.
     pub fn disables_gone(&self, standing: &Standing, is_gone: bool) -> bool {
         self.on_gone && is_gone && standing.active
     }
@@ -221,7 +222,8 @@ mod tests {
         failed
     }
 
-    /// Counts and judges batches as recording does. Returns whether the webhook was disabled, and the times of the warnings.
+    /// Counts and judges batches as recording does. Returns whether the webhook was disabled, and
+    /// the times of the warnings.
     fn run(policy: &Policy, attempts: &[Attempt], batch: usize) -> (bool, Vec<Timestamp>) {
         let mut standing = Standing {
             failing_since: None,
@@ -264,7 +266,8 @@ mod tests {
             for counted in [CountedFailures::Cumulative, CountedFailures::Consecutive { min_duration }] {
                 let policy = Policy { counted, threshold, on_gone: false };
                 let ((alone, _), (together, _)) = (run(&policy, &attempts, 1), run(&policy, &attempts, batch));
-                // A success ends the failures before it in the same batch, so a batch may disable later.
+                // A success ends the failures before it in the same batch, so a batch may disable
+                // later.
                 prop_assert!(alone || !together);
                 if counted == CountedFailures::Cumulative {
                     prop_assert_eq!(alone, together);

@@ -1,7 +1,7 @@
 //! A histogram of request durations, from which percentiles are estimated.
 
-/// The number of buckets. Bucket `i` counts durations up to √2ⁱ ms that exceed the previous bucket. The last one also counts
-/// everything longer (from 33 s).
+/// The number of buckets. Bucket `i` counts durations up to √2ⁱ ms that exceed the previous bucket.
+/// The last one also counts everything longer (from 33 s).
 pub const BUCKETS: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Durations {
             .map(|count| i32::try_from(*count).unwrap_or(i32::MAX))
     }
 
-    /// Returns the estimated quantile in milliseconds, or None if there are no requests. The error is at most a fifth, because
-    /// the result is the middle of a bucket.
+    /// Returns the estimated quantile in milliseconds, or None if there are no requests. The error
+    /// is at most a fifth, because the result is the middle of a bucket.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.0.iter().sum();
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));

@@ -123,10 +123,12 @@ pub const MAX_BODY: usize = 65_536;
 
 /// The start of data that was too large to be sent, and is stored without its long values.
 const OMITTED: &str = r#"{"omitted_bytes":"#;
-/// The longest string that such data keeps, in bytes: statuses and names, by which filters and people find the event.
+/// The longest string that such data keeps, in bytes: statuses and names, by which filters and
+/// people find the event.
 const SHORT: usize = 200;
 
-/// Returns `data`, a JSON object, or what is stored of one that has more than `max` bytes and therefore is never sent.
+/// Returns `data`, a JSON object, or what is stored of one that has more than `max` bytes and
+/// therefore is never sent.
 pub fn bounded_data(data: String, max: usize) -> Arc<str> {
     if data.len() <= max {
         return data.into();
@@ -150,8 +152,9 @@ pub fn omitted_bytes(data: &str) -> Option<usize> {
     bytes.parse().ok()
 }
 
-/// Computes the id of the event that a change raises. Reading the same WAL or the same outbox again gives the same id: it is a UUIDv7 whose
-/// time is the commit's and whose other bits are a hash of the change's position and the event's kind.
+/// Computes the id of the event that a change raises. Reading the same WAL or the same outbox again
+/// gives the same id: it is a UUIDv7 whose time is the commit's and whose other bits are a hash of
+/// the change's position and the event's kind.
 pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uuid {
     let cluster = Sha256::new().chain_update(system_identifier.to_be_bytes());
     let (transaction, ordinal) = match change.position {
@@ -184,7 +187,8 @@ pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uui
     uuid_v7(change.committed_at, &digest)
 }
 
-/// Computes the id of the delivery of one event to one webhook. It is the same on every attempt and after every restart.
+/// Computes the id of the delivery of one event to one webhook. It is the same on every attempt and
+/// after every restart.
 pub fn delivery_id(event: Uuid, webhook: Uuid) -> Uuid {
     let digest = Sha256::new()
         .chain_update(event.as_bytes())
@@ -267,7 +271,8 @@ mod tests {
         assert_ne!(id(1, 5, 700), self::id(1, 5, EventKind::DeliveryCompleted));
     }
 
-    /// Computed by version 0.1.0. Stored events keep their ids across an upgrade, so these values must never change.
+    /// Computed by version 0.1.0. Stored events keep their ids across an upgrade, so these values
+    /// must never change.
     #[test]
     fn ids_are_those_of_earlier_versions() {
         let of_wal = id_on(SYSTEM, 3, 0x16_B374_D848, 2, EventKind::ReleaseDistributed);

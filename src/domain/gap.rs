@@ -2,7 +2,8 @@
 
 use super::lsn::Lsn;
 
-/// The reason why changes are lost to the stream. `walhook repair` finds the transitions among them.
+/// The reason why changes are lost to the stream. `walhook repair` finds the transitions among
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gap {
     #[error(

@@ -3,7 +3,8 @@
 use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;
 
-/// What is shown instead of every value. Has a fixed length, so that it reveals nothing about the value.
+/// What is shown instead of every value. Has a fixed length, so that it reveals nothing about the
+/// value.
 pub const MASK: &str = "***";
 /// Longer than any name in the IANA registry.
 pub const MAX_NAME_LENGTH: usize = 64;

@@ -1,12 +1,13 @@
-//! The ledger: the last state that the store saw of each watched or looked-up row, how changes update it, and how a repair compares it
-//! with the platform's tables.
+//! The ledger: the last state that the store saw of each watched or looked-up row, how changes
+//! update it, and how a repair compares it with the platform's tables.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::change::{Change, Datum, Operation, Tuple};
 use super::table::{Column, ID, Table};
 
-/// Returns the number under which the ledger stores a table. None for tables whose watched columns the ledger does not have.
+/// Returns the number under which the ledger stores a table. None for tables whose watched columns
+/// the ledger does not have.
 pub const fn relation(table: Table) -> Option<i16> {
     if table.is_captured() {
         table.number()
@@ -33,7 +34,8 @@ impl State {
         State::of_columns(table.watched_columns(), row)
     }
 
-    /// Returns the state of a row for the events of other rows: its columns of [`Table::looked_up`].
+    /// Returns the state of a row for the events of other rows: its columns of
+    /// [`Table::looked_up`].
     pub fn of_looked_up(table: Table, row: &Tuple) -> Option<State> {
         State::of_columns(table.looked_up_columns(), row)
     }
@@ -60,8 +62,8 @@ impl State {
         &self.0
     }
 
-    /// Converts the state to a row with the id and the watched columns; the others are absent. None if this is not a state of
-    /// `table`.
+    /// Converts the state to a row with the id and the watched columns; the others are absent. None
+    /// if this is not a state of `table`.
     fn row(&self, table: Table, id: i64) -> Option<Tuple> {
         self.row_of_columns(table, &table.watched_columns().collect::<Vec<_>>(), id)
     }
@@ -98,8 +100,9 @@ pub struct LedgerChanges {
 }
 
 impl LedgerChanges {
-    /// Adds a change. An update that leaves the watched columns alone, or comes without their old values, changes nothing: if the
-    /// replica identity was lost, the ledger keeps the last state that is certain.
+    /// Adds a change. An update that leaves the watched columns alone, or comes without their old
+    /// values, changes nothing: if the replica identity was lost, the ledger keeps the last state
+    /// that is certain.
     pub fn follow(&mut self, change: &Change) {
         let table = change.table;
         if relation(table).is_none() {
@@ -246,7 +249,8 @@ impl Comparison {
         self.rows.are_compared() && self.ledger.are_compared()
     }
 
-    /// Compares as far as both sides are known. Returns the number of the table's rows, and the differences by id.
+    /// Compares as far as both sides are known. Returns the number of the table's rows, and the
+    /// differences by id.
     pub fn advance(&mut self) -> (u64, Vec<Difference>) {
         let mut compared = 0;
         let mut found = Vec::new();
@@ -280,11 +284,12 @@ impl Comparison {
     }
 }
 
-/// Returns the change from the ledger's state to the row's current state. None for a row that raises no event: a deleted one, or one that
-/// is new to a ledger that is not `complete`, because its earlier state is unknown.
+/// Returns the change from the ledger's state to the row's current state. None for a row that
+/// raises no event: a deleted one, or one that is new to a ledger that is not `complete`, because
+/// its earlier state is unknown.
 ///
-/// A new release always counts: the only event of a release that a repair raises is `release.distributed`, which has a complete
-/// ledger of its own.
+/// A new release always counts: the only event of a release that a repair raises is
+/// `release.distributed`, which has a complete ledger of its own.
 pub fn missed(
     table: Table,
     difference: &Difference,

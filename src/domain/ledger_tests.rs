@@ -157,7 +157,8 @@ fn histories() -> impl Strategy<Value = Vec<Action>> {
 struct PlatformTable(BTreeMap<i64, String>);
 
 impl PlatformTable {
-    /// Executes a statement and returns the change that the stream shows. None if it changes nothing.
+    /// Executes a statement and returns the change that the stream shows. None if it changes
+    /// nothing.
     fn act(&mut self, (id, status): &Action) -> Option<Change> {
         let new = status.map(|status| format!("s{status}"));
         let old = match &new {
@@ -234,7 +235,8 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
     (seen, found)
 }
 
-/// Applies a raised transition to the states that a receiver knows, and asserts that it starts in the known state.
+/// Applies a raised transition to the states that a receiver knows, and asserts that it starts in
+/// the known state.
 fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
     match operation {
         Operation::Insert { new } => {
@@ -265,8 +267,8 @@ fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
 }
 
 proptest! {
-    /// Streams changes, loses some in a gap, compares, and streams again: each raised transition of a row starts where the previous one
-    /// ended, and the last one ends in the row's state.
+    /// Streams changes, loses some in a gap, compares, and streams again: each raised transition of
+    /// a row starts where the previous one ended, and the last one ends in the row's state.
     #[test]
     fn raised_transitions_of_a_row_form_a_chain_across_a_gap(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
         let mut table = PlatformTable::default();

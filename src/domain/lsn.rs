@@ -58,7 +58,8 @@ impl TimelineHistory {
         self.current
     }
 
-    /// Returns the timeline on which the WAL at `position` was written. It is the same on every server.
+    /// Returns the timeline on which the WAL at `position` was written. It is the same on every
+    /// server.
     pub fn timeline_at(&self, position: Lsn) -> u32 {
         let ancestor = self.ancestors.iter().find(|(_, end)| position < *end);
         ancestor.map_or(self.current, |(timeline, _)| *timeline)

@@ -1,4 +1,5 @@
-//! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no randomness.
+//! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no
+//! randomness.
 
 pub mod addons;
 pub mod backoff;

@@ -30,8 +30,8 @@ pub struct Notice {
     pub threshold: u64,
 }
 
-/// Returns from when on a recovery finds the deliveries that failed since a first failure was recorded: its attempt had started up to a
-/// time-out earlier.
+/// Returns from when on a recovery finds the deliveries that failed since a first failure was
+/// recorded: its attempt had started up to a time-out earlier.
 pub fn recovery_since(failing_since: Timestamp) -> Timestamp {
     const BEFORE: SignedDuration = SignedDuration::from_mins(2);
     failing_since.checked_sub(BEFORE).unwrap_or(failing_since)

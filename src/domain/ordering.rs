@@ -13,7 +13,8 @@ named! {
     }
 }
 
-/// The order key of all deliveries of a webhook with [`Ordering::Strict`]. Releases have positive ids.
+/// The order key of all deliveries of a webhook with [`Ordering::Strict`]. Releases have positive
+/// ids.
 const STRICT: i64 = 0;
 
 impl Ordering {
@@ -25,8 +26,8 @@ impl Ordering {
             .find(|ordering| ordering.as_str() == name)
     }
 
-    /// Returns the order key of a delivery: those with the same key are delivered one after the other. `release` returns the release
-    /// that the event is about.
+    /// Returns the order key of a delivery: those with the same key are delivered one after the
+    /// other. `release` returns the release that the event is about.
     pub fn key(self, release: impl FnOnce() -> Option<i64>) -> Option<i64> {
         match self {
             Ordering::None => None,

@@ -1,7 +1,8 @@
 //! Positions of changes in the WAL or in the outbox, and checkpoints.
 //!
-//! Capture can switch between the WAL and the outbox. Window numbers continue from the WAL position at the switch and grow more
-//! slowly than the WAL does, so positions of the two compare by number across a switch.
+//! Capture can switch between the WAL and the outbox. Window numbers continue from the WAL position
+//! at the switch and grow more slowly than the WAL does, so positions of the two compare by number
+//! across a switch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use super::window::Window;
 /// The position of a change in the WAL or in the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Transactions arrive in commit order. Inside a transaction an ordinal is used, because the LSNs of single records do not
-    /// follow the order in which transactions arrive.
+    /// Transactions arrive in commit order. Inside a transaction an ordinal is used, because the
+    /// LSNs of single records do not follow the order in which transactions arrive.
     Wal {
         /// The timeline on which the commit was written.
         timeline: u32,
@@ -47,7 +48,8 @@ impl Position {
         *ordinal
     }
 
-    /// Returns the sort key. The timeline and the transaction are not part of it: they follow from the other two.
+    /// Returns the sort key. The timeline and the transaction are not part of it: they follow from
+    /// the other two.
     const fn key(&self) -> (u64, Through) {
         match self {
             Position::Wal {

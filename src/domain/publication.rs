@@ -7,15 +7,17 @@ use serde::{Deserialize, Serialize};
 /// The name of the publication's options among the members.
 const OPTIONS: &str = "options";
 
-/// What the publication streams of the tables that events need: each table, each of their partitions, and the publication's options, with
-/// numbers. A table or a partition that leaves and returns has another number, and so have options that were changed and restored. None
-/// for a table that is not streamed.
+/// What the publication streams of the tables that events need: each table, each of their
+/// partitions, and the publication's options, with numbers. A table or a partition that leaves and
+/// returns has another number, and so have options that were changed and restored. None for a table
+/// that is not streamed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationMembers(BTreeMap<String, Option<u32>>);
 
 impl PublicationMembers {
-    /// Returns what was not streamed all the time until `later`, for people: the tables and partitions that have left, even if they have
-    /// returned. Tables that are no longer needed, and partitions that no longer exist, are ignored.
+    /// Returns what was not streamed all the time until `later`, for people: the tables and
+    /// partitions that have left, even if they have returned. Tables that are no longer needed, and
+    /// partitions that no longer exist, are ignored.
     pub fn left_by(&self, later: &PublicationMembers) -> Vec<String> {
         let has_left = |(name, number): &(&String, &Option<u32>)| {
             let before = self.0.get(*name).copied().flatten();

@@ -1,10 +1,12 @@
-//! The pages of the outbox that were read last. They are stored with the checkpoint: after a failover, whichever process reads the
-//! outbox compares them with the rows that the new primary has not deleted.
+//! The pages of the outbox that were read last. They are stored with the checkpoint: after a
+//! failover, whichever process reads the outbox compares them with the rows that the new primary
+//! has not deleted.
 
 use super::window::Snapshot;
 
-/// The most pages that are remembered. About ten are read and not deleted while the store is slow: four wait for enqueue, as many are
-/// being stored. The others are for deletions that a standby has not received.
+/// The most pages that are remembered. About ten are read and not deleted while the store is slow:
+/// four wait for enqueue, as many are being stored. The others are for deletions that a standby has
+/// not received.
 const MAX_PAGES: usize = 16;
 
 /// A page of the outbox.
@@ -24,7 +26,8 @@ pub struct ReadPage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub rows: u64,
-    /// The sum of the times at which the rows were written, in microseconds: other rows with the same numbers have other times.
+    /// The sum of the times at which the rows were written, in microseconds: other rows with the
+    /// same numbers have other times.
     pub times: i128,
 }
 
@@ -36,7 +39,8 @@ pub struct ReadPages {
     pages: Vec<ReadPage>,
 }
 
-/// The stored form: the window's number and the ordinal of the checkpoint, `forgotten`, and the pages.
+/// The stored form: the window's number and the ordinal of the checkpoint, `forgotten`, and the
+/// pages.
 type Stored<'a> = (u64, i64, u64, Vec<(u64, &'a str, u64, u64, u64, i128)>);
 
 impl ReadPages {
@@ -87,7 +91,8 @@ impl ReadPages {
         serde_json::to_string(&stored).expect("numbers and texts are JSON")
     }
 
-    /// Reads the text. None if it was stored with another checkpoint: earlier versions move the checkpoint and leave the text.
+    /// Reads the text. None if it was stored with another checkpoint: earlier versions move the
+    /// checkpoint and leave the text.
     pub fn from_text(text: &str, window: u64, ordinal: i64) -> Option<ReadPages> {
         let (known_window, known_ordinal, forgotten, pages) =
             serde_json::from_str::<Stored<'_>>(text).ok()?;

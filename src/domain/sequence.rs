@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use uuid::Uuid;
 
-/// The numbers of webhooks' last deliveries. The transaction that makes deliveries has locked them, so no other transaction uses the
-/// same numbers, and a number becomes visible only after those before it.
+/// The numbers of webhooks' last deliveries. The transaction that makes deliveries has locked them,
+/// so no other transaction uses the same numbers, and a number becomes visible only after those
+/// before it.
 #[derive(Clone, Debug, Default)]
 pub struct Sequences {
     last: HashMap<Uuid, i64>,
@@ -18,8 +19,8 @@ impl Sequences {
         self.last.insert(webhook, last);
     }
 
-    /// Returns the number of the webhook's next delivery, from 1. None for a webhook that was not added: its deliveries have no
-    /// numbers.
+    /// Returns the number of the webhook's next delivery, from 1. None for a webhook that was not
+    /// added: its deliveries have no numbers.
     pub fn next(&mut self, webhook: Uuid) -> Option<i64> {
         let last = self.last.get_mut(&webhook)?;
         *last += 1;

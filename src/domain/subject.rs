@@ -24,7 +24,8 @@ impl EventKind {
         )
     }
 
-    /// Returns the key of `data` that has the status after the change. None for events without a status.
+    /// Returns the key of `data` that has the status after the change. None for events without a
+    /// status.
     pub const fn status_key(self) -> Option<&'static str> {
         match self {
             EventKind::DeliveryCompleted
@@ -86,7 +87,8 @@ impl<'a> Subject<'a> {
     }
 
     fn fields(&self) -> &Fields<'a> {
-        // `data` is an object that the catalogue has serialised. An event whose data cannot be read has none of the values.
+        // `data` is an object that the catalogue has serialised. An event whose data cannot be read
+        // has none of the values.
         self.fields
             .get_or_init(|| serde_json::from_str(self.data).unwrap_or_default())
     }
@@ -137,8 +139,9 @@ impl EventFilter {
         label_ids.is_none() && outlet_ids.is_none() && statuses.is_none()
     }
 
-    /// Returns whether an event passes: for each list, the event's value is in it. A list does not apply to kinds of event that have no
-    /// such value. If the kind has one but the event's is null, the event does not pass.
+    /// Returns whether an event passes: for each list, the event's value is in it. A list does not
+    /// apply to kinds of event that have no such value. If the kind has one but the event's is
+    /// null, the event does not pass.
     pub fn passes(&self, subject: &Subject<'_>) -> bool {
         let kind = subject.kind;
         let label = |ids: &Vec<i64>| {
@@ -163,8 +166,8 @@ impl EventFilter {
     }
 }
 
-/// Returns whether a webhook that subscribes to `events` with this filter gets an event. Everything that creates deliveries of events
-/// that the webhook has not had asks this.
+/// Returns whether a webhook that subscribes to `events` with this filter gets an event. Everything
+/// that creates deliveries of events that the webhook has not had asks this.
 pub fn is_wanted(
     events: &[EventKind],
     filter: Option<&EventFilter>,

@@ -1,5 +1,6 @@
-//! The tables and columns that Walhook reads, under the names of the reference schema. The configuration maps the platform's names
-//! to these; only the decoder, setup and lookups see the platform's.
+//! The tables and columns that Walhook reads, under the names of the reference schema. The
+//! configuration maps the platform's names to these; only the decoder, setup and lookups see the
+//! platform's.
 
 use super::event::MAX_BODY;
 
@@ -29,7 +30,8 @@ macro_rules! tables {
                 match self { $( Table::$table => &[ $( stringify!($column) ),+ ] ),+ }
             }
 
-            /// Returns the columns whose changes can raise events. Empty for a table that is only looked up.
+            /// Returns the columns whose changes can raise events. Empty for a table that is only
+            /// looked up.
             pub const fn watched(self) -> &'static [&'static str] {
                 match self { $( Table::$table => $watched ),+ }
             }
@@ -81,8 +83,8 @@ impl Table {
             .filter_map(move |name| self.column(name))
     }
 
-    /// Returns the columns that events of other rows need. A row is found by its id, or, if it is a file, by its transcoder queue
-    /// entry too. Add-ons have no id: see [`super::addons`].
+    /// Returns the columns that events of other rows need. A row is found by its id, or, if it is a
+    /// file, by its transcoder queue entry too. Add-ons have no id: see [`super::addons`].
     pub const fn looked_up(self) -> &'static [&'static str] {
         match self {
             Table::Release => &["label_id", "cat", "title", "pre_review_hold"],
@@ -101,7 +103,8 @@ impl Table {
             .filter_map(move |name| self.column(name))
     }
 
-    /// Returns how many characters of a text are looked up, if events only show it: with more, they are too large to be sent.
+    /// Returns how many characters of a text are looked up, if events only show it: with more, they
+    /// are too large to be sent.
     pub fn most_characters(self, column: &str) -> Option<usize> {
         matches!(
             (self, column),
@@ -110,7 +113,8 @@ impl Table {
         .then_some(MAX_BODY)
     }
 
-    /// Returns the number under which the store has rows of the table, which never changes. None for tables whose rows it does not have.
+    /// Returns the number under which the store has rows of the table, which never changes. None
+    /// for tables whose rows it does not have.
     pub const fn number(self) -> Option<i16> {
         match self {
             Table::Release => Some(1),
@@ -128,8 +132,8 @@ impl Table {
         }
     }
 
-    /// Returns whether the configuration may compute `column` by an expression. False for keys and watched columns, and for tables
-    /// whose rows are assembled from the stream.
+    /// Returns whether the configuration may compute `column` by an expression. False for keys and
+    /// watched columns, and for tables whose rows are assembled from the stream.
     pub fn may_compute(self, column: &str) -> bool {
         let is_assembled = matches!(self, Table::UserAddon | Table::TranscoderQueueFile);
         column != "id" && !self.watched().contains(&column) && !is_assembled

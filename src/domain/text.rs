@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 pub const MAX_NAME_LENGTH: usize = 200;
 
-/// Characters that are not seen, or that change the order in which others are seen. A text with them reads differently than it is, and
-/// a name of nothing else cannot be selected in a list.
+/// Characters that are not seen, or that change the order in which others are seen. A text with
+/// them reads differently than it is, and a name of nothing else cannot be selected in a list.
 pub const HIDDEN: [RangeInclusive<char>; 21] = [
     '\0'..='\t',
     LINE_FEED..=LINE_FEED,

@@ -1,4 +1,5 @@
-//! The two text formats of times in deliveries and responses: RFC 3339 in UTC, always with `+00:00`.
+//! The two text formats of times in deliveries and responses: RFC 3339 in UTC, always with
+//! `+00:00`.
 
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;

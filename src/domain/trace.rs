@@ -1,5 +1,5 @@
-//! The trace of an event. All ids are computed and none is stored: spans that different replicas export, even hours apart,
-//! belong to the same trace. The trace id is the event's id.
+//! The trace of an event. All ids are computed and none is stored: spans that different replicas
+//! export, even hours apart, belong to the same trace. The trace id is the event's id.
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -35,7 +35,8 @@ impl SpanId {
         )
     }
 
-    /// Computes the id of an attempt's span. The start time is part of it: a repeated attempt with the same number is another span.
+    /// Computes the id of an attempt's span. The start time is part of it: a repeated attempt with
+    /// the same number is another span.
     pub fn of_attempt(delivery: Uuid, attempt: u16, started_at: Timestamp) -> SpanId {
         let digest = Sha256::new()
             .chain_update(delivery.as_bytes())
@@ -52,8 +53,9 @@ impl SpanId {
     }
 }
 
-/// Decides which events are traced, from the rightmost 56 bits of the trace id, which are random in an event's id. Every
-/// replica decides the same, and so does a collector with OpenTelemetry's consistent probability sampling.
+/// Decides which events are traced, from the rightmost 56 bits of the trace id, which are random in
+/// an event's id. Every replica decides the same, and so does a collector with OpenTelemetry's
+/// consistent probability sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
     /// The smallest random value that is traced.

@@ -12,8 +12,8 @@ use super::headers::CustomHeaders;
 use super::sealed::Sealed;
 use super::signing::SealedKeys;
 
-/// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
-/// applies to pending deliveries.
+/// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed
+/// URL, state or secret also applies to pending deliveries.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub webhook: Uuid,
@@ -35,9 +35,10 @@ pub struct SealedTarget {
     /// None without custom headers.
     pub headers: Option<Sealed>,
     pub keys: SealedKeys,
-    /// Changes whenever the webhook is switched on again, except by replicas of builds that do not know it, during a rolling upgrade.
-    /// What was cancelled before such a reactivation may still be sent from a queue, as those builds do. No delivery is
-    /// lost: one that is dropped because this differs is claimed again, under the current value.
+    /// Changes whenever the webhook is switched on again, except by replicas of builds that do not
+    /// know it, during a rolling upgrade. What was cancelled before such a reactivation may still
+    /// be sent from a queue, as those builds do. No delivery is lost: one that is dropped because
+    /// this differs is claimed again, under the current value.
     pub activation: i32,
 }
 
@@ -71,7 +72,8 @@ impl Failure {
         status: Some(410),
     };
 
-    /// Describes the failure for a reader without technical background: `connection timeout`, `HTTP 500 answers`.
+    /// Describes the failure for a reader without technical background: `connection timeout`, `HTTP
+    /// 500 answers`.
     pub fn describe(&self) -> String {
         let description = match self.kind {
             ErrorKind::HttpStatus => {
@@ -117,7 +119,8 @@ impl Tally {
         self.last_triggered_at = self.last_triggered_at.max(Some(attempt.started_at));
     }
 
-    /// Adds an attempt that counts neither as a success nor as a failure. It only updates when the webhook was last called.
+    /// Adds an attempt that counts neither as a success nor as a failure. It only updates when the
+    /// webhook was last called.
     pub fn add_uncounted(&mut self, attempt: &Attempt) {
         let mut alone = Tally::default();
         alone.add(attempt);

@@ -1,8 +1,8 @@
 //! Windows, the parts in which the outbox is read.
 //!
-//! A window holds the rows that its snapshot sees and the previous window's snapshot did not. A transaction that stays open across
-//! several windows belongs to the first one whose snapshot sees its commit: no row is missed or read twice, and no window waits
-//! for a transaction.
+//! A window holds the rows that its snapshot sees and the previous window's snapshot did not. A
+//! transaction that stays open across several windows belongs to the first one whose snapshot sees
+//! its commit: no row is missed or read twice, and no window waits for a transaction.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -22,22 +22,26 @@ impl Snapshot {
         &self.0
     }
 
-    /// Returns the lowest id of a transaction that had not ended (`xmin`). None if the text is not a snapshot.
+    /// Returns the lowest id of a transaction that had not ended (`xmin`). None if the text is not
+    /// a snapshot.
     pub fn oldest_running(&self) -> Option<u64> {
         self.0.split(':').next()?.parse().ok()
     }
 
-    /// Returns the first transaction id that was not assigned yet (`xmax`). None if the text is not a snapshot.
+    /// Returns the first transaction id that was not assigned yet (`xmax`). None if the text is not
+    /// a snapshot.
     pub fn next_transaction(&self) -> Option<u64> {
         self.0.split(':').nth(1)?.parse().ok()
     }
 
-    /// Returns whether a transaction had ended, given the lower 32 bits of its id. False if the text is not a snapshot.
+    /// Returns whether a transaction had ended, given the lower 32 bits of its id. False if the
+    /// text is not a snapshot.
     pub fn has_ended(&self, transaction: u32) -> bool {
         self.not_ended(&[transaction]).is_empty()
     }
 
-    /// Returns those of the transactions that had not ended, given the lower 32 bits of their ids. All if the text is not a snapshot.
+    /// Returns those of the transactions that had not ended, given the lower 32 bits of their ids.
+    /// All if the text is not a snapshot.
     pub fn not_ended(&self, transactions: &[u32]) -> Vec<u32> {
         // Ids that are in use at the same time differ by less than half of the 32 bits.
         let is_before =
@@ -63,8 +67,8 @@ impl Snapshot {
 }
 
 impl From<&str> for Snapshot {
-    /// The snapshot that a new slot exports may have an `xmin` above its `xmax`. It sees every transaction before `xmin`. Postgres prints
-    /// it, but does not accept it as input.
+    /// The snapshot that a new slot exports may have an `xmin` above its `xmax`. It sees every
+    /// transaction before `xmin`. Postgres prints it, but does not accept it as input.
     fn from(text: &str) -> Self {
         let mut bounds = text.splitn(3, ':').map(|bound| bound.parse::<u64>().ok());
         match (bounds.next().flatten(), bounds.next().flatten()) {

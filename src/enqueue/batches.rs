@@ -34,8 +34,9 @@ impl Batches {
         }
     }
 
-    /// Receives the next batch, merged with the waiting batches that continue it. After a reconnect, capture sends changes again that
-    /// are not stored: such a batch does not continue the one before it, and is not merged with it.
+    /// Receives the next batch, merged with the waiting batches that continue it. After a
+    /// reconnect, capture sends changes again that are not stored: such a batch does not continue
+    /// the one before it, and is not merged with it.
     pub async fn receive(&mut self) -> Option<Batch> {
         let mut batch = match self.next.take() {
             Some(batch) => batch,

@@ -1,5 +1,6 @@
-//! Derives events from a batch of changes. Changes are processed in order, and lookups are updated by each change before its rules
-//! run: a rule sees other tables as they are at its change. Missing rows are fetched for the rest of the batch at once.
+//! Derives events from a batch of changes. Changes are processed in order, and lookups are updated
+//! by each change before its rules run: a rule sees other tables as they are at its change. Missing
+//! rows are fetched for the rest of the batch at once.
 
 use std::collections::HashSet;
 
@@ -47,7 +48,8 @@ impl OncePerRelease {
         }
     }
 
-    /// Removes events whose release is not one of `first_time`, the releases that were never distributed before.
+    /// Removes events whose release is not one of `first_time`, the releases that were never
+    /// distributed before.
     pub fn keep_first(&self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
         let repeated: HashSet<Uuid> = self
             .0
@@ -79,8 +81,9 @@ impl Raised {
     }
 }
 
-/// The derivation of one batch. A retry continues where a failure stopped it. Starting again would be wrong: lookups have followed the
-/// changes up to there, so an earlier change would see rows that are newer than itself.
+/// The derivation of one batch. A retry continues where a failure stopped it. Starting again would
+/// be wrong: lookups have followed the changes up to there, so an earlier change would see rows
+/// that are newer than itself.
 pub struct Derivation {
     /// The store's progress when the derivation began.
     pub stored: Progress,
@@ -141,8 +144,8 @@ impl Derivation {
     }
 }
 
-/// Derives the events of changes that a repair found. Lookups do not follow them, because the changes of other tables are missing:
-/// every row is fetched.
+/// Derives the events of changes that a repair found. Lookups do not follow them, because the
+/// changes of other tables are missing: every row is fetched.
 pub async fn derive_found(
     lookups: &mut Lookups,
     changes: &[Change],
@@ -169,7 +172,8 @@ pub async fn derive_found(
 /// Where changes come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The WAL or the outbox. `transaction` is that of the last change: lookups wait until it is visible.
+    /// The WAL or the outbox. `transaction` is that of the last change: lookups wait until it is
+    /// visible.
     Stream {
         transaction: Option<u32>,
     },
@@ -294,7 +298,8 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     Step::Done
 }
 
-/// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists, has no owner.
+/// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists,
+/// has no owner.
 fn run_rule(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
     match (rule.derive)(change, lookups) {
         Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),

@@ -12,7 +12,8 @@ pub enum EnqueueError {
     Lookup(#[from] LookupError),
     #[error("another process has moved the checkpoint of slot {0}: it captures now")]
     Superseded(String),
-    /// Batches that were read already lack the changes in between: reading starts over from the store's checkpoint.
+    /// Batches that were read already lack the changes in between: reading starts over from the
+    /// store's checkpoint.
     #[error("the store's checkpoint of slot {0} is older than what this process has stored")]
     StoreBehind(String),
     #[error("the store has no checkpoint for slot {0}: run `walhook setup`")]
@@ -26,7 +27,8 @@ impl From<Injected> for EnqueueError {
 }
 
 impl EnqueueError {
-    /// Returns the reason for readiness, which anyone may read: it contains no details of the store.
+    /// Returns the reason for readiness, which anyone may read: it contains no details of the
+    /// store.
     pub(super) fn public_reason(&self) -> String {
         match self {
             EnqueueError::Lookup(

@@ -1,4 +1,5 @@
-//! Fan-out: from events to the deliveries to store, and the reservations for those that go to the local dispatcher.
+//! Fan-out: from events to the deliveries to store, and the reservations for those that go to the
+//! local dispatcher.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,15 +24,17 @@ pub struct FannedOut {
     pub deliveries: Vec<NewDelivery>,
     /// Deliveries that may have to wait for others.
     pub ordered: Vec<OrderedDelivery>,
-    /// Webhook and event, for each event that an inactive webhook misses. Events that its filter excludes are not missed.
+    /// Webhook and event, for each event that an inactive webhook misses. Events that its filter
+    /// excludes are not missed.
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
-/// Fans out `events`, and numbers each webhook's deliveries in the order of the events. `keeps` decides which deliveries go to the local
-/// dispatcher, with its order key and its webhook.
+/// Fans out `events`, and numbers each webhook's deliveries in the order of the events. `keeps`
+/// decides which deliveries go to the local dispatcher, with its order key and its webhook.
 ///
-/// If the transaction fails after deliveries were handed off, the next one numbers them again: from the same number, unless a recovery
-/// has made deliveries of the same webhook in between. Then a receiver sees a delivery under two numbers.
+/// If the transaction fails after deliveries were handed off, the next one numbers them again: from
+/// the same number, unless a recovery has made deliveries of the same webhook in between. Then a
+/// receiver sees a delivery under two numbers.
 pub fn fan_out(
     events: &[Event],
     subscriptions: &Subscriptions,

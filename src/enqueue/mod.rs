@@ -1,4 +1,5 @@
-//! Stores the events of captured changes: one transaction has the events, a delivery for each subscribed webhook, and the checkpoint.
+//! Stores the events of captured changes: one transaction has the events, a delivery for each
+//! subscribed webhook, and the checkpoint.
 //!
 //! Capture learns only after the commit how far it may acknowledge.
 
@@ -49,7 +50,8 @@ pub use error::EnqueueError;
 pub use save::{HandOffWhen, store_events, subscriptions_of};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// The first time limit for storing a batch. It doubles each time it is exceeded: the store may be slow rather than down.
+/// The first time limit for storing a batch. It doubles each time it is exceeded: the store may be
+/// slow rather than down.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
 const LONGEST_LIMIT: Duration = Duration::from_secs(600);
 /// How often the lag is reported while a batch is being stored.
@@ -68,7 +70,8 @@ pub struct Enqueue<C> {
     pub ledger: bool,
     /// Longer data of an event cannot be sent, and is not stored whole.
     pub max_data: usize,
-    /// Where fresh deliveries are handed off. None without a dispatcher in this process: other replicas claim them.
+    /// Where fresh deliveries are handed off. None without a dispatcher in this process: other
+    /// replicas claim them.
     pub handoff: Option<Handoff>,
     pub lease_length: Duration,
     pub health: Health,
@@ -77,8 +80,9 @@ pub struct Enqueue<C> {
 }
 
 impl<C: Clock> Enqueue<C> {
-    /// Stores batches until capture ends. After `shutdown`, a batch that cannot be stored at once is dropped and read again by the
-    /// next process. `durable` receives each stored checkpoint, up to which capture may acknowledge.
+    /// Stores batches until capture ends. After `shutdown`, a batch that cannot be stored at once
+    /// is dropped and read again by the next process. `durable` receives each stored checkpoint, up
+    /// to which capture may acknowledge.
     pub async fn run(
         mut self,
         batches: mpsc::Receiver<Batch>,
@@ -116,8 +120,8 @@ impl<C: Clock> Enqueue<C> {
         }
     }
 
-    /// Opens connections, reads the types of looked-up columns and prepares statements, so that the first event does not wait for
-    /// them.
+    /// Opens connections, reads the types of looked-up columns and prepares statements, so that the
+    /// first event does not wait for them.
     async fn warm_up(&mut self) -> Result<(), EnqueueError> {
         let Enqueue { lookups, store, .. } = self;
         let lookups = async { lookups.warm_up().await.map_err(EnqueueError::from) };
@@ -134,7 +138,8 @@ impl<C: Clock> Enqueue<C> {
             .unwrap_or_default()
     }
 
-    /// Stores a batch. Retries until it is stored, and returns true, or until shutdown, and returns false.
+    /// Stores a batch. Retries until it is stored, and returns true, or until shutdown, and returns
+    /// false.
     async fn store_with_retries(
         &mut self,
         batch: &Batch,
@@ -155,7 +160,8 @@ impl<C: Clock> Enqueue<C> {
                 return Ok(true);
             };
             if !error.is_transient() {
-                // The end of this stage is reported by its caller. If the stage starts again, it has stored all that it has received.
+                // The end of this stage is reported by its caller. If the stage starts again, it
+                // has stored all that it has received.
                 self.health.report_healthy(STAGE);
                 return Err(error);
             }
@@ -235,7 +241,8 @@ impl<C: Clock> Enqueue<C> {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
         if checkpoint.progress.has_reached(&batch.checkpoint.progress) {
-            // `known` is not set: the next transaction may be the process's first, which is committed differently.
+            // `known` is not set: the next transaction may be the process's first, which is
+            // committed differently.
             return Ok(());
         }
         let started_at = self.clock.now();
@@ -282,9 +289,11 @@ impl<C: Clock> Enqueue<C> {
             seconds: self.lease_length.as_secs_f64(),
         };
         let transaction = self.store.pipelined_transaction().await?;
-        // Needs no round trip on a connection that has prepared them. The commit can then be sent right after the inserts.
+        // Needs no round trip on a connection that has prepared them. The commit can then be sent
+        // right after the inserts.
         prepare_inserts(&*transaction).await?;
-        // Read before the database reads its clock: the lease and the webhooks' state must not seem younger than they are.
+        // Read before the database reads its clock: the lease and the webhooks' state must not seem
+        // younger than they are.
         let read_at = Instant::now();
         let held = Lease {
             token: lease.token,
@@ -292,7 +301,8 @@ impl<C: Clock> Enqueue<C> {
         };
         let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
         let (rest_stored, is_rest_stored) = oneshot::channel();
-        // Statements that need no answer are sent at once, the others while the server executes them.
+        // Statements that need no answer are sent at once, the others while the server executes
+        // them.
         let raise = async {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
@@ -376,8 +386,8 @@ async fn update_ledger(
     }
 }
 
-/// Reads the checkpoint from which the batch continues. Two processes give the same number to different windows: positions in the
-/// outbox compare only under one claim.
+/// Reads the checkpoint from which the batch continues. Two processes give the same number to
+/// different windows: positions in the outbox compare only under one claim.
 async fn stored_checkpoint(
     store: &Store,
     slot: &str,

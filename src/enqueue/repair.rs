@@ -1,4 +1,5 @@
-//! Raises the events of changes that a repair found, in the repair's own transaction and by the same rules as the stream.
+//! Raises the events of changes that a repair found, in the repair's own transaction and by the
+//! same rules as the stream.
 
 use std::collections::HashSet;
 
@@ -27,7 +28,8 @@ pub struct Repaired {
 
 /// Stores the events of changes that a repair found.
 pub struct RepairEnqueue {
-    /// Lookups of the primary's current rows: the add-ons in the store are as old as the checkpoint.
+    /// Lookups of the primary's current rows: the add-ons in the store are as old as the
+    /// checkpoint.
     pub lookups: Lookups,
     pub lineage: Lineage,
     /// Longer data of an event cannot be sent, and is not stored whole.

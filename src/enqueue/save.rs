@@ -19,15 +19,18 @@ use crate::telemetry::{self, recurring};
 
 /// When fresh deliveries are handed off to the local dispatcher.
 pub enum HandOffWhen {
-    /// With the last statements: requests do not wait for the commit. If it fails, the same changes are read again and lead to the same
-    /// deliveries. Those that may have to wait for others are always handed off after the commit.
+    /// With the last statements: requests do not wait for the commit. If it fails, the same changes
+    /// are read again and lead to the same deliveries. Those that may have to wait for others are
+    /// always handed off after the commit.
     BeforeCommit,
-    /// After the commit. For the first transaction, and after a failed one: otherwise receivers would get a request with each retry.
+    /// After the commit. For the first transaction, and after a failed one: otherwise receivers
+    /// would get a request with each retry.
     AfterCommit,
 }
 
-/// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the numbers of their last deliveries. This takes
-/// another statement only for a webhook that has no number yet.
+/// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the
+/// numbers of their last deliveries. This takes another statement only for a webhook that has no
+/// number yet.
 pub async fn subscriptions_of(
     transaction: &impl EnqueueStatements,
     events: &[Event],

@@ -1,5 +1,5 @@
-//! Finds what the store refuses in a batch: a value that is too long for an index, or that its encoding lacks. One such event must not hold
-//! up the others.
+//! Finds what the store refuses in a batch: a value that is too long for an index, or that its
+//! encoding lacks. One such event must not hold up the others.
 
 use std::ops::Range;
 
@@ -70,8 +70,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Replaces events that the store refuses by unrouted events, and removes other rows that it refuses. Each is tried in a transaction that
-/// is rolled back. Returns the number of refused rows.
+/// Replaces events that the store refuses by unrouted events, and removes other rows that it
+/// refuses. Each is tried in a transaction that is rolled back. Returns the number of refused rows.
 pub(super) async fn sieve(
     store: &Store,
     derivation: Option<&mut Derivation>,
@@ -153,7 +153,8 @@ fn remove(changes: &mut LedgerChanges, rows: &[Row], refused: &[(usize, String)]
     }
 }
 
-/// Returns the indexes of the rows that the store refuses, in ascending order, each with its error. Halves what is refused.
+/// Returns the indexes of the rows that the store refuses, in ascending order, each with its error.
+/// Halves what is refused.
 async fn refused(store: &Store, rows: Rows<'_>) -> Result<Vec<(usize, String)>, StoreError> {
     let mut found = Vec::new();
     let mut pending = Vec::new();

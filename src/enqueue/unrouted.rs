@@ -20,7 +20,8 @@ pub enum Rerouted {
 }
 
 impl RepairEnqueue {
-    /// Derives an event again. If it has an owner now, stores it with its deliveries in one transaction.
+    /// Derives an event again. If it has an owner now, stores it with its deliveries in one
+    /// transaction.
     pub async fn reroute(
         &mut self,
         store: &Store,

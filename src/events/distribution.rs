@@ -1,4 +1,5 @@
-//! The distribution of a release to an outlet: every status change of a distribution queue entry, and its final statuses.
+//! The distribution of a release to an outlet: every status change of a distribution queue entry,
+//! and its final statuses.
 
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ macro_rules! example {
     };
 }
 
-/// Reads an entry that became `complete`, of a takedown if `takedown` is true, otherwise of a delivery.
+/// Reads an entry that became `complete`, of a takedown if `takedown` is true, otherwise of a
+/// delivery.
 fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(Owner, Entry)> {
     let row = Transition::to(change, distro_queue::status, COMPLETE)?;
     require(row.optional(distro_queue::takedown)?.unwrap_or(false) == takedown)?;
@@ -175,7 +177,8 @@ impl EventData for TakedownCompleted {
 pub(super) struct OutletStatusChanged {
     #[serde(flatten)]
     entry: Entry,
-    /// The status before the change; null if the entry is new or the earlier status is not a recognised one.
+    /// The status before the change; null if the entry is new or the earlier status is not a
+    /// recognised one.
     previous_status: Option<String>,
     /// The status after the change.
     status: String,

@@ -1,8 +1,9 @@
 //! The event catalogue: the twelve events, the row transitions that raise them, and their `data`.
 //!
-//! One file per family of events. In each, an event's data struct, its catalogue entry and its derivation rule stand side
-//! by side. Rules do no I/O: a rule reads one change and the [`Facts`] about other rows. If a fact is not cached, the rule
-//! returns [`NoEvent::Lookup`]; the caller fetches the row and runs the rule again.
+//! One file per family of events. In each, an event's data struct, its catalogue entry and its
+//! derivation rule stand side by side. Rules do no I/O: a rule reads one change and the [`Facts`]
+//! about other rows. If a fact is not cached, the rule returns [`NoEvent::Lookup`]; the caller
+//! fetches the row and runs the rule again.
 
 mod distribution;
 mod payment;

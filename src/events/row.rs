@@ -1,4 +1,5 @@
-//! Reads a changed row: which column changed, and column values as the types of the reference schema.
+//! Reads a changed row: which column changed, and column values as the types of the reference
+//! schema.
 
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
@@ -20,7 +21,8 @@ pub(super) struct Transition<'a> {
 }
 
 impl<'a> Transition<'a> {
-    /// Returns the transition of `column`. An update has none if the value did not change or the old value is unknown.
+    /// Returns the transition of `column`. An update has none if the value did not change or the
+    /// old value is unknown.
     pub fn of(change: &'a Change, column: Column) -> Fact<Self> {
         let (old, row) = match &change.operation {
             Operation::Insert { new } => (None, new),
@@ -56,7 +58,8 @@ impl<'a> Transition<'a> {
         Ok(transition)
     }
 
-    /// Returns the new text of a column, or None if it is null. A value that the change does not contain must be looked up.
+    /// Returns the new text of a column, or None if it is null. A value that the change does not
+    /// contain must be looked up.
     pub fn text(&self, column: Column) -> Fact<Option<&'a str>> {
         match self.row.get(column) {
             Datum::Text(text) => Ok(Some(text)),
@@ -80,7 +83,8 @@ impl<'a> Transition<'a> {
             .ok_or_else(|| self.malformed(column, "null"))
     }
 
-    /// Returns the id of the parent row. Without a parent the event has no owner, and `orphaned` is the reason.
+    /// Returns the id of the parent row. Without a parent the event has no owner, and `orphaned` is
+    /// the reason.
     pub fn parent(&self, column: Column, orphaned: &'static str) -> Fact<i64> {
         self.optional(column)?.ok_or(NoEvent::Unrouted(orphaned))
     }
@@ -93,7 +97,8 @@ impl<'a> Transition<'a> {
         )
     }
 
-    /// Names table, row and column, but not the value: it may be confidential, and the message is logged.
+    /// Names table, row and column, but not the value: it may be confidential, and the message is
+    /// logged.
     fn malformed(&self, column: Column, what: &str) -> NoEvent {
         let table = self.table.name();
         let name = self.table.columns()[usize::from(column.0)];

@@ -1,4 +1,5 @@
-//! The types of a rule: its inputs, its results, and how an event's data defines its catalogue entry.
+//! The types of a rule: its inputs, its results, and how an event's data defines its catalogue
+//! entry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ pub enum NoEvent {
     Unrouted(&'static str),
     /// The event occurred, but a row that it needs cannot be read, for this reason.
     LookupFailed(String),
-    /// The changed row does not match the reference schema, for example because an id is not an integer.
+    /// The changed row does not match the reference schema, for example because an id is not an
+    /// integer.
     Malformed(String),
 }
 
@@ -109,7 +111,8 @@ pub(super) struct Owner {
     pub label: Option<i64>,
 }
 
-/// The `data` of one event. Its fields define the JSON Schema, its constants the catalogue entry, and `derive` the rule.
+/// The `data` of one event. Its fields define the JSON Schema, its constants the catalogue entry,
+/// and `derive` the rule.
 pub(super) trait EventData: Serialize + JsonSchema + Sized {
     const KIND: EventKind;
     const DESCRIPTION: &'static str;

@@ -13,7 +13,8 @@ use crate::domain::table::{Table, stream_radar_flag};
 const ACTIVE: &str = "active";
 const RESOLVED: &str = "resolved";
 
-// Common to both events, before and after `status`. A doc comment would become part of each event's schema.
+// Common to both events, before and after `status`. A doc comment would become part of each event's
+// schema.
 #[derive(Serialize, JsonSchema)]
 struct Recording {
     /// The flag. Its id never changes.

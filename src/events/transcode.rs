@@ -9,7 +9,8 @@ use crate::domain::change::Change;
 use crate::domain::event::EventKind;
 use crate::domain::table::{Table, transcoder_queue};
 
-/// The data of both events: of `transcode.completed` if `COMPLETED`, otherwise of `transcode.failed`.
+/// The data of both events: of `transcode.completed` if `COMPLETED`, otherwise of
+/// `transcode.failed`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "TranscodeEnded", description = "")]
 pub(super) struct TranscodeEnded<const COMPLETED: bool> {

@@ -1,4 +1,5 @@
-//! Column values: how each type of `data` is parsed from a column's text, with its JSON form and its schema.
+//! Column values: how each type of `data` is parsed from a column's text, with its JSON form and
+//! its schema.
 
 use std::borrow::Cow;
 
@@ -62,7 +63,8 @@ pub(super) fn schema_of<T: JsonSchema>() -> serde_json::Value {
         .to_value()
 }
 
-/// Removes formats such as `int64`: JSON Schema does not define them, and strict validators reject a schema that has one.
+/// Removes formats such as `int64`: JSON Schema does not define them, and strict validators reject
+/// a schema that has one.
 fn drop_width(schema: &mut Schema) {
     if schema
         .get("format")
@@ -96,8 +98,8 @@ macro_rules! schema {
     };
 }
 
-/// The smallest number that is read as milliseconds. It means the year 5138 in seconds and 1973 in milliseconds: no platform has rows
-/// from after the former or before the latter.
+/// The smallest number that is read as milliseconds. It means the year 5138 in seconds and 1973 in
+/// milliseconds: no platform has rows from after the former or before the latter.
 const FIRST_MILLISECONDS: u64 = 100_000_000_000;
 
 /// A point in time, in UTC with microseconds.
@@ -107,8 +109,8 @@ pub(super) struct Time(Timestamp);
 impl FromText for Time {
     const EXPECTED: &'static str = "a finite time";
 
-    /// Parses Postgres's text. A time without time zone is read as UTC, an integer as Unix time: in seconds, or in
-    /// milliseconds if it has twelve digits or more.
+    /// Parses Postgres's text. A time without time zone is read as UTC, an integer as Unix time: in
+    /// seconds, or in milliseconds if it has twelve digits or more.
     fn from_text(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<i64>() {
             let in_seconds = number.unsigned_abs() < FIRST_MILLISECONDS;
@@ -161,8 +163,8 @@ impl FromText for Date {
 
 schema!(Date, { "type": "string", "format": "date" });
 
-/// A decimal number with exactly the digits that the database stores. A binary float would drop the zero of `120.50` and
-/// round long numbers.
+/// A decimal number with exactly the digits that the database stores. A binary float would drop the
+/// zero of `120.50` and round long numbers.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Amount(Box<RawValue>);
 

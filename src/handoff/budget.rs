@@ -1,5 +1,5 @@
-//! Admission: how many deliveries this process holds, in queues and in flight, counted per webhook and bounded. The only counters per
-//! webhook, shared by the hand-off and the dispatcher.
+//! Admission: how many deliveries this process holds, in queues and in flight, counted per webhook
+//! and bounded. The only counters per webhook, shared by the hand-off and the dispatcher.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
@@ -16,23 +16,26 @@ use crate::domain::event::UserId;
 
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
-/// Deliveries to one webhook that one process holds at most, so that a slow receiver cannot use up the budget.
+/// Deliveries to one webhook that one process holds at most, so that a slow receiver cannot use up
+/// the budget.
 pub const PER_WEBHOOK: usize = 2_048;
 /// Bytes of event data that one process holds in memory at most.
 pub const CAPACITY_BYTES: usize = 64 << 20;
-/// A webhook may hold this fraction of the free budget (a dynamic threshold): webhooks with slow receivers get less the more of them
-/// there are, and some always remains for the others.
+/// A webhook may hold this fraction of the free budget (a dynamic threshold): webhooks with slow
+/// receivers get less the more of them there are, and some always remains for the others.
 const SHARE_OF_FREE: usize = 4;
-/// A receiver is responsive if its last request took at most this long: a fraction of the default timeout, and longer than receivers
-/// that work need.
+/// A receiver is responsive if its last request took at most this long: a fraction of the default
+/// timeout, and longer than receivers that work need.
 pub const RESPONSIVE: Duration = Duration::from_secs(1);
-/// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those forgotten count as unknown until their next
-/// answer.
+/// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those
+/// forgotten count as unknown until their next answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
-/// Requests that may be in flight without a permit, in multiples of the permits. By default this suffices for a sixth of 10,000 new
-/// receivers that all get their first request at once and hang. Each takes a socket, and about 50 KB of memory.
+/// Requests that may be in flight without a permit, in multiples of the permits. By default this
+/// suffices for a sixth of 10,000 new receivers that all get their first request at once and hang.
+/// Each takes a socket, and about 50 KB of memory.
 pub const DETACHED: usize = 8;
-/// Webhooks with limits of their own in one claim. It visits no webhook after the last of them: the next one does.
+/// Webhooks with limits of their own in one claim. It visits no webhook after the last of them: the
+/// next one does.
 const MAX_CLAIM_LIMITS: usize = 1_024;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +49,8 @@ struct Webhook {
 pub struct Counters {
     /// By speed of the webhooks.
     held: [Load; Speed::ALL.len()],
-    /// Webhooks for which something is held or whose speed is remembered, in the order in which claims visit them.
+    /// Webhooks for which something is held or whose speed is remembered, in the order in which
+    /// claims visit them.
     webhooks: BTreeMap<Uuid, Webhook>,
     responsive: LruCache<Uuid, ()>,
     slow: LruCache<Uuid, ()>,
@@ -74,7 +78,8 @@ impl Counters {
         self.held.iter().map(of).sum()
     }
 
-    /// Returns how much of a budget of `total` is free for webhooks of this speed. `of` is what a load uses of it.
+    /// Returns how much of a budget of `total` is free for webhooks of this speed. `of` is what a
+    /// load uses of it.
     fn free_of(&self, speed: Speed, total: usize, of: fn(&Load) -> usize) -> usize {
         let limiting = Speed::ALL.iter().take(speed as usize + 1);
         let free = limiting.map(|limiting| {
@@ -84,14 +89,16 @@ impl Counters {
         free.min().unwrap_or_default()
     }
 
-    /// How many more deliveries may be held for a webhook. At least one while any budget is free for it.
+    /// How many more deliveries may be held for a webhook. At least one while any budget is free
+    /// for it.
     fn free_for(&self, webhook: Webhook) -> usize {
         let free = self.free_of(webhook.speed, CAPACITY, |load| load.deliveries);
         let limit = PER_WEBHOOK.min(free.div_ceil(SHARE_OF_FREE));
         limit.saturating_sub(webhook.load.deliveries)
     }
 
-    /// Whether `bytes` more may be held for a webhook. A delivery that is larger than its webhook's share is held alone.
+    /// Whether `bytes` more may be held for a webhook. A delivery that is larger than its webhook's
+    /// share is held alone.
     fn has_bytes(&self, webhook: Webhook, bytes: usize) -> bool {
         let free = self.free_of(webhook.speed, CAPACITY_BYTES, |load| load.bytes);
         let fits = webhook.load.bytes.saturating_add(bytes) <= free.div_ceil(SHARE_OF_FREE);
@@ -155,8 +162,9 @@ impl Counters {
         }
     }
 
-    /// Notes whose webhook gets a request now. If `webhooks_per_owner` new ones of its owner were slow, it counts as slow: the owner
-    /// has deleted some, and would otherwise use what is meant for new webhooks again and again. Returns whether it does from now on.
+    /// Notes whose webhook gets a request now. If `webhooks_per_owner` new ones of its owner were
+    /// slow, it counts as slow: the owner has deleted some, and would otherwise use what is meant
+    /// for new webhooks again and again. Returns whether it does from now on.
     pub fn suspect(&mut self, webhook: Uuid, owner: &UserId, webhooks_per_owner: usize) -> bool {
         if self.speed(webhook) != Speed::Unknown {
             return false;
@@ -188,7 +196,8 @@ impl Counters {
         });
     }
 
-    /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `permit` what it had at the end.
+    /// Releases a delivery that was in flight. `took` is how long its request took, if one was
+    /// made, and `permit` what it had at the end.
     pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>, permit: Permit) {
         if let Some(took) = took {
             self.set_speed(
@@ -210,9 +219,11 @@ impl Counters {
         });
     }
 
-    /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise receivers that stop answering at the same
-    /// time, and new ones that never answer, would hold all permits until the timeout. A webhook has one such request at a time, and one that
-    /// is known to be slow has none. Returns whether the request, which has `permit`, goes on without one from now on.
+    /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise
+    /// receivers that stop answering at the same time, and new ones that never answer, would hold
+    /// all permits until the timeout. A webhook has one such request at a time, and one that is
+    /// known to be slow has none. Returns whether the request, which has `permit`, goes on without
+    /// one from now on.
     pub fn detach(&mut self, webhook: Uuid, permit: Permit, permits: usize) -> bool {
         let Webhook { load, speed } = self.webhook(webhook);
         let limit = speed.share(permits * DETACHED);
@@ -264,8 +275,8 @@ impl Counters {
         self.total(|load| load.in_flight)
     }
 
-    /// Returns how many of `total` permits are free for webhooks of this speed. Retries have at most half of them: while receivers fail,
-    /// first attempts still go out.
+    /// Returns how many of `total` permits are free for webhooks of this speed. Retries have at
+    /// most half of them: while receivers fail, first attempts still go out.
     pub fn free_permits(&self, total: usize, speed: Speed, permit: Permit) -> usize {
         let free = self.free_of(speed, total, Load::permits);
         match permit {
@@ -274,8 +285,8 @@ impl Counters {
         }
     }
 
-    /// Returns how many deliveries of each webhook a claim may take that visits webhooks after `start_after`, if none is to hold more than
-    /// `ahead`, or than its number in `lower`.
+    /// Returns how many deliveries of each webhook a claim may take that visits webhooks after
+    /// `start_after`, if none is to hold more than `ahead`, or than its number in `lower`.
     pub fn claim_limits(
         &self,
         ahead: usize,
@@ -376,7 +387,8 @@ mod tests {
         }
     }
 
-    /// Reserves deliveries of so many bytes for these webhooks in turn until none is admitted. Returns how many were.
+    /// Reserves deliveries of so many bytes for these webhooks in turn until none is admitted.
+    /// Returns how many were.
     fn fill(budget: &DeliveryBudget, webhooks: std::ops::Range<usize>, bytes: usize) -> usize {
         let mut reserved = 0;
         loop {
@@ -521,7 +533,8 @@ mod tests {
             (counters.in_flight(), permits(&counters)),
             (24, 24 - PERMITS * DETACHED)
         );
-        // A quick answer to another request makes the webhook responsive. Its slow request still has no permit.
+        // A quick answer to another request makes the webhook responsive. Its slow request still
+        // has no permit.
         counters.finish(id(1), 1, QUICK, Permit::Fresh);
         assert_eq!(counters.speed(id(1)), Speed::Responsive);
         assert_eq!(

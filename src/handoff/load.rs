@@ -1,7 +1,7 @@
 //! What a process holds for webhooks of each speed, and the shares of the speeds.
 
-/// Deliveries held, the bytes of their data, how many of them are in flight, how many of these without a permit, and how many permits
-/// retries have.
+/// Deliveries held, the bytes of their data, how many of them are in flight, how many of these
+/// without a permit, and how many permits retries have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     pub deliveries: usize,
@@ -36,7 +36,8 @@ impl Load {
 /// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speed {
-    /// The last request took at most [`RESPONSIVE`](super::RESPONSIVE), and none has taken longer since.
+    /// The last request took at most [`RESPONSIVE`](super::RESPONSIVE), and none has taken longer
+    /// since.
     Responsive,
     /// There was no request, or it was forgotten.
     #[default]
@@ -47,8 +48,9 @@ pub enum Speed {
 impl Speed {
     pub const ALL: [Speed; 3] = [Speed::Responsive, Speed::Unknown, Speed::Slow];
 
-    /// Returns the part of `total` that webhooks of this speed and of those after it may use together. At least one. However many
-    /// receivers hang, a quarter is left to new webhooks and responsive ones, and another quarter to responsive ones alone.
+    /// Returns the part of `total` that webhooks of this speed and of those after it may use
+    /// together. At least one. However many receivers hang, a quarter is left to new webhooks and
+    /// responsive ones, and another quarter to responsive ones alone.
     pub const fn share(self, total: usize) -> usize {
         match self {
             Speed::Responsive => total,

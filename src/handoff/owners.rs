@@ -29,7 +29,8 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Notes that a new webhook gets its first request. Returns how many new webhooks of its owner were slow.
+    /// Notes that a new webhook gets its first request. Returns how many new webhooks of its owner
+    /// were slow.
     pub fn start(&mut self, webhook: Uuid, owner: &UserId) -> usize {
         self.of_new.insert(webhook, owner.clone());
         self.slow.get(owner).copied().unwrap_or_default()

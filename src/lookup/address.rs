@@ -5,7 +5,8 @@ use crate::config;
 use crate::domain::event::UserId;
 use crate::domain::table::{Table, app_user};
 
-/// Returns the user's current e-mail address, if there is one. Opens a connection for each call: calls are rare.
+/// Returns the user's current e-mail address, if there is one. Opens a connection for each call:
+/// calls are rare.
 pub async fn email_of(
     url: &str,
     source: &config::Source,

@@ -1,7 +1,8 @@
-//! The cache of looked-up rows. `None` means "unknown: fetch it"; `Some(None)` means "does not exist".
+//! The cache of looked-up rows. `None` means "unknown: fetch it"; `Some(None)` means "does not
+//! exist".
 //!
-//! During a batch it has every row that the batch has changed or needs. What is removed between batches is read again from the store,
-//! which then has the same rows.
+//! During a batch it has every row that the batch has changed or needs. What is removed between
+//! batches is read again from the store, which then has the same rows.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -38,7 +39,8 @@ pub struct Cache {
     /// The ids of all files of a transcoder queue entry.
     files: RefCell<WeightedLru<i64, BTreeSet<i64>>>,
     addons: RefCell<WeightedLru<UserId, Addons>>,
-    /// Tables that the batch has truncated. Until it is stored, the store still has the former rows.
+    /// Tables that the batch has truncated. Until it is stored, the store still has the former
+    /// rows.
     emptied: HashSet<Table>,
 }
 
@@ -163,7 +165,8 @@ impl Cache {
         }
     }
 
-    /// Adds the rows that were found by `ids`. What is not among `found` does not exist. Cached rows are newer and stay.
+    /// Adds the rows that were found by `ids`. What is not among `found` does not exist. Cached
+    /// rows are newer and stay.
     pub fn fetched(&mut self, table: Table, ids: &[i64], found: &[Tuple]) {
         for row in found {
             self.add_fetched(table, row);
@@ -265,7 +268,8 @@ impl Cache {
             return;
         }
         let Some(state) = State::of_looked_up(table, &row) else {
-            // Neither the stream nor the store has all values: the row is read again when it is needed.
+            // Neither the stream nor the store has all values: the row is read again when it is
+            // needed.
             self.rows.get_mut().remove(&(table, id));
             return;
         };
@@ -273,7 +277,8 @@ impl Cache {
         self.put(table, id, Some(row));
     }
 
-    /// Removes a file. Other rows stay: later events may refer to a release or a label that the platform has deleted.
+    /// Removes a file. Other rows stay: later events may refer to a release or a label that the
+    /// platform has deleted.
     fn remove(&mut self, table: Table, old: &Tuple, changes: &mut LedgerChanges) {
         if let Some(id) = old.id().filter(|_| table == Table::TranscoderQueueFile) {
             changes.remove(table, id);
@@ -348,12 +353,14 @@ impl Cache {
 pub enum AddonChange<'a> {
     None,
     One(&'a str, &'a str),
-    /// It is unknown which add-on was revoked. Better too few add-ons than one that the user no longer has.
+    /// It is unknown which add-on was revoked. Better too few add-ons than one that the user no
+    /// longer has.
     All(&'a str),
 }
 
 impl<'a> AddonChange<'a> {
-    /// Returns what an operation takes, and which add-on it then gives to which user. An update without an old row leaves both alone.
+    /// Returns what an operation takes, and which add-on it then gives to which user. An update
+    /// without an old row leaves both alone.
     pub fn of(operation: &'a Operation) -> (AddonChange<'a>, Option<(&'a str, &'a str)>) {
         let given = |row: &'a Tuple| {
             row.text(user_addon::user_id)
@@ -384,7 +391,8 @@ impl<'a> AddonChange<'a> {
     }
 }
 
-/// Returns the id and the looked-up columns of a row. Texts that are only shown are bounded, as in the store.
+/// Returns the id and the looked-up columns of a row. Texts that are only shown are bounded, as in
+/// the store.
 fn reduced(table: Table, row: &Tuple) -> Tuple {
     let mut reduced = Tuple::absent(table);
     for column in std::iter::once(crate::domain::table::ID).chain(table.looked_up_columns()) {

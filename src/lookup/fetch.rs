@@ -24,9 +24,11 @@ const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const TIMELINE: &str = include_str!("../../sql/primary/timeline.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
 
-/// A commit becomes visible to other sessions shortly after it is streamed, or later if the server waits for a synchronous standby.
+/// A commit becomes visible to other sessions shortly after it is streamed, or later if the server
+/// waits for a synchronous standby.
 const VISIBLE_POLLS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
-/// Longer than a working standby takes. After this time, the batch is reported as waiting, and retried.
+/// Longer than a working standby takes. After this time, the batch is reported as waiting, and
+/// retried.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -97,9 +99,11 @@ pub struct Primary {
     url: String,
     mappings: TableMappings,
     custom: BTreeMap<String, String>,
-    /// The timeline of the changes for which rows are looked up. A server on an earlier one may have rows that are older.
+    /// The timeline of the changes for which rows are looked up. A server on an earlier one may
+    /// have rows that are older.
     timeline: u32,
-    /// The most keys of one query. Smaller after a query that took too long; grows with those that are answered.
+    /// The most keys of one query. Smaller after a query that took too long; grows with those that
+    /// are answered.
     chunk: usize,
     session: Option<Session>,
 }
@@ -115,13 +119,15 @@ pub struct Fetched {
 /// The most keys of one query: as many as the changes of a batch.
 const MAX_CHUNK: usize = 1_000;
 
-/// The limit of a query, which [`BEGIN`] sets. That of the wait for a lock is shorter, so that a lock never looks like a slow row.
+/// The limit of a query, which [`BEGIN`] sets. That of the wait for a lock is shorter, so that a
+/// lock never looks like a slow row.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a query of some keys failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// A value of a row (a data exception, an exceeded limit, too many rows of a subselect), or an exception of the platform's function.
+    /// A value of a row (a data exception, an exceeded limit, too many rows of a subselect), or an
+    /// exception of the platform's function.
     Row,
     /// The query needed longer than it may.
     Slow,
@@ -150,13 +156,15 @@ struct Session {
     is_silent: bool,
 }
 
-/// The settings are local to the transaction: afterwards, a pooler may assign the server's session to another client.
+/// The settings are local to the transaction: afterwards, a pooler may assign the server's session
+/// to another client.
 const BEGIN: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'; set local lock_timeout = '10s';";
 const CURRENT_SNAPSHOT: &str = include_str!("../../sql/primary/current_snapshot.sql");
 
 impl Session {
-    /// Runs a query in its own transaction, in one round trip and without a prepared statement, which poolers may not support.
+    /// Runs a query in its own transaction, in one round trip and without a prepared statement,
+    /// which poolers may not support.
     async fn read(
         &mut self,
         table: &'static str,
@@ -167,8 +175,8 @@ impl Session {
         Ok(rows)
     }
 
-    /// Reads rows that are not older than the commit of `transaction`: repeats [`read`](Self::read) until a snapshot taken before the rows
-    /// shows the commit.
+    /// Reads rows that are not older than the commit of `transaction`: repeats [`read`](Self::read)
+    /// until a snapshot taken before the rows shows the commit.
     async fn read_after(
         &mut self,
         transaction: u32,
@@ -252,10 +260,11 @@ impl Primary {
         self.timeline = timeline;
     }
 
-    /// Reads the rows of `table` with these keys. They are not older than the commit of `after`, a transaction in the stream.
+    /// Reads the rows of `table` with these keys. They are not older than the commit of `after`, a
+    /// transaction in the stream.
     ///
-    /// Keys are asked for in chunks. A chunk that the server refuses because of its data, or does not answer in time, is halved, so that
-    /// one row or one slow expression holds up nothing else.
+    /// Keys are asked for in chunks. A chunk that the server refuses because of its data, or does
+    /// not answer in time, is halved, so that one row or one slow expression holds up nothing else.
     pub async fn rows(
         &mut self,
         table: Table,
@@ -440,7 +449,8 @@ impl Primary {
             }
         }
         let key = self.mappings.column(table, key_column(table));
-        // References may be wider than the ids to which they lead: a number that is too large is the id of no row.
+        // References may be wider than the ids to which they lead: a number that is too large is
+        // the id of no row.
         let key_type = match types[key] {
             "int2" | "int4" | "smallint" | "integer" => "int8",
             key_type => key_type,
@@ -476,7 +486,8 @@ impl Primary {
     }
 }
 
-/// Runs each query that uses the platform's own SQL, without keys, to find errors before anything depends on it.
+/// Runs each query that uses the platform's own SQL, without keys, to find errors before anything
+/// depends on it.
 pub async fn try_queries(
     url: &str,
     source: &config::Source,

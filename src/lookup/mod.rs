@@ -1,8 +1,10 @@
-//! Looks up the rows that events need besides the changed row: labels and their owners, releases, outlets, tracks, files, add-ons.
+//! Looks up the rows that events need besides the changed row: labels and their owners, releases,
+//! outlets, tracks, files, add-ons.
 //!
-//! The store has these rows as of the checkpoint, and a cache follows the stream from there: rules see rows exactly as of their change,
-//! however late it is read. Three kinds of rows are read from the primary, as they are now: those that come from the platform's own SQL,
-//! those of tables whose mapping has changed since they were copied, and all while the stream may lack changes.
+//! The store has these rows as of the checkpoint, and a cache follows the stream from there: rules
+//! see rows exactly as of their change, however late it is read. Three kinds of rows are read from
+//! the primary, as they are now: those that come from the platform's own SQL, those of tables whose
+//! mapping has changed since they were copied, and all while the stream may lack changes.
 
 mod address;
 mod cache;
@@ -59,14 +61,18 @@ pub struct Lookups {
     /// The store, which has rows as of the checkpoint.
     store: Store,
     cache: Cache,
-    /// The checkpoint whose changes the cache includes, and no others. `None` while it is between two checkpoints.
+    /// The checkpoint whose changes the cache includes, and no others. `None` while it is between
+    /// two checkpoints.
     followed: Option<Checkpoint>,
     distribution_statuses: HashSet<String>,
-    /// The tables whose rows the store may have, with their mappings. None in a repair, which compares current rows.
+    /// The tables whose rows the store may have, with their mappings. None in a repair, which
+    /// compares current rows.
     mappings: Vec<(Table, String)>,
-    /// The tables whose rows the store has. `None` until they are known, and after another process may have changed them.
+    /// The tables whose rows the store has. `None` until they are known, and after another process
+    /// may have changed them.
     stored: Option<HashSet<Table>>,
-    /// Current rows of the primary, for changes of this batch whose values are incomplete. `None` for a row that no longer exists.
+    /// Current rows of the primary, for changes of this batch whose values are incomplete. `None`
+    /// for a row that no longer exists.
     rows: HashMap<(Table, i64), Option<Tuple>>,
     /// The keys of this batch that the primary could not look up, with its errors.
     failed: HashMap<(Table, String), String>,
@@ -100,7 +106,8 @@ impl Lookups {
         }
     }
 
-    /// Creates lookups for a repair, which compares current rows: the store has those of the checkpoint.
+    /// Creates lookups for a repair, which compares current rows: the store has those of the
+    /// checkpoint.
     pub fn for_repair(url: &str, source: &config::Source, store: Store) -> Lookups {
         Lookups {
             mappings: Vec::new(),
@@ -108,8 +115,8 @@ impl Lookups {
         }
     }
 
-    /// Connects to the primary and runs each of its queries without keys, so that the first event does not wait for the connection and the
-    /// columns' types.
+    /// Connects to the primary and runs each of its queries without keys, so that the first event
+    /// does not wait for the connection and the columns' types.
     pub async fn warm_up(&mut self) -> Result<(), LookupError> {
         let stored = self.stored_tables().await?;
         for table in LOOKED_UP
@@ -121,8 +128,8 @@ impl Lookups {
         Ok(())
     }
 
-    /// Sets whether the stream may lack changes of looked-up tables. Then the rows in the store may be too old, until a repair copies them
-    /// again.
+    /// Sets whether the stream may lack changes of looked-up tables. Then the rows in the store may
+    /// be too old, until a repair copies them again.
     pub async fn set_incomplete(&mut self, incomplete: bool) -> Result<(), LookupError> {
         if incomplete && !self.stored_tables().await?.is_empty() {
             self.forget_stored(Table::ALL.iter().copied().collect())
@@ -131,8 +138,8 @@ impl Lookups {
         Ok(())
     }
 
-    /// Returns the tables whose rows the store has. Forgets those that were copied under another mapping: their rows would have to be
-    /// copied again.
+    /// Returns the tables whose rows the store has. Forgets those that were copied under another
+    /// mapping: their rows would have to be copied again.
     async fn stored_tables(&mut self) -> Result<HashSet<Table>, LookupError> {
         if let Some(stored) = &self.stored {
             return Ok(stored.clone());
@@ -181,8 +188,9 @@ impl Lookups {
             .is_some_and(|stored| stored.contains(&table))
     }
 
-    /// Prepares for changes that continue from a checkpoint. Drops everything unless the last changes that were applied end there: what is
-    /// cached may lack changes that another process has stored, or include changes that do not exist on the new timeline.
+    /// Prepares for changes that continue from a checkpoint. Drops everything unless the last
+    /// changes that were applied end there: what is cached may lack changes that another process
+    /// has stored, or include changes that do not exist on the new timeline.
     pub fn continue_from(&mut self, checkpoint: &Checkpoint, lineage: Lineage) {
         // Until the end of the changes: an error may stop in between.
         if self.followed.take().as_ref() != Some(checkpoint) || checkpoint.lineage != lineage {
@@ -196,15 +204,16 @@ impl Lookups {
         self.followed = Some(checkpoint.clone());
     }
 
-    /// Applies a change of the stream to the cache, and adds what the store has to change to `changes`.
+    /// Applies a change of the stream to the cache, and adds what the store has to change to
+    /// `changes`.
     pub fn follow(&mut self, change: &Change, changes: &mut LedgerChanges) {
         if self.is_stored(change.table) {
             self.cache.follow(change, changes);
         }
     }
 
-    /// Prepares for a batch from a timeline: drops rows that do not follow the stream, and loads the rows that the batch changes and does
-    /// not show completely, to apply the changes to them.
+    /// Prepares for a batch from a timeline: drops rows that do not follow the stream, and loads
+    /// the rows that the batch changes and does not show completely, to apply the changes to them.
     pub async fn begin(&mut self, changes: &[Change], timeline: u32) -> Result<(), LookupError> {
         self.primary.set_timeline(timeline);
         let stored = self.stored_tables().await?;
@@ -304,8 +313,8 @@ impl Lookups {
         self.rows.clear();
     }
 
-    /// Fetches and caches all of `keys`. Rows that do not exist are cached as absent. Rows of the primary are not older than the commit of
-    /// `transaction`.
+    /// Fetches and caches all of `keys`. Rows that do not exist are cached as absent. Rows of the
+    /// primary are not older than the commit of `transaction`.
     pub async fn fetch(
         &mut self,
         keys: &HashSet<LookupKey>,
@@ -392,7 +401,8 @@ impl Changed {
         self.entries.extend(parent);
     }
 
-    /// Returns the entries whose files have to be known: those of the changed files before and after their change.
+    /// Returns the entries whose files have to be known: those of the changed files before and
+    /// after their change.
     fn entries(&self, cache: &Cache) -> BTreeSet<i64> {
         let mut entries = self.entries.clone();
         for id in &self.files {
@@ -504,7 +514,8 @@ fn column_name(table: Table, column: crate::domain::table::Column) -> &'static s
     table.columns()[usize::from(column.0)]
 }
 
-/// Returns the table to query, whether the key is a changed row that was sent incompletely, and the key as text.
+/// Returns the table to query, whether the key is a changed row that was sent incompletely, and the
+/// key as text.
 fn parts(key: &LookupKey) -> (Table, bool, String) {
     let (table, id) = match key {
         LookupKey::Release(id) => (Table::Release, id),
@@ -518,7 +529,8 @@ fn parts(key: &LookupKey) -> (Table, bool, String) {
     (table, matches!(key, LookupKey::Row(..)), id.to_string())
 }
 
-/// Groups keys by the table to query, and by whether they are changed rows that were sent incompletely.
+/// Groups keys by the table to query, and by whether they are changed rows that were sent
+/// incompletely.
 fn by_table(keys: &HashSet<LookupKey>) -> BTreeMap<(Table, bool), Vec<String>> {
     let mut grouped: BTreeMap<(Table, bool), Vec<String>> = BTreeMap::new();
     for (table, is_changed_row, key) in keys.iter().map(parts) {

@@ -1,4 +1,5 @@
-//! Erases a user: removes everything that is stored about the user, while replicas continue to deliver.
+//! Erases a user: removes everything that is stored about the user, while replicas continue to
+//! deliver.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,8 @@ use crate::failpoint::failpoint;
 use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS, Unrecorded};
 use crate::store::{Store, StoreError};
 
-/// Each pass removes what requests and replicas stored during the previous one. The number is limited, because the platform may continue
-/// to commit rows of the user.
+/// Each pass removes what requests and replicas stored during the previous one. The number is
+/// limited, because the platform may continue to commit rows of the user.
 const MAX_PASSES: usize = 3;
 
 /// The result of an erasure.
@@ -44,11 +45,12 @@ impl Erased {
     }
 }
 
-/// Removes the user's tokens, sessions, events and audit records, and their webhooks with secrets, deliveries, logs and statistics,
-/// those of deleted webhooks included. Can be repeated, and must be repeated if it fails midway.
+/// Removes the user's tokens, sessions, events and audit records, and their webhooks with secrets,
+/// deliveries, logs and statistics, those of deleted webhooks included. Can be repeated, and must
+/// be repeated if it fails midway.
 ///
-/// Keeps add-ons, which mirror the platform's own table, events whose owner was never found, and ids of the platform's rows without which
-/// events would be raised twice.
+/// Keeps add-ons, which mirror the platform's own table, events whose owner was never found, and
+/// ids of the platform's rows without which events would be raised twice.
 pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
     let mut erased = Erased {
         id: Uuid::now_v7(),
@@ -66,7 +68,8 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
     Ok(erased)
 }
 
-/// Removes everything once. Adds the user's deleted webhooks to `webhooks`, which contains those that earlier passes found.
+/// Removes everything once. Adds the user's deleted webhooks to `webhooks`, which contains those
+/// that earlier passes found.
 async fn pass(
     store: &Store,
     user: &UserId,

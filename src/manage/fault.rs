@@ -1,4 +1,5 @@
-//! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown to users.
+//! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown
+//! to users.
 
 use super::option_fault::OptionFault;
 use crate::store::StoreError;
@@ -20,8 +21,8 @@ pub enum Fault {
     TooManyStreams,
     #[error("the webhook has no such job")]
     NoSuchJob,
-    /// Every other check of the URL passed, but its host resolves to an address that must not be called. DNS may change, so the
-    /// same request may succeed later.
+    /// Every other check of the URL passed, but its host resolves to an address that must not be
+    /// called. DNS may change, so the same request may succeed later.
     #[error("{0}")]
     BlockedHost(String),
     /// Options that are invalid for this webhook: for its events, or for the headers that it has.
@@ -58,7 +59,8 @@ pub enum Fault {
     /// The user searches delivery logs or the feed too often, or with too many requests at once.
     #[error("too many filtered requests: wait {retry_after_seconds} s before the next one")]
     SearchLimit { retry_after_seconds: u64 },
-    /// Counting the user's recoveries and replays takes too much time, or several are counted at once.
+    /// Counting the user's recoveries and replays takes too much time, or several are counted at
+    /// once.
     #[error(
         "too many recoveries and replays are counted: wait {retry_after_seconds} s before the next one"
     )]

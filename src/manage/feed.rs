@@ -1,4 +1,5 @@
-//! The feed: a user's events in the order of their commits, read page by page or followed as they occur.
+//! The feed: a user's events in the order of their commits, read page by page or followed as they
+//! occur.
 
 mod cursor;
 mod follow;
@@ -21,9 +22,11 @@ use crate::store::StoreError;
 use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
 use crate::telemetry;
 
-/// The indexes without which reading the feed would read all events, and reading one event the whole attempt log.
+/// The indexes without which reading the feed would read all events, and reading one event the
+/// whole attempt log.
 const INDEXES: [&str; 3] = ["event_feed", "event_order", "attempt_event"];
-/// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets a very high limit.
+/// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets
+/// a very high limit.
 const MOST_WEBHOOKS: usize = 200;
 
 /// A page of the feed.
@@ -44,7 +47,8 @@ pub enum DeliveryState {
     Delivered,
     PermanentlyFailed,
     Cancelled,
-    /// It has ended, but the delivery log does not say how: an entry is missing, or of a newer version.
+    /// It has ended, but the delivery log does not say how: an entry is missing, or of a newer
+    /// version.
     Ended,
 }
 
@@ -113,8 +117,8 @@ impl Manage {
         Ok(Position(feed::counter(&self.store).await?.last))
     }
 
-    /// Reads the user's events after a place, in the order of their commits. A filtered search examines a bounded number of events: its
-    /// page may be empty and still have more.
+    /// Reads the user's events after a place, in the order of their commits. A filtered search
+    /// examines a bounded number of events: its page may be empty and still have more.
     pub async fn feed_page(
         &self,
         user: &UserId,
@@ -136,7 +140,8 @@ impl Manage {
         })
     }
 
-    /// Registers a client that waits for the user's events. The caller reads the feed after this call, and whenever the client is woken.
+    /// Registers a client that waits for the user's events. The caller reads the feed after this
+    /// call, and whenever the client is woken.
     pub fn follow_feed(&self, user: &UserId, access: Access) -> Result<Follower> {
         self.feed
             .followers
@@ -144,7 +149,8 @@ impl Manage {
             .map_err(|_| Fault::TooManyStreams)
     }
 
-    /// Lists the user's events before a place, or the newest ones, without their data. The newest is first.
+    /// Lists the user's events before a place, or the newest ones, without their data. The newest
+    /// is first.
     pub async fn newest_events(
         &self,
         user: &UserId,

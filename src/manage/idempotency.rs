@@ -26,7 +26,8 @@ pub enum IdempotencyClaim {
 }
 
 impl Manage {
-    /// Claims a key for a request. If neither a response is stored nor the key released, the claim expires after `hold`.
+    /// Claims a key for a request. If neither a response is stored nor the key released, the claim
+    /// expires after `hold`.
     pub async fn claim_idempotency_key(
         &self,
         user: &UserId,
@@ -39,7 +40,8 @@ impl Manage {
             return Ok(IdempotencyClaim::New(id));
         }
         let Some(found) = idempotency::find(&self.store, user, key_hash).await? else {
-            // Below the limit, another request released the key between the two statements. The client may repeat this one.
+            // Below the limit, another request released the key between the two statements. The
+            // client may repeat this one.
             let is_full = idempotency::is_full(&self.store, user).await?;
             return Ok(if is_full {
                 IdempotencyClaim::TooManyKeys

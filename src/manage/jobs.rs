@@ -1,4 +1,5 @@
-//! Jobs: the list of a webhook's recoveries and replays, and replays, which deliver stored events to a webhook that never had them.
+//! Jobs: the list of a webhook's recoveries and replays, and replays, which deliver stored events
+//! to a webhook that never had them.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,8 @@ use crate::store::webhooks::{Settings, Webhook, event_names};
 
 /// Every kind of job.
 pub const JOB_KINDS: [&str; 2] = ["recover", "replay"];
-/// The most labels that a replay can be limited to: its statement compares each event with all of them.
+/// The most labels that a replay can be limited to: its statement compares each event with all of
+/// them.
 pub const MAX_LABELS: usize = 100;
 
 /// What to replay: a valid time range, event types and labels.
@@ -50,8 +52,8 @@ pub fn replayable(settings: &Settings, name: &str) -> Result<EventKind, ReplayEv
 }
 
 impl ReplayDraft {
-    /// Replays the events from `since` on and before `until`, or up to now: those of the types `events`, or all that the webhook is
-    /// subscribed to, and of these labels, or all.
+    /// Replays the events from `since` on and before `until`, or up to now: those of the types
+    /// `events`, or all that the webhook is subscribed to, and of these labels, or all.
     pub fn new(
         settings: &Settings,
         since: Timestamp,

@@ -1,7 +1,7 @@
 //! The keys that sign a webhook's deliveries: replacing them, and publishing the public ones.
 //!
-//! Each webhook has its own ed25519 key pair. With one for all, a receiver that checks nothing but the signature would accept the
-//! deliveries of other tenants.
+//! Each webhook has its own ed25519 key pair. With one for all, a receiver that checks nothing but
+//! the signature would accept the deliveries of other tenants.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -22,7 +22,8 @@ use crate::store::keys::{self, Replaced, SealedKeyPair};
 use crate::telemetry::recurring;
 use crate::vault::{self, KeyPair};
 
-/// Enough to deploy a new secret to every receiver of a large organisation. A stolen secret can be used until the overlap ends.
+/// Enough to deploy a new secret to every receiver of a large organisation. A stolen secret can be
+/// used until the overlap ends.
 const MAX_OVERLAP: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// The most public keys that are published: 100,000 take about 30 MB in memory.
 const MAX_PUBLIC_KEYS: usize = 100_000;
@@ -113,7 +114,8 @@ pub fn public_key_text(key: &[u8]) -> String {
 }
 
 impl Manage {
-    /// Replaces the secret, and the key pair if the webhook has one. The old ones stop working after `overlap`.
+    /// Replaces the secret, and the key pair if the webhook has one. The old ones stop working
+    /// after `overlap`.
     pub async fn regenerate_secret(
         &self,
         actor: &Actor,

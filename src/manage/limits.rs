@@ -17,7 +17,8 @@ pub struct RateLimit<K: Eq + Hash + Clone> {
     checks: AtomicU64,
 }
 
-/// Keys that were not used for a while are removed after this many checks, which bounds the memory that they take.
+/// Keys that were not used for a while are removed after this many checks, which bounds the memory
+/// that they take.
 const CHECKS_BETWEEN_SWEEPS: u64 = 10_000;
 
 impl<K: Eq + Hash + Clone> RateLimit<K> {
@@ -106,7 +107,8 @@ impl<K: Eq + Hash> Drop for Permit<K> {
     }
 }
 
-/// Limits the share of the time that operations with the same key take: after one that took long, the next ones wait longer.
+/// Limits the share of the time that operations with the same key take: after one that took long,
+/// the next ones wait longer.
 pub struct TimeLimit<K>(Arc<Mutex<Times<K>>>);
 
 /// An operation whose time is counted until it is dropped.

@@ -45,8 +45,8 @@ pub struct Redelivery {
 }
 
 impl Manage {
-    /// Lists the webhook's log, newest first. A filtered search examines a bounded number of entries: its page may have fewer
-    /// than `limit` entries, or none, and still have a next page.
+    /// Lists the webhook's log, newest first. A filtered search examines a bounded number of
+    /// entries: its page may have fewer than `limit` entries, or none, and still have a next page.
     pub async fn log(
         &self,
         user: &UserId,
@@ -84,7 +84,8 @@ impl Manage {
         Ok(logs::pending(&self.store, user, webhook, delivery).await?)
     }
 
-    /// Counts the kinds of failure among the webhook's newest `limit` log entries since a time, the most frequent first.
+    /// Counts the kinds of failure among the webhook's newest `limit` log entries since a time, the
+    /// most frequent first.
     pub async fn failure_kinds(
         &self,
         user: &UserId,

@@ -1,9 +1,11 @@
-//! The use cases of users and operators: managing webhooks, reading the feed of events, sending tests, reading and redelivering the delivery log, recoveries and replays,
-//! statistics, API tokens, sessions of the web UI, idempotency keys, and erasing a user.
+//! The use cases of users and operators: managing webhooks, reading the feed of events, sending
+//! tests, reading and redelivering the delivery log, recoveries and replays, statistics, API
+//! tokens, sessions of the web UI, idempotency keys, and erasing a user.
 //!
-//! `api`, `ui` and `cli` are adapters. They translate JSON, forms and arguments into the drafts of this module, and its results
-//! and [`Fault`]s into responses, pages and output. Every use case that concerns a webhook names the user or the
-//! user's session: another user's webhook is not found.
+//! `api`, `ui` and `cli` are adapters. They translate JSON, forms and arguments into the drafts of
+//! this module, and its results and [`Fault`]s into responses, pages and output. Every use case
+//! that concerns a webhook names the user or the user's session: another user's webhook is not
+//! found.
 
 pub mod erase;
 mod fault;

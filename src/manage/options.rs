@@ -1,4 +1,5 @@
-//! The optional settings of a webhook, as types that hold valid values only: description, metadata, custom headers and filter.
+//! The optional settings of a webhook, as types that hold valid values only: description, metadata,
+//! custom headers and filter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +45,8 @@ pub struct OptionsDraft {
     pub filter: Option<FilterDraft>,
 }
 
-/// Text for people: at most 500 characters. The only invisible character is the line feed. A blank one is none.
+/// Text for people: at most 500 characters. The only invisible character is the line feed. A blank
+/// one is none.
 #[derive(Clone, Debug, Default)]
 pub struct Description(Option<String>);
 
@@ -219,7 +221,8 @@ impl HeaderDraft {
 pub struct FilterDraft(Option<EventFilter>);
 
 impl FilterDraft {
-    /// Each list is a set. A filter without lists is none. `check_filter` compares it with the webhook's events.
+    /// Each list is a set. A filter without lists is none. `check_filter` compares it with the
+    /// webhook's events.
     pub fn new(
         label_ids: Option<Vec<i64>>,
         outlet_ids: Option<Vec<i64>>,
@@ -280,7 +283,8 @@ fn set<T: Ord>(name: &str, items: Vec<T>, faults: &mut Vec<OptionFault>) -> Vec<
         .collect()
 }
 
-/// Checks that each list of the filter applies to one of the events at least, and that each status is one that such an event can have.
+/// Checks that each list of the filter applies to one of the events at least, and that each status
+/// is one that such an event can have.
 pub(super) fn check_filter(filter: &EventFilter, events: &[EventKind]) -> Vec<OptionFault> {
     let mut faults = Vec::new();
     let mut fault = |path: &[&str], detail: &str| faults.push(OptionFault::new(path, detail));
@@ -328,7 +332,8 @@ pub(super) fn check_filter(filter: &EventFilter, events: &[EventKind]) -> Vec<Op
     faults
 }
 
-/// Checks that no header keeps its value, because another host would get it. Without a draft, all do.
+/// Checks that no header keeps its value, because another host would get it. Without a draft, all
+/// do.
 pub(super) fn check_given_again(draft: Option<&HeaderDraft>, present: &HeaderNames) -> Result<()> {
     let kept: Vec<&str> = match draft {
         Some(draft) => draft.kept().collect(),
@@ -350,7 +355,8 @@ pub(super) fn check_given_again(draft: Option<&HeaderDraft>, present: &HeaderNam
 /// Changes of options, and a condition on the webhook that they depend on.
 pub(super) struct PreparedOptions {
     pub changes: OptionChanges,
-    /// The headers whose values are kept. If they have changed in the meantime, the change must not be made.
+    /// The headers whose values are kept. If they have changed in the meantime, the change must not
+    /// be made.
     pub kept: Option<HeaderNames>,
 }
 

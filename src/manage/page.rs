@@ -36,7 +36,8 @@ impl List {
     }
 }
 
-/// The end of a page: the next one starts after the row with this id. Its text is the base64 of the id's bytes and the list's mark.
+/// The end of a page: the next one starts after the row with this id. Its text is the base64 of the
+/// id's bytes and the list's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     list: List,
@@ -80,7 +81,8 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// Makes a page of the first `limit` rows. The query fetches one row more, which shows whether there is a next page.
+    /// Makes a page of the first `limit` rows. The query fetches one row more, which shows whether
+    /// there is a next page.
     pub(super) fn new(
         list: List,
         mut rows: Vec<T>,
@@ -100,7 +102,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// Lets the next page start after `horizon`, the last row that was examined, if the search stopped early and found no more rows.
+    /// Lets the next page start after `horizon`, the last row that was examined, if the search
+    /// stopped early and found no more rows.
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> Page<T> {
         let list = self.list;
         Page {

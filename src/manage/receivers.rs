@@ -1,5 +1,5 @@
-//! The interface through which use cases reach receivers. `app` implements it, because `manage` may not depend on the stage that
-//! sends requests.
+//! The interface through which use cases reach receivers. `app` implements it, because `manage` may
+//! not depend on the stage that sends requests.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::store::logs::Detail;
 
 /// Checks receivers' URLs, renders logged requests and sends tests.
 pub trait Receivers: Send + Sync {
-    /// Parses and checks a URL without a DNS lookup. The error is a predicate of the URL, such as `must begin with https://`.
+    /// Parses and checks a URL without a DNS lookup. The error is a predicate of the URL, such as
+    /// `must begin with https://`.
     fn check_url(&self, url: &str) -> Result<Url, String>;
 
     /// Resolves the URL's host and checks the addresses.
@@ -21,8 +22,8 @@ pub trait Receivers: Send + Sync {
     /// Renders a logged request as it was sent. None if none was sent, or if the event has expired.
     fn render(&self, logged: &Detail) -> Option<RenderedRequest>;
 
-    /// Makes one attempt, whatever the webhook's state, and logs it as a test. Returns the log entry's id. An error is a fault of
-    /// Walhook, not of the receiver.
+    /// Makes one attempt, whatever the webhook's state, and logs it as a test. Returns the log
+    /// entry's id. An error is a fault of Walhook, not of the receiver.
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>>;
 }
 

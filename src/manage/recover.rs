@@ -54,8 +54,9 @@ pub enum PeriodFault {
 }
 
 impl RecoveryDraft {
-    /// Recovers from `since` on and before `until`, or up to now: deliveries whose last attempt had `outcome`. Without an outcome,
-    /// those that failed permanently or were cancelled, and events that occurred while the webhook was inactive.
+    /// Recovers from `since` on and before `until`, or up to now: deliveries whose last attempt had
+    /// `outcome`. Without an outcome, those that failed permanently or were cancelled, and events
+    /// that occurred while the webhook was inactive.
     pub fn new(
         since: Timestamp,
         until: Option<Timestamp>,
@@ -86,7 +87,8 @@ impl RecoveryDraft {
 pub struct JobScope {
     /// The number of deliveries.
     pub count: u64,
-    /// False if there is too much to count exactly. Then the number of a recovery is a lower bound, and that of a replay an estimate.
+    /// False if there is too much to count exactly. Then the number of a recovery is a lower bound,
+    /// and that of a replay an estimate.
     pub is_exact: bool,
     pub since: Timestamp,
     pub until: Timestamp,
@@ -100,7 +102,8 @@ pub struct StartedJob {
 }
 
 impl Manage {
-    /// Returns from when on to recover a webhook that was disabled: from the first of the failures that led to it.
+    /// Returns from when on to recover a webhook that was disabled: from the first of the failures
+    /// that led to it.
     pub async fn recovery_preset(&self, user: &UserId, webhook: Uuid) -> Result<Option<Timestamp>> {
         let webhook = self.webhook(user, webhook).await?;
         let failing_since = notices::last_failing_since(&self.store, webhook.id).await?;

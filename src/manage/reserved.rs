@@ -1,6 +1,7 @@
 //! The names of headers that custom headers must not have.
 
-/// Names that Walhook sets, that describe the body, or that belong to the connection and not to the request.
+/// Names that Walhook sets, that describe the body, or that belong to the connection and not to the
+/// request.
 const NAMES: [&str; 18] = [
     "accept",
     "connection",
@@ -21,7 +22,8 @@ const NAMES: [&str; 18] = [
     "via",
     "date",
 ];
-/// `accept-`: Walhook does not decode responses. `x-forwarded-`: receivers may read the client's address there.
+/// `accept-`: Walhook does not decode responses. `x-forwarded-`: receivers may read the client's
+/// address there.
 const PREFIXES: [&str; 6] = [
     "accept-",
     "content-",

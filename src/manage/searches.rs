@@ -1,5 +1,5 @@
-//! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the feed, single events with their
-//! deliveries, and counts of what a job would cover.
+//! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the
+//! feed, single events with their deliveries, and counts of what a job would cover.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use super::fault::{Fault, Result};
 use super::limits::{ConcurrencyLimit, Permit, RateLimit, TimeLimit, Timed};
 use crate::domain::event::UserId;
 
-/// Each examines up to 2,000 entries, which takes the store a few milliseconds: one user can keep it busy for a twentieth of the time.
+/// Each examines up to 2,000 entries, which takes the store a few milliseconds: one user can keep
+/// it busy for a twentieth of the time.
 const PER_SECOND: u32 = 10;
 const BURST: u32 = 100;
 /// Of the eight connections that all users share.
 const MAX_IN_PROGRESS: usize = 2;
-/// A count examines up to 50,000 entries, which takes the store up to half a second. One user's may take a tenth of the time, after two
-/// seconds without a limit.
+/// A count examines up to 50,000 entries, which takes the store up to half a second. One user's may
+/// take a tenth of the time, after two seconds without a limit.
 const COUNT_TIME_PARTS: u32 = 10;
 const COUNT_TIME_AT_ONCE: Duration = Duration::from_secs(2);
 const COUNTS_IN_PROGRESS: usize = 1;

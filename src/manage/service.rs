@@ -14,11 +14,13 @@ use crate::domain::event::UserId;
 use crate::store::Store;
 use crate::vault::Vault;
 
-/// Concurrent DNS lookups of one user. Names whose nameservers do not answer take seconds each, and all users share one budget.
+/// Concurrent DNS lookups of one user. Names whose nameservers do not answer take seconds each, and
+/// all users share one budget.
 const MAX_LOOKUPS: usize = 2;
 /// Tests of one webhook in flight: a receiver that does not respond occupies no more connections.
 const MAX_TESTS_IN_FLIGHT: usize = 4;
-/// Tests that one user may send at once; then one a minute. Each is stored for the retention period.
+/// Tests that one user may send at once; then one a minute. Each is stored for the retention
+/// period.
 const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
 /// The use cases of webhooks' owners. Clones share the limits.
 #[derive(Clone)]

@@ -13,12 +13,14 @@ use crate::store::sessions::{self, Session};
 use crate::telemetry::recurring;
 
 impl Manage {
-    /// Returns the id of an API token, and the user that it stands for. None if the token is unknown or revoked.
+    /// Returns the id of an API token, and the user that it stands for. None if the token is
+    /// unknown or revoked.
     pub async fn token_user(&self, token: &str) -> Result<Option<(Uuid, UserId)>> {
         tokens::user(&self.store, token).await
     }
 
-    /// Returns the signed-in user of a session. None if the session has ended or its API token was revoked.
+    /// Returns the signed-in user of a session. None if the session has ended or its API token was
+    /// revoked.
     pub async fn session_actor(&self, session: &str) -> Result<Option<Actor>> {
         let found = sessions::find(&self.store, &hash(session)).await?;
         Ok(found.map(|Session { user, token, .. }| Actor {
@@ -27,8 +29,8 @@ impl Manage {
         }))
     }
 
-    /// Starts a session, which was opened with an API token or a sign-in link, and ends the session that it `replaces`. Returns
-    /// the session's id, which is shown to the browser only.
+    /// Starts a session, which was opened with an API token or a sign-in link, and ends the session
+    /// that it `replaces`. Returns the session's id, which is shown to the browser only.
     pub async fn sign_in(
         &self,
         user: &UserId,
@@ -49,7 +51,8 @@ impl Manage {
         Ok(sessions::end(&self.store, &hash(session)).await?)
     }
 
-    /// Marks a sign-in link as used. False if it was used before. The caller must reject the link after `expires_at`.
+    /// Marks a sign-in link as used. False if it was used before. The caller must reject the link
+    /// after `expires_at`.
     pub async fn use_link(&self, link: &str, expires_at: Timestamp) -> Result<bool> {
         Ok(sessions::use_link(&self.store, &hash(link), expires_at).await?)
     }

@@ -57,7 +57,8 @@ impl EventSet {
     }
 }
 
-/// A URL that is saved although its host could not be checked. The check is repeated for each connection.
+/// A URL that is saved although its host could not be checked. The check is repeated for each
+/// connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlWarning {
     #[error("the host's name was not looked up: other lookups for this account are in progress")]
@@ -75,8 +76,9 @@ impl Manage {
         receiver_url(url, |url| self.receivers.check_url(url))
     }
 
-    /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a minute later, and the delivery
-    /// log shows receivers that cannot be reached. A name that resolves to a blocked address is rejected.
+    /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a
+    /// minute later, and the delivery log shows receivers that cannot be reached. A name that
+    /// resolves to a blocked address is rejected.
     pub(super) async fn check_host(
         &self,
         user: &UserId,
@@ -94,7 +96,8 @@ impl Manage {
     }
 }
 
-/// Keeps the URL that was parsed, not the text: parsing drops and replaces characters, and what is shown must be what is called.
+/// Keeps the URL that was parsed, not the text: parsing drops and replaces characters, and what is
+/// shown must be what is called.
 fn receiver_url(
     text: String,
     parse: impl Fn(&str) -> Result<Url, String>,

@@ -12,7 +12,8 @@ pub use crate::store::hours::{BriefHour, Counts, Hour};
 const MONTH: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 impl Manage {
-    /// Returns the hours of the 30 days before `now` in which the webhook had attempts or cancellations, oldest first.
+    /// Returns the hours of the 30 days before `now` in which the webhook had attempts or
+    /// cancellations, oldest first.
     pub async fn hours(&self, user: &UserId, webhook: Uuid, now: Timestamp) -> Result<Vec<Hour>> {
         let since = now - MONTH;
         let mut found = hours::list(&self.store, user, webhook, since)

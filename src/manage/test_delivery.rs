@@ -80,7 +80,8 @@ impl Manage {
             sequence: None,
             order_key: None,
             activation: 0,
-            // The delivery is not in the store, so no replica can claim it and the lease has no meaning.
+            // The delivery is not in the store, so no replica can claim it and the lease has no
+            // meaning.
             lease: Lease {
                 token: Uuid::nil(),
                 until: Instant::now(),

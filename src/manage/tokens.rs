@@ -1,4 +1,5 @@
-//! API tokens. Each stands for one user. The store has their SHA-256 only: tokens have 256 random bits and need no slow hash.
+//! API tokens. Each stands for one user. The store has their SHA-256 only: tokens have 256 random
+//! bits and need no slow hash.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

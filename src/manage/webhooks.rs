@@ -38,11 +38,13 @@ pub struct WebhookPatch {
     pub name: Option<WebhookName>,
     pub url: Option<ReceiverUrl>,
     pub events: Option<EventSet>,
-    /// False cancels pending deliveries. True after an automatic disablement resets the failure counters.
+    /// False cancels pending deliveries. True after an automatic disablement resets the failure
+    /// counters.
     pub active: Option<bool>,
     /// Applies to deliveries that are made afterwards.
     pub ordering: Option<Ordering>,
-    /// With ed25519, a webhook without a key pair gets one. Without it, the webhook's key pair is removed.
+    /// With ed25519, a webhook without a key pair gets one. Without it, the webhook's key pair is
+    /// removed.
     pub signing: Option<Signing>,
     pub options: OptionsDraft,
 }
@@ -85,7 +87,8 @@ impl Manage {
             .ok_or(Fault::NoSuchWebhook)
     }
 
-    /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
+    /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as
+    /// many webhooks as allowed.
     pub async fn create_webhook(
         &self,
         actor: &Actor,
@@ -136,7 +139,8 @@ impl Manage {
         })
     }
 
-    /// Changes settings if `condition` holds for those that were found, and for those at the time of the change.
+    /// Changes settings if `condition` holds for those that were found, and for those at the time
+    /// of the change.
     pub async fn update_webhook(
         &self,
         actor: &Actor,
@@ -149,7 +153,8 @@ impl Manage {
         condition: Condition<'_>,
     ) -> Result<UpdatedWebhook> {
         let id = *id;
-        // Checked before the change as well, so that only the owner of this version causes DNS lookups and learns of errors.
+        // Checked before the change as well, so that only the owner of this version causes DNS
+        // lookups and learns of errors.
         if !condition(found) {
             return Err(Fault::VersionMismatch);
         }
@@ -192,7 +197,8 @@ impl Manage {
             let is_kept = kept
                 .as_ref()
                 .is_none_or(|kept| present.options.headers == *kept);
-            // Another edit may have moved the webhook in the meantime, and given it headers for its new host.
+            // Another edit may have moved the webhook in the meantime, and given it headers for its
+            // new host.
             let has_own_headers =
                 changes.options.headers.is_some() || present.options.headers.names.is_empty();
             let may_move = has_own_headers || !moves(present);
@@ -203,7 +209,8 @@ impl Manage {
         Ok(UpdatedWebhook { webhook, warning })
     }
 
-    /// Deletes the webhook and cancels its pending deliveries, if `condition` holds for its settings.
+    /// Deletes the webhook and cancels its pending deliveries, if `condition` holds for its
+    /// settings.
     pub async fn delete_webhook(
         &self,
         actor: &Actor,
@@ -222,7 +229,8 @@ impl Manage {
     }
 }
 
-/// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
+/// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy
+/// webhook can be edited.
 pub fn version(settings: &Settings) -> String {
     let Settings {
         name,

@@ -1,5 +1,5 @@
-//! The SMTP client: one mail per connection. It drives lettre's connection itself and not lettre's transport, which would wait for
-//! the answer to QUIT before it reports the mail as sent.
+//! The SMTP client: one mail per connection. It drives lettre's connection itself and not lettre's
+//! transport, which would wait for the answer to QUIT before it reports the mail as sent.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::domain::notice::Notice;
 
 /// Covers the connection, TLS, the greeting and the login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Covers the mail itself. Long: a mail that is abandoned while the server still processes it may arrive twice.
+/// Covers the mail itself. Long: a mail that is abandoned while the server still processes it may
+/// arrive twice.
 const SEND_TIMEOUT: Duration = Duration::from_secs(300);
 const QUIT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -146,7 +147,8 @@ impl Mailer {
     }
 }
 
-/// Returns TLS parameters that trust the system's certificate authorities and those in the file `extra`.
+/// Returns TLS parameters that trust the system's certificate authorities and those in the file
+/// `extra`.
 fn tls(host: &str, extra: Option<&Path>) -> anyhow::Result<TlsParameters> {
     let mut builder = TlsParameters::builder(host.to_owned());
     if let Some(path) = extra {

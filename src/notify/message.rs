@@ -1,4 +1,5 @@
-//! Composes the mail of a notice: a text and an HTML part, with a Message-ID that stays the same on every try.
+//! Composes the mail of a notice: a text and an HTML part, with a Message-ID that stays the same on
+//! every try.
 
 use askama::Template;
 use jiff::Timestamp;
@@ -95,8 +96,8 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         .multipart(MultiPart::alternative_plain_html(text, html))
 }
 
-/// Replaces control and invisible characters, so that a name can neither start another header nor change how the subject reads. Names
-/// are validated, so this is a second defence.
+/// Replaces control and invisible characters, so that a name can neither start another header nor
+/// change how the subject reads. Names are validated, so this is a second defence.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if is_hidden(c) { ' ' } else { c })

@@ -1,8 +1,9 @@
-//! E-mails webhook owners about warnings and disablements, from a durable queue. Any number of replicas may run this stage: a
-//! notice is sent by the replica that holds its lease.
+//! E-mails webhook owners about warnings and disablements, from a durable queue. Any number of
+//! replicas may run this stage: a notice is sent by the replica that holds its lease.
 //!
-//! SMTP has no transactions. A notice is sent again, with the same Message-ID, if the process dies or loses the store after the
-//! mail server has accepted the mail and before that is recorded. No other step comes between these two.
+//! SMTP has no transactions. A notice is sent again, with the same Message-ID, if the process dies
+//! or loses the store after the mail server has accepted the mail and before that is recorded. No
+//! other step comes between these two.
 
 mod mailer;
 mod message;
@@ -54,8 +55,9 @@ pub struct Notifier {
     pub mailer: Option<Mailer>,
 }
 
-/// The causes of failures to send. A cause is logged when it occurs first, and again after it has not occurred for a while. The texts
-/// of errors are not compared, because servers may word the same error differently each time.
+/// The causes of failures to send. A cause is logged when it occurs first, and again after it has
+/// not occurred for a while. The texts of errors are not compared, because servers may word the
+/// same error differently each time.
 type Failures = BTreeMap<&'static str, Recurring>;
 
 /// Why a notice could not be sent. It will be retried.
@@ -103,7 +105,8 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
 }
 
 impl Notifier {
-    /// Counts the notices that wait for the mail server. Without one, notices are kept but wait for nothing.
+    /// Counts the notices that wait for the mail server. Without one, notices are kept but wait for
+    /// nothing.
     async fn count_pending(&self) -> Result<u64, StoreError> {
         if self.mailer.is_none() {
             Ok(0)
@@ -204,8 +207,8 @@ impl Notifier {
         }
     }
 
-    /// Records the end of a notice, and renews the lease until then. Retries until the store accepts it: a notice that was sent must not
-    /// be sent again.
+    /// Records the end of a notice, and renews the lease until then. Retries until the store
+    /// accepts it: a notice that was sent must not be sent again.
     async fn record_end(&self, claimed: &Claimed, end: End) {
         let renewal = async {
             self.keep_lease(claimed).await;

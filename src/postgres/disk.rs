@@ -2,7 +2,8 @@
 
 use tokio_postgres::error::SqlState;
 
-/// A failure of the disk of a database server. Nothing but the disk's repair helps; statements are retried until then.
+/// A failure of the disk of a database server. Nothing but the disk's repair helps; statements are
+/// retried until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
     Full,

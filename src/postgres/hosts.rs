@@ -1,8 +1,9 @@
 //! Connects to a server whose URL names several hosts.
 //!
-//! The driver tries the hosts one after the other, and limits only the TCP connection in time. A host that is frozen or unreachable
-//! would use up the caller's time limit, at every attempt, and the hosts after it would never be tried. Here each host has a head
-//! start on the next one, and the first that accepts the connection is used.
+//! The driver tries the hosts one after the other, and limits only the TCP connection in time. A
+//! host that is frozen or unreachable would use up the caller's time limit, at every attempt, and
+//! the hosts after it would never be tried. Here each host has a head start on the next one, and
+//! the first that accepts the connection is used.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 use uuid::Uuid;
 
-/// How long a host may take before the next one is tried as well: longer than the handshake with a busy server.
+/// How long a host may take before the next one is tried as well: longer than the handshake with a
+/// busy server.
 const HEAD_START: Duration = Duration::from_secs(1);
 
 /// A connection, and the index of its host in the URL.
@@ -60,7 +62,8 @@ pub(super) fn count(config: &Config) -> usize {
         .max(1)
 }
 
-/// Returns the hosts in the order in which they are tried. `load_balance_hosts=random` starts at any of them.
+/// Returns the hosts in the order in which they are tried. `load_balance_hosts=random` starts at
+/// any of them.
 fn order(config: &Config) -> Vec<usize> {
     let mut hosts: Vec<usize> = (0..count(config)).collect();
     if config.get_load_balance_hosts() == LoadBalanceHosts::Random {

@@ -1,4 +1,5 @@
-//! Extracts connection parameters from a URL that the driver does not know, or interprets differently from libpq.
+//! Extracts connection parameters from a URL that the driver does not know, or interprets
+//! differently from libpq.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,15 +7,17 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 
-/// An idle connection is probed after this time: most NAT gateways drop idle connections after a few minutes.
+/// An idle connection is probed after this time: most NAT gateways drop idle connections after a
+/// few minutes.
 const KEEPALIVES_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVES_COUNT: u32 = 3;
-/// A connection ends when the peer has not acknowledged data for this time. By default, Linux retransmits for 15 minutes.
+/// A connection ends when the peer has not acknowledged data for this time. By default, Linux
+/// retransmits for 15 minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// TLS parameters, and those that determine when a dead peer is detected. The driver reads `tcp_user_timeout` as seconds, and has
-/// another name for `keepalives_count`.
+/// TLS parameters, and those that determine when a dead peer is detected. The driver reads
+/// `tcp_user_timeout` as seconds, and has another name for `keepalives_count`.
 const EXTRACTED: [&str; 9] = [
     "sslmode",
     "sslrootcert",
@@ -31,7 +34,8 @@ const EXTRACTED: [&str; 9] = [
 pub(super) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Returns the text without the extracted parameters, and the parameters. `None` if the text is malformed.
+    /// Returns the text without the extracted parameters, and the parameters. `None` if the text is
+    /// malformed.
     pub fn take_from(text: &str) -> Option<(String, Parameters)> {
         let mut found = Vec::new();
         let rest = match text.starts_with("postgres://") || text.starts_with("postgresql://") {
@@ -50,8 +54,9 @@ impl Parameters {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Sets how soon a dead peer is detected: from the parameters, in libpq's units, or this module's defaults. Zero selects the
-    /// system's default. Returns `None` if a value is not a number.
+    /// Sets how soon a dead peer is detected: from the parameters, in libpq's units, or this
+    /// module's defaults. Zero selects the system's default. Returns `None` if a value is not a
+    /// number.
     pub fn set_dead_peer_timeouts(&self, config: &mut Config) -> Option<()> {
         let number = |names: [&str; 2]| match names.into_iter().find_map(|name| self.get(name)) {
             Some(value) => value.trim().parse::<u32>().ok().map(Some),

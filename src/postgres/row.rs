@@ -1,6 +1,7 @@
 //! Rows of queries as structs.
 
-/// Declares a struct and its conversion from a row: each field is read from the column of the same name.
+/// Declares a struct and its conversion from a row: each field is read from the column of the same
+/// name.
 macro_rules! row {
     ($(#[$attribute:meta])* $visibility:vis struct $name:ident {
         $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $type:ty),+ $(,)?

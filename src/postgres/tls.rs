@@ -1,5 +1,6 @@
-//! TLS by the URL's `sslmode` and related parameters, named as in libpq. `require` verifies the server as `verify-full` does:
-//! encryption to an unverified server does not protect from an attacker between the two.
+//! TLS by the URL's `sslmode` and related parameters, named as in libpq. `require` verifies the
+//! server as `verify-full` does: encryption to an unverified server does not protect from an
+//! attacker between the two.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -57,10 +57,11 @@ row! {
         pub own_standby: Option<String>,
         /// `synchronized_standby_slots`; empty if the version has no such setting.
         pub synchronized_slots: String,
-        /// Milliseconds of silence after which the server ends a replication connection; 0 is never.
+        /// Milliseconds of silence after which the server ends a replication connection; 0 is
+        /// never.
         pub sender_timeout: i64,
-        /// Seconds without a reader after which a slot is invalidated; 0 is never; none if the version has no such
-        /// setting.
+        /// Seconds without a reader after which a slot is invalidated; 0 is never; none if the
+        /// version has no such setting.
         pub idle_slot_timeout: Option<i64>,
         pub system_identifier: i64,
         /// In hexadecimal digits; none on a standby.
@@ -105,7 +106,8 @@ row! {
     #[derive(Clone, Debug)]
     pub(crate) struct StandbySlot {
         pub exists: bool,
-        /// Whether PostgreSQL keeps it like that of the primary. False if it was created there, and on a former primary.
+        /// Whether PostgreSQL keeps it like that of the primary. False if it was created there, and
+        /// on a former primary.
         pub synced: bool,
         /// Whether its synchronization has not succeeded yet.
         pub temporary: bool,
@@ -167,7 +169,8 @@ row! {
         pub has_partitions: bool,
         /// Whether it has partitions or is one.
         pub partitioned: bool,
-        /// Whether it is a partition of the table, not the table itself or one that inherits from it.
+        /// Whether it is a partition of the table, not the table itself or one that inherits from
+        /// it.
         pub is_partition: bool,
         pub owned: bool,
         pub may_trigger: bool,
@@ -183,16 +186,19 @@ row! {
         pub columns: Vec<String>,
         /// The type of each column.
         pub types: Vec<String>,
-        /// The category of each type, as in `pg_type`: `N` is numeric, `S` string, `D` date and time.
+        /// The category of each type, as in `pg_type`: `N` is numeric, `S` string, `D` date and
+        /// time.
         pub categories: Vec<String>,
         /// For each column, whether a cast to text may differ from the type's output.
         pub formatted: Vec<bool>,
         /// Columns that logical replication does not send.
         pub generated: Vec<String>,
-        /// Those that are computed when they are read. No publication can have them (PostgreSQL 18).
+        /// Those that are computed when they are read. No publication can have them (PostgreSQL
+        /// 18).
         pub virtual_columns: Vec<String>,
         pub not_null: Vec<String>,
-        /// Other publications that have the table without its stored generated columns (PostgreSQL 18).
+        /// Other publications that have the table without its stored generated columns (PostgreSQL
+        /// 18).
         pub published_without_generated: Vec<String>,
         /// Other publications that have only some columns of the table (PostgreSQL 15).
         pub partly_published_by: Vec<String>,
@@ -211,8 +217,8 @@ impl Relation {
         quote_qualified(&self.schema, &self.name)
     }
 
-    /// Returns why every UPDATE and DELETE of the platform would fail with replica identity full: it may not contain columns that one of
-    /// the table's publications does not have.
+    /// Returns why every UPDATE and DELETE of the platform would fail with replica identity full:
+    /// it may not contain columns that one of the table's publications does not have.
     pub fn full_obstacle(&self) -> Option<String> {
         if !self.virtual_columns.is_empty() {
             return Some(format!(
@@ -238,7 +244,8 @@ impl Relation {
         )
     }
 
-    /// Returns why every UPDATE and DELETE of the platform would fail with an index over `columns` as replica identity.
+    /// Returns why every UPDATE and DELETE of the platform would fail with an index over `columns`
+    /// as replica identity.
     pub fn index_obstacle(&self, columns: &[&str]) -> Option<String> {
         let lacking = columns
             .iter()
@@ -246,7 +253,8 @@ impl Relation {
         Some(self.partly_published(lacking))
     }
 
-    /// Returns why every UPDATE and DELETE of the platform fails, because of the replica identity that setup has set.
+    /// Returns why every UPDATE and DELETE of the platform fails, because of the replica identity
+    /// that setup has set.
     pub fn rejection(&self) -> Option<String> {
         let columns: Vec<&str> = self.identity_columns.iter().map(String::as_str).collect();
         match self.identity.as_str() {
@@ -256,8 +264,9 @@ impl Relation {
         }
     }
 
-    /// Returns whether every UPDATE and DELETE of the platform fails while the table is published, because nothing identifies its rows: a
-    /// partition without a key, or a table whose identity index was dropped.
+    /// Returns whether every UPDATE and DELETE of the platform fails while the table is published,
+    /// because nothing identifies its rows: a partition without a key, or a table whose identity
+    /// index was dropped.
     pub fn has_no_identity(&self) -> bool {
         self.identity != "f" && self.identity_columns.is_empty()
     }
@@ -305,7 +314,8 @@ row! {
         /// Schema and name of each table, in two arrays of the same length.
         schemas: Vec<String>,
         names: Vec<String>,
-        /// Whether it has stored generated columns, without which replica identity full makes updates fail. True before PostgreSQL 18.
+        /// Whether it has stored generated columns, without which replica identity full makes
+        /// updates fail. True before PostgreSQL 18.
         pub stored_generated: bool,
         /// The tables of which it publishes only some rows.
         pub filtered: Vec<String>,
@@ -342,8 +352,8 @@ pub(crate) struct Commits {
     pub synchronous: bool,
 }
 
-/// Returns how the server commits. An error if it cannot continue `known`, or if the connection that reads the slot would count as a
-/// synchronous standby.
+/// Returns how the server commits. An error if it cannot continue `known`, or if the connection
+/// that reads the slot would count as a synchronous standby.
 pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, PrimaryError> {
     let row = client.query_typed_one(SYNCHRONOUS, &[]).await?;
     let timeline = row
@@ -373,8 +383,8 @@ pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Pr
         .map(Slot::from))
 }
 
-/// Returns a slot that no connection reads, if it exists. The server notices a moment later that its reader has ended, so an error if it
-/// stays in use.
+/// Returns a slot that no connection reads, if it exists. The server notices a moment later that
+/// its reader has ended, so an error if it stays in use.
 pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
@@ -404,7 +414,8 @@ pub(crate) async fn standby_slot(
         .map(StandbySlot::from))
 }
 
-/// Ends the connection of the server process `reader` if it reads the slot. A role may do that to its own connections.
+/// Ends the connection of the server process `reader` if it reads the slot. A role may do that to
+/// its own connections.
 pub(crate) async fn end_reader(
     client: &Client,
     slot: &str,
@@ -439,7 +450,8 @@ row! {
     }
 }
 
-/// The query for the version of the publication. Prepared, because planning takes longer than running it.
+/// The query for the version of the publication. Prepared, because planning takes longer than
+/// running it.
 pub(crate) struct PublicationVersionQuery {
     statement: Statement,
     publication: String,
@@ -464,7 +476,8 @@ impl PublicationVersionQuery {
         })
     }
 
-    /// Returns none if the publication does not exist. `client` must be the one for which the query was prepared.
+    /// Returns none if the publication does not exist. `client` must be the one for which the query
+    /// was prepared.
     pub async fn run(&self, client: &Client) -> Result<Option<PublicationVersion>, PrimaryError> {
         let row = client
             .query_opt(&self.statement, &[&self.publication, &self.tables])
@@ -542,7 +555,8 @@ pub(crate) fn followed(source: &Source) -> impl Iterator<Item = Table> {
         .filter(|table| source.follows(*table))
 }
 
-/// Returns whether events or their routing need the table. The only one that is not required has the addresses for e-mail.
+/// Returns whether events or their routing need the table. The only one that is not required has
+/// the addresses for e-mail.
 pub(crate) const fn is_required(table: Table) -> bool {
     !matches!(table, Table::AppUser)
 }
@@ -552,7 +566,8 @@ pub(crate) fn index_name(table: Table) -> String {
     format!("walhook_identity_{}", table.name())
 }
 
-/// Describes the session that has held a lock on one of `tables` for longest, to append to an error. `tables` are quoted.
+/// Describes the session that has held a lock on one of `tables` for longest, to append to an
+/// error. `tables` are quoted.
 pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
     let found = client
         .query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)])

@@ -1,4 +1,5 @@
-//! Converts the primary's URL to connection parameters for libpq, which makes the replication connections.
+//! Converts the primary's URL to connection parameters for libpq, which makes the replication
+//! connections.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::postgres::{ConnectError, Target, Verification, system_certificates};
 const SESSION: &str = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgres -c extra_float_digits=1 \
                        -c bytea_output=hex -c statement_timeout=0";
 
-/// Returns the parameters of a walsender connection to the URL's database. `settings` are set in its session.
+/// Returns the parameters of a walsender connection to the URL's database. `settings` are set in
+/// its session.
 pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
     replication_to(&Target::parse(url)?, settings)
 }

@@ -152,7 +152,8 @@ impl PrimaryError {
         }
     }
 
-    /// Returns whether the server found no publication in the catalog as of the WAL that it decodes.
+    /// Returns whether the server found no publication in the catalog as of the WAL that it
+    /// decodes.
     pub fn is_missing_publication(&self) -> bool {
         match self {
             PrimaryError::Replication(error) => {
@@ -163,7 +164,8 @@ impl PrimaryError {
         }
     }
 
-    /// Returns whether a stream needs WAL that the server no longer has, although the slot retains it.
+    /// Returns whether a stream needs WAL that the server no longer has, although the slot retains
+    /// it.
     pub fn is_missing_wal(&self) -> bool {
         matches!(self, PrimaryError::Replication(error) if sql_state(error) == Some(SqlState::UNDEFINED_FILE))
     }
@@ -183,7 +185,8 @@ fn sql_state(error: &ReplicationError) -> Option<SqlState> {
         .map(SqlState::from_code)
 }
 
-/// Errors of credentials, names and privileges are permanent. All others of the server may be transient.
+/// Errors of credentials, names and privileges are permanent. All others of the server may be
+/// transient.
 fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(code) = error.code() else {
         return true;

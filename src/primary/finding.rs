@@ -47,7 +47,8 @@ pub enum Condition {
     TriggersOfEmpty(Table),
     /// The function that the table's triggers call is the one that the mapping needs.
     TriggerFunction(Table),
-    /// The outbox has the trigger that records when it is emptied by hand, and nobody has altered the others.
+    /// The outbox has the trigger that records when it is emptied by hand, and nobody has altered
+    /// the others.
     OutboxTrigger,
     /// Everything else.
     Other,
@@ -104,7 +105,8 @@ impl Finding {
         }
     }
 
-    /// Compares a server's clock, read after `before`, with this machine's: receivers reject deliveries that look old.
+    /// Compares a server's clock, read after `before`, with this machine's: receivers reject
+    /// deliveries that look old.
     pub fn clock(subject: &str, theirs: Timestamp, before: Timestamp) -> Finding {
         const TOLERATED_SECONDS: f64 = 1.0;
         let behind = before.duration_since(theirs).as_secs_f64();
@@ -154,7 +156,8 @@ impl Finding {
         }
     }
 
-    /// Returns whether the WAL lacks something that events need: to continue streaming would lose events.
+    /// Returns whether the WAL lacks something that events need: to continue streaming would lose
+    /// events.
     pub fn stops_streaming(&self) -> bool {
         self.severity == Severity::Fail
             && match self.condition {
@@ -169,8 +172,8 @@ impl Finding {
             }
     }
 
-    /// Returns whether only changes of the tables concerned are missing or fail: the stream has those of all others, and waiting would
-    /// save none.
+    /// Returns whether only changes of the tables concerned are missing or fail: the stream has
+    /// those of all others, and waiting would save none.
     pub const fn is_confined(&self) -> bool {
         matches!(
             self.condition,
@@ -180,7 +183,8 @@ impl Finding {
         )
     }
 
-    /// Returns whether changes are lost. Not for a missing or renamed table: its changes stay in the WAL.
+    /// Returns whether changes are lost. Not for a missing or renamed table: its changes stay in
+    /// the WAL.
     pub fn loses_changes(&self) -> bool {
         matches!(
             self.condition,

@@ -43,7 +43,8 @@ pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
 pub(crate) enum Goal {
     /// Old rows are written whole.
     Full,
-    /// Of old rows, only the id and the watched columns are written, and only when one of them changes.
+    /// Of old rows, only the id and the watched columns are written, and only when one of them
+    /// changes.
     Index,
 }
 
@@ -78,7 +79,8 @@ fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<
         .map(|obstacle| format!("the table {obstacle}"))
 }
 
-/// Returns why setup cannot give a table a replica identity with which the platform's updates succeed.
+/// Returns why setup cannot give a table a replica identity with which the platform's updates
+/// succeed.
 pub(crate) fn refusal(source: &Source, table: Table, relation: &Relation) -> Option<String> {
     let obstacle = relation.full_obstacle()?;
     if is_met(source, table, relation) && relation.rejection().is_none() {
@@ -90,7 +92,8 @@ pub(crate) fn refusal(source: &Source, table: Table, relation: &Relation) -> Opt
     ))
 }
 
-/// Returns whether the replica identity can stay. One that the platform has set is sufficient if it covers the wanted columns.
+/// Returns whether the replica identity can stay. One that the platform has set is sufficient if it
+/// covers the wanted columns.
 pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool {
     relation.identifies(&wanted(source, table))
         && match goal(source, table, relation).0 {
@@ -137,7 +140,8 @@ pub(crate) async fn set(
     change_table(client, &table_name, Attempts::Many, &statements).await
 }
 
-/// Builds the identity index without blocking writes. Drops an invalid one that an interrupted build has left.
+/// Builds the identity index without blocking writes. Drops an invalid one that an interrupted
+/// build has left.
 async fn build_index(
     client: &Client,
     relation: &Relation,
@@ -173,8 +177,9 @@ async fn build_index(
     Err(error)
 }
 
-/// Drops the index under the lock that changing the identity needs anyway: `concurrently` would wait for every transaction that has
-/// used the table, and leave an invalid index when that wait is cancelled.
+/// Drops the index under the lock that changing the identity needs anyway: `concurrently` would
+/// wait for every transaction that has used the table, and leave an invalid index when that wait is
+/// cancelled.
 async fn drop_index(
     client: &Client,
     relation: &Relation,
@@ -226,9 +231,10 @@ impl Remainder {
     }
 }
 
-/// Returns what is left of the replica identities that setup has set, `found` being those before; none if there is no store, which has
-/// them. Identities of tables that are not among them may be those of another installation. In the order of removal: an index can be dropped
-/// when it is no longer the identity.
+/// Returns what is left of the replica identities that setup has set, `found` being those before;
+/// none if there is no store, which has them. Identities of tables that are not among them may be
+/// those of another installation. In the order of removal: an index can be dropped when it is no
+/// longer the identity.
 pub(crate) async fn remainders(
     client: &Client,
     source: &Source,
@@ -260,7 +266,8 @@ pub(crate) async fn remainders(
     Ok(remainders)
 }
 
-/// Compares a replica identity with the one that setup found. None if it was restored, or changed by somebody else.
+/// Compares a replica identity with the one that setup found. None if it was restored, or changed
+/// by somebody else.
 async fn changed_identity(
     client: &Client,
     found: &FoundIdentity,

@@ -1,4 +1,5 @@
-//! Prepares the store and the primary for capture: inspects everything first, then changes what is missing in a safe order.
+//! Prepares the store and the primary for capture: inspects everything first, then changes what is
+//! missing in a safe order.
 
 use postgres_types::Type;
 use tokio_postgres::Client;
@@ -25,7 +26,8 @@ pub(super) const PUBLICATION_CREATE: &str =
     include_str!("../../sql/primary/publication_create.sql");
 const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
 const RELATION_SIZE: &str = include_str!("../../sql/primary/relation_size.sql");
-/// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if the publication lacks a generated column.
+/// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if
+/// the publication lacks a generated column.
 const GENERATED_VERSION: i32 = 180_000;
 const STORED_GENERATED: &str = ", publish_generated_columns = stored";
 const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
@@ -81,13 +83,15 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
             migrated.join(", ")
         ));
     }
-    // Without a prepared switch, the slot is of an earlier setup that did not finish, or is left over from capture from the WAL.
+    // Without a prepared switch, the slot is of an earlier setup that did not finish, or is left
+    // over from capture from the WAL.
     let switches = stored.as_ref().is_some_and(|stored| {
         stored.is_outbox() && (found.slot.is_none() || stored.switch.is_none())
     });
     let mut lease = None;
     if switches {
-        // Taken before anything is changed: a process that starts to read the outbox removes slot, publication and identities.
+        // Taken before anything is changed: a process that starts to read the outbox removes slot,
+        // publication and identities.
         lease = Some(triggers::stop_reading(source, &store).await?);
         failpoint!("outbox_reading_stopped_tables_not_published")?;
         done.extend(uninstall::drop_slot(&client, source).await?);
@@ -113,8 +117,8 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     Ok(done)
 }
 
-/// Sets the replica identities, then creates or completes the publication: a published table without a replica identity rejects
-/// the application's updates. Returns what it did.
+/// Sets the replica identities, then creates or completes the publication: a published table
+/// without a replica identity rejects the application's updates. Returns what it did.
 pub(crate) async fn prepare(
     client: &Client,
     source: &Source,
@@ -172,8 +176,9 @@ fn unmet<'a>(source: &Source, found: &'a Inspection) -> Vec<(Table, &'a Relation
 
 /// Verifies that the WAL has what events need.
 ///
-/// What the platform's DDL has left without a sufficient replica identity gets one first, if no change can have been lost: partitions that
-/// nobody has written to yet, and tables whose updates fail.
+/// What the platform's DDL has left without a sufficient replica identity gets one first, if no
+/// change can have been lost: partitions that nobody has written to yet, and tables whose updates
+/// fail.
 pub(crate) async fn prepared_for_streaming(
     client: &Client,
     source: &Source,
@@ -206,7 +211,8 @@ pub(crate) async fn prepared_for_streaming(
     tables_for_streaming(client, source).await
 }
 
-/// Returns the replica identity with which the platform's updates succeed soonest. An index takes long to build: setup does that later.
+/// Returns the replica identity with which the platform's updates succeed soonest. An index takes
+/// long to build: setup does that later.
 fn urgent_goal(source: &Source, table: Table, relation: &Relation) -> Goal {
     match relation.has_no_identity() && relation.full_obstacle().is_none() {
         true => Goal::Full,

@@ -1,5 +1,6 @@
-//! The lease on reading the outbox: one process at a time reads it. The lease ends by the store's clock. A process that notices late
-//! that it has lost the lease is harmless, because its claim on the checkpoint is no longer valid.
+//! The lease on reading the outbox: one process at a time reads it. The lease ends by the store's
+//! clock. A process that notices late that it has lost the lease is harmless, because its claim on
+//! the checkpoint is no longer valid.
 
 use std::time::{Duration, Instant};
 

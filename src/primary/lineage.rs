@@ -1,4 +1,5 @@
-//! Compares a server with the stored checkpoint: a connection can reach another cluster, or a primary that a failover has replaced.
+//! Compares a server with the stored checkpoint: a connection can reach another cluster, or a
+//! primary that a failover has replaced.
 
 use super::error::PrimaryError;
 use super::finding::Finding;
@@ -22,11 +23,12 @@ pub(crate) fn verify_not_replaced(found: Lineage, known: Lineage) -> Result<(), 
     }
 }
 
-/// Returns a failure if the server is on an earlier timeline than the checkpoint. Each failover starts a later timeline, and so does
-/// each recovery from an archive that has it.
+/// Returns a failure if the server is on an earlier timeline than the checkpoint. Each failover
+/// starts a later timeline, and so does each recovery from an archive that has it.
 ///
-/// This is no gap: the WAL after the checkpoint is on the server that was promoted. A server that was reset to a copy of its disk from
-/// before the failover looks the same. Only the operator knows which of the two it is.
+/// This is no gap: the WAL after the checkpoint is on the server that was promoted. A server that
+/// was reset to a copy of its disk from before the failover looks the same. Only the operator knows
+/// which of the two it is.
 pub(crate) fn replaced(found: Lineage, known: Lineage) -> Option<Finding> {
     let is_replaced =
         found.system_identifier == known.system_identifier && found.timeline < known.timeline;

@@ -1,4 +1,5 @@
-//! Everything that Walhook does to the primary: reading its catalog, checking it, preparing it for capture and clearing it again.
+//! Everything that Walhook does to the primary: reading its catalog, checking it, preparing it for
+//! capture and clearing it again.
 
 pub(crate) mod catalog;
 pub(crate) mod conninfo;

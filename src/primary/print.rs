@@ -13,7 +13,8 @@ use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::{self, quote_identifier, quote_qualified};
 
-/// Returns the SQL that setup would run on a primary without any of Walhook's objects. Does not connect to it.
+/// Returns the SQL that setup would run on a primary without any of Walhook's objects. Does not
+/// connect to it.
 pub fn statements(source: &Source, url: Option<&str>) -> String {
     let role = url
         .and_then(|url| postgres::Target::parse(url).ok())
@@ -98,8 +99,8 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
     ))
 }
 
-/// Returns the grant on the schemas of the mapped tables. `role` is quoted. The tables that the platform's own SQL for lookups and
-/// computed columns reads are not included.
+/// Returns the grant on the schemas of the mapped tables. `role` is quoted. The tables that the
+/// platform's own SQL for lookups and computed columns reads are not included.
 fn usage_of_schemas(source: &Source, role: &str) -> String {
     let schemas: BTreeSet<String> = followed(source)
         .map(|table| quote_identifier(&source.tables.qualified_name(table).0))

@@ -1,4 +1,5 @@
-//! Creates the slot and stores the rows at its snapshot. This is setup's last step; the slot is dropped again if the step fails.
+//! Creates the slot and stores the rows at its snapshot. This is setup's last step; the slot is
+//! dropped again if the step fails.
 
 use std::fmt;
 use std::time::Duration;
@@ -45,7 +46,8 @@ const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// For all of these transactions together.
 const ALL_WAITS: Duration = Duration::from_secs(180);
 const SEED_CHUNK: usize = 10_000;
-/// How far WAL may at least be acknowledged beyond the checkpoint. An idle server takes days to write this much.
+/// How far WAL may at least be acknowledged beyond the checkpoint. An idle server takes days to
+/// write this much.
 pub(crate) const ACKNOWLEDGEMENT_MARGIN: u64 = 16 << 20;
 
 pub(crate) enum Created {
@@ -131,8 +133,9 @@ pub(crate) async fn connect(
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
 }
 
-/// Drops the slot of an interrupted setup. The store has recorded that setup was creating it and has no checkpoint for it, so nothing
-/// can have been acknowledged. Any other slot without a checkpoint may be in use.
+/// Drops the slot of an interrupted setup. The store has recorded that setup was creating it and
+/// has no checkpoint for it, so nothing can have been acknowledged. Any other slot without a
+/// checkpoint may be in use.
 pub(crate) async fn drop_unfinished(
     client: &Client,
     source: &Source,
@@ -165,7 +168,8 @@ pub(crate) async fn create(
     drop(opened.walsender);
     match stored {
         Ok((created, Ok(()))) => Ok(created),
-        // The commit may have succeeded: then dropping the slot would cause a gap. If it has not, the next setup drops the slot.
+        // The commit may have succeeded: then dropping the slot would cause a gap. If it has not,
+        // the next setup drops the slot.
         Ok((_, Err(error))) => Err(PrimaryError::SetupUnknown(error)),
         Err(error) => Err(undo(client, source, error).await),
     }
@@ -228,7 +232,8 @@ async fn start_lsn(client: &Client, source: &Source) -> Result<Lsn, PrimaryError
     })
 }
 
-/// Drops a slot whose checkpoint could not be stored: it would be useless and retain WAL. Returns the error to report.
+/// Drops a slot whose checkpoint could not be stored: it would be useless and retain WAL. Returns
+/// the error to report.
 pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) -> PrimaryError {
     match client.execute(SLOT_DROP, &[&source.slot]).await {
         Ok(_) => error,
@@ -240,8 +245,9 @@ pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) 
     }
 }
 
-/// Stores the first checkpoint in one transaction with the distributed releases, the looked-up rows and the states of all watched rows
-/// at the slot's snapshot. In a switch from triggers, stores only the position of the switch. Also returns the result of the commit.
+/// Stores the first checkpoint in one transaction with the distributed releases, the looked-up rows
+/// and the states of all watched rows at the slot's snapshot. In a switch from triggers, stores
+/// only the position of the switch. Also returns the result of the commit.
 async fn begin(
     opened: &Opened,
     client: &Client,
@@ -256,8 +262,8 @@ async fn begin(
     let begins = opened.begins;
     end_slot_creation(&transaction, &slot).await?;
     let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
-    // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a transaction id again that the snapshot
-    // counts as ended.
+    // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a
+    // transaction id again that the snapshot counts as ended.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
     let switch = SwitchToWal {
         snapshot: row.get::<_, &str>("snapshot").into(),
@@ -296,7 +302,8 @@ async fn begin(
     ))
 }
 
-/// Stores the distributed releases, the looked-up rows and the states of all watched rows at the snapshot.
+/// Stores the distributed releases, the looked-up rows and the states of all watched rows at the
+/// snapshot.
 pub(crate) async fn seed(
     snapshot: &SnapshotSession,
     source: &Source,
@@ -320,7 +327,8 @@ pub(crate) async fn store_beginning(
         ref members,
         ..
     } = *opened;
-    // The next commit record may start at the slot's LSN, and the slot streams it. It does not count as stored: ordinals start at one.
+    // The next commit record may start at the slot's LSN, and the slot streams it. It does not
+    // count as stored: ordinals start at one.
     let progress = Progress::Wal {
         commit: begins,
         through: Through::Ordinal(0),
@@ -403,8 +411,8 @@ async fn seed_ledger(
     Ok(seeded)
 }
 
-/// Stores the rows that events of other rows need, unless they or their values come from the platform's own SQL: then they are looked up
-/// on the primary each time.
+/// Stores the rows that events of other rows need, unless they or their values come from the
+/// platform's own SQL: then they are looked up on the primary each time.
 pub(crate) async fn seed_lookups(
     snapshot: &SnapshotSession,
     source: &Source,

@@ -1,4 +1,5 @@
-//! Reads the primary's rows at one snapshot: the current one, or one that another session has exported.
+//! Reads the primary's rows at one snapshot: the current one, or one that another session has
+//! exported.
 
 use jiff::Timestamp;
 use postgres_types::Type;
@@ -19,7 +20,8 @@ const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
 /// A regular expression for what may be an id.
 const INTEGER: &str = "^-?[0-9]{1,19}$";
 
-/// The same settings as in the replication session, because values from both are compared. The session waits while its rows are stored.
+/// The same settings as in the replication session, because values from both are compared. The
+/// session waits while its rows are stored.
 const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
                      set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0; \
@@ -101,7 +103,8 @@ impl SnapshotSession {
         // Qualified, since a plain name would be that of the query's first column, which is a text.
         let order = match id_type.as_str() {
             "int2" | "int4" | "int8" => format!("this.{id}"),
-            // Ids of another type are sorted as numbers, for which there is no index, and what is no integer comes last.
+            // Ids of another type are sorted as numbers, for which there is no index, and what is
+            // no integer comes last.
             _ => {
                 format!("case when this.{id}::text ~ '{INTEGER}' then this.{id}::text::numeric end")
             }
@@ -249,7 +252,8 @@ fn as_text(source: &Source, table: Table, name: &str) -> String {
     limited(text, table.most_characters(name))
 }
 
-/// Builds a row from the named columns, with the configured value maps applied. Other columns are absent.
+/// Builds a row from the named columns, with the configured value maps applied. Other columns are
+/// absent.
 fn tuple<'a>(
     source: &Source,
     table: Table,

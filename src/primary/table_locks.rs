@@ -1,5 +1,6 @@
-//! Locks on the platform's tables. While a session waits for a lock, the statements of all others on the same table queue behind it, if
-//! they conflict with it. So Walhook waits briefly, and lets them proceed before it tries again.
+//! Locks on the platform's tables. While a session waits for a lock, the statements of all others
+//! on the same table queue behind it, if they conflict with it. So Walhook waits briefly, and lets
+//! them proceed before it tries again.
 
 use std::time::Duration;
 
@@ -36,9 +37,10 @@ impl Attempts {
     }
 }
 
-/// Runs `work` in a transaction, and again if it did not get a lock in time: before each statement that waits for one, it calls
-/// [`limit_wait`]. This wait is too short for the server to cancel an autovacuum: each attempt first waits for those on `tables`, which
-/// are quoted and belong to the role. Returns false if no attempt succeeded.
+/// Runs `work` in a transaction, and again if it did not get a lock in time: before each statement
+/// that waits for one, it calls [`limit_wait`]. This wait is too short for the server to cancel an
+/// autovacuum: each attempt first waits for those on `tables`, which are quoted and belong to the
+/// role. Returns false if no attempt succeeded.
 pub(crate) async fn try_in_transaction<'a>(
     client: &Client,
     attempts: Attempts,
@@ -115,8 +117,8 @@ pub(crate) fn together(statements: &str) -> String {
     format!("do $lock$ begin\n{statements}end $lock$")
 }
 
-/// Runs statements that lock the table exclusively, in one transaction. `table` is quoted. The error describes the session that keeps
-/// it from being locked.
+/// Runs statements that lock the table exclusively, in one transaction. `table` is quoted. The
+/// error describes the session that keeps it from being locked.
 pub(crate) async fn change_table(
     client: &Client,
     table: &str,
@@ -137,8 +139,8 @@ pub(crate) async fn change_table(
     }
 }
 
-/// Runs a statement that locks `tables`, which are quoted, only against changes of their definitions: its wait blocks no statement that
-/// reads or writes rows.
+/// Runs a statement that locks `tables`, which are quoted, only against changes of their
+/// definitions: its wait blocks no statement that reads or writes rows.
 pub(crate) async fn change_publication(
     client: &Client,
     statement: &str,

@@ -32,8 +32,8 @@ const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
 const BEGIN: &str = include_str!("../../sql/primary/outbox_begin.sql");
 const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
 
-/// Creates the triggers and stores the position from which the outbox is read. Returns what it did: nothing if all was prepared
-/// before.
+/// Creates the triggers and stores the position from which the outbox is read. Returns what it did:
+/// nothing if all was prepared before.
 pub(super) async fn setup(
     source: &Source,
     url: &str,
@@ -51,7 +51,8 @@ pub(super) async fn setup(
         ));
     }
     let store = Store::open(store_url, 2)?;
-    // Completes an earlier switch to the WAL: its old triggers would be taken for those of this switch, and then dropped.
+    // Completes an earlier switch to the WAL: its old triggers would be taken for those of this
+    // switch, and then dropped.
     if let Some(dropped) = uninstall::drop_triggers_after_switch(&client, source, &store).await? {
         done.push(dropped);
         found = inspect(&client, source, Conditions::All).await?;
@@ -106,7 +107,8 @@ pub(super) async fn setup(
     Ok(done)
 }
 
-/// Removes what capture from the WAL has left, which the role of `walhook run` may have no rights to. The triggers work without it.
+/// Removes what capture from the WAL has left, which the role of `walhook run` may have no rights
+/// to. The triggers work without it.
 async fn complete_switch(client: &Client, source: &Source, store: &Store) -> Vec<String> {
     match uninstall::drop_wal_capture(client, source, store, Attempts::Few).await {
         Ok(done) => done,
@@ -152,7 +154,8 @@ impl Triggers {
     }
 }
 
-/// Creates triggers and functions that are missing or belong to another mapping. Returns what it did.
+/// Creates triggers and functions that are missing or belong to another mapping. Returns what it
+/// did.
 pub(crate) async fn reinstall(
     client: &Client,
     source: &Source,
@@ -176,7 +179,8 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    /// Starts at the session's snapshot. First flushes the WAL of everything that the snapshot sees, over `client`.
+    /// Starts at the session's snapshot. First flushes the WAL of everything that the snapshot
+    /// sees, over `client`.
     pub async fn at(session: &SnapshotSession, client: &Client) -> Result<Beginning, PrimaryError> {
         flush(client).await?;
         let row = session.client().query_typed_one(SNAPSHOT, &[]).await?;
@@ -202,10 +206,12 @@ impl Beginning {
         })
     }
 
-    /// Records the position on the primary, as the reader does when it deletes rows. After a failover this shows that the new primary has
-    /// everything that the snapshot saw; without it, that would be a gap. Waits for a synchronous standby.
+    /// Records the position on the primary, as the reader does when it deletes rows. After a
+    /// failover this shows that the new primary has everything that the snapshot saw; without it,
+    /// that would be a gap. Waits for a synchronous standby.
     ///
-    /// Only after the checkpoint is stored: until then, the rows up to this position may have to be read.
+    /// Only after the checkpoint is stored: until then, the rows up to this position may have to be
+    /// read.
     pub async fn record(&self, client: &Client) -> Result<(), PrimaryError> {
         let number = self.window.number as i64;
         let row = self.last_row as i64;
@@ -227,8 +233,8 @@ impl Beginning {
     }
 }
 
-/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
-/// and a crash undoes it.
+/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit
+/// is visible before it is flushed, and a crash undoes it.
 pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
     client.query_typed_one(FLUSH, &[]).await?;
     Ok(())

@@ -1,4 +1,5 @@
-//! Removes what Walhook has created on the primary: all of it for `walhook teardown`, one capture mode's part after a switch.
+//! Removes what Walhook has created on the primary: all of it for `walhook teardown`, one capture
+//! mode's part after a switch.
 
 use postgres_types::Type;
 use tokio_postgres::Client;
@@ -24,8 +25,9 @@ const PUBLICATION_DROP: &str = include_str!("../../sql/primary/publication_drop.
 const FUNCTION_DROP: &str = include_str!("../../sql/primary/outbox_function_drop.sql");
 const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
 
-/// Drops the slot, the publication, the triggers and their outbox, restores the replica identities and deletes the checkpoint. With
-/// `drop_store`, also drops the store's schema. Returns what it did: nothing if all was removed before.
+/// Drops the slot, the publication, the triggers and their outbox, restores the replica identities
+/// and deletes the checkpoint. With `drop_store`, also drops the store's schema. Returns what it
+/// did: nothing if all was removed before.
 pub async fn teardown(
     source: &Source,
     url: &str,
@@ -33,7 +35,8 @@ pub async fn teardown(
     drop_store: bool,
 ) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
-    // The store has the earlier replica identities: without it nothing could be restored, so fail before anything is changed.
+    // The store has the earlier replica identities: without it nothing could be restored, so fail
+    // before anything is changed.
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
     let triggers = trigger_state(&client).await?;
@@ -55,7 +58,8 @@ pub async fn teardown(
     Ok(done)
 }
 
-/// Returns the SQL with which the owners of the tables and of the publication remove what is theirs. Changes nothing.
+/// Returns the SQL with which the owners of the tables and of the publication remove what is
+/// theirs. Changes nothing.
 pub async fn owner_statements(
     source: &Source,
     url: &str,
@@ -160,7 +164,8 @@ pub(crate) async fn drop_wal_capture(
     Ok(done)
 }
 
-/// Judges what capture from the WAL has left on the primary after a switch to triggers, except the slot.
+/// Judges what capture from the WAL has left on the primary after a switch to triggers, except the
+/// slot.
 pub async fn inspect_remains(
     source: &Source,
     url: &str,
@@ -206,11 +211,12 @@ pub(super) async fn drop_slot(
     Ok(Some(format!("slot {}: dropped", source.slot)))
 }
 
-/// Drops the triggers and their outbox: those of the schema with this oid, and not those that another process has created since.
-/// Returns what it did.
+/// Drops the triggers and their outbox: those of the schema with this oid, and not those that
+/// another process has created since. Returns what it did.
 ///
-/// Each table's triggers are dropped in their own transaction. A transaction that has written to the outbox holds a lock on the table
-/// that it wrote for, so nothing uses the outbox once the last table's triggers are gone.
+/// Each table's triggers are dropped in their own transaction. A transaction that has written to
+/// the outbox holds a lock on the table that it wrote for, so nothing uses the outbox once the last
+/// table's triggers are gone.
 async fn drop_triggers(client: &Client, schema: u32) -> Result<String, PrimaryError> {
     for table in Table::ALL {
         let function = function_name(*table);

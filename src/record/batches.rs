@@ -1,5 +1,5 @@
-//! Collects finished attempts into batches. A batch also contains earlier attempts that matched no delivery and are due for another
-//! try.
+//! Collects finished attempts into batches. A batch also contains earlier attempts that matched no
+//! delivery and are due for another try.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,11 @@ use crate::domain::delivery::{Answer, Attempted};
 
 /// The most attempts in one transaction.
 pub const MAX_BATCH: usize = 512;
-/// The most unmatched attempts in one batch. The rest of the batch stays free for new attempts, which must not wait for them.
+/// The most unmatched attempts in one batch. The rest of the batch stays free for new attempts,
+/// which must not wait for them.
 const MAX_RETRIED: usize = 128;
-/// How long a batch is collected: a transaction that records several attempts costs little more than one that records a single attempt.
+/// How long a batch is collected: a transaction that records several attempts costs little more
+/// than one that records a single attempt.
 const COLLECTION_TIME: Duration = Duration::from_millis(25);
 
 fn may_end_wait(attempted: &Attempted) -> bool {
@@ -24,8 +26,8 @@ fn may_end_wait(attempted: &Attempted) -> bool {
 /// What a batch contains, and when it is complete. No I/O.
 pub struct Batching {
     unmatched: Unmatched<Decided>,
-    /// Whether there will be no new attempts. Then all transactions that handed off deliveries have ended, so each unmatched attempt is
-    /// tried once more and not kept again.
+    /// Whether there will be no new attempts. Then all transactions that handed off deliveries have
+    /// ended, so each unmatched attempt is tried once more and not kept again.
     is_last_try: bool,
 }
 
@@ -71,7 +73,8 @@ impl Batching {
         self.unmatched.take(MAX_BATCH)
     }
 
-    /// Keeps the attempts of a batch that matched no delivery, if the transaction that stores the delivery may still commit.
+    /// Keeps the attempts of a batch that matched no delivery, if the transaction that stores the
+    /// delivery may still commit.
     pub fn keep_unmatched(&mut self, batch: Vec<Decided>, settled: Vec<bool>, now: Instant) {
         let unsettled = batch
             .into_iter()
@@ -101,7 +104,8 @@ impl Batches {
         }
     }
 
-    /// Waits for the next batch and returns its new and its unmatched attempts. Returns `None` after the last batch.
+    /// Waits for the next batch and returns its new and its unmatched attempts. Returns `None`
+    /// after the last batch.
     pub async fn next(&mut self) -> Option<(Vec<Attempted>, Vec<Decided>)> {
         let mut fresh = Vec::new();
         let capacity = self.batching.capacity();

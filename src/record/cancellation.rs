@@ -1,8 +1,8 @@
 //! Cancels what webhooks had pending when they were switched off, disabled or deleted.
 //!
-//! The transaction that changes the webhook does not touch its deliveries. Each replica looks for webhooks that are inactive or do not
-//! exist and have pending deliveries, and cancels these in chunks. A chunk that was interrupted has no effect, and is repeated by any
-//! replica.
+//! The transaction that changes the webhook does not touch its deliveries. Each replica looks for
+//! webhooks that are inactive or do not exist and have pending deliveries, and cancels these in
+//! chunks. A chunk that was interrupted has no effect, and is repeated by any replica.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::store::{Result, Store};
 use crate::telemetry::Activity;
 
-/// The webhooks with pending deliveries that one statement visits, which takes about a millisecond. A longer statement would delay others
-/// that need the same processor.
+/// The webhooks with pending deliveries that one statement visits, which takes about a millisecond.
+/// A longer statement would delay others that need the same processor.
 const WEBHOOKS: i32 = 100;
 /// The pause between two statements if nothing was cancelled and there are more webhooks.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -69,8 +69,8 @@ pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
     }
 }
 
-/// Visits the next webhooks after `after` that have pending deliveries. Cancels a chunk of each that is inactive or was deleted, so that
-/// none waits for the end of another's backlog.
+/// Visits the next webhooks after `after` that have pending deliveries. Cancels a chunk of each
+/// that is inactive or was deleted, so that none waits for the end of another's backlog.
 pub async fn cancel_next(store: &Store, after: Uuid) -> Result<Cancelled> {
     let found = store.find_cancellable(after, WEBHOOKS).await?;
     let mut deliveries = 0;

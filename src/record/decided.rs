@@ -12,7 +12,8 @@ use crate::store::record::{AttemptRow, CompletedAttempt};
 use crate::telemetry;
 use crate::vault::random_bytes;
 
-/// A finished attempt with its log id and the next state of its delivery. Both stay the same when recording is retried.
+/// A finished attempt with its log id and the next state of its delivery. Both stay the same when
+/// recording is retried.
 pub struct Decided {
     id: Uuid,
     pub attempted: Attempted,
@@ -48,7 +49,8 @@ impl Decided {
         {
             next = next.not_before(asked);
         }
-        // Frees the event's data: it is not recorded, and too large to keep with an unmatched attempt.
+        // Frees the event's data: it is not recorded, and too large to keep with an unmatched
+        // attempt.
         attempted.delivery.data = Arc::default();
         Decided {
             id,
@@ -58,7 +60,8 @@ impl Decided {
         }
     }
 
-    /// Whether the delivery may not be stored yet: the first attempt may start before the transaction that stores its delivery commits.
+    /// Whether the delivery may not be stored yet: the first attempt may start before the
+    /// transaction that stores its delivery commits.
     pub fn may_be_uncommitted(&self) -> bool {
         (
             self.attempted.delivery.round,
@@ -77,8 +80,9 @@ impl Decided {
         }
     }
 
-    /// Returns the seconds from the primary's commit to the receiver's answer, if the first attempt succeeded. Later attempts would
-    /// add the time that the receiver was down, which is not Walhook's latency.
+    /// Returns the seconds from the primary's commit to the receiver's answer, if the first attempt
+    /// succeeded. Later attempts would add the time that the receiver was down, which is not
+    /// Walhook's latency.
     fn commit_to_receipt(&self, took: Duration) -> Option<f64> {
         let Attempted { delivery, attempt } = &self.attempted;
         let accepted = matches!(attempt.answer, Answer::Accepted { .. });
@@ -107,7 +111,8 @@ impl Decided {
     }
 }
 
-/// Returns a UUIDv7 with the attempt's start, so that the ids of the attempt log are in the order of the attempts.
+/// Returns a UUIDv7 with the attempt's start, so that the ids of the attempt log are in the order
+/// of the attempts.
 pub fn log_id(started_at: Timestamp) -> Uuid {
     let seconds = u64::try_from(started_at.as_second()).unwrap_or(0);
     let nanos = u32::try_from(started_at.subsec_nanosecond()).unwrap_or(0);

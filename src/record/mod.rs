@@ -42,8 +42,9 @@ pub struct Promotion {
     pub lease_length: Duration,
 }
 
-/// Records attempts until the channel is closed and empty. While the store does not answer, recording is retried, and the full
-/// channel keeps the dispatcher from starting further requests; `give_up` ends the retries when the process must end.
+/// Records attempts until the channel is closed and empty. While the store does not answer,
+/// recording is retried, and the full channel keeps the dispatcher from starting further requests;
+/// `give_up` ends the retries when the process must end.
 pub async fn run(
     store: Store,
     schedule: RetrySchedule,
@@ -85,7 +86,8 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Saves a batch. Returns, for each attempt, whether it is settled: it was counted or superseded, or the store rejects it.
+    /// Saves a batch. Returns, for each attempt, whether it is settled: it was counted or
+    /// superseded, or the store rejects it.
     async fn save(&self, batch: &[Decided]) -> Vec<bool> {
         if let Ok(settled) = self.try_save(batch, true).await {
             return settled;
@@ -114,8 +116,8 @@ impl Recorder {
         }
     }
 
-    /// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error if the store rejects the data; after
-    /// any other error it tries again.
+    /// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error
+    /// if the store rejects the data; after any other error it tries again.
     async fn try_save(
         &self,
         batch: &[Decided],
@@ -153,7 +155,8 @@ impl Recorder {
         }
     }
 
-    /// Passes deliveries to the local dispatcher. Those for which it has no budget are due for any replica.
+    /// Passes deliveries to the local dispatcher. Those for which it has no budget are due for any
+    /// replica.
     async fn hand_off(&self, promoted: Vec<Delivery>) {
         if promoted.is_empty() {
             return;

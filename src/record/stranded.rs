@@ -1,7 +1,8 @@
 //! Finds deliveries that are parked although nothing is pending before them, and makes them due.
 //!
-//! Whatever ends a delivery also makes the next one due, in the same transaction. The exceptions are replicas of a build that does not know
-//! order keys, a repair, and a transaction that held a lock on the next delivery and was rolled back.
+//! Whatever ends a delivery also makes the next one due, in the same transaction. The exceptions
+//! are replicas of a build that does not know order keys, a repair, and a transaction that held a
+//! lock on the next delivery and was rolled back.
 
 use std::time::Duration;
 
@@ -13,16 +14,20 @@ use crate::store::order::Key;
 use crate::store::{Result, Store};
 use crate::telemetry::{Activity, recurring};
 
-/// The keys that one statement visits, which takes about a millisecond. A longer statement would delay others that need the same processor.
+/// The keys that one statement visits, which takes about a millisecond. A longer statement would
+/// delay others that need the same processor.
 const KEYS: i32 = 100;
-/// The pause between two statements while there are more keys: with many, the search uses a hundredth of a processor.
+/// The pause between two statements while there are more keys: with many, the search uses a
+/// hundredth of a processor.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause after the last key. A stranded delivery delays its key as long as a lost lease does, or less.
+/// The pause after the last key. A stranded delivery delays its key as long as a lost lease does,
+/// or less.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Before the first key.
 const START: Key = (Uuid::nil(), i64::MIN);
 
-/// Searches until `shutdown`. A delivery that is found is a fault, or was left by a replica of an earlier build, and is reported.
+/// Searches until `shutdown`. A delivery that is found is a fault, or was left by a replica of an
+/// earlier build, and is reported.
 pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
     let mut after = START;
     let activity = Activity::new("looking for deliveries that wait for nothing");

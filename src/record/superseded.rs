@@ -1,5 +1,5 @@
-//! Finds the superseded attempts of a batch: their delivery was redelivered or cancelled in the meantime, so they are logged but do
-//! not count.
+//! Finds the superseded attempts of a batch: their delivery was redelivered or cancelled in the
+//! meantime, so they are logged but do not count.
 
 use std::collections::HashSet;
 
@@ -18,8 +18,9 @@ pub(super) struct Superseded<'a> {
     pub logged: Vec<CompletedAttempt<'a>>,
 }
 
-/// Finds the superseded attempts. Of the other attempts that do not count, the lease has expired and another replica, which logs its
-/// own attempt, has claimed the delivery; or the delivery is not stored yet.
+/// Finds the superseded attempts. Of the other attempts that do not count, the lease has expired
+/// and another replica, which logs its own attempt, has claimed the delivery; or the delivery is
+/// not stored yet.
 pub(super) async fn superseded<'a>(
     transaction: &impl RecordStatements,
     attempts: &[CompletedAttempt<'a>],

@@ -22,10 +22,12 @@ use crate::store::{Result, Store};
 /// The effects of recording a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// For each attempt, whether it was made under its delivery's current lease. Others change neither delivery nor counters.
+    /// For each attempt, whether it was made under its delivery's current lease. Others change
+    /// neither delivery nor counters.
     pub counted: Vec<bool>,
-    /// For each attempt, whether nothing is left to do for it: it was counted, or its delivery was redelivered or cancelled in the
-    /// meantime. The delivery of any other is not stored yet, or another replica has claimed it.
+    /// For each attempt, whether nothing is left to do for it: it was counted, or its delivery was
+    /// redelivered or cancelled in the meantime. The delivery of any other is not stored yet, or
+    /// another replica has claimed it.
     pub settled: Vec<bool>,
     /// Webhooks that were disabled.
     pub disabled: Vec<Disabled>,
@@ -52,11 +54,13 @@ pub struct PromotionLimits {
     pub max_bytes: usize,
 }
 
-/// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
-/// redelivered or cancelled in the meantime is logged, and updates only when its webhook was last called. Disables webhooks that have
-/// reached the threshold of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a disabled webhook has
-/// pending is cancelled afterwards (`cancellation.rs`), because there is no limit to it. Deliveries that waited for those that end are
-/// leased within the limits of `promotion`; if it is `None`, they are due for any replica.
+/// Records attempts in one transaction. An attempt whose lease another replica has taken over
+/// changes nothing; one whose delivery was redelivered or cancelled in the meantime is logged, and
+/// updates only when its webhook was last called. Disables webhooks that have reached the threshold
+/// of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a
+/// disabled webhook has pending is cancelled afterwards (`cancellation.rs`), because there is no
+/// limit to it. Deliveries that waited for those that end are leased within the limits of
+/// `promotion`; if it is `None`, they are due for any replica.
 pub async fn record(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
@@ -131,7 +135,8 @@ pub async fn record_in(
         let tallies = tallies(&attempts, &late);
         let held = if all_end { &[] } else { attempts.as_slice() };
         let end = async {
-            // Not sent together: a promotion must not see the deliveries that end. If all end, they were removed above.
+            // Not sent together: a promotion must not see the deliveries that end. If all end, they
+            // were removed above.
             transaction.end_deliveries(held).await?;
             promote(transaction, &attempts, lease).await
         };
@@ -154,7 +159,8 @@ pub async fn record_in(
     })
 }
 
-/// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the new counters.
+/// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the
+/// new counters.
 async fn write(
     transaction: &impl RecordStatements,
     held: &[CompletedAttempt<'_>],
@@ -168,7 +174,8 @@ async fn write(
         transaction.add_hours(logged).await?;
         Ok(counters)
     };
-    // Pipelined in this order: if one fails, its error is the first, and those of the others follow from it.
+    // Pipelined in this order: if one fails, its error is the first, and those of the others follow
+    // from it.
     let ((), (), counters) = tokio::try_join!(
         biased;
         transaction.insert_attempts(&rows),
@@ -195,7 +202,8 @@ async fn promote(
         .await
 }
 
-/// Returns the changes that the batch makes to each webhook. Attempts in `late` are superseded and do not count.
+/// Returns the changes that the batch makes to each webhook. Attempts in `late` are superseded and
+/// do not count.
 fn tallies(
     attempts: &[CompletedAttempt<'_>],
     late: &[CompletedAttempt<'_>],

@@ -1,15 +1,18 @@
-//! Attempts whose deliveries are not stored yet. The request of a handed-off delivery is sent before the transaction that stores the
-//! delivery commits, so the attempt may finish first. It is kept until the delivery is found, or until the lease ends: then the commit
-//! has failed, or another replica has claimed the delivery. No I/O.
+//! Attempts whose deliveries are not stored yet. The request of a handed-off delivery is sent
+//! before the transaction that stores the delivery commits, so the attempt may finish first. It is
+//! kept until the delivery is found, or until the lease ends: then the commit has failed, or
+//! another replica has claimed the delivery. No I/O.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::handoff::CAPACITY;
 
-/// The wait before the first retry: commits take milliseconds. Each retry doubles the time since the attempt finished.
+/// The wait before the first retry: commits take milliseconds. Each retry doubles the time since
+/// the attempt finished.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
-/// The longest wait between retries: a commit that takes seconds is rare, and a second more delays only the attempt's log entry.
+/// The longest wait between retries: a commit that takes seconds is rare, and a second more delays
+/// only the attempt's log entry.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -18,8 +21,9 @@ struct Kept<T> {
     retry_at: Instant,
 }
 
-/// Attempts that wait until the store has their deliveries, in the order in which they were last tried. At most [`CAPACITY`]: beyond
-/// that, the first is dropped, and its delivery is sent again when the lease ends.
+/// Attempts that wait until the store has their deliveries, in the order in which they were last
+/// tried. At most [`CAPACITY`]: beyond that, the first is dropped, and its delivery is sent again
+/// when the lease ends.
 #[derive(Debug)]
 pub struct Unmatched<T>(VecDeque<Kept<T>>);
 
@@ -32,7 +36,8 @@ impl<T> Unmatched<T> {
         self.0.len()
     }
 
-    /// Keeps an attempt that finished at `since` and was not matched at `now`, unless its lease has ended.
+    /// Keeps an attempt that finished at `since` and was not matched at `now`, unless its lease has
+    /// ended.
     pub fn keep(&mut self, attempt: T, since: Instant, lease_ends_at: Instant, now: Instant) {
         if lease_ends_at <= now {
             return;

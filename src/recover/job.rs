@@ -1,4 +1,5 @@
-//! One step of a job. Of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
+//! One step of a job. Of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of
+//! the events that the webhook missed.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::store::contract::JobStatements;
 use crate::store::recovery::{Criteria, Phase, Progress, Scan, Work};
 use crate::store::{Result, Store};
 
-/// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
+/// The number of rows that one step reads. It starts at most as many deliveries, and its
+/// transaction stays short.
 const CHUNK: i64 = 500;
 
 /// The result of a step.
@@ -29,8 +31,9 @@ pub enum Step {
     },
 }
 
-/// Runs one step of the job that has been due longest. The deliveries that it starts and its progress are stored in one
-/// transaction: an interrupted step has no effect. Other replicas skip the job until the transaction ends.
+/// Runs one step of the job that has been due longest. The deliveries that it starts and its
+/// progress are stored in one transaction: an interrupted step has no effect. Other replicas skip
+/// the job until the transaction ends.
 pub async fn step(store: &Store, turns: &mut Turns) -> Result<Step> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
@@ -65,7 +68,8 @@ pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Res
     Ok(ended.map_or(Step::Worked, finished))
 }
 
-/// Runs a step of a recovery. If it is the last one, returns how many deliveries the recovery has started.
+/// Runs a step of a recovery. If it is the last one, returns how many deliveries the recovery has
+/// started.
 async fn recover(
     transaction: &impl JobStatements,
     id: Uuid,
@@ -101,7 +105,8 @@ async fn work(
     progress: Progress,
 ) -> Result<Done> {
     let webhook = criteria.webhook;
-    // Redeliveries are sent at once, outside the order. Missed events queue behind the deliveries that wait for each other.
+    // Redeliveries are sent at once, outside the order. Missed events queue behind the deliveries
+    // that wait for each other.
     let with_parked = progress.phase == Phase::MissedEvents;
     if transaction
         .count_first_attempts(webhook, MAX_PENDING, with_parked)
@@ -145,8 +150,9 @@ async fn work(
     })
 }
 
-/// Creates deliveries of missed events, except those that another job has delivered in the meantime. They are numbered behind the
-/// deliveries that exist, in the order of the events' commits. Returns how many there are.
+/// Creates deliveries of missed events, except those that another job has delivered in the
+/// meantime. They are numbered behind the deliveries that exist, in the order of the events'
+/// commits. Returns how many there are.
 async fn deliver_missed(
     transaction: &impl JobStatements,
     webhook: Uuid,

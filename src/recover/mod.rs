@@ -1,4 +1,5 @@
-//! The recovery stage: runs recoveries and replays step by step. Any number of replicas can run it: each step locks its job.
+//! The recovery stage: runs recoveries and replays step by step. Any number of replicas can run it:
+//! each step locks its job.
 
 mod job;
 mod replay;
@@ -16,12 +17,14 @@ use crate::telemetry::Activity;
 pub use job::{Step, step, step_in};
 pub use turns::Turns;
 
-/// The time limit of a step, which takes milliseconds, or seconds if the store is slow. A longer one waits for a dead connection.
+/// The time limit of a step, which takes milliseconds, or seconds if the store is slow. A longer
+/// one waits for a dead connection.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// How long to wait when no job is due.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Runs until `stop`, which rolls back the current step. Another replica, or this one after a restart, repeats it.
+/// Runs until `stop`, which rolls back the current step. Another replica, or this one after a
+/// restart, repeats it.
 pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
     let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let activity = Activity::new("processing recoveries");

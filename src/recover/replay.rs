@@ -1,8 +1,9 @@
-//! One step of a replay: finds out which events the webhook has had, or delivers a chunk of the others.
+//! One step of a replay: finds out which events the webhook has had, or delivers a chunk of the
+//! others.
 //!
-//! Replayed deliveries are ordinary first attempts, and a webhook's deliveries wait in one queue. So a replay never delays new events by
-//! more than one chunk: the next chunk follows when most of the last one was attempted, and its size is such that this takes about a
-//! second.
+//! Replayed deliveries are ordinary first attempts, and a webhook's deliveries wait in one queue.
+//! So a replay never delays new events by more than one chunk: the next chunk follows when most of
+//! the last one was attempted, and its size is such that this takes about a second.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -18,22 +19,26 @@ use crate::store::contract::JobStatements;
 use crate::store::enqueue::Subscription;
 use crate::store::replay::{Pending, Phase, Progress, Read, Replay, StoredEvent};
 
-/// The size of the first chunk. Even a slow receiver with one request at a time answers it within a minute.
+/// The size of the first chunk. Even a slow receiver with one request at a time answers it within a
+/// minute.
 const FIRST_CHUNK: i32 = 50;
 const MIN_CHUNK: i32 = 10;
 /// At most 500: the transaction stays short.
 const MAX_CHUNK: i32 = 500;
-/// The next chunk is twice as large if the last one took less than this many seconds, which include the pauses before it was noticed.
+/// The next chunk is twice as large if the last one took less than this many seconds, which include
+/// the pauses before it was noticed.
 const FAST: f64 = 1.0;
 /// It is half as large if the last one took longer than this.
 const SLOW: f64 = 2.0;
-/// No more deliveries are created while the webhook has this many pending retries: most of what would be created would become retries
-/// too.
+/// No more deliveries are created while the webhook has this many pending retries: most of what
+/// would be created would become retries too.
 const MAX_RETRIES: i64 = 10_000;
-/// The number of rows of the attempt log that one step reads, which takes about 20 milliseconds. The log is read up to its newest row: far
-/// fewer attempts of the webhook are recorded from one step to the next, so that a step soon reads less than this.
+/// The number of rows of the attempt log that one step reads, which takes about 20 milliseconds.
+/// The log is read up to its newest row: far fewer attempts of the webhook are recorded from one
+/// step to the next, so that a step soon reads less than this.
 const LOG_ROWS: i64 = 5_000;
-/// The number of events that one step reads for each delivery that it may create, because not all events are selected.
+/// The number of events that one step reads for each delivery that it may create, because not all
+/// events are selected.
 const EVENTS_PER_DELIVERY: i32 = 10;
 
 /// The effects of a step, before they are committed.
@@ -90,7 +95,8 @@ pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<O
     Ok(Some(total).filter(|_| next.is_none()))
 }
 
-/// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one statement.
+/// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one
+/// statement.
 async fn exclude_pending(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
     let pending = transaction
         .replay_pending(replay, (MAX_PENDING, MAX_RETRIES))
@@ -178,7 +184,8 @@ fn next_chunk_size(replay: &Replay) -> i32 {
     }
 }
 
-/// Creates the deliveries of those events that go to the webhook and that it has not had. Returns their ids, in the order of the events.
+/// Creates the deliveries of those events that go to the webhook and that it has not had. Returns
+/// their ids, in the order of the events.
 async fn deliver(
     transaction: &impl JobStatements,
     replay: &Replay,
@@ -200,7 +207,8 @@ async fn deliver(
     if events.is_empty() {
         return Ok(Vec::new());
     }
-    // Before the exclusions are read: it waits for a recovery that is delivering the same missed events.
+    // Before the exclusions are read: it waits for a recovery that is delivering the same missed
+    // events.
     transaction.remove_missed(webhook, &events).await?;
     let ids: Vec<Uuid> = events
         .iter()

@@ -12,14 +12,15 @@ use crate::store::contract::JobStatements;
 use crate::store::enqueue::{NewDelivery, NewLease};
 use crate::store::order::OrderedDelivery;
 
-/// No more deliveries are started while the webhook has this many pending first attempts: new events must not queue behind old
-/// ones.
+/// No more deliveries are started while the webhook has this many pending first attempts: new
+/// events must not queue behind old ones.
 pub const MAX_PENDING: i64 = 500;
 /// How long a job then pauses.
 pub const PAUSE: Duration = Duration::from_millis(200);
 
-/// Creates deliveries of stored events, each with its release if it has one, numbered behind the deliveries that exist. Those of a webhook
-/// with an ordering wait for these. Returns the deliveries' ids.
+/// Creates deliveries of stored events, each with its release if it has one, numbered behind the
+/// deliveries that exist. Those of a webhook with an ordering wait for these. Returns the
+/// deliveries' ids.
 pub async fn deliver_stored(
     transaction: &impl JobStatements,
     webhook: Uuid,

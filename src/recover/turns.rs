@@ -2,10 +2,12 @@
 
 use crate::domain::event::UserId;
 
-/// The most users that a round remembers. With more, those that come last may wait for a second step of others.
+/// The most users that a round remembers. With more, those that come last may wait for a second
+/// step of others.
 const MAX_USERS: usize = 1_000;
 
-/// The users who have had a step in this round. Otherwise a user with a hundred jobs would get a hundred steps for one of another user.
+/// The users who have had a step in this round. Otherwise a user with a hundred jobs would get a
+/// hundred steps for one of another user.
 #[derive(Debug, Default)]
 pub struct Turns {
     served: Vec<UserId>,

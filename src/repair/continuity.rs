@@ -1,4 +1,5 @@
-//! Verifies that the slot and the primary's timeline continue from the stored checkpoint, before any change is read.
+//! Verifies that the slot and the primary's timeline continue from the stored checkpoint, before
+//! any change is read.
 
 use jiff::SignedDuration;
 use jiff::Timestamp;
@@ -18,7 +19,8 @@ use crate::primary::lineage;
 use crate::store::Store;
 use crate::telemetry::recurring;
 
-/// How often the checkpoint may move while it is compared with a new timeline. Then capture reconnects.
+/// How often the checkpoint may move while it is compared with a new timeline. Then capture
+/// reconnects.
 const MOVES: u32 = 10;
 
 pub(crate) struct Verified {
@@ -26,7 +28,8 @@ pub(crate) struct Verified {
     pub clock_ahead: SignedDuration,
 }
 
-/// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store before it is returned.
+/// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store
+/// before it is returned.
 pub(crate) async fn verify(
     client: &Client,
     source: &Source,
@@ -66,7 +69,8 @@ async fn examine(
         return Err(PrimaryError::Standby);
     };
     if let Some(checkpoint) = &checkpoint {
-        // Before anything else is compared: on a replaced primary, slot and WAL differ from the checkpoint without a gap.
+        // Before anything else is compared: on a replaced primary, slot and WAL differ from the
+        // checkpoint without a gap.
         lineage::verify(found, checkpoint.lineage)?;
     }
     let wal_level = wal_level(&server);
@@ -108,7 +112,8 @@ async fn examine(
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
     }
-    // These are found while streaming, by what only one process knows or at the cost of a stream that fails.
+    // These are found while streaming, by what only one process knows or at the cost of a stream
+    // that fails.
     let slot_name = || source.slot.clone();
     for gap in [
         Gap::WalMissing {
@@ -141,8 +146,9 @@ async fn examine(
     Ok(Verified { clock_ahead })
 }
 
-/// Returns whether the store still has what this process committed. It does not if it was restored, or failed over without its last
-/// commits. If the slot no longer has their changes either, that is a gap, which is recorded in the store before it is returned.
+/// Returns whether the store still has what this process committed. It does not if it was restored,
+/// or failed over without its last commits. If the slot no longer has their changes either, that is
+/// a gap, which is recorded in the store before it is returned.
 pub(crate) async fn has_commits(
     client: &Client,
     source: &Source,
@@ -172,12 +178,12 @@ pub(crate) async fn has_commits(
     Ok(false)
 }
 
-/// Moves the stored checkpoint to the timeline that the stream was opened on, and returns it with that timeline's history. A gap is
-/// recorded in the store before it is returned.
+/// Moves the stored checkpoint to the timeline that the stream was opened on, and returns it with
+/// that timeline's history. A gap is recorded in the store before it is returned.
 ///
-/// The timeline is stored only if the checkpoint is still the one that was compared with the server's history. A batch of the earlier
-/// timeline is therefore either stored and compared, or rejected later, whichever process has read it; the update waits for a
-/// concurrent commit.
+/// The timeline is stored only if the checkpoint is still the one that was compared with the
+/// server's history. A batch of the earlier timeline is therefore either stored and compared, or
+/// rejected later, whichever process has read it; the update waits for a concurrent commit.
 pub(crate) async fn enter_timeline(
     client: &Client,
     found: Lineage,
@@ -186,7 +192,8 @@ pub(crate) async fn enter_timeline(
     store: &Store,
     health: &Health,
 ) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
-    // Before the checkpoint: if a replica has moved the slot on the new timeline, the checkpoint that is read is on it too.
+    // Before the checkpoint: if a replica has moved the slot on the new timeline, the checkpoint
+    // that is read is on it too.
     let confirmed = catalog::slot(client, &source.slot)
         .await?
         .and_then(|slot| slot.confirmed());
@@ -260,8 +267,9 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
     Ok(())
 }
 
-/// Verifies that the slot continues from the checkpoint's timeline. A synchronized slot does: it is never beyond the WAL that the standby
-/// had received. A slot beyond the end of that timeline was created or advanced on a later one, by something else than Walhook.
+/// Verifies that the slot continues from the checkpoint's timeline. A synchronized slot does: it is
+/// never beyond the WAL that the standby had received. A slot beyond the end of that timeline was
+/// created or advanced on a later one, by something else than Walhook.
 fn continues(
     checkpoint: &Checkpoint,
     confirmed: Option<Lsn>,

@@ -1,4 +1,5 @@
-//! Reports gaps in four places: a row in the store, readiness, a metric, and one line in the server log.
+//! Reports gaps in four places: a row in the store, readiness, a metric, and one line in the server
+//! log.
 
 use metrics::gauge;
 use tokio::sync::mpsc;
@@ -33,8 +34,8 @@ pub(crate) async fn record(
     Ok(())
 }
 
-/// Records a gap after which reading cannot continue. Returns the error to end with: the gap, or the reason why it could not be
-/// recorded.
+/// Records a gap after which reading cannot continue. Returns the error to end with: the gap, or
+/// the reason why it could not be recorded.
 pub(crate) async fn record_and_end(
     source: &Source,
     store: &Store,
@@ -104,7 +105,8 @@ impl Reports {
     }
 }
 
-/// Records a gap after which capture continues or retries. If the store does not answer, the gap is recorded when it is found again.
+/// Records a gap after which capture continues or retries. If the store does not answer, the gap is
+/// recorded when it is found again.
 pub(crate) async fn try_record(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, &gap, None).await {
         Ok(()) if NOT_RECORDED.ends() => tracing::info!("gaps can be recorded again"),

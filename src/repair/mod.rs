@@ -1,9 +1,11 @@
-//! Repairs a gap: creates a new slot and compares the watched rows at the slot's snapshot with the ledger, which has their last known
-//! states. The caller raises events for the differences, in the transaction that also stores the new checkpoint.
+//! Repairs a gap: creates a new slot and compares the watched rows at the slot's snapshot with the
+//! ledger, which has their last known states. The caller raises events for the differences, in the
+//! transaction that also stores the new checkpoint.
 //!
-//! A repair that is killed leaves a slot that must not be read, and the gap `repair_unfinished`. The next repair drops the slot and
-//! starts over. With capture by triggers, a snapshot replaces the slot: the comparison covers the outbox's rows that the snapshot
-//! sees, and later rows are read from the outbox.
+//! A repair that is killed leaves a slot that must not be read, and the gap `repair_unfinished`.
+//! The next repair drops the slot and starts over. With capture by triggers, a snapshot replaces
+//! the slot: the comparison covers the outbox's rows that the snapshot sees, and later rows are
+//! read from the outbox.
 
 pub(crate) mod continuity;
 mod differences;
@@ -46,8 +48,8 @@ pub struct Request<'a, 'r> {
     pub source: &'a Source,
     pub url: &'r str,
     pub store: &'r Store,
-    /// It must not have written anything yet: a new slot waits for all transactions that have written, and the store may be on the
-    /// primary's server.
+    /// It must not have written anything yet: a new slot waits for all transactions that have
+    /// written, and the store may be on the primary's server.
     pub transaction: &'r Transaction<'r>,
     pub dry_run: bool,
     pub force: bool,
@@ -76,8 +78,8 @@ enum Begins {
 }
 
 impl<'a> Repair<'a> {
-    /// Takes a snapshot and, except in a dry run, creates a slot that starts there. Fails while another process captures and,
-    /// without `force`, if no gap is open.
+    /// Takes a snapshot and, except in a dry run, creates a slot that starts there. Fails while
+    /// another process captures and, without `force`, if no gap is open.
     pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, PrimaryError> {
         let Request {
             source,
@@ -198,7 +200,8 @@ impl<'a> Repair<'a> {
             });
         }
         let done = reinstall(&client, source).await?;
-        // Later failures either happen after the snapshot, or the comparison covers them and they are reported needlessly.
+        // Later failures either happen after the snapshot, or the comparison covers them and they
+        // are reported needlessly.
         acknowledge(&client).await?;
         failpoint!("trigger_failures_reset_snapshot_not_taken")?;
         hold_checkpoint(transaction, &source.slot).await?;
@@ -227,7 +230,8 @@ impl<'a> Repair<'a> {
         self.snapshot.at
     }
 
-    /// Returns the LSN from which changes are read, or at which the snapshot was taken. None in a dry run.
+    /// Returns the LSN from which changes are read, or at which the snapshot was taken. None in a
+    /// dry run.
     pub fn begins(&self) -> Option<Lsn> {
         match &self.begins {
             Begins::Nowhere => None,
@@ -253,7 +257,8 @@ impl<'a> Repair<'a> {
         &self,
         transaction: &Transaction<'_>,
     ) -> Result<Differences<'_>, PrimaryError> {
-        // Before the slot's LSN and after every earlier change: WAL records start at even addresses.
+        // Before the slot's LSN and after every earlier change: WAL records start at even
+        // addresses.
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
         let timeline = self.lineage().timeline;
@@ -291,7 +296,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Releases the lease on the outbox, so that capture continues. To be called after the transaction was committed.
+    /// Releases the lease on the outbox, so that capture continues. To be called after the
+    /// transaction was committed.
     pub async fn end(self) {
         if let Begins::Outbox(beginning) = &self.begins
             && let Err(error) = beginning.record(&self.client).await
@@ -330,14 +336,16 @@ async fn diagnose(
     let health = Health::default();
     match continuity::verify(client, source, store, &health).await {
         Ok(_) | Err(PrimaryError::Gap(_)) => {}
-        // Only with `force`: a restored cluster cannot be distinguished from the wrong one, or from a replaced primary.
+        // Only with `force`: a restored cluster cannot be distinguished from the wrong one, or from
+        // a replaced primary.
         Err(PrimaryError::ForeignCluster { .. } | PrimaryError::Replaced(_)) if force => {}
         Err(error) => return Err(error),
     }
     open_gaps(source, store, &health, force).await
 }
 
-/// Determines the open gaps of capture by triggers: failures, and triggers that are missing or changed.
+/// Determines the open gaps of capture by triggers: failures, and triggers that are missing or
+/// changed.
 async fn diagnose_triggers(
     client: &Client,
     source: &Source,

@@ -1,4 +1,5 @@
-//! Monitors the triggers and records gaps: failures, and triggers that are missing or changed. Capture continues meanwhile.
+//! Monitors the triggers and records gaps: failures, and triggers that are missing or changed.
+//! Capture continues meanwhile.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -20,7 +21,8 @@ use crate::telemetry;
 const BACKLOG: &str = include_str!("../../sql/primary/outbox_backlog.sql");
 const ACKNOWLEDGE: &str = include_str!("../../sql/primary/outbox_acknowledge.sql");
 
-/// How long to wait for the reason of a failure: it becomes visible when the failed statement's transaction commits.
+/// How long to wait for the reason of a failure: it becomes visible when the failed statement's
+/// transaction commits.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watch<'a> {
@@ -81,8 +83,8 @@ impl<'a> Watch<'a> {
         .await
     }
 
-    /// Inspects every trigger, records gaps, and updates metrics. Rows of the outbox are counted after `row`. Returns the obstacles that have
-    /// lost no change yet.
+    /// Inspects every trigger, records gaps, and updates metrics. Rows of the outbox are counted
+    /// after `row`. Returns the obstacles that have lost no change yet.
     pub async fn examine(
         &mut self,
         client: &Client,
@@ -120,7 +122,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Resets the triggers' failures. A repair does so before it takes the snapshot with which it compares.
+/// Resets the triggers' failures. A repair does so before it takes the snapshot with which it
+/// compares.
 pub(crate) async fn acknowledge(client: &Client) -> Result<(), PrimaryError> {
     client.query_typed_one(ACKNOWLEDGE, &[]).await?;
     Ok(())

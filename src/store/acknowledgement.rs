@@ -31,7 +31,8 @@ impl Store {
         Ok(reader.flatten())
     }
 
-    /// Makes `reader` the only one that moves the limit, and returns the limit. None if the reader is no longer `found`.
+    /// Makes `reader` the only one that moves the limit, and returns the limit. None if the reader
+    /// is no longer `found`.
     pub async fn claim_acknowledgement(
         &self,
         slot: &str,
@@ -62,7 +63,8 @@ impl Store {
             == 1)
     }
 
-    /// Lowers the limit to the LSN that was acknowledged. Returns false if another reader has replaced this one.
+    /// Lowers the limit to the LSN that was acknowledged. Returns false if another reader has
+    /// replaced this one.
     pub async fn lower_acknowledgement_limit(
         &self,
         slot: &str,

@@ -1,4 +1,5 @@
-//! The audit log: who changed what, and when. Each record is inserted in the transaction of the change.
+//! The audit log: who changed what, and when. Each record is inserted in the transaction of the
+//! change.
 
 use deadpool_postgres::Transaction;
 use jiff::Timestamp;
@@ -14,7 +15,8 @@ use crate::domain::event::UserId;
 const INSERT: &str = include_str!("../../sql/store/audit_insert.sql");
 const REMOVE: &str = include_str!("../../sql/store/audit_remove.sql");
 
-/// The rows of a user and a day: more changes than people make, and 300 kB. Further changes of one kind are counted in one row.
+/// The rows of a user and a day: more changes than people make, and 300 kB. Further changes of one
+/// kind are counted in one row.
 const MAX_DAILY_ROWS: i64 = 1_000;
 
 /// The user that makes a change.
@@ -79,7 +81,8 @@ impl Action {
     }
 }
 
-/// Records that `actor` changed the webhook, token or session `subject`; `changed` names the fields.
+/// Records that `actor` changed the webhook, token or session `subject`; `changed` names the
+/// fields.
 pub async fn record(
     transaction: &Transaction<'_>,
     actor: &Actor,
@@ -94,7 +97,8 @@ pub async fn record(
         Via::CommandLine => ("command_line", None),
         Via::Automatic => ("automatic", None),
     };
-    // Operators and Walhook itself are not limited: one row is shared with no transaction of another user.
+    // Operators and Walhook itself are not limited: one row is shared with no transaction of
+    // another user.
     let limit = match actor.via {
         Via::CommandLine | Via::Automatic => i64::MAX,
         Via::Token(_) | Via::Jwt | Via::Session(_) => MAX_DAILY_ROWS,
@@ -119,7 +123,8 @@ pub async fn record(
     transaction.run(INSERT, &params).await.map(drop)
 }
 
-/// The id of the row that counts further changes of one kind, of a user and a day: its time is the start of the day.
+/// The id of the row that counts further changes of one kind, of a user and a day: its time is the
+/// start of the day.
 fn further_changes_id(user: &UserId, action: &str, now: i64) -> Uuid {
     let digest = Sha256::new()
         .chain_update(action)

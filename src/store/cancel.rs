@@ -1,8 +1,10 @@
-//! Cancels the pending deliveries of webhooks that are inactive or were deleted. A webhook may have a million of them, so they are not
-//! part of the transaction that switches it off: that one changes the webhook, which ends its requests, and its deliveries are then
-//! cancelled in chunks, each of which is one short transaction. Any replica continues where another one ended.
+//! Cancels the pending deliveries of webhooks that are inactive or were deleted. A webhook may have
+//! a million of them, so they are not part of the transaction that switches it off: that one
+//! changes the webhook, which ends its requests, and its deliveries are then cancelled in chunks,
+//! each of which is one short transaction. Any replica continues where another one ended.
 //!
-//! A webhook is activated only when nothing of it is pending, so whatever an inactive webhook has pending is to be cancelled.
+//! A webhook is activated only when nothing of it is pending, so whatever an inactive webhook has
+//! pending is to be cancelled.
 
 use uuid::Uuid;
 
@@ -14,7 +16,8 @@ use crate::postgres::ANSWER_TIMEOUT;
 const CANCEL: &str = include_str!("../../sql/store/delivery_cancel.sql");
 const FIND: &str = include_str!("../../sql/store/delivery_find_cancellable.sql");
 const ANY: &str = include_str!("../../sql/store/delivery_any.sql");
-/// The most deliveries that one transaction cancels, which took about 0.15 seconds on a busy machine.
+/// The most deliveries that one transaction cancels, which took about 0.15 seconds on a busy
+/// machine.
 const CHUNK: i64 = 2_000;
 
 /// Webhooks with pending deliveries that are to be cancelled.
@@ -42,13 +45,15 @@ struct Cancelled {
 from_row!(Cancelled { removed, logged });
 
 impl Store {
-    /// Visits up to `limit` webhooks with pending deliveries, in order of id, and returns those whose deliveries are to be cancelled.
+    /// Visits up to `limit` webhooks with pending deliveries, in order of id, and returns those
+    /// whose deliveries are to be cancelled.
     pub async fn find_cancellable(&self, after: Uuid, limit: i32) -> Result<Cancellable> {
         self.fetch_by_index(FIND, &[&after, &limit]).await
     }
 
-    /// Cancels and logs a chunk of the webhook's pending deliveries, if it is inactive or was deleted. Skips deliveries that another
-    /// transaction has locked. Returns how many are no longer pending.
+    /// Cancels and logs a chunk of the webhook's pending deliveries, if it is inactive or was
+    /// deleted. Skips deliveries that another transaction has locked. Returns how many are no
+    /// longer pending.
     pub async fn cancel_pending(&self, webhook: Uuid) -> Result<u64> {
         self.in_time(ANSWER_TIMEOUT, self.cancel_chunk(webhook))
             .await
@@ -69,8 +74,8 @@ impl Store {
         Ok(removed.unsigned_abs())
     }
 
-    /// Cancels a chunk of the webhook's pending deliveries, so that few are cancelled at once. If it fails, or there are more, replicas
-    /// cancel them later.
+    /// Cancels a chunk of the webhook's pending deliveries, so that few are cancelled at once. If
+    /// it fails, or there are more, replicas cancel them later.
     pub(super) async fn cancel_some(&self, webhook: Uuid) {
         if let Err(error) = self.cancel_pending(webhook).await {
             tracing::debug!(%webhook, %error, "deliveries of a webhook that was switched off are cancelled later");

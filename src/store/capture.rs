@@ -1,9 +1,10 @@
-//! What capture stores: the checkpoint, the lease on reading the outbox, gaps, replica identities and the store's own identity.
+//! What capture stores: the checkpoint, the lease on reading the outbox, gaps, replica identities
+//! and the store's own identity.
 //!
 //! ## Stored positions
 //!
-//! `walhook.checkpoint` keeps positions in the WAL and in the outbox in the same columns. `Columns` and [`StoredCheckpoint`] are
-//! the only code that translates them:
+//! `walhook.checkpoint` keeps positions in the WAL and in the outbox in the same columns. `Columns`
+//! and [`StoredCheckpoint`] are the only code that translates them:
 //!
 //! | column | WAL | outbox |
 //! |---|---|---|
@@ -15,9 +16,10 @@
 //! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
 //! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
 //!
-//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages` and `publication_members`. An
-//! upgrade continues from the row that the previous version wrote, and after a rollback the previous version continues from the row that
-//! this one wrote. Replicas of both may run at the same time.
+//! The meaning of the columns has not changed since version 0.1.0, which does not know
+//! `outbox_pages` and `publication_members`. An upgrade continues from the row that the previous
+//! version wrote, and after a rollback the previous version continues from the row that this one
+//! wrote. Replicas of both may run at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +49,8 @@ const END: i64 = i64::MAX;
 #[derive(Clone, Debug)]
 pub struct StoredCheckpoint {
     pub checkpoint: Checkpoint,
-    /// While the outbox is read: the prepared switch. While the WAL is read: the switch that was made, until the triggers are
-    /// dropped.
+    /// While the outbox is read: the prepared switch. While the WAL is read: the switch that was
+    /// made, until the triggers are dropped.
     pub switch: Option<SwitchToWal>,
 }
 
@@ -217,7 +219,8 @@ impl Store {
         self.checkpoint_of_reader(slot, None).await
     }
 
-    /// Returns the checkpoint if `reader` holds the claim on it. No other process has stored anything since the claim.
+    /// Returns the checkpoint if `reader` holds the claim on it. No other process has stored
+    /// anything since the claim.
     pub async fn checkpoint_of_reader(
         &self,
         slot: &str,
@@ -235,8 +238,9 @@ impl Store {
             .await
     }
 
-    /// Makes `reader` the only process whose batches advance the checkpoint. Use a new id for each claim: with the same id, batches
-    /// that were read before another process's claim would be accepted again.
+    /// Makes `reader` the only process whose batches advance the checkpoint. Use a new id for each
+    /// claim: with the same id, batches that were read before another process's claim would be
+    /// accepted again.
     pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
         self.run(
             include_str!("../../sql/store/checkpoint_claim.sql"),
@@ -246,7 +250,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns what the publication streamed at the last start of the stream. None if an earlier version has stored the checkpoint.
+    /// Returns what the publication streamed at the last start of the stream. None if an earlier
+    /// version has stored the checkpoint.
     pub async fn publication_members(&self, slot: &str) -> Result<Option<PublicationMembers>> {
         const READ: &str = include_str!("../../sql/store/publication_members_read.sql");
         Ok(self
@@ -266,8 +271,8 @@ impl Store {
         Ok(())
     }
 
-    /// Moves the checkpoint to another timeline. Returns false if it is no longer `found`. From then on, batches that were read on
-    /// the previous timeline are rejected in every process.
+    /// Moves the checkpoint to another timeline. Returns false if it is no longer `found`. From
+    /// then on, batches that were read on the previous timeline are rejected in every process.
     pub async fn enter_timeline(
         &self,
         slot: &str,
@@ -328,7 +333,8 @@ impl Store {
         Ok(())
     }
 
-    /// Records a gap. Returns false if it was known, or if the checkpoint no longer resumes `at` this LSN.
+    /// Records a gap. Returns false if it was known, or if the checkpoint no longer resumes `at`
+    /// this LSN.
     pub async fn record_gap(
         &self,
         slot: &str,
@@ -345,7 +351,8 @@ impl Store {
             .await
     }
 
-    /// Notes that the slot is about to be created. The note is removed with the transaction that stores its first checkpoint.
+    /// Notes that the slot is about to be created. The note is removed with the transaction that
+    /// stores its first checkpoint.
     pub async fn begin_slot(&self, slot: &str) -> Result<()> {
         self.run(
             include_str!("../../sql/store/slot_creation_begin.sql"),
@@ -427,8 +434,8 @@ impl FromRow for FoundIdentity {
     }
 }
 
-/// Moves the checkpoint from `expected` to `next`. Returns false if it is somewhere else, on another timeline, or not claimed by
-/// `reader`.
+/// Moves the checkpoint from `expected` to `next`. Returns false if it is somewhere else, on
+/// another timeline, or not claimed by `reader`.
 pub async fn advance_checkpoint(
     transaction: &impl GenericClient,
     slot: &str,
@@ -457,7 +464,8 @@ pub async fn advance_checkpoint(
     Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
 }
 
-/// Stores the first checkpoint of a slot, with what the publication streams from there on. Fails if the slot has one.
+/// Stores the first checkpoint of a slot, with what the publication streams from there on. Fails if
+/// the slot has one.
 pub async fn insert_first_checkpoint(
     transaction: &Transaction<'_>,
     slot: &str,
@@ -521,8 +529,8 @@ pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Res
     Ok(())
 }
 
-/// Locks out other repairs of the slot until the transaction ends. Returns false if one is running. The transaction may wait for as long
-/// as the primary needs to build indexes and to create a slot.
+/// Locks out other repairs of the slot until the transaction ends. Returns false if one is running.
+/// The transaction may wait for as long as the primary needs to build indexes and to create a slot.
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
     allow_idle(transaction, Duration::ZERO).await?;
     transaction
@@ -541,7 +549,8 @@ pub async fn hold_checkpoint(transaction: &Transaction<'_>, slot: &str) -> Resul
     Ok(())
 }
 
-/// Deletes the checkpoint and closes the gaps that were measured from it. Returns the number of gaps.
+/// Deletes the checkpoint and closes the gaps that were measured from it. Returns the number of
+/// gaps.
 pub async fn close_gaps(transaction: &Transaction<'_>, slot: &str) -> Result<u64> {
     transaction
         .run(

@@ -28,7 +28,8 @@ impl Claimed {
             return Ok(());
         };
         let Ok(kind) = kind.parse() else {
-            // Replicas of a newer build may know it. The lease keeps this replica from claiming it again for a while.
+            // Replicas of a newer build may know it. The lease keeps this replica from claiming it
+            // again for a while.
             recurring!(warn, delivery = %id, kind, "deliveries of an event type that this build does not know are left alone");
             return Ok(());
         };

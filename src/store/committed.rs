@@ -1,5 +1,5 @@
-//! Remembers the checkpoint that this process committed last. A store with an earlier one was restored from a backup, or failed over
-//! without its last commits.
+//! Remembers the checkpoint that this process committed last. A store with an earlier one was
+//! restored from a backup, or failed over without its last commits.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,8 @@ impl Committed {
         *self.0.lock().expect("no holder of this lock panics") = checkpoint;
     }
 
-    /// Returns whether `found` is older than what was committed. Only positions in the WAL of one timeline compare.
+    /// Returns whether `found` is older than what was committed. Only positions in the WAL of one
+    /// timeline compare.
     fn is_after(&self, found: &Checkpoint) -> bool {
         let committed = self.0.lock().expect("no holder of this lock panics");
         committed.as_ref().is_some_and(|committed| {
@@ -33,7 +34,8 @@ impl Store {
         self.committed.set(Some(checkpoint.clone()));
     }
 
-    /// Returns whether the store has lost commits of this process: `found` is the checkpoint that it has now.
+    /// Returns whether the store has lost commits of this process: `found` is the checkpoint that
+    /// it has now.
     pub fn has_lost_commits(&self, found: &Checkpoint) -> bool {
         self.committed.is_after(found)
     }

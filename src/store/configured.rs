@@ -13,8 +13,8 @@ use crate::telemetry::recurring;
 /// Settings of a session, by the names of the server's parameters.
 pub(super) type SessionSettings = Vec<(&'static str, String)>;
 
-/// Connects with settings, if there are any. They are startup parameters and not a `SET`: behind a pooler in transaction
-/// mode, a `SET` would stay with a session that another client gets next.
+/// Connects with settings, if there are any. They are startup parameters and not a `SET`: behind a
+/// pooler in transaction mode, a `SET` would stay with a session that another client gets next.
 pub(super) struct Configured<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static>
 where
     T::Stream: Sync + Send,

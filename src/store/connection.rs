@@ -12,16 +12,18 @@ use deadpool_postgres::Object;
 use tokio_postgres::NoTls;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// A cancellation needs its own connection. If it takes longer, the server's `statement_timeout` ends the statement.
+/// A cancellation needs its own connection. If it takes longer, the server's `statement_timeout`
+/// ends the statement.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 tokio::task_local! {
     static REQUEST: Arc<AtomicBool>;
 }
 
-/// Runs `work`. If the returned future is dropped before it ends, the running statements of `work` are cancelled on the server, and
-/// their connections are closed. Otherwise a statement would keep running on a connection that the next borrower waits for. Tasks
-/// that `work` spawns are not affected.
+/// Runs `work`. If the returned future is dropped before it ends, the running statements of `work`
+/// are cancelled on the server, and their connections are closed. Otherwise a statement would keep
+/// running on a connection that the next borrower waits for. Tasks that `work` spawns are not
+/// affected.
 pub fn cancel_on_drop<T>(work: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
     let abandoned = Arc::new(AtomicBool::new(false));
     Abandonable {
@@ -44,7 +46,8 @@ impl<F: Future> Future for Abandonable<F> {
 }
 
 impl<F> Drop for Abandonable<F> {
-    /// Runs before `work`, and the connections that it holds, are dropped. Finished work holds none.
+    /// Runs before `work`, and the connections that it holds, are dropped. Finished work holds
+    /// none.
     fn drop(&mut self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -54,7 +57,8 @@ impl<F> Drop for Abandonable<F> {
 #[derive(Clone)]
 pub(super) struct Canceller(pub Option<MakeRustlsConnect>);
 
-/// A borrowed connection. Dropping it returns it to the pool, or closes it if the request that borrowed it was dropped.
+/// A borrowed connection. Dropping it returns it to the pool, or closes it if the request that
+/// borrowed it was dropped.
 pub struct Connection {
     object: Option<Object>,
     canceller: Canceller,

@@ -1,5 +1,5 @@
-//! What the stages' transactions do, as traits. Transactions of Postgres implement them. So does the store in memory on which the
-//! simulation runs the same code.
+//! What the stages' transactions do, as traits. Transactions of Postgres implement them. So does
+//! the store in memory on which the simulation runs the same code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

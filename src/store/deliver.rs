@@ -59,7 +59,8 @@ pub struct ClaimRequest {
     pub end_with: Option<Uuid>,
     pub max_webhooks: usize,
     pub max_rows: usize,
-    /// The most bytes of event data. Deliveries beyond that are released at once; the first is always taken.
+    /// The most bytes of event data. Deliveries beyond that are released at once; the first is
+    /// always taken.
     pub max_bytes: usize,
     /// The most deliveries of each webhook that is not listed in `limits`.
     pub per_webhook: usize,
@@ -76,7 +77,8 @@ impl Store {
     async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
         let mut connection = self.connection().await?;
         let length = lease_length(request.timeout);
-        // Computed before the transaction begins, when the database reads its clock: by this process's clock the lease ends first.
+        // Computed before the transaction begins, when the database reads its clock: by this
+        // process's clock the lease ends first.
         let lease = Lease {
             token: Uuid::now_v7(),
             until: Instant::now() + length,
@@ -116,7 +118,8 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Removes those of `deliveries` whose event does not exist. Deliveries that waited for them are due.
+    /// Removes those of `deliveries` whose event does not exist. Deliveries that waited for them
+    /// are due.
     pub async fn remove_orphans(&self, deliveries: &[Uuid]) -> Result<usize> {
         self.in_time(ANSWER_TIMEOUT, self.remove(deliveries)).await
     }
@@ -153,8 +156,8 @@ pub(super) async fn release_leases(
     Ok(())
 }
 
-/// Claims deliveries. Also returns the ids of those beyond `max_bytes`. Reads rows one by one, so that the data of the latter does not
-/// stay in memory.
+/// Claims deliveries. Also returns the ids of those beyond `max_bytes`. Reads rows one by one, so
+/// that the data of the latter does not stay in memory.
 async fn claim(
     transaction: &Transaction<'_>,
     request: &ClaimRequest,

@@ -33,8 +33,9 @@ pub async fn warn(transaction: &Transaction<'_>, failing: &Failing) -> Result<()
     failing.notify(transaction, WARN, &[]).await.map(drop)
 }
 
-/// Disables the webhook and inserts a notice for its owner, who is returned. Does nothing if the webhook is inactive. Its pending
-/// deliveries are cancelled afterwards ([`Store::cancel_pending`](super::Store::cancel_pending)).
+/// Disables the webhook and inserts a notice for its owner, who is returned. Does nothing if the
+/// webhook is inactive. Its pending deliveries are cancelled afterwards
+/// ([`Store::cancel_pending`](super::Store::cancel_pending)).
 pub async fn disable(transaction: &Transaction<'_>, failing: &Failing) -> Result<Option<UserId>> {
     failing
         .notify(transaction, DISABLE, &[&failing.disabled_reason()])
@@ -51,7 +52,8 @@ impl Failing {
         }
     }
 
-    /// Returns the kind of error for metrics and notices: of the last failure, as in the attempt log, or `gone`.
+    /// Returns the kind of error for metrics and notices: of the last failure, as in the attempt
+    /// log, or `gone`.
     pub fn error_kind(&self) -> &'static str {
         if self.is_gone {
             GONE

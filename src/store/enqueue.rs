@@ -1,4 +1,5 @@
-//! Events with their deliveries, events that webhooks miss or that have no owner, and the releases that are distributed.
+//! Events with their deliveries, events that webhooks miss or that have no owner, and the releases
+//! that are distributed.
 
 use std::collections::HashSet;
 
@@ -31,7 +32,8 @@ pub struct Subscription {
     pub target: SealedTarget,
     pub events: Vec<EventKind>,
     pub ordering: Ordering,
-    /// The number of its last delivery, which is locked. None for a webhook that gets no delivery, or whose first this is.
+    /// The number of its last delivery, which is locked. None for a webhook that gets no delivery,
+    /// or whose first this is.
     pub last: Option<i64>,
     pub filter: Option<EventFilter>,
 }
@@ -56,7 +58,8 @@ fn events(row: &tokio_postgres::Row) -> Result<Vec<EventKind>> {
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Claims releases for the event that is raised once per release. Returns those that were never distributed before.
+/// Claims releases for the event that is raised once per release. Returns those that were never
+/// distributed before.
 pub async fn claim_distributed(
     transaction: &impl GenericClient,
     releases: &HashSet<i64>,
@@ -109,7 +112,8 @@ pub async fn seed_distributed(transaction: &impl GenericClient, releases: &[i64]
     Ok(())
 }
 
-/// Returns the webhooks of `users`. Locks the numbers of those that may get a delivery of an event of `kinds`.
+/// Returns the webhooks of `users`. Locks the numbers of those that may get a delivery of an event
+/// of `kinds`.
 pub async fn subscriptions(
     transaction: &impl GenericClient,
     users: &[&str],
@@ -120,7 +124,8 @@ pub async fn subscriptions(
         .await
 }
 
-/// Prepares the statements that store events, deliveries, missed events and numbers, so that each can be sent without waiting for an answer.
+/// Prepares the statements that store events, deliveries, missed events and numbers, so that each
+/// can be sent without waiting for an answer.
 pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
     for statement in [
         EVENT_INSERT,
@@ -134,7 +139,8 @@ pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
 }
 
 impl Store {
-    /// Opens a connection and prepares the statements that store a batch. The pool gives this connection to the next batch.
+    /// Opens a connection and prepares the statements that store a batch. The pool gives this
+    /// connection to the next batch.
     pub async fn prepare_enqueue(&self) -> Result<()> {
         let connection = self.connection().await?;
         for statement in [
@@ -150,7 +156,8 @@ impl Store {
     }
 }
 
-/// Stores events, and numbers them in this order. `repaired` marks those that a repair found after a gap.
+/// Stores events, and numbers them in this order. `repaired` marks those that a repair found after
+/// a gap.
 pub async fn insert_events(
     transaction: &impl GenericClient,
     events: &[Event],

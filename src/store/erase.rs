@@ -1,4 +1,5 @@
-//! Statements that remove what is stored of a user. Each is a small transaction, so that it does not delay deliveries.
+//! Statements that remove what is stored of a user. Each is a small transaction, so that it does
+//! not delay deliveries.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -17,8 +18,8 @@ const EVENTS: &str = include_str!("../../sql/store/erase_events.sql");
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
 /// The most rows that one transaction removes or reads.
 const CHUNK: i64 = 2_000;
-/// All transactions lock in the same order, except that deliveries may be inserted in the meantime. Then two transactions can
-/// deadlock; Postgres ends one, which is retried.
+/// All transactions lock in the same order, except that deliveries may be inserted in the meantime.
+/// Then two transactions can deadlock; Postgres ends one, which is retried.
 const MAX_TRIES: usize = 5;
 
 /// A statement that removes one kind of row, a chunk at a time.
@@ -33,7 +34,8 @@ const fn removal(what: &'static str, sql: &'static str) -> Removal {
     Removal { what, sql }
 }
 
-/// By webhook, in this order: a job creates deliveries, and the answer to a delivery creates rows of the log and the hours.
+/// By webhook, in this order: a job creates deliveries, and the answer to a delivery creates rows
+/// of the log and the hours.
 pub const OF_WEBHOOK: [Removal; 7] = [
     // Found by their recoveries.
     removal(
@@ -76,8 +78,8 @@ pub const ACCESS: [Removal; 2] = [
         include_str!("../../sql/store/erase_sessions.sql"),
     ),
 ];
-/// By user, after the events. The audit records are last: they name the webhooks, which an interrupted erasure needs when it is
-/// repeated.
+/// By user, after the events. The audit records are last: they name the webhooks, which an
+/// interrupted erasure needs when it is repeated.
 pub const RECORDS: [Removal; 5] = [
     // Found by their labels.
     removal(
@@ -99,8 +101,8 @@ pub const RECORDS: [Removal; 5] = [
     ),
 ];
 
-/// An erasure that the audit log does not have yet. The first transaction that removes rows also records it: an erasure that is killed
-/// and finds nothing when it is repeated is recorded too.
+/// An erasure that the audit log does not have yet. The first transaction that removes rows also
+/// records it: an erasure that is killed and finds nothing when it is repeated is recorded too.
 pub type Unrecorded = Option<Uuid>;
 
 /// Runs a transaction again when Postgres ended it to resolve a deadlock.
@@ -183,7 +185,8 @@ impl EventChunk {
     }
 }
 
-/// Reads the next events after `after`, and removes those of the user. Events are not indexed by user.
+/// Reads the next events after `after`, and removes those of the user. Events are not indexed by
+/// user.
 pub async fn remove_events(
     store: &Store,
     user: &UserId,

@@ -21,10 +21,11 @@ const SESSIONS: &str = include_str!("../../sql/store/feed_sessions.sql");
 const EVENT: &str = include_str!("../../sql/store/event_get.sql");
 const DELIVERIES: &str = include_str!("../../sql/store/event_deliveries.sql");
 
-/// Events that one filtered page examines, which takes a few milliseconds. A filter that matches nothing would otherwise read all
-/// events of the user.
+/// Events that one filtered page examines, which takes a few milliseconds. A filter that matches
+/// nothing would otherwise read all events of the user.
 const MOST_EXAMINED: i64 = 2_000;
-/// The newest attempts of an event that are read, which takes a few milliseconds. A redelivery adds at most ten.
+/// The newest attempts of an event that are read, which takes a few milliseconds. A redelivery adds
+/// at most ten.
 const MOST_ATTEMPTS: i64 = 5_000;
 
 /// The number of the last event, and the key of the cursors.
@@ -93,7 +94,8 @@ pub struct PageSize {
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     pub events: Vec<Event>,
-    /// Every event up to this number is in this page or an earlier one, or does not match the filter.
+    /// Every event up to this number is in this page or an earlier one, or does not match the
+    /// filter.
     pub next: i64,
     /// Whether there may be more events now.
     pub more: bool,
@@ -120,8 +122,9 @@ pub async fn counter(store: &Store) -> Result<Counter> {
 
 /// Reads the user's events after the number `after`, in order.
 ///
-/// No event can later appear at or below `next`. The transaction that stores events locks the counter's row until it has committed, and
-/// Postgres makes a transaction visible before it releases its locks: a snapshot that contains an event contains every event with a lower number.
+/// No event can later appear at or below `next`. The transaction that stores events locks the
+/// counter's row until it has committed, and Postgres makes a transaction visible before it
+/// releases its locks: a snapshot that contains an event contains every event with a lower number.
 /// The last page reads the counter in the same snapshot as the events.
 pub async fn page(
     store: &Store,
@@ -174,7 +177,8 @@ pub async fn page(
     })
 }
 
-/// Lists the user's events with numbers below `before`, the newest first. The second value is where the search stopped, if that was early.
+/// Lists the user's events with numbers below `before`, the newest first. The second value is where
+/// the search stopped, if that was early.
 pub async fn newest(
     store: &Store,
     user: &UserId,
@@ -211,7 +215,8 @@ pub struct NewEvents {
 
 from_row! { NewEvents { users, last, examined } }
 
-/// Returns which of `users` have events after one number and up to another, among the first `limit` of these events.
+/// Returns which of `users` have events after one number and up to another, among the first `limit`
+/// of these events.
 pub async fn users_with_events(
     store: &Store,
     after: i64,
@@ -253,7 +258,8 @@ pub struct Delivery {
     /// The last log entry.
     pub last_log: Option<Uuid>,
     pub is_pending: bool,
-    /// When the next attempt is due, or the lease ends. None if the delivery has ended or waits for another.
+    /// When the next attempt is due, or the lease ends. None if the delivery has ended or waits for
+    /// another.
     pub due_at: Option<Timestamp>,
     /// Whether an attempt is in flight.
     pub leased: bool,
@@ -261,7 +267,8 @@ pub struct Delivery {
 
 from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, is_pending, due_at, leased } }
 
-/// Returns those of the event's deliveries to these webhooks of one user that there are. `ids` are their ids.
+/// Returns those of the event's deliveries to these webhooks of one user that there are. `ids` are
+/// their ids.
 pub async fn deliveries(
     store: &Store,
     webhooks: &[Uuid],

@@ -1,5 +1,5 @@
-//! Hourly statistics of webhooks. They are counted in the transaction that records attempts, so that reading them does not scan the
-//! attempt log.
+//! Hourly statistics of webhooks. They are counted in the transaction that records attempts, so
+//! that reading them does not scan the attempt log.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,8 @@ impl Counts {
         self.delivered + self.failed + self.permanently_failed
     }
 
-    /// Returns the share of attempts that were delivered, from 0 to 1. `None` if there were no attempts.
+    /// Returns the share of attempts that were delivered, from 0 to 1. `None` if there were no
+    /// attempts.
     pub fn success_rate(&self) -> Option<f64> {
         let attempts = self.attempts();
         (attempts > 0).then(|| self.delivered as f64 / attempts as f64)

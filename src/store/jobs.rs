@@ -109,7 +109,8 @@ pub async fn get(store: &Store, user: &UserId, webhook: Uuid, job: Uuid) -> Resu
         .await
 }
 
-/// Cancels a job that has not ended. The deliveries that it has created remain. Returns false if there is no such job.
+/// Cancels a job that has not ended. The deliveries that it has created remain. Returns false if
+/// there is no such job.
 pub async fn cancel(store: &Store, actor: &Actor, webhook: Uuid, job: Uuid) -> Result<bool> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;

@@ -1,4 +1,5 @@
-//! The keys that sign deliveries: replacing them, removing expired ones, and publishing the public ones.
+//! The keys that sign deliveries: replacing them, removing expired ones, and publishing the public
+//! ones.
 
 use std::time::Duration;
 
@@ -76,8 +77,8 @@ pub(super) fn sealed(row: &Row, bytes: &str, key_id: &str) -> Result<Option<Seal
         .map(|(bytes, key_id)| Sealed { bytes, key_id }))
 }
 
-/// Replaces the webhook's secret, and its key pair if it has one. The old ones sign for `overlap` longer, unless it is zero. Returns
-/// `None` if there is no such webhook.
+/// Replaces the webhook's secret, and its key pair if it has one. The old ones sign for `overlap`
+/// longer, unless it is zero. Returns `None` if there is no such webhook.
 pub async fn replace(
     store: &Store,
     actor: &Actor,

@@ -13,13 +13,15 @@ use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 
-/// The time in an attempt's id may differ from its start by this much, because of long requests and clocks that disagree.
+/// The time in an attempt's id may differ from its start by this much, because of long requests and
+/// clocks that disagree.
 pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
 
-/// Entries that one filtered page examines, which takes some milliseconds. A filter that matches nothing would otherwise read
-/// the webhook's whole log.
+/// Entries that one filtered page examines, which takes some milliseconds. A filter that matches
+/// nothing would otherwise read the webhook's whole log.
 const MOST_EXAMINED: usize = 2_000;
-/// Entries that one statement examines. A longer statement would delay others that need the same processor.
+/// Entries that one statement examines. A longer statement would delay others that need the same
+/// processor.
 const EXAMINED_AT_ONCE: usize = 250;
 
 /// The length of the days by which the attempt log is partitioned.
@@ -37,7 +39,8 @@ pub struct Entry {
     pub id: Uuid,
     pub delivery: Uuid,
     pub event: Uuid,
-    /// The delivery's number within its webhook. None for tests and for deliveries of earlier builds.
+    /// The delivery's number within its webhook. None for tests and for deliveries of earlier
+    /// builds.
     pub sequence: Option<i64>,
     pub event_kind: String,
     pub round: i16,
@@ -170,8 +173,8 @@ struct Examined {
 
 from_row! { Examined { entry: Entry::from_row, is_match, is_last } }
 
-/// Lists at most `limit` entries of the webhook's log with ids below `before`, newest first. A filtered search examines a bounded
-/// number of entries and returns where it stopped.
+/// Lists at most `limit` entries of the webhook's log with ids below `before`, newest first. A
+/// filtered search examines a bounded number of entries and returns where it stopped.
 pub async fn list(
     store: &Store,
     user: &UserId,
@@ -215,7 +218,8 @@ pub async fn list(
             user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most,
             &returned,
         ];
-        // The connection is not held between the statements, so that searches take turns with other requests.
+        // The connection is not held between the statements, so that searches take turns with other
+        // requests.
         let rows: Vec<Examined> = store.fetch_all(LIST, &params).await?;
         let last = rows
             .last()
@@ -250,7 +254,8 @@ pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Resul
     store.fetch_optional(GET, &[user, &webhook, &id]).await
 }
 
-/// Counts the kinds of failure among the webhook's newest `limit` entries since a time, the most frequent first.
+/// Counts the kinds of failure among the webhook's newest `limit` entries since a time, the most
+/// frequent first.
 pub async fn errors(
     store: &Store,
     user: &UserId,
@@ -299,7 +304,8 @@ pub async fn pending(
         .await
 }
 
-/// Inserts the event of a test, so that its log entry can show the request, and records who tested the webhook.
+/// Inserts the event of a test, so that its log entry can show the request, and records who tested
+/// the webhook.
 pub async fn insert_test_event(
     store: &Store,
     actor: &Actor,

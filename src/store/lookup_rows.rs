@@ -13,7 +13,8 @@ pub(super) const LOOKUP_ROW_LIST: &str = include_str!("../../sql/store/lookup_ro
 const PUT: &str = include_str!("../../sql/store/lookup_row_put.sql");
 
 impl Store {
-    /// Returns the tables whose rows the store has, by number, with the mapping by which they were read.
+    /// Returns the tables whose rows the store has, by number, with the mapping by which they were
+    /// read.
     pub async fn lookup_tables(&self) -> Result<HashMap<i16, String>> {
         let tables: Vec<(i16, String)> = self
             .fetch_all(include_str!("../../sql/store/lookup_table_list.sql"), &[])
@@ -48,7 +49,8 @@ impl Store {
     }
 }
 
-/// Applies changes of looked-up rows, in the transaction that stores the events of the same changes.
+/// Applies changes of looked-up rows, in the transaction that stores the events of the same
+/// changes.
 pub async fn change_lookup_rows(
     transaction: &impl GenericClient,
     changes: &LedgerChanges,

@@ -1,7 +1,7 @@
 //! Migrates the store's schema, and checks whether this build can work on the schema it finds.
 //!
-//! Replicas of an earlier build run during an upgrade. So a migration never waits long for a lock that they hold, and a build
-//! can work on the schema of a later one.
+//! Replicas of an earlier build run during an upgrade. So a migration never waits long for a lock
+//! that they hold, and a build can work on the schema of a later one.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -23,7 +23,8 @@ mod embedded {
 
 static LATER: OnceLock<Vec<Migration>> = OnceLock::new();
 
-/// Adds migrations after those of this build, for tests of upgrades: pairs of a name, without the version, and statements.
+/// Adds migrations after those of this build, for tests of upgrades: pairs of a name, without the
+/// version, and statements.
 #[doc(hidden)]
 pub fn add_later(migrations: &[(&str, &str)]) {
     let own = embedded::migrations::runner();
@@ -54,8 +55,9 @@ fn runner() -> Runner {
 const LOCK: i64 = 0x0077_616C_686F_6F6B;
 /// How long to wait until another process has migrated. This wait delays nothing else.
 const TURN_TIMEOUT: &str = "60s";
-/// How long to wait for a table's lock, behind which the statements of replicas queue. It is below Postgres' `deadlock_timeout` of a
-/// second, so that a deadlock fails the migration and never a replica's transaction.
+/// How long to wait for a table's lock, behind which the statements of replicas queue. It is below
+/// Postgres' `deadlock_timeout` of a second, so that a deadlock fails the migration and never a
+/// replica's transaction.
 const TABLE_TIMEOUT: &str = "500ms";
 /// The pause between two tries, so that queued statements run.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -76,7 +78,8 @@ pub enum Schema {
         found: i32,
         known: i32,
     },
-    /// A later build has removed something that this build uses: only builds that know the version `needs` can work on it.
+    /// A later build has removed something that this build uses: only builds that know the version
+    /// `needs` can work on it.
     TooNew {
         found: i32,
         known: i32,
@@ -148,8 +151,8 @@ impl Schema {
     }
 }
 
-/// The version that a build must know to work without what this migration removes. The migration's name contains it:
-/// `V40__drop_hours_needs_38`.
+/// The version that a build must know to work without what this migration removes. The migration's
+/// name contains it: `V40__drop_hours_needs_38`.
 fn needs(name: &str) -> Option<i32> {
     name.rsplit_once("_needs_")?.1.parse().ok()
 }
@@ -171,8 +174,9 @@ pub async fn incompatibility(url: &str) -> Result<Option<Incompatibility>> {
     Ok(schema(url).await?.incompatibility())
 }
 
-/// Migrates the store's schema and returns the versions that were applied: none if a later build has migrated it. Uses its own
-/// connection, which must not go through a transaction pooler: the advisory lock would not belong to this session.
+/// Migrates the store's schema and returns the versions that were applied: none if a later build
+/// has migrated it. Uses its own connection, which must not go through a transaction pooler: the
+/// advisory lock would not belong to this session.
 pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let mut client = postgres::connect(url).await?;
     accept_encoding(&client).await?;
@@ -187,7 +191,8 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let runner = runner();
     let own = runner.get_migrations();
     match Schema::of(&applied, own) {
-        // If this build's migrations are not among the applied ones, the histories differ: the runner returns an error that says how.
+        // If this build's migrations are not among the applied ones, the histories differ: the
+        // runner returns an error that says how.
         Schema::Newer { found, known }
             if own.iter().all(|migration| applied.contains(migration)) =>
         {
@@ -205,7 +210,8 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
     }
 }
 
-/// What to do about a store with another encoding than UTF-8, which cannot have every text of the platform.
+/// What to do about a store with another encoding than UTF-8, which cannot have every text of the
+/// platform.
 pub const ENCODING_FIX: &str =
     "create another database with `encoding 'UTF8' template template0` and name it in store.url";
 
@@ -222,7 +228,8 @@ async fn accept_encoding(client: &Client) -> Result<()> {
     }
 }
 
-/// Applies the migrations that are missing, each in its own transaction: if one fails, those before it stay applied.
+/// Applies the migrations that are missing, each in its own transaction: if one fails, those before
+/// it stay applied.
 async fn run(own: &[Migration], applied: &[Migration], client: &mut Client) -> Result<Vec<String>> {
     let missing = own
         .iter()

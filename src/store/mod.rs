@@ -1,7 +1,9 @@
-//! Walhook's own tables: the pool of connections, migrations, and typed statements, grouped by table. The callers decide what to store.
+//! Walhook's own tables: the pool of connections, migrations, and typed statements, grouped by
+//! table. The callers decide what to store.
 //!
-//! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know. The derives of
-//! `postgres-types` are not used: they map PostgreSQL's enumerated types, composite types and domains, of which the schema has none.
+//! States and kinds are text columns, so that a replica of an earlier build can read values that it
+//! does not know. The derives of `postgres-types` are not used: they map PostgreSQL's enumerated
+//! types, composite types and domains, of which the schema has none.
 
 pub mod acknowledgement;
 pub mod addons;
@@ -78,8 +80,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the server rejected the values, so that a retry cannot help: a data exception, a violated constraint or an exceeded
-    /// limit.
+    /// Whether the server rejected the values, so that a retry cannot help: a data exception, a
+    /// violated constraint or an exceeded limit.
     pub fn refuses_data(&self) -> bool {
         let StoreError::Query(error) = self else {
             return false;
@@ -100,10 +102,11 @@ impl StoreError {
         }
     }
 
-    /// Whether the store cannot work at the moment, whatever the statement: it cannot be reached, shuts down, recovers, lacks a resource such as
-    /// space on its disk, or cannot read its files.
+    /// Whether the store cannot work at the moment, whatever the statement: it cannot be reached,
+    /// shuts down, recovers, lacks a resource such as space on its disk, or cannot read its files.
     pub fn is_outage(&self) -> bool {
-        // Classes of errors: connections, resources, operator intervention such as a shutdown, and the system's.
+        // Classes of errors: connections, resources, operator intervention such as a shutdown, and
+        // the system's.
         const OUTAGES: [&str; 4] = ["08", "53", "57", "58"];
         let is_outage = |code: &SqlState| {
             DiskFault::of_code(code).is_some()
@@ -129,7 +132,8 @@ impl StoreError {
 }
 
 impl From<tokio_postgres::Error> for StoreError {
-    /// Every error of a statement or a connection passes here once, so that faults of the disk are counted here.
+    /// Every error of a statement or a connection passes here once, so that faults of the disk are
+    /// counted here.
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(fault) = DiskFault::of(&error) {
             count_disk_fault("store", fault.as_str());
@@ -160,15 +164,16 @@ impl From<PoolError> for StoreError {
 
 const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 
-/// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries were pending.
+/// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries
+/// were pending.
 pub async fn plan_by_index(transaction: &impl GenericClient) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 
 const DURABLE: &str = include_str!("../../sql/store/durable.sql");
 
-/// Makes the transaction's commit durable even if the store runs with `synchronous_commit = off`. Needed if the primary may remove
-/// WAL afterwards.
+/// Makes the transaction's commit durable even if the store runs with `synchronous_commit = off`.
+/// Needed if the primary may remove WAL afterwards.
 async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(DURABLE).await?)
 }

@@ -61,7 +61,8 @@ impl Column for NoticeKind {
     }
 }
 
-/// Returns when the failures began that disabled a webhook last. None if it was never disabled, or longer ago than notices are kept.
+/// Returns when the failures began that disabled a webhook last. None if it was never disabled, or
+/// longer ago than notices are kept.
 pub async fn last_failing_since(store: &Store, webhook: Uuid) -> Result<Option<Timestamp>> {
     const LAST: &str = include_str!("../../sql/store/notice_last_disabled.sql");
     store.fetch_optional(LAST, &[&webhook]).await
@@ -87,7 +88,8 @@ pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Resul
         > 0)
 }
 
-/// Releases the notice, to be sent again after `wait`. Does nothing if another process holds the lease.
+/// Releases the notice, to be sent again after `wait`. Does nothing if another process holds the
+/// lease.
 pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str) -> Result<()> {
     const RETRY: &str = include_str!("../../sql/store/notice_retry.sql");
     store
@@ -115,7 +117,8 @@ pub async fn end(store: &Store, notice: Uuid, end: End) -> Result<()> {
     Ok(())
 }
 
-/// Returns up to `limit` notices that cannot be sent, each only once, and stores `error` as the reason.
+/// Returns up to `limit` notices that cannot be sent, each only once, and stores `error` as the
+/// reason.
 pub async fn mark_unsendable(store: &Store, error: &str, limit: i64) -> Result<Vec<Notice>> {
     store
         .fetch_all(
@@ -135,7 +138,8 @@ pub async fn count_pending(store: &Store) -> Result<u64> {
         .await
 }
 
-/// Removes notices older than `retention_days`, and unsent warnings older than a day. Returns how many had not been sent.
+/// Removes notices older than `retention_days`, and unsent warnings older than a day. Returns how
+/// many had not been sent.
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
     let days = i32::try_from(retention_days).unwrap_or(i32::MAX);
     store

@@ -1,5 +1,5 @@
-//! Statements for the metrics. They count in short statements with pauses: one that counts a long backlog at once would delay others
-//! that need the same processor.
+//! Statements for the metrics. They count in short statements with pauses: one that counts a long
+//! backlog at once would delay others that need the same processor.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -81,7 +81,8 @@ pub struct PoolUse {
 }
 
 impl Store {
-    /// Counts the pending deliveries of a class. Takes at most a tenth of the time of the processor that executes the statements.
+    /// Counts the pending deliveries of a class. Takes at most a tenth of the time of the processor
+    /// that executes the statements.
     pub async fn queue(&self, class: DeliveryClass) -> Result<Queue> {
         let sql = match class {
             DeliveryClass::Fresh => COUNT_FRESH,

@@ -136,7 +136,8 @@ impl Options {
 }
 
 impl OptionChanges {
-    /// Returns the options after the change. The time of a change of headers is known when it is stored.
+    /// Returns the options after the change. The time of a change of headers is known when it is
+    /// stored.
     pub fn applied_to(&self, options: &Options) -> Options {
         let headers = self.headers.as_ref();
         Options {

@@ -1,12 +1,15 @@
-//! Statements on deliveries that wait for each other. Of the deliveries of one webhook with the same order key, only the first is due or
-//! leased; the others are parked, where no claim visits them.
+//! Statements on deliveries that wait for each other. Of the deliveries of one webhook with the
+//! same order key, only the first is due or leased; the others are parked, where no claim visits
+//! them.
 //!
-//! Transactions that insert deliveries lock the webhook's number first (`sequences.rs`), so for one webhook they are consecutive: when a
-//! delivery is visible, those with lower numbers are visible too, or have ended. Two things are left to synchronise, an insert and the
-//! end of the delivery before it. The insert locks the last delivery of the key against removal and only then looks whether one is
-//! pending. If the end comes first, the insert waits for it and finds none. If the insert comes first, the end waits until it is
-//! committed, and finds the delivery to promote. Locks are taken in this order: numbers, deliveries by id, webhooks by id. A promotion
-//! comes after other deliveries were locked, so it skips rows that are locked.
+//! Transactions that insert deliveries lock the webhook's number first (`sequences.rs`), so for one
+//! webhook they are consecutive: when a delivery is visible, those with lower numbers are visible
+//! too, or have ended. Two things are left to synchronise, an insert and the end of the delivery
+//! before it. The insert locks the last delivery of the key against removal and only then looks
+//! whether one is pending. If the end comes first, the insert waits for it and finds none. If the
+//! insert comes first, the end waits until it is committed, and finds the delivery to promote.
+//! Locks are taken in this order: numbers, deliveries by id, webhooks by id. A promotion comes
+//! after other deliveries were locked, so it skips rows that are locked.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -42,8 +45,9 @@ pub struct OrderedDelivery {
     pub is_first: bool,
 }
 
-/// Stores deliveries that wait for earlier ones with the same key, in the order of their numbers. Returns those that wait for none and are
-/// leased. The transaction has locked the webhooks' numbers.
+/// Stores deliveries that wait for earlier ones with the same key, in the order of their numbers.
+/// Returns those that wait for none and are leased. The transaction has locked the webhooks'
+/// numbers.
 pub async fn insert(
     transaction: &impl GenericClient,
     ordered: &[OrderedDelivery],
@@ -69,8 +73,9 @@ pub async fn insert(
     Ok(heads)
 }
 
-/// Parks all of these deliveries, also those that wait for none. For a transaction that takes so long that it must not lock deliveries:
-/// afterwards, [`Store::promote_stranded`] makes the first ones due.
+/// Parks all of these deliveries, also those that wait for none. For a transaction that takes so
+/// long that it must not lock deliveries: afterwards, [`Store::promote_stranded`] makes the first
+/// ones due.
 pub async fn insert_parked(
     transaction: &impl GenericClient,
     ordered: &[OrderedDelivery],
@@ -120,12 +125,14 @@ pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
 pub struct PromotionLease {
     pub lease: Lease,
     pub length: Duration,
-    /// The most bytes of event data. Deliveries beyond that are due for any replica; the first is always leased.
+    /// The most bytes of event data. Deliveries beyond that are due for any replica; the first is
+    /// always leased.
     pub max_bytes: usize,
 }
 
-/// Makes the first delivery of each key due, if it is parked: after the delivery before it was removed. Returns those that are leased.
-/// Reads rows one by one, so that the data of deliveries beyond the limit does not stay in memory.
+/// Makes the first delivery of each key due, if it is parked: after the delivery before it was
+/// removed. Returns those that are leased. Reads rows one by one, so that the data of deliveries
+/// beyond the limit does not stay in memory.
 pub async fn promote(
     transaction: &Transaction<'_>,
     keys: &BTreeSet<Key>,
@@ -187,7 +194,8 @@ impl Visited {
 }
 
 impl Store {
-    /// Visits up to `limit` keys after `after`, and makes their first deliveries due if they are parked.
+    /// Visits up to `limit` keys after `after`, and makes their first deliveries due if they are
+    /// parked.
     pub async fn promote_stranded(&self, (webhook, key): Key, limit: i32) -> Result<Visited> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;

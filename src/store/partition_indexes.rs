@@ -1,5 +1,6 @@
-//! Statements that build the indexes of partitions. A migration creates an index of a partitioned table on the table alone, because
-//! building it at once would block writes. New partitions get it when they are attached; maintenance builds it for the others.
+//! Statements that build the indexes of partitions. A migration creates an index of a partitioned
+//! table on the table alone, because building it at once would block writes. New partitions get it
+//! when they are attached; maintenance builds it for the others.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ const MISSING: &str = include_str!("../../sql/store/index_missing.sql");
 /// The state of an index by its name. No row if there is none.
 const IS_VALID: &str =
     "select indisvalid from pg_catalog.pg_index where indexrelid = to_regclass($1)";
-/// A build waits for the transactions that run when it starts, such as a `pg_dump`. It blocks nothing but other maintenance, and
-/// partitions exist days ahead.
+/// A build waits for the transactions that run when it starts, such as a `pg_dump`. It blocks
+/// nothing but other maintenance, and partitions exist days ahead.
 const LONGEST_BUILD: Duration = Duration::from_secs(3_600);
 
 /// An index that a partition lacks.
@@ -56,14 +57,16 @@ impl Store {
         self.fetch_all(MISSING, &[]).await
     }
 
-    /// Builds an index while the partition is read and written, and attaches it to the parent. Removes what an interrupted attempt
-    /// left.
+    /// Builds an index while the partition is read and written, and attaches it to the parent.
+    /// Removes what an interrupted attempt left.
     pub async fn build_index(&self, missing: &MissingIndex) -> Result<Build> {
         let mut connection = self.connection().await?;
-        // Holds the lock of maintenance. A lock of the session would not be safe behind a transaction pooler.
+        // Holds the lock of maintenance. A lock of the session would not be safe behind a
+        // transaction pooler.
         let turn = connection.transaction().await?;
-        // Without the lock, another replica would take the index for one that an interrupted build left, and drop it. Not without a
-        // limit: the lock of a process that has vanished must be released some time.
+        // Without the lock, another replica would take the index for one that an interrupted build
+        // left, and drop it. Not without a limit: the lock of a process that has vanished must be
+        // released some time.
         allow_idle(&turn, LONGEST_BUILD + ANSWER_TIMEOUT).await?;
         if !partitions::try_lock(&turn).await?
             || !partitions::exists(&turn, &missing.partition).await?
@@ -73,7 +76,8 @@ impl Store {
         let name = missing.name();
         let state = is_valid(&turn, &name).await?;
         if state != Some(true) {
-            // Closes the portal of the query before, which has a snapshot until then. The build would wait for it.
+            // Closes the portal of the query before, which has a snapshot until then. The build
+            // would wait for it.
             turn.batch_execute("select").await?;
             // Not in the transaction: a concurrent build has its own ones.
             let build = cancel_on_drop(self.build_alone(missing, &name, state.is_some()));
@@ -81,7 +85,8 @@ impl Store {
                 .await
                 .map_err(|_| StoreError::Silent(LONGEST_BUILD))??;
         }
-        // Locks the new index exclusively for a moment: within the transaction, whose waits for locks are short.
+        // Locks the new index exclusively for a moment: within the transaction, whose waits for
+        // locks are short.
         turn.batch_execute(&format!(
             "alter index walhook.{} attach partition walhook.{name}",
             missing.parent

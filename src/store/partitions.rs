@@ -21,9 +21,10 @@ const DEFAULT_EXPIRE: &str = include_str!("../../sql/store/partition_default_exp
 const DELIVERY_EXPIRE: &str = include_str!("../../sql/store/delivery_expire.sql");
 /// The most rows that one transaction removes.
 const CHUNK: i64 = 10_000;
-/// Attaching and dropping a partition takes an exclusive lock for a moment, behind which other sessions queue. It is given up soon
-/// if something else holds the table, such as a running `pg_dump`: before Postgres' `deadlock_timeout` of a second, so that a
-/// deadlock never fails a replica's transaction.
+/// Attaching and dropping a partition takes an exclusive lock for a moment, behind which other
+/// sessions queue. It is given up soon if something else holds the table, such as a running
+/// `pg_dump`: before Postgres' `deadlock_timeout` of a second, so that a deadlock never fails a
+/// replica's transaction.
 const LOCK_TIMEOUT: &str = "set local lock_timeout = '500ms'";
 /// The number identifies maintenance within the store's database ("partitio" in ASCII).
 const TRY_LOCK: &str = "select pg_try_advisory_xact_lock(8097873612312603999)";
@@ -69,7 +70,8 @@ impl Table {
 }
 
 impl Store {
-    /// Returns the tables whose default partition holds rows of days up to `today`: those days have no partition.
+    /// Returns the tables whose default partition holds rows of days up to `today`: those days have
+    /// no partition.
     pub async fn tables_without_partitions(&self, today: Date) -> Result<Vec<&'static str>> {
         let mut found = Vec::new();
         for table in TABLES {
@@ -93,7 +95,8 @@ impl Store {
             .collect())
     }
 
-    /// Returns the day of the lowest id in the table's default partition, not counting ids below `from`.
+    /// Returns the day of the lowest id in the table's default partition, not counting ids below
+    /// `from`.
     pub async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
         let id: Option<Uuid> = self
             .fetch_optional(&table.fill_in(DEFAULT_LOWEST), &[&from])
@@ -117,13 +120,15 @@ impl Store {
     }
 }
 
-/// Bounds the transaction's waits for locks, and makes it the only one that changes partitions. Returns false if another one does.
+/// Bounds the transaction's waits for locks, and makes it the only one that changes partitions.
+/// Returns false if another one does.
 pub async fn try_lock(transaction: &Transaction<'_>) -> Result<bool> {
     transaction.batch_execute(LOCK_TIMEOUT).await?;
     bool::from_row(&transaction.query_one(TRY_LOCK, &[]).await?)
 }
 
-/// Whether the partition exists. Another replica may have created or dropped it since partitions were listed.
+/// Whether the partition exists. Another replica may have created or dropped it since partitions
+/// were listed.
 pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
     let sql = "select to_regclass($1) is not null";
     bool::from_row(
@@ -133,8 +138,8 @@ pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
     )
 }
 
-/// Creates a day's partition and moves the day's rows out of the default partition. Most rows are moved before the table is locked,
-/// the rest under the lock that attaching needs.
+/// Creates a day's partition and moves the day's rows out of the default partition. Most rows are
+/// moved before the table is locked, the rest under the lock that attaching needs.
 pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
     let name = table.partition(day);
     let from = first_id(day)?;
@@ -155,7 +160,8 @@ pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> R
     Ok(())
 }
 
-/// Drops a partition, whose rows have ids below `lowest`. First cancels the deliveries of its events.
+/// Drops a partition, whose rows have ids below `lowest`. First cancels the deliveries of its
+/// events.
 pub async fn drop_partition(
     transaction: &Transaction<'_>,
     table: Table,
@@ -163,7 +169,8 @@ pub async fn drop_partition(
     lowest: Uuid,
 ) -> Result<()> {
     if table.name == "event" {
-        // The lock keeps others from creating deliveries of that day's events. Those created so far are cancelled.
+        // The lock keeps others from creating deliveries of that day's events. Those created so far
+        // are cancelled.
         transaction
             .batch_execute(&format!(
                 "lock table walhook.{name} in access exclusive mode"
@@ -188,7 +195,8 @@ pub async fn expire_default(
     Ok(removed >= CHUNK as u64)
 }
 
-/// The deliveries of a webhook that were removed, and how many of them got a row in the attempt log.
+/// The deliveries of a webhook that were removed, and how many of them got a row in the attempt
+/// log.
 struct Expired {
     webhook: Uuid,
     removed: u64,
@@ -199,7 +207,8 @@ struct Expired {
 
 from_row!(Expired { webhook = "webhook_id", removed, logged, keys });
 
-/// Cancels and logs a chunk of the deliveries of events below this id. Deliveries that waited for them are due. Returns how many.
+/// Cancels and logs a chunk of the deliveries of events below this id. Deliveries that waited for
+/// them are due. Returns how many.
 async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Result<u64> {
     plan_by_index(transaction).await?;
     let mut total = 0;

@@ -7,15 +7,16 @@ use deadpool_postgres::Object;
 use super::connection::Connection;
 use super::{Result, Store};
 
-/// Generic plans: for some statements, making a custom plan each time takes longer than running them.
-/// A durable commit: what a crash of the store can lose must not be acknowledged to the slot.
+/// Generic plans: for some statements, making a custom plan each time takes longer than running
+/// them. A durable commit: what a crash of the store can lose must not be acknowledged to the slot.
 const BEGIN: &str = concat!(
     "begin; set local plan_cache_mode = force_generic_plan; ",
     include_str!("../../sql/store/durable.sql")
 );
 
-/// Sends statements behind `begin` without waiting for its answer, which saves a round trip. Dropping it without
-/// [`PipelinedTransaction::release`] closes the connection, which rolls back what is not committed.
+/// Sends statements behind `begin` without waiting for its answer, which saves a round trip.
+/// Dropping it without [`PipelinedTransaction::release`] closes the connection, which rolls back
+/// what is not committed.
 pub struct PipelinedTransaction(Option<Connection>);
 
 impl Store {

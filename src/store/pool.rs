@@ -29,28 +29,31 @@ pub struct Store {
     pub(super) committed: Committed,
 }
 
-/// How long a transaction may wait for its next statement. Those of a running process follow each other at once, and are given up after
-/// this time without an answer.
+/// How long a transaction may wait for its next statement. Those of a running process follow each
+/// other at once, and are given up after this time without an answer.
 const IDLE_LIMIT: (&str, Duration) = ("idle_in_transaction_session_timeout", ANSWER_TIMEOUT);
 
 fn limit((name, limit): (&'static str, Duration)) -> (&'static str, String) {
     (name, limit.as_millis().to_string())
 }
 
-/// Switches JIT compilation off. It takes tens of milliseconds, longer than the statements themselves, and the server chooses it for high
-/// estimated costs: of statements that visit many webhooks, and of sorts and scans that are switched off but cannot be avoided.
+/// Switches JIT compilation off. It takes tens of milliseconds, longer than the statements
+/// themselves, and the server chooses it for high estimated costs: of statements that visit many
+/// webhooks, and of sorts and scans that are switched off but cannot be avoided.
 const WITHOUT_JIT: (&str, &str) = ("jit", "off");
 
-/// Makes the server read pages in the order of an index. The tables of pages are partitioned by day and most partitions may be empty: by its
-/// estimates, reading all entries of a webhook and sorting them would cost no more.
+/// Makes the server read pages in the order of an index. The tables of pages are partitioned by day
+/// and most partitions may be empty: by its estimates, reading all entries of a webhook and sorting
+/// them would cost no more.
 const BY_INDEX: [(&str, &str); 2] = [("enable_sort", "off"), ("enable_seqscan", "off")];
 
 fn setting((name, value): (&'static str, &'static str)) -> (&'static str, String) {
     (name, value.to_owned())
 }
 
-/// Lets a transaction wait for its next statement for this long, because it holds a lock while another connection works. Zero is no limit.
-/// Otherwise the server would end it after the limit of the pool, the role or the server, and release the lock.
+/// Lets a transaction wait for its next statement for this long, because it holds a lock while
+/// another connection works. Zero is no limit. Otherwise the server would end it after the limit of
+/// the pool, the role or the server, and release the lock.
 pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -> Result<()> {
     Ok(transaction
         .batch_execute(&format!(
@@ -61,8 +64,9 @@ pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -
         .await?)
 }
 
-/// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and still do after [`REFUSE_AFTER`]. The server keeps a
-/// waiting connection after its client has given it up and repeats the transaction, so a long wait would use up `max_connections`.
+/// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and
+/// still do after [`REFUSE_AFTER`]. The server keeps a waiting connection after its client has
+/// given it up and repeats the transaction, so a long wait would use up `max_connections`.
 fn refuse_if_waiting(most: usize) -> Hook {
     Hook::async_fn(move |client, _| {
         Box::pin(async move {
@@ -87,20 +91,23 @@ fn refuse_if_waiting(most: usize) -> Hook {
     })
 }
 
-/// For how long connections of all replicas may wait, for example for the lock of a migration, before new ones are refused.
+/// For how long connections of all replicas may wait, for example for the lock of a migration,
+/// before new ones are refused.
 const REFUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
 
 impl Store {
-    /// Opens no connection yet: the first use does, so that a process can start while the store is down.
+    /// Opens no connection yet: the first use does, so that a process can start while the store is
+    /// down.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
         Store::open_configured(url, connections, Vec::new(), None)
     }
 
-    /// A pool for a process that runs for long: the server ends transactions whose connection has died unnoticed. Otherwise their locks
-    /// would block the transactions that repeat them. Opens no connection while as many as it has wait in the server.
+    /// A pool for a process that runs for long: the server ends transactions whose connection has
+    /// died unnoticed. Otherwise their locks would block the transactions that repeat them. Opens
+    /// no connection while as many as it has wait in the server.
     pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
         let settings = vec![limit(IDLE_LIMIT), setting(WITHOUT_JIT)];
         Store::open_configured(
@@ -111,7 +118,8 @@ impl Store {
         )
     }
 
-    /// A pool for API requests: the server ends their statements after `statement_timeout`, and reads pages by indexes.
+    /// A pool for API requests: the server ends their statements after `statement_timeout`, and
+    /// reads pages by indexes.
     pub fn open_for_requests(
         url: &str,
         connections: usize,
@@ -175,7 +183,8 @@ impl Store {
         })
     }
 
-    /// Returns a handle on the same pool for statements that take longer, such as those of maintenance.
+    /// Returns a handle on the same pool for statements that take longer, such as those of
+    /// maintenance.
     pub fn with_limit(&self, limit: Duration) -> Store {
         Store {
             limit,
@@ -190,7 +199,8 @@ impl Store {
         ))
     }
 
-    /// Runs `work` with a time limit. When it is exceeded, the connection may be dead, so it and all idle connections are closed.
+    /// Runs `work` with a time limit. When it is exceeded, the connection may be dead, so it and
+    /// all idle connections are closed.
     pub async fn in_time<T, E: From<StoreError>>(
         &self,
         limit: Duration,
@@ -205,8 +215,8 @@ impl Store {
         }
     }
 
-    /// Runs a single statement within the limit of this handle. When it is exceeded, the statement is also cancelled on the server, which
-    /// may be slow and not silent.
+    /// Runs a single statement within the limit of this handle. When it is exceeded, the statement
+    /// is also cancelled on the server, which may be slow and not silent.
     pub(super) async fn statement<T>(
         &self,
         work: impl Future<Output = Result<T>> + Send,
@@ -214,7 +224,8 @@ impl Store {
         self.in_time(self.limit, cancel_on_drop(work)).await
     }
 
-    /// Tests the connection that would be used next. If it does not answer soon, all idle connections are closed.
+    /// Tests the connection that would be used next. If it does not answer soon, all idle
+    /// connections are closed.
     pub async fn probe(&self) -> Result<()> {
         self.in_time(PROBE_TIMEOUT, self.ping()).await
     }
@@ -227,8 +238,8 @@ impl Store {
         }
     }
 
-    /// Waits for an answer from the store. If it is dropped, its connection is closed: returned to the pool, a dead connection would
-    /// be borrowed again.
+    /// Waits for an answer from the store. If it is dropped, its connection is closed: returned to
+    /// the pool, a dead connection would be borrowed again.
     pub async fn ping(&self) -> Result<()> {
         self.statement(async { Ok(self.connection().await?.batch_execute("select 1").await?) })
             .await

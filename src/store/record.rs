@@ -1,4 +1,5 @@
-//! Statements that record attempts: the attempt log, the next states of deliveries, the counters of webhooks.
+//! Statements that record attempts: the attempt log, the next states of deliveries, the counters of
+//! webhooks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -81,7 +82,8 @@ impl<'a> CompletedAttempt<'a> {
     }
 }
 
-/// Locks the deliveries of those attempts that were made under the current lease. Returns, for each attempt, whether it was.
+/// Locks the deliveries of those attempts that were made under the current lease. Returns, for each
+/// attempt, whether it was.
 pub async fn lock_leased(
     transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'_>],
@@ -89,7 +91,8 @@ pub async fn lock_leased(
     fence(transaction, FENCE, attempts).await
 }
 
-/// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work if all of them end.
+/// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work if
+/// all of them end.
 pub async fn end_leased(
     transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'_>],
@@ -102,7 +105,8 @@ async fn fence(
     sql: &str,
     attempts: &[CompletedAttempt<'_>],
 ) -> Result<Vec<bool>> {
-    // If a batch contains a delivery twice, the statement returns the last position, which is that of the newer lease.
+    // If a batch contains a delivery twice, the statement returns the last position, which is that
+    // of the newer lease.
     let mut order: Vec<usize> = (0..attempts.len()).collect();
     order.sort_unstable_by_key(|index| {
         (
@@ -215,8 +219,9 @@ pub async fn count_webhooks(
 }
 
 impl Store {
-    /// Inserts a row of the attempt log for which the store has no delivery, such as a test's. Sets when the webhook was last
-    /// called, and changes none of its counters. Does nothing if the webhook no longer exists: its user may have been erased.
+    /// Inserts a row of the attempt log for which the store has no delivery, such as a test's. Sets
+    /// when the webhook was last called, and changes none of its counters. Does nothing if the
+    /// webhook no longer exists: its user may have been erased.
     pub async fn log_attempt(&self, row: AttemptRow<'_>) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;

@@ -1,4 +1,5 @@
-//! Redeliveries of single deliveries, recoveries, which redeliver a time range, and the queue of jobs.
+//! Redeliveries of single deliveries, recoveries, which redeliver a time range, and the queue of
+//! jobs.
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ const EXPIRE: [&str; 2] = [
 ];
 const EXPIRE_ROUNDS: &str = include_str!("../../sql/store/delivery_round_expire.sql");
 
-/// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that it is a lower bound.
+/// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that
+/// it is a lower bound.
 const MAX_COUNTED: i64 = 50_000;
 
 /// The result of a request to redeliver.
@@ -148,8 +150,8 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
     Ok(counted)
 }
 
-/// Queues a recovery that is expected to start `total` deliveries, and returns its id. Returns `None` if the webhook has too many
-/// unfinished jobs.
+/// Queues a recovery that is expected to start `total` deliveries, and returns its id. Returns
+/// `None` if the webhook has too many unfinished jobs.
 pub async fn begin(
     store: &Store,
     actor: &Actor,
@@ -303,13 +305,14 @@ impl Column for Phase {
     }
 }
 
-/// Locks the job that has been due longest and that no other replica holds. Jobs of the users `later` come after those of others.
+/// Locks the job that has been due longest and that no other replica holds. Jobs of the users
+/// `later` come after those of others.
 pub async fn take(transaction: &Transaction<'_>, later: &[UserId]) -> Result<Option<Job>> {
     transaction.fetch_optional(TAKE, &[&later]).await
 }
 
-/// Stores how far the recovery has come and adds to its number of deliveries, which is returned. It is due again after `wait`, or
-/// finished.
+/// Stores how far the recovery has come and adds to its number of deliveries, which is returned. It
+/// is due again after `wait`, or finished.
 pub async fn update(
     transaction: &Transaction<'_>,
     job: Uuid,
@@ -335,7 +338,8 @@ pub async fn update(
         .await
 }
 
-/// Counts the webhook's pending first attempts, up to `limit`: with those that wait for other deliveries, or without them.
+/// Counts the webhook's pending first attempts, up to `limit`: with those that wait for other
+/// deliveries, or without them.
 pub async fn count_first_attempts(
     transaction: &Transaction<'_>,
     webhook: Uuid,
@@ -347,14 +351,16 @@ pub async fn count_first_attempts(
         .await
 }
 
-/// The result of reading the next rows of the attempt log or of the missed events: which of them to deliver.
+/// The result of reading the next rows of the attempt log or of the missed events: which of them to
+/// deliver.
 #[derive(Clone, Debug)]
 pub struct Scan {
     /// How many rows were read.
     pub read: i64,
     /// The last id that was read.
     pub last: Option<Uuid>,
-    /// How many deliveries, or missed events, are to be delivered. The lists contain them, unless only the number was requested.
+    /// How many deliveries, or missed events, are to be delivered. The lists contain them, unless
+    /// only the number was requested.
     pub found: u64,
     /// Of missed events, only the events.
     pub logged: LoggedDeliveries,
@@ -379,7 +385,8 @@ from_row!(LoggedDeliveries {
     sequences
 });
 
-/// Reads up to `limit` rows of the phase, after the position. Returns the deliveries or events to deliver, or only counts them.
+/// Reads up to `limit` rows of the phase, after the position. Returns the deliveries or events to
+/// deliver, or only counts them.
 pub async fn scan(
     client: &impl GenericClient,
     Criteria {
@@ -396,7 +403,8 @@ pub async fn scan(
     let (statement, tolerance) = match phase {
         // An attempt's id contains its time by a replica's clock.
         Phase::AttemptLog => (SCAN_ATTEMPTS, ID_TOLERANCE_MS),
-        // An event's id contains the time of its commit. One millisecond, because `until` has a higher resolution.
+        // An event's id contains the time of its commit. One millisecond, because `until` has a
+        // higher resolution.
         Phase::MissedEvents => (SCAN_MISSED, 1),
     };
     let from = lowest_id_at(since.as_millisecond().saturating_sub(tolerance)).max(position);
@@ -416,8 +424,9 @@ pub async fn scan(
     client.fetch_one(statement, &params[..count]).await
 }
 
-/// Starts the next round of each delivery, and returns the deliveries with their new rounds. With `only_if_unchanged`, skips deliveries
-/// that are no longer in the round in `rounds`: another transaction has started their next one.
+/// Starts the next round of each delivery, and returns the deliveries with their new rounds. With
+/// `only_if_unchanged`, skips deliveries that are no longer in the round in `rounds`: another
+/// transaction has started their next one.
 pub async fn start_next_rounds(
     transaction: &Transaction<'_>,
     webhook: Uuid,
@@ -448,8 +457,8 @@ pub async fn start_next_rounds(
         .await
 }
 
-/// Removes missed events of the webhook. Returns those that no other transaction removed first, in the order of their
-/// commits, with the release of each event that has one.
+/// Removes missed events of the webhook. Returns those that no other transaction removed first, in
+/// the order of their commits, with the release of each event that has one.
 pub async fn remove_missed(
     transaction: &Transaction<'_>,
     webhook: Uuid,

@@ -27,8 +27,8 @@ const PENDING: &str = include_str!("../../sql/store/replay_pending.sql");
 const MOVE: &str = include_str!("../../sql/store/replay_move.sql");
 const EXPIRE: &str = include_str!("../../sql/store/replay_expire.sql");
 
-/// A count reads at most this many events and as many rows of the attempt log, which takes about a tenth of a second. Beyond that it is an
-/// estimate.
+/// A count reads at most this many events and as many rows of the attempt log, which takes about a
+/// tenth of a second. Beyond that it is an estimate.
 const MAX_COUNTED: i64 = 50_000;
 /// The same for a webhook with a filter: the data of its events is read too.
 const MAX_COUNTED_WITH_DATA: i64 = 5_000;
@@ -49,7 +49,8 @@ pub struct Selection {
 from_row!(Selection { since, until, events, labels = "label_ids" });
 
 impl Selection {
-    /// The ids between which the events are. An event's id contains the time of its commit in milliseconds, rounded down.
+    /// The ids between which the events are. An event's id contains the time of its commit in
+    /// milliseconds, rounded down.
     fn ids(&self) -> (Uuid, Uuid) {
         let since = self.since.as_millisecond();
         let until = self.until.as_millisecond();
@@ -66,8 +67,9 @@ impl Selection {
         )
     }
 
-    /// The id after which the attempts of these events are. An attempt's id contains its time by a replica's clock. There is no upper
-    /// bound: a retry, or a delivery that waited, is attempted long after its event.
+    /// The id after which the attempts of these events are. An attempt's id contains its time by a
+    /// replica's clock. There is no upper bound: a retry, or a delivery that waited, is attempted
+    /// long after its event.
     fn first_attempt_id(&self) -> Uuid {
         lowest_id_at(self.since.as_millisecond().saturating_sub(ID_TOLERANCE_MS))
     }
@@ -119,13 +121,15 @@ from_row!(Progress {
     sequence
 });
 
-/// The phases of a replay, in their order, by what it reads. The first two find the events that the webhook has had: a delivery that ended
-/// before the first one, or ends between them, is in the log when the second begins.
+/// The phases of a replay, in their order, by what it reads. The first two find the events that the
+/// webhook has had: a delivery that ended before the first one, or ends between them, is in the log
+/// when the second begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     PendingDeliveries,
     AttemptLog,
-    /// Events without a sequence number, in order of id: builds before version 15 of the schema stored them.
+    /// Events without a sequence number, in order of id: builds before version 15 of the schema
+    /// stored them.
     UnnumberedEvents,
     /// The other events, in order of their numbers.
     Events,
@@ -217,7 +221,8 @@ impl Count {
     }
 }
 
-/// Returns how many deliveries a replay of this selection would create for a webhook with this filter.
+/// Returns how many deliveries a replay of this selection would create for a webhook with this
+/// filter.
 pub async fn count(
     store: &Store,
     user: &UserId,
@@ -270,8 +275,8 @@ async fn unnumbered_until(client: &impl GenericClient) -> Result<Option<Uuid>> {
     Ok(until.map(|until| lowest_id_at(until.as_millisecond())))
 }
 
-/// Queues a replay that is expected to create `total` deliveries, and returns its id. Returns `None` if the webhook has too many
-/// unfinished jobs.
+/// Queues a replay that is expected to create `total` deliveries, and returns its id. Returns
+/// `None` if the webhook has too many unfinished jobs.
 pub async fn begin(
     store: &Store,
     actor: &Actor,
@@ -545,8 +550,8 @@ impl Replay {
             .await
     }
 
-    /// Stores how far the replay has come, and the deliveries that were created. It is due again after `wait`, or finished. Returns
-    /// how many deliveries it has created.
+    /// Stores how far the replay has come, and the deliveries that were created. It is due again
+    /// after `wait`, or finished. Returns how many deliveries it has created.
     pub async fn update(
         &self,
         transaction: &Transaction<'_>,

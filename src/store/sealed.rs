@@ -17,8 +17,9 @@ const WEBHOOK_REPLACE: &str = include_str!("../../sql/store/sealed_webhook_repla
 /// Returns the owner of a row's value by the row's id.
 type OwnerOf = fn(Uuid) -> Owner;
 
-/// The encrypted columns of a webhook, for which these statements are repeated with another column's name, and their owners by the
-/// webhook's id. Those of previous keys are last: a key that is replaced in the meantime moves to them.
+/// The encrypted columns of a webhook, for which these statements are repeated with another
+/// column's name, and their owners by the webhook's id. Those of previous keys are last: a key that
+/// is replaced in the meantime moves to them.
 const WEBHOOK_COLUMNS: [(&str, OwnerOf); 5] = [
     ("secret", Owner::from),
     ("headers", Owner::headers),
@@ -73,7 +74,8 @@ pub async fn keys(store: &Store) -> Result<BTreeMap<String, i64>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reencrypted {
     pub done: u64,
-    /// How many values cannot be decrypted, by the key's id: the key is not configured, or is a different one.
+    /// How many values cannot be decrypted, by the key's id: the key is not configured, or is a
+    /// different one.
     pub unreadable: BTreeMap<String, u64>,
 }
 
@@ -86,8 +88,9 @@ struct Encrypted {
 
 from_row!(Encrypted { id, bytes = "sealed", key_id });
 
-/// Encrypts every value under the vault's first key. Each row is a transaction of its own, so that nothing waits for it; a value that
-/// changes in the meantime is left alone. Can be repeated, and must be repeated if it fails midway.
+/// Encrypts every value under the vault's first key. Each row is a transaction of its own, so that
+/// nothing waits for it; a value that changes in the meantime is left alone. Can be repeated, and
+/// must be repeated if it fails midway.
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();

@@ -1,5 +1,5 @@
-//! The numbers of webhooks' last deliveries. Every transaction that makes deliveries locks the numbers of their webhooks until its
-//! commit, before it locks deliveries.
+//! The numbers of webhooks' last deliveries. Every transaction that makes deliveries locks the
+//! numbers of their webhooks until its commit, before it locks deliveries.
 
 use deadpool_postgres::GenericClient;
 use uuid::Uuid;
@@ -12,7 +12,8 @@ const START: &str = include_str!("../../sql/store/sequence_start.sql");
 pub(super) const STORE: &str = include_str!("../../sql/store/sequence_store.sql");
 const REMOVE_ORPHANS: &str = include_str!("../../sql/store/sequence_remove_orphans.sql");
 
-/// Locks the numbers of these webhooks, and adds them to `sequences`. Inserts those that do not exist.
+/// Locks the numbers of these webhooks, and adds them to `sequences`. Inserts those that do not
+/// exist.
 pub async fn start(
     transaction: &impl GenericClient,
     webhooks: &[Uuid],

@@ -1,4 +1,5 @@
-//! Statements on sessions of the web UI and on used sign-in links. The store has the hashes of their ids only.
+//! Statements on sessions of the web UI and on used sign-in links. The store has the hashes of
+//! their ids only.
 
 use std::time::Duration;
 
@@ -100,7 +101,8 @@ pub async fn end(store: &Store, hash: &[u8; 32]) -> Result<()> {
     store.run(END, &[&&hash[..]]).await.map(drop)
 }
 
-/// Marks a sign-in link as used, by its hash. False if it was used before. The record is kept until `expires_at`.
+/// Marks a sign-in link as used, by its hash. False if it was used before. The record is kept until
+/// `expires_at`.
 pub async fn use_link(store: &Store, hash: &[u8; 32], expires_at: Timestamp) -> Result<bool> {
     Ok(store.run(INSERT_LINK, &[&&hash[..], &expires_at]).await? == 1)
 }

@@ -1,14 +1,17 @@
 //! Runs statements, and converts between their rows and parameters and Rust types.
 //!
-//! A statement is a file below `sql/store`, prepared once per connection. [`from_row!`] lists the columns that a struct is read
-//! from, by name; [`arrays!`] turns a slice into the parallel arrays that `unnest` takes. Statements that are run concurrently on
-//! one connection are pipelined: nothing here waits between preparing, which the cache answers, and sending.
+//! A statement is a file below `sql/store`, prepared once per connection. [`from_row!`] lists the
+//! columns that a struct is read from, by name; [`arrays!`] turns a slice into the parallel arrays
+//! that `unnest` takes. Statements that are run concurrently on one connection are pipelined:
+//! nothing here waits between preparing, which the cache answers, and sending.
 //!
-//! Why not generated code: `clorinde` 2.0 was tried on the table `notice`. It keeps statements prepared once (by deadpool's cache) and
-//! pipelined. But it generates 90 lines per statement (13,000 for all of them), which either live in the repository or make every
-//! build need a migrated Postgres. It takes columns for not null unless an annotation says otherwise. Templates and batches
-//! stay outside. Its rows hold plain text and numbers, so the conversion to domain types, which this module shortens, would remain.
-//! Of the derives for rows, `postgres-from-row` had its last release in May 2023.
+//! Why not generated code: `clorinde` 2.0 was tried on the table `notice`. It keeps statements
+//! prepared once (by deadpool's cache) and pipelined. But it generates 90 lines per statement
+//! (13,000 for all of them), which either live in the repository or make every build need a
+//! migrated Postgres. It takes columns for not null unless an annotation says otherwise. Templates
+//! and batches stay outside. Its rows hold plain text and numbers, so the conversion to domain
+//! types, which this module shortens, would remain. Of the derives for rows, `postgres-from-row`
+//! had its last release in May 2023.
 
 use std::error::Error;
 
@@ -116,7 +119,8 @@ impl Store {
             .await
     }
 
-    /// Like `fetch_one`, for statements that read pending deliveries or webhooks in the order of an index.
+    /// Like `fetch_one`, for statements that read pending deliveries or webhooks in the order of an
+    /// index.
     pub(super) async fn fetch_by_index<T: FromRow>(
         &self,
         sql: &str,
@@ -134,7 +138,8 @@ impl Store {
     }
 }
 
-/// A type that a row is read as: a struct with [`from_row!`], or the value of a row's only column, or a pair of its two.
+/// A type that a row is read as: a struct with [`from_row!`], or the value of a row's only column,
+/// or a pair of its two.
 pub trait FromRow: Sized + Send {
     fn from_row(row: &Row) -> Result<Self>;
 }
@@ -151,7 +156,8 @@ impl<A: Column + Send, B: Column + Send> FromRow for (A, B) {
     }
 }
 
-/// A type that a column is read as: a type of `postgres-types`, or one that is converted from such a type.
+/// A type that a column is read as: a type of `postgres-types`, or one that is converted from such
+/// a type.
 pub trait Column: Sized {
     type Stored: FromSqlOwned;
 
@@ -205,8 +211,9 @@ impl<T: Column> Column for Option<T> {
     }
 }
 
-/// Implements [`FromRow`] for a struct: `field` is read from the column of that name, `field = "column"` from another, and
-/// `field: function` by a function of the row, such as another struct's `from_row`.
+/// Implements [`FromRow`] for a struct: `field` is read from the column of that name, `field =
+/// "column"` from another, and `field: function` by a function of the row, such as another struct's
+/// `from_row`.
 macro_rules! from_row {
     ($type:ty { $($field:ident $(= $column:literal)? $(: $read:expr)?),+ $(,)? }) => {
         impl $crate::store::statement::FromRow for $type {
@@ -260,7 +267,8 @@ impl Arrays<'_> {
     }
 }
 
-/// `arrays!(items, |item| (a, b))`: the values of `a` of all items are the first array, those of `b` the second.
+/// `arrays!(items, |item| (a, b))`: the values of `a` of all items are the first array, those of
+/// `b` the second.
 macro_rules! arrays {
     ($items:expr, |$item:pat_param| ($($value:expr),+ $(,)?)) => {{
         let items = &$items;

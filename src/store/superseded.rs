@@ -1,5 +1,5 @@
-//! Attempts that were in flight when their delivery was redelivered or cancelled. Their outcome changes neither the delivery nor the
-//! webhook's counters, but each has a row in the attempt log.
+//! Attempts that were in flight when their delivery was redelivered or cancelled. Their outcome
+//! changes neither the delivery nor the webhook's counters, but each has a row in the attempt log.
 
 use deadpool_postgres::Transaction;
 use uuid::Uuid;

@@ -46,7 +46,8 @@ pub async fn insert(
     Ok(transaction.commit().await?)
 }
 
-/// Returns the id and the user of the token with this hash. None if there is no such token or it is revoked.
+/// Returns the id and the user of the token with this hash. None if there is no such token or it is
+/// revoked.
 pub async fn user(store: &Store, hash: &[u8; 32]) -> Result<Option<(Uuid, UserId)>> {
     store.fetch_optional(USER, &[&&hash[..]]).await
 }

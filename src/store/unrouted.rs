@@ -1,4 +1,5 @@
-//! Events that could not be derived, routed or stored. They keep their change, so that they can be derived again under the same ids.
+//! Events that could not be derived, routed or stored. They keep their change, so that they can be
+//! derived again under the same ids.
 
 use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
@@ -206,7 +207,8 @@ pub async fn insert_unrouted(
     Ok(())
 }
 
-/// Removes an unrouted event that is stored as an event in the same transaction. Returns false if another process has removed it.
+/// Removes an unrouted event that is stored as an event in the same transaction. Returns false if
+/// another process has removed it.
 pub async fn take_unrouted(transaction: &impl GenericClient, id: Uuid) -> Result<bool> {
     let sql = include_str!("../../sql/store/unrouted_event_remove.sql");
     Ok(transaction.run(sql, &[&[id].as_slice()]).await? == 1)

@@ -1,4 +1,5 @@
-//! Statements of the users who manage webhooks. Each names the user: another user's webhook is not found.
+//! Statements of the users who manage webhooks. Each names the user: another user's webhook is not
+//! found.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,8 @@ const GET_FOR_UPDATE: &str = concat!(
 );
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
-/// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients wait for a response.
+/// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients
+/// wait for a response.
 const CANCELLATION_LIMIT: Duration = Duration::from_secs(10);
 /// The pause while the rest of these deliveries is locked by other transactions.
 const CANCELLATION_PAUSE: Duration = Duration::from_millis(50);
@@ -58,7 +60,8 @@ pub struct Settings {
     /// In the catalogue's order, without duplicates.
     pub events: Vec<String>,
     pub active: bool,
-    /// Which deliveries wait for each other. A change applies to deliveries that are made afterwards.
+    /// Which deliveries wait for each other. A change applies to deliveries that are made
+    /// afterwards.
     pub ordering: Ordering,
     pub signing: Signing,
     pub options: Options,
@@ -142,7 +145,8 @@ pub enum Conditional<T> {
     NotFound,
     /// The webhook does not meet the caller's condition.
     Refused,
-    /// The webhook cannot be activated yet: what it had pending when it was switched off is being cancelled.
+    /// The webhook cannot be activated yet: what it had pending when it was switched off is being
+    /// cancelled.
     Cancelling,
 }
 
@@ -160,7 +164,8 @@ pub struct NewWebhook {
     pub pair: Option<SealedKeyPair>,
 }
 
-/// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of one user consecutive.
+/// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of
+/// one user consecutive.
 pub async fn create(
     store: &Store,
     actor: &Actor,
@@ -232,7 +237,8 @@ pub async fn create(
     Ok(created)
 }
 
-/// Returns the user's webhooks with ids greater than `after`, by id. That is the order of their creation.
+/// Returns the user's webhooks with ids greater than `after`, by id. That is the order of their
+/// creation.
 pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Result<Vec<Webhook>> {
     store
         .fetch_all(
@@ -246,8 +252,9 @@ pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhoo
     store.fetch_optional(GET, &[user, &id]).await
 }
 
-/// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries: a chunk before this returns, the others
-/// later. Activating one first cancels those that are left, and resets the failures of one that was disabled automatically.
+/// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries: a
+/// chunk before this returns, the others later. Activating one first cancels those that are left,
+/// and resets the failures of one that was disabled automatically.
 pub async fn update(
     store: &Store,
     actor: &Actor,
@@ -349,8 +356,9 @@ async fn try_update(
     Ok(Conditional::Done(changed))
 }
 
-/// Deletes a webhook, if `condition` holds, and cancels its pending deliveries: a chunk before this returns, the others later. Its attempt
-/// log can no longer be read; the rows are dropped with their partitions.
+/// Deletes a webhook, if `condition` holds, and cancels its pending deliveries: a chunk before this
+/// returns, the others later. Its attempt log can no longer be read; the rows are dropped with
+/// their partitions.
 pub async fn delete(
     store: &Store,
     actor: &Actor,
@@ -388,7 +396,8 @@ async fn try_delete(
     Ok(Conditional::Done(()))
 }
 
-/// Returns the columns of a key pair: the private key, the id of its master key, and the public key.
+/// Returns the columns of a key pair: the private key, the id of its master key, and the public
+/// key.
 fn pair_columns(pair: Option<&SealedKeyPair>) -> (Option<&[u8]>, Option<&str>, Option<&[u8]>) {
     let private = pair.map(|pair| &pair.private);
     (

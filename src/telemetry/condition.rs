@@ -26,7 +26,8 @@ impl Condition {
     }
 }
 
-/// Work that is retried until it succeeds: one warning when it starts to fail, one line when it succeeds again.
+/// Work that is retried until it succeeds: one warning when it starts to fail, one line when it
+/// succeeds again.
 #[derive(Debug)]
 pub struct Activity {
     /// The start of the log lines, such as "claiming deliveries".
@@ -62,7 +63,8 @@ impl Activity {
     }
 }
 
-/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over after `QUIET_PERIOD`.
+/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over
+/// after `QUIET_PERIOD`.
 #[derive(Debug, Default)]
 pub struct Recurring(Mutex<Option<Instant>>);
 
@@ -74,7 +76,8 @@ impl Recurring {
         Recurring(Mutex::new(None))
     }
 
-    /// Records an occurrence of the fault. Returns true if it must be logged: the first time, and after `QUIET_PERIOD` without one.
+    /// Records an occurrence of the fault. Returns true if it must be logged: the first time, and
+    /// after `QUIET_PERIOD` without one.
     pub fn must_log(&self) -> bool {
         self.must_log_at(Instant::now())
     }
@@ -86,7 +89,8 @@ impl Recurring {
     }
 }
 
-/// Logs at `$level`, but only once while the fault at this place in the code keeps occurring: see [`Recurring`].
+/// Logs at `$level`, but only once while the fault at this place in the code keeps occurring: see
+/// [`Recurring`].
 macro_rules! recurring {
     ($level:ident, $($arguments:tt)+) => {{
         static FAULT: $crate::telemetry::Recurring = $crate::telemetry::Recurring::new();

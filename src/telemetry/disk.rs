@@ -1,4 +1,5 @@
-//! Failures of the database servers' disks: counted, and kept for readiness until they have not occurred for a while.
+//! Failures of the database servers' disks: counted, and kept for readiness until they have not
+//! occurred for a while.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use metrics::counter;
 
-/// How long a fault is reported after it occurred last. What fails is retried at least every 5 s, so a fault that lasts is reported all
-/// the time. One that occurs once, such as in a large query, is reported briefly.
+/// How long a fault is reported after it occurred last. What fails is retried at least every 5 s,
+/// so a fault that lasts is reported all the time. One that occurs once, such as in a large query,
+/// is reported briefly.
 const REPORTED: Duration = Duration::from_secs(8);
 
 /// A database and the kind of its disk's fault.

@@ -1,4 +1,5 @@
-//! The server log: text or JSON lines on standard error. Standard output carries only what a command prints.
+//! The server log: text or JSON lines on standard error. Standard output carries only what a
+//! command prints.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -50,7 +51,8 @@ pub fn log_fatal(error: &anyhow::Error) {
     }
 }
 
-/// Libraries that log payloads at levels below INFO: tokio_postgres logs each statement with its parameters.
+/// Libraries that log payloads at levels below INFO: tokio_postgres logs each statement with its
+/// parameters.
 const PAYLOAD_LOGGERS: [&str; 1] = ["tokio_postgres"];
 
 /// Rejects lines that may contain secrets or payloads, even if the configured filter allows them.

@@ -1,7 +1,7 @@
 //! Exports spans to the collector in batches: OTLP over HTTP.
 //!
-//! Not `opentelemetry-otlp`, which drops the count of spans that a collector rejects. Batching, retries and the final flush would
-//! remain here.
+//! Not `opentelemetry-otlp`, which drops the count of spans that a collector rejects. Batching,
+//! retries and the final flush would remain here.
 
 use std::time::Duration;
 
@@ -80,7 +80,8 @@ impl Exporter {
         })
     }
 
-    /// Exports the remaining spans, if the collector accepts them in time. Must be called at the end of the process.
+    /// Exports the remaining spans, if the collector accepts them in time. Must be called at the
+    /// end of the process.
     pub async fn flush(mut self) {
         self.stop.cancel();
         if timeout(FLUSH_TIMEOUT, &mut self.task).await.is_err() {
@@ -140,7 +141,8 @@ impl Worker {
         }
     }
 
-    /// Returns the next batch: queued spans, and those that arrive within [`BATCH_DELAY`]. Empty when tracing ends.
+    /// Returns the next batch: queued spans, and those that arrive within [`BATCH_DELAY`]. Empty
+    /// when tracing ends.
     async fn next(&mut self) -> Vec<Span> {
         let mut batch = Vec::new();
         let mut full_at = Instant::now() + BATCH_DELAY;
@@ -161,7 +163,8 @@ impl Worker {
         batch
     }
 
-    /// Retries until the batch is accepted or permanently rejected. Meanwhile new spans wait in the queue.
+    /// Retries until the batch is accepted or permanently rejected. Meanwhile new spans wait in the
+    /// queue.
     async fn export(&self, spans: Vec<Span>) {
         let count = spans.len() as u64;
         let body = Bytes::from(self.request(spans).encode_to_vec());

@@ -1,5 +1,6 @@
-//! OpenTelemetry spans that follow an event from its commit to each attempt. Without a collector, no spans are built. A slow or dead
-//! collector delays nothing: spans that exceed the queue's capacity are dropped and counted.
+//! OpenTelemetry spans that follow an event from its commit to each attempt. Without a collector,
+//! no spans are built. A slow or dead collector delays nothing: spans that exceed the queue's
+//! capacity are dropped and counted.
 
 mod export;
 mod spans;
@@ -32,7 +33,8 @@ struct Inner {
     dropped: Counter,
 }
 
-/// Starts tracing as configured. Without a collector, the tracer does nothing and there is no exporter.
+/// Starts tracing as configured. Without a collector, the tracer does nothing and there is no
+/// exporter.
 pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
     let collector = config.tracing.collector().map_err(anyhow::Error::msg)?;
     let (Some(collector), Some(sampling)) = (collector, config.tracing.sampling()) else {

@@ -1,4 +1,5 @@
-//! Builds spans from events and attempts, with the attribute names of OpenTelemetry's semantic conventions where these define one. No I/O.
+//! Builds spans from events and attempts, with the attribute names of OpenTelemetry's semantic
+//! conventions where these define one. No I/O.
 
 use jiff::Timestamp;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -17,7 +18,8 @@ use crate::domain::trace::{SpanId, Stage};
 /// The `sampled` flag of W3C Trace Context.
 const SAMPLED: u32 = 1;
 
-/// Builds the root span of an event's trace and its two parts: waiting to be read, and being stored.
+/// Builds the root span of an event's trace and its two parts: waiting to be read, and being
+/// stored.
 pub fn stored(event: &Event, read_at: Timestamp, stored: Timestamp) -> [Span; 3] {
     // The commit time is from the primary, whose clock may be ahead.
     let committed = event.occurred_at;
@@ -137,7 +139,8 @@ fn of_event(event: &Event) -> Vec<KeyValue> {
     ]
 }
 
-/// Returns the attributes of a request. Of the URL only scheme, host and port: path and query may contain secrets.
+/// Returns the attributes of a request. Of the URL only scheme, host and port: path and query may
+/// contain secrets.
 fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     let mut attributes = vec![text("http.request.method", "POST")];
     if attempt > 1 {

@@ -1,4 +1,5 @@
-//! Stylesheet, script and icon: compiled into the binary, compressed once, under names that contain a hash of their content.
+//! Stylesheet, script and icon: compiled into the binary, compressed once, under names that contain
+//! a hash of their content.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! Charts as SVG without inline styles, which the content security policy forbids. The templates draw; this file computes
-//! coordinates.
+//! Charts as SVG without inline styles, which the content security policy forbids. The templates
+//! draw; this file computes coordinates.
 
 use std::fmt::{self, Write};
 
@@ -25,7 +25,8 @@ impl fmt::Display for Px {
 pub struct Sparkline(pub Vec<(u64, u64)>);
 
 const SPARK_HEIGHT: f64 = 28.0;
-/// The minimum height of a part of a bar, so that a single failure among thousands of attempts is visible.
+/// The minimum height of a part of a bar, so that a single failure among thousands of attempts is
+/// visible.
 const MIN_PART: f64 = 1.5;
 
 impl Sparkline {

@@ -1,5 +1,5 @@
-//! Activating, deactivating and deleting a webhook, and the pages that ask for confirmation before a webhook is deleted or its secret
-//! replaced.
+//! Activating, deactivating and deleting a webhook, and the pages that ask for confirmation before
+//! a webhook is deleted or its secret replaced.
 
 use askama::Template;
 use axum::response::Response;

@@ -1,5 +1,6 @@
-//! Set-Cookie headers. They are written here and not by a crate for cookies: the attributes are the same for all cookies, and a
-//! cookie jar would accept a cookie that is sent twice, which `api::cookie` ignores because another site may have planted one.
+//! Set-Cookie headers. They are written here and not by a crate for cookies: the attributes are the
+//! same for all cookies, and a cookie jar would accept a cookie that is sent twice, which
+//! `api::cookie` ignores because another site may have planted one.
 
 use axum::http::HeaderValue;
 
@@ -7,8 +8,8 @@ use crate::api::ApiState;
 
 /// Returns a Set-Cookie header. `value` is ASCII without spaces and separators, such as base64url.
 ///
-/// SameSite is Lax and not Strict, so that a link in an e-mail leads to its page. The name of a secure cookie starts with
-/// `__Host-`, which requires exactly Secure, no Domain, and the path `/`.
+/// SameSite is Lax and not Strict, so that a link in an e-mail leads to its page. The name of a
+/// secure cookie starts with `__Host-`, which requires exactly Secure, no Domain, and the path `/`.
 pub fn set_cookie(api: &ApiState, name: &str, value: &str, seconds: u64) -> HeaderValue {
     let secure = if api.is_secure() { "; Secure" } else { "" };
     let cookie =

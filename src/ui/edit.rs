@@ -30,7 +30,8 @@ struct Page {
     webhook: Option<Uuid>,
     settings: Settings,
     options: OptionFields,
-    /// The version of the settings that the form was filled from. If it has changed, saving fails once with a warning.
+    /// The version of the settings that the form was filled from. If it has changed, saving fails
+    /// once with a warning.
     version: String,
     errors: Errors,
 }
@@ -134,7 +135,8 @@ fn draft(
     }
 }
 
-/// Returns the status and the messages for a fault that the form can show, or the error page for any other.
+/// Returns the status and the messages for a fault that the form can show, or the error page for
+/// any other.
 fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
     let form = |text: String| Errors {
         form: Some(text),

@@ -64,7 +64,8 @@ impl Excerpt {
     }
 }
 
-/// Replaces control characters by their symbols. Characters that change the direction of text have none.
+/// Replaces control characters by their symbols. Characters that change the direction of text have
+/// none.
 fn visible(c: char) -> char {
     match c {
         '\n' | '\t' => c,

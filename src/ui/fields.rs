@@ -13,13 +13,14 @@ use crate::config::MAX_BODY_BYTES;
 
 /// A path of the web UI that is longer is not kept while its visitor signs in.
 const MAX_PATH_BYTES: usize = 2 << 10;
-/// More than the longest form except that of a webhook: a sign-in link's token and a path, each byte of which is sent as up to three.
+/// More than the longest form except that of a webhook: a sign-in link's token and a path, each
+/// byte of which is sent as up to three.
 const MAX_FORM_BYTES: usize = MAX_TOKEN_BYTES + 4 * MAX_PATH_BYTES;
 /// The fields in their order: of the body, or of the query of a GET request.
 pub struct Fields(Pairs);
 
-/// The fields of a form that has long texts: that of a webhook has twenty pairs of metadata with 500 characters, each of which is sent as up to
-/// twelve bytes.
+/// The fields of a form that has long texts: that of a webhook has twenty pairs of metadata with
+/// 500 characters, each of which is sent as up to twelve bytes.
 pub struct LongFields(pub Fields);
 
 impl FromRequest<UiState> for Fields {
@@ -82,7 +83,8 @@ impl Fields {
     }
 }
 
-/// Returns `path` if it is a path of the web UI that no browser could interpret as another site's, and not too long for a form.
+/// Returns `path` if it is a path of the web UI that no browser could interpret as another site's,
+/// and not too long for a form.
 pub fn own_path(path: &str) -> Option<&str> {
     let is_page = path == HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
     let is_short = path.len() <= MAX_PATH_BYTES;

@@ -7,10 +7,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::cookies::set_cookie;
 use crate::api::{ApiState, cookie};
 
-/// Browsers accept the second name only over TLS and from this host, so that a sibling domain cannot plant a message.
+/// Browsers accept the second name only over TLS and from this host, so that a sibling domain
+/// cannot plant a message.
 const COOKIE: &str = "walhook_flash";
 const HOST_COOKIE: &str = "__Host-walhook_flash";
-/// Browsers limit a cookie to about 4 kB: 600 characters fit even if each takes four bytes, in base64.
+/// Browsers limit a cookie to about 4 kB: 600 characters fit even if each takes four bytes, in
+/// base64.
 const MAX_CHARS: usize = 600;
 /// Long enough for a redirect to a slow page.
 const LIFETIME_SECONDS: u64 = 60;

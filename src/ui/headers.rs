@@ -26,7 +26,8 @@ pub fn may_be_compressed(
     extensions.get::<HoldsSecret>().is_none()
 }
 
-/// Compresses the whole page before the first byte is sent: a compressor takes more memory than a page, which a slow client would occupy.
+/// Compresses the whole page before the first byte is sent: a compressor takes more memory than a
+/// page, which a slow client would occupy.
 pub async fn whole(response: Response) -> Response {
     let (parts, body) = response.into_parts();
     match to_bytes(body, usize::MAX).await {
@@ -35,7 +36,8 @@ pub async fn whole(response: Response) -> Response {
     }
 }
 
-/// Adds the security headers, sets the cookie of a flash message, and removes the cookie once a page has shown the message.
+/// Adds the security headers, sets the cookie of a flash message, and removes the cookie once a
+/// page has shown the message.
 pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> Response {
     let is_asset = request.uri().path().starts_with(assets::PATH);
     let has_flash = flash::is_in(&state.api, request.headers()) && !is_asset;
@@ -44,8 +46,8 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // Other sites must not see the path, which may be a sign-in link. `no-referrer` would also remove the Origin header from
-        // forms of the web UI.
+        // Other sites must not see the path, which may be a sign-in link. `no-referrer` would also
+        // remove the Origin header from forms of the web UI.
         (header::REFERRER_POLICY, "same-origin"),
         (
             HeaderName::from_static("cross-origin-opener-policy"),

@@ -18,7 +18,8 @@ use crate::domain::event::EventKind;
 use crate::manage::{self, Cursor, Entry, List, LogFilter, OUTCOMES, StatusClass, Webhook};
 
 const PAGE: usize = 50;
-/// Searches for one page, each of which examines a bounded number of entries. More would keep the visitor waiting.
+/// Searches for one page, each of which examines a bounded number of entries. More would keep the
+/// visitor waiting.
 const MAX_SEARCHES: usize = 5;
 /// The fields of the filter. The links to other pages contain them.
 const FILTERS: [&str; 5] = ["event", "outcome", "status", "since", "until"];

@@ -1,5 +1,5 @@
-//! The web UI: server-rendered pages below `/ui` for the same operations as the API. The pages work without scripts; one small
-//! script adds local times, dialogs and live updates.
+//! The web UI: server-rendered pages below `/ui` for the same operations as the API. The pages work
+//! without scripts; one small script adds local times, dialogs and live updates.
 
 mod assets;
 mod catalogue;

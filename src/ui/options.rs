@@ -22,7 +22,8 @@ pub struct OptionFields {
     pub statuses: String,
     /// A key and a value per line, separated by an equals sign.
     pub metadata: String,
-    /// Whether the form had these fields. A form of an earlier version keeps the options as they are.
+    /// Whether the form had these fields. A form of an earlier version keeps the options as they
+    /// are.
     is_given: bool,
 }
 

@@ -52,7 +52,8 @@ pub fn with_status(status: StatusCode, template: &impl Template) -> Response {
     (status, page(template)).into_response()
 }
 
-/// Marks a response that holds a secret. It is not compressed, because its length would reveal something about the secret.
+/// Marks a response that holds a secret. It is not compressed, because its length would reveal
+/// something about the secret.
 #[derive(Clone, Copy)]
 pub struct HoldsSecret;
 

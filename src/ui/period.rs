@@ -1,5 +1,5 @@
-//! The form of a job on a time range, which recovery and replay share: first a preview of how many deliveries it covers, then a button to
-//! start it.
+//! The form of a job on a time range, which recovery and replay share: first a preview of how many
+//! deliveries it covers, then a button to start it.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -110,8 +110,8 @@ pub async fn start<T>(
 }
 
 impl PeriodForm {
-    /// Returns the form and the status of the page that shows it. `preset` is the start of the time range that an empty form has; without one
-    /// it is a day ago.
+    /// Returns the form and the status of the page that shows it. `preset` is the start of the time
+    /// range that an empty form has; without one it is a day ago.
     pub fn new(
         visit: &Visit,
         fields: &Fields,

@@ -1,5 +1,6 @@
-//! The page of a new secret. Its path differs from that of the form, so that reloading the page shows the same secret and does not
-//! generate another one. The secret is shown for ten minutes, in the session that generated it only.
+//! The page of a new secret. Its path differs from that of the form, so that reloading the page
+//! shows the same secret and does not generate another one. The secret is shown for ten minutes, in
+//! the session that generated it only.
 
 use askama::Template;
 use axum::response::Response;

@@ -63,8 +63,9 @@ impl Login {
     }
 }
 
-/// Asks before a sign-in link signs in a visitor who comes from another site, or replaces the session of another user: any site can redirect
-/// a visitor to a link that signs in as its own user.
+/// Asks before a sign-in link signs in a visitor who comes from another site, or replaces the
+/// session of another user: any site can redirect a visitor to a link that signs in as its own
+/// user.
 #[derive(Template)]
 #[template(path = "ui/confirm_sign_in.html")]
 struct ConfirmSignIn {
@@ -84,8 +85,9 @@ fn is_cross_site(headers: &HeaderMap) -> bool {
     !matches!(site, Some("same-origin" | "same-site" | "none"))
 }
 
-/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the response is a page that asks first if another
-/// site may have sent the visitor, or if the session of another user would end.
+/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the
+/// response is a page that asks first if another site may have sent the visitor, or if the session
+/// of another user would end.
 async fn use_link(
     state: &UiState,
     headers: &HeaderMap,
@@ -115,7 +117,8 @@ async fn use_link(
             next: login.next,
         }));
     }
-    // Links are compared without the signature: with some algorithms anybody can change its encoding, and the token stays valid.
+    // Links are compared without the signature: with some algorithms anybody can change its
+    // encoding, and the token stays valid.
     let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
     if !state.api.manage().use_link(signed, expires_at).await? {
         return Ok(login.reject(LINK_REJECTED));
@@ -142,7 +145,8 @@ pub async fn form(
     Ok(page(&Login { expired, ..login }))
 }
 
-/// Signs in with the API token in the form, or with the link of a visitor who agreed to replace the session.
+/// Signs in with the API token in the form, or with the link of a visitor who agreed to replace the
+/// session.
 pub async fn submit(
     State(state): State<UiState>,
     headers: HeaderMap,

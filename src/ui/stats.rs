@@ -1,4 +1,5 @@
-//! The statistics of a webhook as two panels with charts and a table: the last 24 hours by hour, the last 30 days by day.
+//! The statistics of a webhook as two panels with charts and a table: the last 24 hours by hour,
+//! the last 30 days by day.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -1,4 +1,5 @@
-//! Code that verifies deliveries, in seven languages. Each snippet is a file that a test runs unchanged.
+//! Code that verifies deliveries, in seven languages. Each snippet is a file that a test runs
+//! unchanged.
 
 /// A snippet in one language.
 pub struct Snippet {

@@ -376,7 +376,8 @@ async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
             "{headers} {answer:.600}"
         );
     }
-    // However the server split the stream into requests, none was authenticated by a token that it did not contain.
+    // However the server split the stream into requests, none was authenticated by a token that it
+    // did not contain.
     api.get(&format!("/webhooks/{id}")).await.expect(200);
     for (index, request) in [
         "\0\0\0\0",

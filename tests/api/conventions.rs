@@ -1,4 +1,5 @@
-//! What the operations of the API have in common: unknown parameters, cursors, conditional requests, documents and types of problems.
+//! What the operations of the API have in common: unknown parameters, cursors, conditional
+//! requests, documents and types of problems.
 
 use std::collections::HashSet;
 

@@ -192,7 +192,8 @@ async fn deliveries_are_sent_as_both_documents_describe_them() {
     }
 }
 
-/// Asserts that all headers of a request that are not HTTP's own are described, and that headers and body match their schemas.
+/// Asserts that all headers of a request that are not HTTP's own are described, and that headers
+/// and body match their schemas.
 fn assert_described(request: &Received, headers: &Value, body: &Value) {
     let schemas = headers["properties"].as_object().unwrap();
     let own = |name: &&str| {

@@ -313,7 +313,8 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
     assert_eq!(found.len(), 1);
 }
 
-/// A long poll reads on while it finds nothing. If the limit on searches ends it, the client must be able to continue where it was.
+/// A long poll reads on while it finds nothing. If the limit on searches ends it, the client must
+/// be able to continue where it was.
 #[tokio::test]
 async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
     let service = Service::start().await;
@@ -505,7 +506,8 @@ async fn a_long_poll_is_answered_by_the_next_event() {
     assert_eq!(waiting.await.unwrap().0.len(), 0);
 }
 
-/// Events of a busy user and of many others, over the days that have partitions, and their deliveries.
+/// Events of a busy user and of many others, over the days that have partitions, and their
+/// deliveries.
 const FILL: &str = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, label_id)
     select (lpad(to_hex(((extract(epoch from now()) + (n % 5 - 1) * 86400) * 1000)::bigint), 12, '0')
             || '7000' || substr(md5(n::text), 1, 16))::uuid,

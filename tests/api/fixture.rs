@@ -129,7 +129,8 @@ fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
     ApiState::new(config, manage).with_jwt(jwt)
 }
 
-/// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`] only.
+/// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`]
+/// only.
 struct StandIn {
     guard: Option<Guard>,
 }

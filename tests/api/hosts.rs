@@ -1,4 +1,5 @@
-//! URLs whose host names resolve to blocked addresses, or not at all. The resolver is a stand-in, the guard is the real one.
+//! URLs whose host names resolve to blocked addresses, or not at all. The resolver is a stand-in,
+//! the guard is the real one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

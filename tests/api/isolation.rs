@@ -186,8 +186,8 @@ async fn requests_beyond_the_limit_are_rejected() {
     }
 }
 
-/// The store examines up to 50,000 entries for a count, over one of the eight connections that all users share.
-/// The most responses to requests above the rate limit that wait at a time.
+/// The store examines up to 50,000 entries for a count, over one of the eight connections that all
+/// users share. The most responses to requests above the rate limit that wait at a time.
 const WAITING: usize = 128;
 
 #[tokio::test]

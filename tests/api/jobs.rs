@@ -72,8 +72,8 @@ impl Scene {
         format!("/webhooks/{}{rest}", self.id)
     }
 
-    /// Stores events in this order. Their ids are those of their times, with a random rest, so their order is another within a
-    /// millisecond.
+    /// Stores events in this order. Their ids are those of their times, with a random rest, so
+    /// their order is another within a millisecond.
     async fn store(&self, events: &[Stored]) -> Vec<Uuid> {
         let id = |event: &Stored| {
             let random = Uuid::new_v4().as_u128() & (u128::MAX >> 48) & !(0xF << 76) | (7 << 76);
@@ -179,8 +179,8 @@ impl Scene {
             .unwrap()
     }
 
-    /// Runs the next steps of the jobs until deliveries are pending, or all jobs have ended. Returns the deliveries in the order in which
-    /// they were created.
+    /// Runs the next steps of the jobs until deliveries are pending, or all jobs have ended.
+    /// Returns the deliveries in the order in which they were created.
     async fn chunk(&self) -> Vec<Uuid> {
         loop {
             let step = self.step().await;

@@ -1,4 +1,5 @@
-//! Hostile requests, measured from outside: however many small parts they have, they take little memory.
+//! Hostile requests, measured from outside: however many small parts they have, they take little
+//! memory.
 
 use futures_util::future::join_all;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
@@ -8,7 +9,8 @@ use serde_json::json;
 use crate::support::{Answer, Api, Receiver, TestApp};
 
 const URL: &str = "https://receiver.example/in";
-/// How much the process may grow by a hundred requests: each has a read buffer of 32 KiB, and a body or a query.
+/// How much the process may grow by a hundred requests: each has a read buffer of 32 KiB, and a
+/// body or a query.
 const MAX_GROWTH_KIB: u64 = 32 << 10;
 /// The parts of a long query or body. Each takes two bytes in the request, and 80 in memory.
 const PART: &str = "&a";

@@ -311,7 +311,8 @@ async fn a_masked_webhook_can_be_sent_back() {
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(stored_values(&service, id).await, expected);
 
-    // A new value under the same name is another version, and a mask under a name in another case keeps the value.
+    // A new value under the same name is another version, and a mask under a name in another case
+    // keeps the value.
     let tag = edited.header("etag").unwrap().to_owned();
     let changed = api
         .patch(
@@ -467,7 +468,8 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
     );
 }
 
-/// Somebody who may edit a webhook, but does not know the values of its headers, could otherwise have them sent to another host.
+/// Somebody who may edit a webhook, but does not know the values of its headers, could otherwise
+/// have them sent to another host.
 #[tokio::test]
 async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
     let service = Service::start().await;

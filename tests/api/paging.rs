@@ -1,4 +1,5 @@
-//! The delivery log of a busy webhook: its pages are complete while it grows, and the API's reads use indexes.
+//! The delivery log of a busy webhook: its pages are complete while it grows, and the API's reads
+//! use indexes.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -174,8 +175,9 @@ async fn reads_of_the_api_use_indexes() {
     }
 }
 
-/// A store with many webhooks, one of which has almost all entries. The planner does not know the parameters and expects few entries of each
-/// webhook, so that reading and sorting all of them seems as cheap as reading the first ones in order.
+/// A store with many webhooks, one of which has almost all entries. The planner does not know the
+/// parameters and expects few entries of each webhook, so that reading and sorting all of them
+/// seems as cheap as reading the first ones in order.
 struct LongLog {
     app: TestApp,
     store: Client,

@@ -21,7 +21,8 @@ async fn schemathesis_finds_no_errors() {
     app.set("delivery.timeout", "1s");
     app.setup().await;
     app.run().await;
-    // Operations on a webhook, an event, an entry of the log and a job use these: random ids would only be answered 404.
+    // Operations on a webhook, an event, an entry of the log and a job use these: random ids would
+    // only be answered 404.
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;

@@ -1,4 +1,5 @@
-//! Names and URLs as they are stored and shown. The resolver is a stand-in, the guard is the real one.
+//! Names and URLs as they are stored and shown. The resolver is a stand-in, the guard is the real
+//! one.
 
 use std::sync::Arc;
 

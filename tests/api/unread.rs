@@ -1,4 +1,5 @@
-//! Clients that do not read their responses, or do not send their bodies, seen from outside: they take little memory and delay nobody else.
+//! Clients that do not read their responses, or do not send their bodies, seen from outside: they
+//! take little memory and delay nobody else.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};

@@ -325,7 +325,8 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
     for _ in 0..9 {
         api.create_webhook(URL, &["delivery.failed"]).await;
     }
-    // A lock blocks the creations between counting and inserting, until as many as can run at once have reached it.
+    // A lock blocks the creations between counting and inserting, until as many as can run at once
+    // have reached it.
     let hold = "create function public.hold() returns trigger language plpgsql as $$
                     begin perform pg_advisory_xact_lock_shared(1); return new; end $$;
                 create trigger hold before insert on walhook.webhook for each row execute function public.hold();

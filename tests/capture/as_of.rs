@@ -1,4 +1,5 @@
-//! Owners, names and add-ons are those of the moment of the change, however late it is read, in both capture modes.
+//! Owners, names and add-ons are those of the moment of the change, however late it is read, in
+//! both capture modes.
 
 use crate::support::{Platform, TestApp};
 
@@ -146,7 +147,8 @@ async fn an_add_on_counts_until_its_last_row_is_deleted() {
     }
 }
 
-/// Rows that were copied by other names are not used: they are looked up by the present names until they are copied again.
+/// Rows that were copied by other names are not used: they are looked up by the present names until
+/// they are copied again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_mapping_of_looked_up_rows_takes_effect_at_once() {
     let mut app = prepared("wal").await;
@@ -182,7 +184,8 @@ async fn a_changed_mapping_of_looked_up_rows_takes_effect_at_once() {
     assert_eq!(copied, r#"["Shown"]"#);
 }
 
-/// The rows of a transcode are known although they were written long before, moved, or deleted by their key alone.
+/// The rows of a transcode are known although they were written long before, moved, or deleted by
+/// their key alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_that_were_written_before_capture_began_are_those_of_the_change() {
     for mode in MODES {

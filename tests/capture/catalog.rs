@@ -77,7 +77,8 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
         app.walhook_ok(&["teardown", "--yes", "--store"]).await;
         assert_same(&before, &dump(&app).await);
     }
-    // Without the store's record, Walhook's index is still dropped, and the primary key becomes the replica identity.
+    // Without the store's record, Walhook's index is still dropped, and the primary key becomes the
+    // replica identity.
     app.set("source.replica_identity", "index").setup().await;
     app.store()
         .await

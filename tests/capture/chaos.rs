@@ -1,4 +1,5 @@
-//! Bad networks, stalled processes and slow stores: capture recovers automatically, and no event is lost or repeated.
+//! Bad networks, stalled processes and slow stores: capture recovers automatically, and no event is
+//! lost or repeated.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ impl Scenario {
         }
     }
 
-    /// Waits until the event of every payment is delivered, and asserts that the store has each once.
+    /// Waits until the event of every payment is delivered, and asserts that the store has each
+    /// once.
     pub async fn assert_delivered(&self) {
         let paid = |requests: &[crate::support::Received]| -> HashSet<i64> {
             requests
@@ -86,7 +88,8 @@ impl Scenario {
     }
 }
 
-/// Four times the period of feedback: an unoptimised build holds its thread for a good part of a second.
+/// Four times the period of feedback: an unoptimised build holds its thread for a good part of a
+/// second.
 pub const IMPATIENT: [(&str, &str); 1] = [("wal_sender_timeout", "4s")];
 
 /// For connections that must survive while thousands of rows are decoded.
@@ -155,7 +158,8 @@ fn largest_buffer(setting: &str) -> u64 {
     sizes.split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// The part that fits into the socket's buffer has arrived before the sidecar reads any of it. The rest arrives only after that.
+/// The part that fits into the socket's buffer has arrived before the sidecar reads any of it. The
+/// rest arrives only after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
     let mut scenario = Scenario::start(TestApp::prepare().await).await;
@@ -284,8 +288,8 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     );
 }
 
-/// A deadlock to avoid: the server shuts down only after the stream has received everything. The stream waits for the store, which is
-/// on that server.
+/// A deadlock to avoid: the server shuts down only after the stream has received everything. The
+/// stream waits for the store, which is on that server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_also_the_store_can_shut_down_while_changes_wait() {
     shut_down_while_changes_wait(TestApp::prepare_alone(Options::default()).await).await;
@@ -411,7 +415,8 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
             .await
             .unwrap();
         let retained: i64 = row.get(1);
-        // The slot releases WAL only up to a record of the running transactions: a checkpoint writes one.
+        // The slot releases WAL only up to a record of the running transactions: a checkpoint
+        // writes one.
         busy.batch_execute("checkpoint").await.unwrap();
         (row.get::<_, PgLsn>(0) >= written && retained < BOUND).then_some(retained)
     })

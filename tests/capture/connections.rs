@@ -1,4 +1,5 @@
-//! One URL serves queries and replication alike: TLS, passwords, certificates, sockets and several hosts, on a real server.
+//! One URL serves queries and replication alike: TLS, passwords, certificates, sockets and several
+//! hosts, on a real server.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// A certificate authority, a server's certificate for `localhost`, and a client's certificate for the role `certified`.
+/// A certificate authority, a server's certificate for `localhost`, and a client's certificate for
+/// the role `certified`.
 struct Certificates {
     directory: tempfile::TempDir,
 }
@@ -76,7 +78,8 @@ impl Certificates {
     }
 }
 
-/// A server that accepts `certified` by certificate, `sealed` by password over TLS only, and `odd` by password over any connection.
+/// A server that accepts `certified` by certificate, `sealed` by password over TLS only, and `odd`
+/// by password over any connection.
 async fn prepare(certificates: &Certificates) -> TestApp {
     let app = TestApp::prepare_alone(Options::default()).await;
     let data = app.server.data_dir();

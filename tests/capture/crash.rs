@@ -1,4 +1,5 @@
-//! Kills of the sidecar and restarts of either Postgres: no event is lost, invented or enqueued twice.
+//! Kills of the sidecar and restarts of either Postgres: no event is lost, invented or enqueued
+//! twice.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use walhook::store::Store;
 /// The pause between the load's transactions.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(4);
 
-/// Commits and rolls back payments until it is stopped. Returns those that were committed and those that were rolled back.
+/// Commits and rolls back payments until it is stopped. Returns those that were committed and those
+/// that were rolled back.
 struct Load {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<(Vec<i64>, Vec<i64>)>,
@@ -38,7 +40,8 @@ impl Load {
                          values ({id}, {user}, 'INV', 1, 1, 'ready');"
                     )
                 };
-                // One of each kind: committed, rolled back, and rolled back to a savepoint inside a committed one.
+                // One of each kind: committed, rolled back, and rolled back to a savepoint inside a
+                // committed one.
                 let statements = format!(
                     "begin; {} commit; begin; {} rollback; begin; savepoint s; {} rollback to s; {} commit",
                     insert(first),
@@ -66,7 +69,8 @@ impl Load {
     }
 }
 
-/// Asserts that every committed payment was delivered under one delivery id and is stored once, and that no other payment was.
+/// Asserts that every committed payment was delivered under one delivery id and is stored once, and
+/// that no other payment was.
 async fn assert_complete(
     app: &TestApp,
     receiver: &Receiver,
@@ -125,7 +129,8 @@ async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
     let load = Load::start(app.source().await, user);
     let mut seen = 0;
     for round in 0..20_u64 {
-        // A different moment in each round: after some more deliveries, and after some more microseconds.
+        // A different moment in each round: after some more deliveries, and after some more
+        // microseconds.
         seen = receiver
             .wait_for(seen + 20 + (round as usize * 7) % 40)
             .await
@@ -210,7 +215,8 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     app.run().await;
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
-    // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about events.
+    // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about
+    // events.
     app.store()
         .await
         .batch_execute("set synchronous_commit = on; create table flushed ()")
@@ -242,7 +248,8 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     assert_complete(&app, &receiver, &committed, &rolled_back).await;
 }
 
-/// After a crash of the store, the slot is compared with these: if one were undone, WAL would seem to have been acknowledged by another.
+/// After a crash of the store, the slot is compared with these: if one were undone, WAL would seem
+/// to have been acknowledged by another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rely_on() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];

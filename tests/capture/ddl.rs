@@ -1,4 +1,5 @@
-//! The platform's DDL on published tables: its own statements keep working, and what changed is captured without an operator.
+//! The platform's DDL on published tables: its own statements keep working, and what changed is
+//! captured without an operator.
 
 use std::path::Path;
 
@@ -32,7 +33,8 @@ fn version_18() -> Option<std::path::PathBuf> {
     found
 }
 
-/// With replica identity full, PostgreSQL 18 rejects updates of a published table whose generated columns are not published.
+/// With replica identity full, PostgreSQL 18 rejects updates of a published table whose generated
+/// columns are not published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_alone() {
     let Some(programs) = version_18() else { return };
@@ -246,7 +248,8 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
     }
 }
 
-/// The server looks the publication up as of the WAL that it decodes: one that is created again is not there yet.
+/// The server looks the publication up as of the WAL that it decodes: one that is created again is
+/// not there yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_process() {
     let mut app = prepared(None).await;
@@ -271,7 +274,8 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
     app.wait_for_events(3).await;
 }
 
-/// Partitions of before PostgreSQL 10: tables that inherit, each with its own identity, publication and triggers.
+/// Partitions of before PostgreSQL 10: tables that inherit, each with its own identity, publication
+/// and triggers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_that_inherit_from_a_mapped_table_are_captured() {
     for (mode, identity) in [("wal", "full"), ("wal", "index"), ("trigger", "full")] {

@@ -1,4 +1,5 @@
-//! Columns whose type is a domain are read as those of its base type, from the stream, by triggers and by repairs.
+//! Columns whose type is a domain are read as those of its base type, from the stream, by triggers
+//! and by repairs.
 
 use crate::support::TestApp;
 

@@ -1,4 +1,5 @@
-//! The platform changes its schema under a running stream: the change is reported, and no event is skipped.
+//! The platform changes its schema under a running stream: the change is reported, and no event is
+//! skipped.
 
 use crate::support::{Platform, Receiver, TestApp, eventually};
 use crate::{wait_until_reading, wait_until_unready};
@@ -69,8 +70,9 @@ impl Drifting {
         self.recorded(received.len()).await;
     }
 
-    /// Waits until the attempts are recorded: what a kill leaves unrecorded is sent again. A request can be sent before its event is visible in
-    /// the store, so no pending delivery is no proof.
+    /// Waits until the attempts are recorded: what a kill leaves unrecorded is sent again. A
+    /// request can be sent before its event is visible in the store, so no pending delivery is no
+    /// proof.
     async fn recorded(&self, attempts: usize) {
         self.app
             .wait_for_count("select count(*) from walhook.attempt", attempts)
@@ -240,7 +242,8 @@ async fn retyped_columns_work_and_a_renamed_looked_up_column_is_reported_when_it
         store.query_opt(stored, &[]).await.unwrap()
     })
     .await;
-    // After a restart, nothing is cached: rows are looked up in the store, whatever their columns are called now.
+    // After a restart, nothing is cached: rows are looked up in the store, whatever their columns
+    // are called now.
     drifting.app.restart().await;
     drifting
         .alter("alter table label rename column user_id to owner_id")

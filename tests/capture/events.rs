@@ -1,4 +1,5 @@
-//! Each of the twelve events, from a committed row to the bytes that its owner's receiver gets, field by field. No other user gets them.
+//! Each of the twelve events, from a committed row to the bytes that its owner's receiver gets,
+//! field by field. No other user gets them.
 
 use crate::support::{Platform, Received, Receiver, TestApp, eventually};
 use serde_json::{Value, json};
@@ -80,8 +81,8 @@ impl World {
         }
     }
 
-    /// Asserts that the first tenant received exactly the expected events and the other none. A last event of each proves that no
-    /// others arrived before it.
+    /// Asserts that the first tenant received exactly the expected events and the other none. A
+    /// last event of each proves that no others arrived before it.
     async fn expect(&self, expected: &[(&str, Value)]) -> Vec<Received> {
         self.platform.payment(self.tenant.user, "ready").await;
         self.platform.payment(self.other.user, "ready").await;

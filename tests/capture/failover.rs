@@ -22,7 +22,8 @@ pub struct Pair {
     pub standby: PrivatePostgres,
 }
 
-/// Starts a primary and its standby. The store is on another server: it must not be lost with the primary.
+/// Starts a primary and its standby. The store is on another server: it must not be lost with the
+/// primary.
 pub async fn pair(
     programs: Option<PathBuf>,
     settings: &[(&str, &str)],
@@ -96,7 +97,8 @@ pub async fn until_slot_is_synchronized(scenario: &Scenario, standby: &PrivatePo
         .await
         .unwrap()
         .get(0);
-    // The standby synchronizes a slot up to a record of the running transactions: a checkpoint writes one.
+    // The standby synchronizes a slot up to a record of the running transactions: a checkpoint
+    // writes one.
     eventually("the slot on the standby", async || {
         scenario
             .platform
@@ -172,7 +174,8 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     fail_over(&mut scenario, &standby).await;
-    // The WAL of the new timeline grows beyond the end of the old one, and a slot of the same name is created.
+    // The WAL of the new timeline grows beyond the end of the old one, and a slot of the same name
+    // is created.
     let grow = "create table growth as select n, repeat('x', 500) from generate_series(1, 20000) n";
     scenario.platform.client.batch_execute(grow).await.unwrap();
     create_slot(&scenario).await;
@@ -180,7 +183,8 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     assert_eq!(gap(&scenario.app).await, "timeline_forked");
 }
 
-/// The standby has a payment that is not stored. A slot of the same name is created on it after its promotion, before capture connects.
+/// The standby has a payment that is not stored. A slot of the same name is created on it after its
+/// promotion, before capture connects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -271,7 +275,8 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
     check("unknown: ").await;
 }
 
-/// Returns the programs of a PostgreSQL that synchronizes slots. If there is none, reports that the test is skipped.
+/// Returns the programs of a PostgreSQL that synchronizes slots. If there is none, reports that the
+/// test is skipped.
 fn programs() -> Option<PathBuf> {
     let found = installed()
         .into_iter()
@@ -283,8 +288,8 @@ fn programs() -> Option<PathBuf> {
     found
 }
 
-/// Starts a sidecar that has delivered five payments, and a standby that has all of them and the slot. None if no PostgreSQL 17 is
-/// installed.
+/// Starts a sidecar that has delivered five payments, and a standby that has all of them and the
+/// slot. None if no PostgreSQL 17 is installed.
 pub async fn with_slot_on_standby(
     store: &PrivatePostgres,
     store_url: Option<&str>,
@@ -314,7 +319,8 @@ async fn fail_over(scenario: &mut Scenario, standby: &PrivatePostgres) {
     scenario.platform = crate::support::Platform::new(postgres::connect(&url).await.unwrap());
 }
 
-/// Commits payments that only the primary has, far beyond the end of the standby's WAL. Returns them and the LSN of their end.
+/// Commits payments that only the primary has, far beyond the end of the standby's WAL. Returns
+/// them and the LSN of their end.
 async fn pay_on_the_primary_alone(
     scenario: &Scenario,
     standby: &PrivatePostgres,
@@ -412,7 +418,8 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     scenario.assert_delivered().await;
     assert_eq!(scenario.app.sidecar().pid(), pid, "the same process");
     assert_eq!(timeline(&scenario.app).await, 2);
-    // On the new timeline, WAL beyond the end of the old one is acknowledged: that is no gap for the next process.
+    // On the new timeline, WAL beyond the end of the old one is acknowledged: that is no gap for
+    // the next process.
     let end = wal_end(&scenario.platform.client).await;
     let acknowledged =
         "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
@@ -432,7 +439,8 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     scenario.assert_delivered().await;
 }
 
-/// The primary is lost while the commit of its last changes hangs in the store. The standby does not have these changes.
+/// The primary is lost while the commit of its last changes hangs in the store. The standby does
+/// not have these changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -513,7 +521,8 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
     assert_eq!(timeline(&scenario.app).await, 2);
 }
 
-/// One replica cannot reach the store with its last changes. The other takes over on the new primary first.
+/// One replica cannot reach the store with its last changes. The other takes over on the new
+/// primary first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -586,7 +595,8 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
     drop(other);
 }
 
-/// Deliveries are sent before the commit of their transaction. If the commit is lost, the changes are read again from the new primary.
+/// Deliveries are sent before the commit of their transaction. If the commit is lost, the changes
+/// are read again from the new primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_that_are_read_again_after_a_failover_keep_their_ids() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();

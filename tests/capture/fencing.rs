@@ -115,7 +115,8 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
     assert!(captures_from_wal(&scenario.app).await);
 }
 
-/// The forged message is read after the triggers were installed, but it is not the position of the switch.
+/// The forged message is read after the triggers were installed, but it is not the position of the
+/// switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_switch_before_a_real_one_loses_nothing() {
     let mut scenario = Scenario::start(TestApp::prepare().await).await;
@@ -208,7 +209,8 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     assert_eq!(gaps(&scenario.app).await, 0);
 }
 
-/// The update to a new timeline waits for a concurrent commit, and fails if that has moved the checkpoint.
+/// The update to a new timeline waits for a concurrent commit, and fails if that has moved the
+/// checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
     let app = TestApp::prepare().await;

@@ -44,7 +44,8 @@ async fn a_large_transaction_that_rewrites_its_rows_raises_nothing_in_bounded_me
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
 }
 
-/// Texts that a change does not have, but its events: data that is produced is bounded, not only what is read.
+/// Texts that a change does not have, but its events: data that is produced is bounded, not only
+/// what is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in_bounded_memory() {
     for capture in ["wal", "trigger"] {

@@ -6,7 +6,8 @@ use crate::support::{Platform, Received, Receiver, TestApp, next_id};
 
 const LONG: usize = 6_000;
 
-/// Stores long values out of line and uncompressed, so that updates of other columns do not send them.
+/// Stores long values out of line and uncompressed, so that updates of other columns do not send
+/// them.
 async fn store_long_values_externally(app: &TestApp) {
     let statement =
         "alter table release alter column title set storage external, alter column cat set storage external,
@@ -28,7 +29,8 @@ fn of<'a>(requests: &'a [Received], event: &str) -> Vec<&'a Received> {
         .collect()
 }
 
-/// Creates a release, its distribution and a statement with long values, and changes only their states.
+/// Creates a release, its distribution and a statement with long values, and changes only their
+/// states.
 async fn transitions(platform: &Platform, user: i64) -> (i64, i64, i64) {
     let label = platform.label(user).await;
     let release = next_id();

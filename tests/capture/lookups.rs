@@ -1,4 +1,5 @@
-//! Looked-up rows: events use owners and add-ons as of the change, even after failures and after a gap in the stream.
+//! Looked-up rows: events use owners and add-ons as of the change, even after failures and after a
+//! gap in the stream.
 
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::{Platform, Receiver, TestApp, eventually};
@@ -53,7 +54,8 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     let (label, entry) = distributed(&platform, &before).await;
     app.wait_for_events(1).await;
     let store = app.store().await;
-    // A row makes the trigger refuse: to drop the trigger would lock the partitions in another order than the sidecar does.
+    // A row makes the trigger refuse: to drop the trigger would lock the partitions in another
+    // order than the sidecar does.
     let refuse = "create table refusal (); insert into refusal default values;
          create function refuse() returns trigger language plpgsql as
          $$ begin if exists (select from public.refusal) then raise 'not now'; end if; return new; end $$;
@@ -69,7 +71,8 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     store.batch_execute("delete from refusal").await.unwrap();
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
-    // Counted in the store: deliveries of the first attempt may have been handed off before it failed.
+    // Counted in the store: deliveries of the first attempt may have been handed off before it
+    // failed.
     let owned = "select count(*) from walhook.event where user_id = $1";
     for (owner, count) in [(&before, 2), (&after, 1)] {
         let found: i64 = store

@@ -1,5 +1,6 @@
-//! The whole example of the integrator's guide: a platform with its own tables, columns, values and users is mapped by the guide's
-//! configuration, with the guide's privileges, in both capture modes.
+//! The whole example of the integrator's guide: a platform with its own tables, columns, values and
+//! users is mapped by the guide's configuration, with the guide's privileges, in both capture
+//! modes.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -75,7 +76,8 @@ impl Tenant {
         }
     }
 
-    /// Asserts that exactly these deliveries arrived since the last call, and that each is signed and valid by its schema.
+    /// Asserts that exactly these deliveries arrived since the last call, and that each is signed
+    /// and valid by its schema.
     async fn expect(&self, expected: &[(&str, Value)]) {
         let seen_before = self.seen.get();
         let mut received = self
@@ -113,7 +115,8 @@ fn schema(event: &str) -> Validator {
         .expect("a schema")
 }
 
-/// Creates the platform in its own database with its own owner, and a role for Walhook. Walhook has not run yet.
+/// Creates the platform in its own database with its own owner, and a role for Walhook. Walhook has
+/// not run yet.
 async fn prepare() -> (TestApp, Platform, String) {
     let mut app = TestApp::prepare().await;
     let database = format!("{}_own", app.name);
@@ -508,7 +511,8 @@ async fn another_owner(platform: &Platform, anna: &Tenant, ben: &Tenant) {
         .await;
 }
 
-/// A repair finds the missed transitions and no others: values have the same form in the WAL and in the tables.
+/// A repair finds the missed transitions and no others: values have the same form in the WAL and in
+/// the tables.
 async fn repaired(app: &mut TestApp, platform: &Platform, anna: &Tenant) {
     app.stop().await;
     run(&platform.client, "reset role").await;

@@ -115,8 +115,8 @@ fn update(of: Table, name: &str, value: &str) -> String {
     )
 }
 
-/// Creates a platform with such names for the database, the role, the schema, tables, columns and the publication. Returns the
-/// publication's name.
+/// Creates a platform with such names for the database, the role, the schema, tables, columns and
+/// the publication. Returns the publication's name.
 async fn prepare() -> (TestApp, String) {
     let mut app = TestApp::prepare().await;
     let role = format!(r#"{} ro"le@:/?#%é"#, app.name);

@@ -1,4 +1,5 @@
-//! Rows that move between partitions, and rows that a transaction deletes and inserts again, count as the same rows.
+//! Rows that move between partitions, and rows that a transaction deletes and inserts again, count
+//! as the same rows.
 
 use serde_json::Value;
 use walhook::domain::change::{Change, Operation};
@@ -36,7 +37,8 @@ async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
     (app, platform, user)
 }
 
-/// Waits until everything committed so far is stored, by a last payment. Returns the kinds and data of all other events.
+/// Waits until everything committed so far is stored, by a last payment. Returns the kinds and data
+/// of all other events.
 async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, Value)> {
     platform.payment(user, "ready").await;
     app.wait_for_count(
@@ -92,7 +94,8 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
     platform
         .transaction("update distro_queue set archived = false where id = 2")
         .await;
-    // Moved by one statement that deletes and inserts, by two statements, and by statements on leaves, back in the same transaction.
+    // Moved by one statement that deletes and inserts, by two statements, and by statements on
+    // leaves, back in the same transaction.
     let moved =
         format!("insert into distro_queue ({COLUMNS}, archived) select {COLUMNS}, true from gone");
     platform

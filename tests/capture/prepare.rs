@@ -289,7 +289,8 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
     let app = TestApp::prepare().await;
     app.setup().await;
     let store = app.store().await;
-    // As if setup had been killed between the slot's creation and its first checkpoint: nothing can have been read from it.
+    // As if setup had been killed between the slot's creation and its first checkpoint: nothing can
+    // have been read from it.
     let unfinished =
         "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
             .replace("$1", &format!("'{}'", app.name));

@@ -1,5 +1,5 @@
-//! Changes of the publication under a running process and while none runs: no event goes to the former owner of a label whose transfer the
-//! stream lacks, and what the stream lacks is reported.
+//! Changes of the publication under a running process and while none runs: no event goes to the
+//! former owner of a label whose transfer the stream lacks, and what the stream lacks is reported.
 
 use crate::support::{Platform, Receiver, TestApp, skip, versions::installed};
 use crate::wait_until_unready;
@@ -9,7 +9,8 @@ use walhook::store::Store;
 const STATUS: &str = "distribution.outlet.status_changed";
 const GAP: &str = "gap: changes were lost (publication_changed)";
 
-/// A label with a distribution, whose owner is in the cache of a running process, and the user that gets the label next.
+/// A label with a distribution, whose owner is in the cache of a running process, and the user that
+/// gets the label next.
 pub struct Scene {
     pub app: TestApp,
     pub platform: Platform,
@@ -21,7 +22,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts a process that checks the publication, or the triggers, with each batch only, not after heartbeats.
+    /// Starts a process that checks the publication, or the triggers, with each batch only, not
+    /// after heartbeats.
     pub async fn start(mut app: TestApp) -> Scene {
         app.set("source.heartbeat", "1h");
         app.setup().await;
@@ -272,7 +274,8 @@ async fn what_the_publication_streams_is_known_from_setup_on() {
     let store = Store::open(&app.store_url, 1).unwrap();
     let known = store.publication_members(&app.name).await.unwrap();
     assert!(known.is_some());
-    // A process that takes the lease on an outbox which is no longer read, just after a switch to the WAL.
+    // A process that takes the lease on an outbox which is no longer read, just after a switch to
+    // the WAL.
     store
         .claim_checkpoint(&app.name, uuid::Uuid::now_v7())
         .await

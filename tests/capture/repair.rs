@@ -90,7 +90,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Creates six releases, each with an entry at an outlet, and waits until their events are delivered.
+    /// Creates six releases, each with an entry at an outlet, and waits until their events are
+    /// delivered.
     async fn new(app: &mut TestApp) -> Scene {
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
@@ -126,8 +127,8 @@ impl Scene {
         }
     }
 
-    /// Changes rows while capture is stopped. The comparison finds three changes at the outlet, one of them of a new row, one change
-    /// in review and two distributions.
+    /// Changes rows while capture is stopped. The comparison finds three changes at the outlet, one
+    /// of them of a new row, one change in review and two distributions.
     async fn change_rows_in_the_gap(&self) {
         let Scene {
             platform,
@@ -322,7 +323,8 @@ async fn kill_repair_at<F: Future<Output = bool>>(
 async fn kill_while_locked(app: &TestApp, table: &str) {
     let blocker = app.store().await;
     let watcher = app.store().await;
-    // A stronger lock would assign a transaction id, and the creation of a slot waits for such transactions.
+    // A stronger lock would assign a transaction id, and the creation of a slot waits for such
+    // transactions.
     blocker
         .batch_execute(&format!("begin; lock table {table} in exclusive mode"))
         .await
@@ -448,7 +450,8 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
             .any(|request| request.data()["status"] == "last")
     };
     scene.receiver.wait_until("the last status", ended).await;
-    // In the order of the WAL, each event starts in the state in which the one before ended; only the repaired one skips states.
+    // In the order of the WAL, each event starts in the state in which the one before ended; only
+    // the repaired one skips states.
     let statement = "select coalesce(data->>'previous_status', ''), data->>'status', repaired from walhook.event
          where (data->>'distro_queue_id')::bigint = $1 and kind = 'distribution.outlet.status_changed'
          order by commit_lsn, ordinal";

@@ -1,4 +1,5 @@
-//! A primary that was replaced by a standby and still accepts sessions, under a URL that names it first.
+//! A primary that was replaced by a standby and still accepts sessions, under a URL that names it
+//! first.
 
 use std::collections::HashSet;
 
@@ -50,7 +51,8 @@ impl Replaced {
         }
     }
 
-    /// Starts a replica on the new primary alone, and waits until it has delivered payments that are beyond the end of the old WAL.
+    /// Starts a replica on the new primary alone, and waits until it has delivered payments that
+    /// are beyond the end of the old WAL.
     async fn capture_from_new(&mut self) {
         self.scenario.app.run().await;
         fill(&self.scenario.platform.client, 4_000_000).await;
@@ -59,14 +61,15 @@ impl Replaced {
         assert_eq!(self.timeline().await, 2);
     }
 
-    /// Captures from the new primary, and then starts a replica, with failpoints, whose URL names both servers: the old one runs again only
-    /// after the replica has connected to the new one.
+    /// Captures from the new primary, and then starts a replica, with failpoints, whose URL names
+    /// both servers: the old one runs again only after the replica has connected to the new one.
     async fn run_connected_to_new(&mut self, failpoints: &str) {
         self.run_without_old(failpoints).await;
         self.start_old().await;
     }
 
-    /// Captures from the new primary, stops the old one, and starts a replica, with failpoints, whose URL names both.
+    /// Captures from the new primary, stops the old one, and starts a replica, with failpoints,
+    /// whose URL names both.
     async fn run_without_old(&mut self, failpoints: &str) {
         self.capture_from_new().await;
         let app = &mut self.scenario.app;
@@ -225,7 +228,8 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
     drop((other, replaced.new));
 }
 
-/// A primary that was restored to a time before a failover cannot be distinguished from a replaced one.
+/// A primary that was restored to a time before a failover cannot be distinguished from a replaced
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -289,7 +293,8 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
     replaced.assert_no_gap().await;
 }
 
-/// Heartbeats, over a connection of their own, reach the replaced primary, whose commits wait for no standby. Those of the stream do.
+/// Heartbeats, over a connection of their own, reach the replaced primary, whose commits wait for
+/// no standby. Those of the stream do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -298,7 +303,8 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     };
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.run_without_old("").await;
-    // All connections but those of heartbeats stay with the new primary, also those that are opened for the first event.
+    // All connections but those of heartbeats stay with the new primary, also those that are opened
+    // for the first event.
     replaced.scenario.pay(1).await;
     replaced.scenario.assert_delivered().await;
     replaced.start_old().await;
@@ -438,8 +444,8 @@ async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
     drop((other, replaced.new));
 }
 
-/// Rows are deleted from the outbox after their events are stored. If the connection is lost in between, the next one must not delete
-/// anything on another server.
+/// Rows are deleted from the outbox after their events are stored. If the connection is lost in
+/// between, the next one must not delete anything on another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_there() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -506,7 +512,8 @@ async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary
     replaced.assert_no_gap().await;
 }
 
-/// The event of a row is stored, and the standby that is promoted before the row is deleted does not have it.
+/// The event of a row is stored, and the standby that is promoted before the row is deleted does
+/// not have it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();

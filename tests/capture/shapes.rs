@@ -1,4 +1,5 @@
-//! Encodings, column types and ids that platforms have: served, or refused by name before anything is touched.
+//! Encodings, column types and ids that platforms have: served, or refused by name before anything
+//! is touched.
 
 use std::process::Output;
 

@@ -1,5 +1,5 @@
-//! Connections that go silent without ending, as when a NAT drops its state: they are closed in bounded time, and the lag grows
-//! meanwhile.
+//! Connections that go silent without ending, as when a NAT drops its state: they are closed in
+//! bounded time, and the lag grows meanwhile.
 
 use std::collections::HashSet;
 
@@ -96,7 +96,8 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     }
 }
 
-/// A primary that is busy sends only keepalives, here because it waits for a standby. A new stream would not get further.
+/// A primary that is busy sends only keepalives, here because it waits for a standby. A new stream
+/// would not get further.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes more than a minute: `make soak`"]
 async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
@@ -133,7 +134,8 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
     assert_eq!(log.matches("reading changes").count(), 1, "{log}");
 }
 
-/// All connections of the process go silent: the stream, heartbeats, lookups and those to the store.
+/// All connections of the process go silent: the stream, heartbeats, lookups and those to the
+/// store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes more than a minute: `make soak`"]
 async fn the_sidecar_recovers_when_all_connections_go_silent() {

@@ -151,7 +151,8 @@ impl Stage {
         self.store = Store::open(&app.store_url, 2).unwrap();
     }
 
-    /// Receives batches without changes while `work` runs: the end of a transaction may arrive in its own batch.
+    /// Receives batches without changes while `work` runs: the end of a transaction may arrive in
+    /// its own batch.
     pub async fn serve_until<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {

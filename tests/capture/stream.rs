@@ -10,7 +10,8 @@ use walhook::private_postgres::{Options, StopMode};
 use crate::stage::Stage;
 use crate::support::{TestApp, eventually};
 
-/// Returns the old and the new status of changes of distro_queue; `-` if the row or the value was not sent.
+/// Returns the old and the new status of changes of distro_queue; `-` if the row or the value was
+/// not sent.
 fn statuses(changes: &[Change]) -> Vec<(&str, &str)> {
     let status = |tuple: &'_ walhook::domain::change::Tuple| -> &'static str {
         tuple
@@ -319,7 +320,8 @@ async fn only_stored_changes_and_idle_wal_are_acknowledged() {
     };
     write(&app, &format!("{INSERT} (1, 1, 'a')")).await;
     let batch = stage.receive().await;
-    // Heartbeats continue to arrive, but nothing beyond the changes that are not stored may be acknowledged.
+    // Heartbeats continue to arrive, but nothing beyond the changes that are not stored may be
+    // acknowledged.
     let heard = "select reply_time from pg_stat_replication join pg_replication_slots on pid = active_pid where slot_name = $1";
     let reply = async || {
         client

@@ -1,4 +1,5 @@
-//! One row that cannot be looked up, derived or stored holds up no other event, and its event can be routed later, in both capture modes.
+//! One row that cannot be looked up, derived or stored holds up no other event, and its event can
+//! be routed later, in both capture modes.
 
 use walhook::private_postgres::Options;
 

@@ -1,4 +1,5 @@
-//! Capture, a kill, both replica identities, check and teardown on every installed PostgreSQL version.
+//! Capture, a kill, both replica identities, check and teardown on every installed PostgreSQL
+//! version.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Commits that are not visible yet, because a synchronous standby lags and the application waits for it.
+//! Commits that are not visible yet, because a synchronous standby lags and the application waits
+//! for it.
 
 use postgres_types::PgLsn;
 use rustix::process::{Pid, Signal, kill_process};
@@ -54,7 +55,8 @@ impl Stopped {
     }
 }
 
-/// Starts a commit that waits for the standby. Returns when the walsender has sent it to the sidecar.
+/// Starts a commit that waits for the standby. Returns when the walsender has sent it to the
+/// sidecar.
 pub async fn commit_unseen(
     scenario: &Scenario,
     client: Client,
@@ -87,7 +89,8 @@ pub async fn commit_unseen(
     committing
 }
 
-/// Starts a commit without captured changes that waits for the standby, and asserts that it is received and not acknowledged.
+/// Starts a commit without captured changes that waits for the standby, and asserts that it is
+/// received and not acknowledged.
 async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
     let message = "select pg_logical_emit_message(true, 'other', 'x')".to_owned();
     let committing = commit_unseen(scenario, scenario.app.source().await, message).await;
@@ -185,7 +188,8 @@ async fn an_event_waits_until_its_transaction_is_visible() {
     scenario.app.sidecar().wait_until_ready().await;
 }
 
-/// The server keeps the connection of a commit that waits for a standby, also after its client has closed it.
+/// The server keeps the connection of a commit that waits for a standby, also after its client has
+/// closed it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_most_one_heartbeat_waits_for_a_standby() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
@@ -348,7 +352,8 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
     scenario.app.restart().await;
     scenario.pay(5).await;
     scenario.assert_delivered().await;
-    // The publication is verified over the same connection. After a heartbeat, the visibility was queried last.
+    // The publication is verified over the same connection. After a heartbeat, the visibility was
+    // queried last.
     eventually("a query for visibility", async || {
         (sessions(&scenario).await == 1).then_some(())
     })
@@ -378,7 +383,8 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
     scenario.assert_delivered().await;
 }
 
-/// `*` also matches the connection that reads the slot: commits would wait for the store, and capture for the commits to become visible.
+/// `*` also matches the connection that reads the slot: commits would wait for the store, and
+/// capture for the commits to become visible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_standby() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();

@@ -17,7 +17,8 @@ use walhook::vault;
 async fn failures_are_reported_by_kind() {
     let mut bench = Bench::new().await;
     let mut receiver = Receiver::start().await;
-    // Two timeouts: one that no answer of a slow machine exceeds, and one that ends soon what never answers.
+    // Two timeouts: one that no answer of a slow machine exceeds, and one that ends soon what never
+    // answers.
     let patient = bench.sender();
     bench.config.delivery.timeout = Period(Duration::from_secs(2));
     let hasty = bench.sender();

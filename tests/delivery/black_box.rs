@@ -1,4 +1,5 @@
-//! Deliveries as receivers and API clients see them: attempts, signatures, the delivery log, and isolation of users.
+//! Deliveries as receivers and API clients see them: attempts, signatures, the delivery log, and
+//! isolation of users.
 
 use std::collections::HashSet;
 
@@ -301,8 +302,9 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
         stored += 1;
         app.wait_for_events(stored).await;
         expected.extend(goes_to);
-        // Otherwise the next change could overtake an attempt that is not recorded yet: a deactivation cancels it, and the log gets
-        // an entry for the cancellation and one for the attempt.
+        // Otherwise the next change could overtake an attempt that is not recorded yet: a
+        // deactivation cancels it, and the log gets an entry for the cancellation and one for the
+        // attempt.
         api.wait_for_logs(&webhook, "every attempt", |logs| {
             logs.len() == expected.len()
         })
@@ -329,8 +331,8 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
     assert_eq!(paths, expected);
 }
 
-/// Raises an event, an unrouted event, an add-on and two ledger states in one transaction. Returns how many of each were stored in the
-/// transaction of the event.
+/// Raises an event, an unrouted event, an add-on and two ledger states in one transaction. Returns
+/// how many of each were stored in the transaction of the event.
 async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys: i64) -> Vec<i64> {
     let store = app.store().await;
     let before: i64 = store
@@ -359,7 +361,8 @@ async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys:
     (0..4).map(|column| row.get(column)).collect()
 }
 
-/// All rows of a batch must be written in one transaction, even on a connection that has no prepared statements yet.
+/// All rows of a batch must be written in one transaction, even on a connection that has no
+/// prepared statements yet.
 #[tokio::test]
 async fn a_batch_is_stored_in_one_transaction() {
     let mut app = TestApp::start().await;

@@ -1,4 +1,5 @@
-//! A webhook with a long backlog is switched off, disabled or deleted: no transaction is as long as the backlog.
+//! A webhook with a long backlog is switched off, disabled or deleted: no transaction is as long as
+//! the backlog.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +29,8 @@ const CHUNKS: i64 = 5_000;
 const CHUNK: i64 = 2_000;
 const KEY: i64 = 7;
 
-/// Inserts events of this moment with a pending delivery each: a half of them retries, none of them due.
+/// Inserts events of this moment with a pending delivery each: a half of them retries, none of them
+/// due.
 async fn insert_backlog(client: &Client, webhook: Uuid, count: i64, key: Option<i64>) {
     let insert = "with made as (
                       insert into walhook.event (id, user_id, kind, occurred_at, data)
@@ -64,7 +66,8 @@ async fn pending(client: &Client, webhook: Uuid) -> i64 {
     .await
 }
 
-/// Each delivery was cancelled once, and no transaction cancelled more than a chunk. The hours count the same.
+/// Each delivery was cancelled once, and no transaction cancelled more than a chunk. The hours
+/// count the same.
 async fn assert_cancelled(client: &Client, webhook: Uuid, expected: i64) {
     let cancelled = "select count(*), count(distinct delivery_id) from walhook.attempt
                      where webhook_id = $1 and outcome = 'cancelled' and error_kind = 'webhook_inactive'";
@@ -160,7 +163,8 @@ async fn lock_some(client: &Client, webhook: Uuid) -> i64 {
     client.query(lock, &[&webhook]).await.unwrap().len() as i64
 }
 
-/// Stores an event with a delivery of an ordered webhook, as capture does that has read the webhook while it was active.
+/// Stores an event with a delivery of an ordered webhook, as capture does that has read the webhook
+/// while it was active.
 async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
     let event = bench.event("{}").await;
     let id = delivery_id(event, webhook);
@@ -259,7 +263,8 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
             CHUNKS - CHUNK,
             "one chunk, before the response"
         );
-        // Those that wait are left for the cancellation. A search for stranded deliveries starts none of them.
+        // Those that wait are left for the cancellation. A search for stranded deliveries starts
+        // none of them.
         let visited = bench
             .store
             .promote_stranded((Uuid::nil(), i64::MIN), 1_000)

@@ -1,4 +1,5 @@
-//! Connections to receivers: which are reused, and what happens when one was closed or none can be opened.
+//! Connections to receivers: which are reused, and what happens when one was closed or none can be
+//! opened.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use crate::support::{
     Answer, Authority, Bench, Platform, Receiver, TestApp, TunnelProxy, attempt, eventually,
 };
 
-/// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes the connection after reading one
-/// more. Counts requests and connections.
+/// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes the
+/// connection after reading one more. Counts requests and connections.
 struct Closing {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,
@@ -132,8 +133,9 @@ async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
     assert_eq!(receiver.seen(), (4, 3), "sent again at most once");
 }
 
-/// Answers the first request on each connection, and closes the connection after reading another. The first `idle` requests are
-/// answered together, so that they leave as many idle connections behind.
+/// Answers the first request on each connection, and closes the connection after reading another.
+/// The first `idle` requests are answered together, so that they leave as many idle connections
+/// behind.
 async fn answer_once_per_connection(
     listener: TcpListener,
     idle: usize,
@@ -221,7 +223,8 @@ impl Relay {
         relay
     }
 
-    /// Closes the connections that are open, as the kernel closes those of a process that ends: TLS gets no `close_notify`.
+    /// Closes the connections that are open, as the kernel closes those of a process that ends: TLS
+    /// gets no `close_notify`.
     fn close(&self) {
         self.closes.send_replace(());
     }
@@ -273,9 +276,9 @@ async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
     }
 }
 
-/// Serves a client that sends a request, and then another for which it opens a second connection. The TLS handshake of that one does
-/// not begin, and the first connection becomes idle. When it has brought the second request, it is closed. From then on, all
-/// connections are served.
+/// Serves a client that sends a request, and then another for which it opens a second connection.
+/// The TLS handshake of that one does not begin, and the first connection becomes idle. When it has
+/// brought the second request, it is closed. From then on, all connections are served.
 async fn serve_the_first_connection_first(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -398,7 +401,8 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
     assert_eq!(api.webhook(&webhook).await["failure_count"], 0);
 }
 
-/// A lookup needs a file descriptor too. Without one it ends at once, and nothing is known about the name.
+/// A lookup needs a file descriptor too. Without one it ends at once, and nothing is known about
+/// the name.
 #[tokio::test]
 async fn without_free_file_descriptors_no_name_is_unresolved() {
     let (mut app, platform, user) = start_app().await;

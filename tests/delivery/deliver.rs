@@ -88,7 +88,8 @@ async fn ten_attempts_are_made_and_each_is_signed_separately() {
 async fn a_success_ends_the_delivery_and_resets_consecutive_failures() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
-    // Reset twice: a request on an open connection is sent again on a new one, within the same attempt.
+    // Reset twice: a request on an open connection is sent again on a new one, within the same
+    // attempt.
     receiver.answer_in_turn(&[
         Answer::Status(500),
         Answer::Reset,

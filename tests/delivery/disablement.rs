@@ -73,7 +73,8 @@ async fn record(
     walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await
 }
 
-/// Records one batch of fresh deliveries with these answers, in this order. Returns whether that disabled the webhook.
+/// Records one batch of fresh deliveries with these answers, in this order. Returns whether that
+/// disabled the webhook.
 async fn answer(bench: &Bench, webhook: Uuid, answers: Vec<Answer>) -> bool {
     for _ in &answers {
         bench.delivery(webhook).await;
@@ -134,7 +135,8 @@ async fn a_success_resets_consecutive_failures() {
         (row.get(0), row.get(1), row.get(2)),
         ("automatic", "webhook.disabled", webhook)
     );
-    // Pending deliveries are cancelled and logged once, as when the owner deactivates the webhook, but by another transaction.
+    // Pending deliveries are cancelled and logged once, as when the owner deactivates the webhook,
+    // but by another transaction.
     assert_eq!(
         walhook::record::cancel_next(&bench.store, Uuid::nil())
             .await

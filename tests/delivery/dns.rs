@@ -1,4 +1,5 @@
-//! Name resolution: real queries to a nameserver with scripted answers, and attempts that depend on the answers.
+//! Name resolution: real queries to a nameserver with scripted answers, and attempts that depend on
+//! the answers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,9 +24,10 @@ const TIMEOUT: Duration = Duration::from_secs(12);
 /// Names that are answered must be answered within a twentieth of this.
 const LONG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A nameserver that answers by the first label of a name: `up` has a loopback address, names that start with `silent` get no answer,
-/// `broken` gets a server failure, `many` has more addresses than are used, `large` has an answer that does not fit into a UDP packet,
-/// and others do not exist.
+/// A nameserver that answers by the first label of a name: `up` has a loopback address, names that
+/// start with `silent` get no answer, `broken` gets a server failure, `many` has more addresses
+/// than are used, `large` has an answer that does not fit into a UDP packet, and others do not
+/// exist.
 struct Nameserver {
     address: SocketAddr,
     questions: Arc<AtomicUsize>,
@@ -333,7 +335,8 @@ async fn a_full_budget_does_not_count_against_the_receiver() {
     );
 }
 
-/// Only if this host's nameservers answer other queries is the receiver's nameserver to blame for a missing answer.
+/// Only if this host's nameservers answer other queries is the receiver's nameserver to blame for a
+/// missing answer.
 #[tokio::test]
 async fn missing_answers_are_attributed_to_the_right_nameserver() {
     let nameserver = Nameserver::start().await;
@@ -366,7 +369,8 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
     assert_eq!(receiver.requests().len(), 1);
 }
 
-/// The nameserver answers that the answer is large, and refuses the connection over which it could be read.
+/// The nameserver answers that the answer is large, and refuses the connection over which it could
+/// be read.
 #[tokio::test]
 async fn a_failed_connection_to_the_nameserver_is_not_the_receivers_fault() {
     let nameserver = Nameserver::start().await;
@@ -377,7 +381,8 @@ async fn a_failed_connection_to_the_nameserver_is_not_the_receivers_fault() {
     assert!(matches!(found, Err(Unreachable::Fault(_))), "{found:?}");
 }
 
-/// Without its nameservers, names would be looked up elsewhere, and names in the hosts file would not be found.
+/// Without its nameservers, names would be looked up elsewhere, and names in the hosts file would
+/// not be found.
 #[tokio::test]
 async fn files_that_cannot_be_read_are_not_the_receivers_fault() {
     for file in ["resolv.conf", "hosts"] {

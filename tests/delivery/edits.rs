@@ -1,4 +1,5 @@
-//! Edits of a webhook apply to pending deliveries on every replica: one process serves the API, two others deliver.
+//! Edits of a webhook apply to pending deliveries on every replica: one process serves the API, two
+//! others deliver.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts with first attempts waiting at the receiver. Requests after `release` are answered 200.
+    /// Starts with first attempts waiting at the receiver. Requests after `release` are answered
+    /// 200.
     async fn begin() -> Scene {
         let mut app = TestApp::prepare().await;
         // The first attempts must not end before they are answered.

@@ -1,4 +1,5 @@
-//! Replicas that freeze, shut down or are killed during a request: another replica takes over their deliveries, once.
+//! Replicas that freeze, shut down or are killed during a request: another replica takes over their
+//! deliveries, once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +130,8 @@ async fn shutdown_waits_for_requests_within_the_drain_time() {
     scene
         .receiver
         .answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
-    // The second waits, as the webhook has one permit. Its lease is released at once, and no attempt is used up.
+    // The second waits, as the webhook has one permit. Its lease is released at once, and no
+    // attempt is used up.
     scene.payment().await;
     scene.receiver.wait_for(1).await;
     scene.payment().await;

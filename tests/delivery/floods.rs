@@ -1,4 +1,5 @@
-//! Receivers that send without end before the head of their response: over HTTP/1 and HTTP/2, directly and through a proxy.
+//! Receivers that send without end before the head of their response: over HTTP/1 and HTTP/2,
+//! directly and through a proxy.
 
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -1,4 +1,5 @@
-//! Frames of HTTP/2 for receivers that no HTTP library would be, and how they find requests among those of the client.
+//! Frames of HTTP/2 for receivers that no HTTP library would be, and how they find requests among
+//! those of the client.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -21,7 +22,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Returns a response with the status 200 and no body, of which the head is the entry 8 of the static table.
+/// Returns a response with the status 200 and no body, of which the head is the entry 8 of the
+/// static table.
 pub fn ok(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &[0x88])
 }

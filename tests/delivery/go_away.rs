@@ -22,7 +22,8 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 enum Decline {
     /// It resets the stream.
     Reset(u32),
-    /// It does not process streams after the last one that it has answered, and closes the connection or keeps it.
+    /// It does not process streams after the last one that it has answered, and closes the
+    /// connection or keeps it.
     GoAway { reason: u32, closes: bool },
     /// It closes the connection.
     Close,

@@ -1,4 +1,5 @@
-//! Receivers that must not be called: rejected when a webhook is saved, and again when they are dialled.
+//! Receivers that must not be called: rejected when a webhook is saved, and again when they are
+//! dialled.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Requests are sent before the transaction that stores their deliveries commits. However it ends, nothing is lost, invented or
-//! counted twice.
+//! Requests are sent before the transaction that stores their deliveries commits. However it ends,
+//! nothing is lost, invented or counted twice.
 
 use crate::support::{Api, Receiver, TestApp};
 use serde_json::json;
@@ -7,7 +7,8 @@ use tokio_postgres::Client;
 
 const READY: &str = "payment.statement_ready";
 
-/// An installation that has delivered one event: until then, it hands deliveries off only after the commit.
+/// An installation that has delivered one event: until then, it hands deliveries off only after the
+/// commit.
 struct Running {
     app: TestApp,
     store: Client,
@@ -58,7 +59,8 @@ impl Running {
             .get(0)
     }
 
-    /// Waits for `count` entries in the delivery log and asserts that each is a first attempt that was accepted.
+    /// Waits for `count` entries in the delivery log and asserts that each is a first attempt that
+    /// was accepted.
     async fn assert_delivered(&self, count: usize) {
         let logs = self
             .api

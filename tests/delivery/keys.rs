@@ -1,4 +1,5 @@
-//! Keys as receivers see them: overlapping secrets, ed25519 signatures, published keys, and what is stored of them.
+//! Keys as receivers see them: overlapping secrets, ed25519 signatures, published keys, and what is
+//! stored of them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +16,8 @@ const EVENT: &str = "payment.statement_ready";
 const OLD_MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const NEW_MASTER_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=";
 
-/// Which keys signed `webhook-signature`, in the order of its entries. Panics on an entry of none of them.
+/// Which keys signed `webhook-signature`, in the order of its entries. Panics on an entry of none
+/// of them.
 fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
     let id = received.header("webhook-id");
     let timestamp = received.header("webhook-timestamp");

@@ -1,5 +1,5 @@
-//! Failing webhooks are disabled and their owners notified by e-mail: a real mail server, receivers that fail, and replicas that are
-//! killed.
+//! Failing webhooks are disabled and their owners notified by e-mail: a real mail server, receivers
+//! that fail, and replicas that are killed.
 
 use crate::support::{Api, Platform, Receiver, SmtpSink, TestApp, eventually};
 use serde_json::{Value, json};
@@ -185,7 +185,8 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
         .await;
 }
 
-/// Events that occur while it is disabled are kept. Reactivation resets its counters, and a recovery delivers everything.
+/// Events that occur while it is disabled are kept. Reactivation resets its counters, and a
+/// recovery delivers everything.
 async fn reactivate_and_recover(
     app: &TestApp,
     api: &Api,
@@ -315,7 +316,8 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
-    // Three failures and a success, which resets nothing under the cumulative policy; then permanent failures.
+    // Three failures and a success, which resets nothing under the cumulative policy; then
+    // permanent failures.
     let mut count = 0;
     receiver.answer(move |_| {
         count += 1;
@@ -358,7 +360,8 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
         .filter(|n| *n == 2)
     };
     eventually("the warning and the disablement in the log", logged).await;
-    // The user of the second exists but has no address, and the mail server rejects that of another.
+    // The user of the second exists but has no address, and the mail server rejects that of
+    // another.
     let store = app.store().await;
     let others = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
                   select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";

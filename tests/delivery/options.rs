@@ -44,7 +44,8 @@ impl Scene {
             .to_owned()
     }
 
-    /// Waits for a payment statement, which no filter excludes: every earlier event has been fanned out then.
+    /// Waits for a payment statement, which no filter excludes: every earlier event has been fanned
+    /// out then.
     async fn wait_for_payment(&self) -> Vec<Received> {
         self.platform.payment(self.user, "ready").await;
         let arrived =
@@ -105,7 +106,8 @@ async fn custom_headers_are_sent_with_every_attempt_and_test() {
             .expect(200);
         assert!(!detail.body.contains("Bearer"), "{detail:?}");
         let shown = &detail.json()["request_headers"];
-        // Headers that have changed since an attempt are not shown: its request may have had others.
+        // Headers that have changed since an attempt are not shown: its request may have had
+        // others.
         let expected = if entry["test"] == true {
             json!("***")
         } else {

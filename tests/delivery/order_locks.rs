@@ -1,4 +1,5 @@
-//! An insert and the end of the delivery before it at the same time, and deliveries that were left waiting.
+//! An insert and the end of the delivery before it at the same time, and deliveries that were left
+//! waiting.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use walhook::store::{Store, Transaction, sequences};
 
 const KEY: i64 = 0;
 
-/// Inserts a delivery as enqueue does. Returns its id, and whether it is leased because it waits for no other.
+/// Inserts a delivery as enqueue does. Returns its id, and whether it is leased because it waits
+/// for no other.
 async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (Uuid, bool) {
     let id = delivery_id(event, webhook);
     let mut sequences = Sequences::default();

@@ -1,4 +1,5 @@
-//! `ordering`: deliveries that wait for each other, with flaky receivers, several replicas and kills.
+//! `ordering`: deliveries that wait for each other, with flaky receivers, several replicas and
+//! kills.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -278,7 +279,8 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
         .collect();
     cancelled.sort_unstable();
     assert_eq!(cancelled, [1, 2, 3, 4]);
-    // What it misses is delivered in order when it is recovered. What was cancelled is outside the order, under its old numbers.
+    // What it misses is delivered in order when it is recovered. What was cancelled is outside the
+    // order, under its old numbers.
     scene.payments(2).await;
     app.wait_for_count("select count(*) from walhook.missed_event", 2)
         .await;

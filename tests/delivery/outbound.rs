@@ -32,8 +32,8 @@ pub fn config() -> Config {
     config
 }
 
-/// Creates a sender for which names that start with `inside` resolve to a private address, and others to loopback, which is allowed.
-/// Lookups of names that start with `slow` take a moment.
+/// Creates a sender for which names that start with `inside` resolve to a private address, and
+/// others to loopback, which is allowed. Lookups of names that start with `slow` take a moment.
 pub fn sender(config: &Config) -> Sender {
     let lookup: Lookup = Arc::new(|name, port| {
         let ip: IpAddr = if name.starts_with("inside") {
@@ -159,7 +159,8 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
     );
     assert!(!connect.concat().contains(NAME), "{connect:?}");
 
-    // Plain http uses a tunnel too: the receiver gets its own name, the proxy does not, and the password does not leak.
+    // Plain http uses a tunnel too: the receiver gets its own name, the proxy does not, and the
+    // password does not leak.
     let plain = Receiver::start().await;
     attempt(&sender, &plain.url_at(NAME, "/in")).await.unwrap();
     let [connect] = proxy.take_requests().try_into().unwrap();
@@ -332,8 +333,8 @@ async fn gigabytes_over_http_2_are_cut_off_too() {
     assert_eq!(attempt.sent.unwrap().excerpt, [b'y'; 4_096]);
 }
 
-/// Serves HTTP/2 with a window of 16 bytes, less than any body. Answers each request with 200 before it has read the body. Returns its
-/// bodies, which are never read.
+/// Serves HTTP/2 with a window of 16 bytes, less than any body. Answers each request with 200
+/// before it has read the body. Returns its bodies, which are never read.
 fn answer_early(listener: TcpListener, acceptor: TlsAcceptor) -> Arc<Mutex<Vec<Incoming>>> {
     let unread = Arc::<Mutex<Vec<Incoming>>>::default();
     let kept = unread.clone();

@@ -479,7 +479,8 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
         .collect();
     assert_eq!(claimed, [id]);
     let statistics = || async {
-        // The connection that claimed is the only one of the pool so far. It reports its statistics when it is used a second later.
+        // The connection that claimed is the only one of the pool so far. It reports its statistics
+        // when it is used a second later.
         bench
             .store
             .connection()

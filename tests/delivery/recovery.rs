@@ -1,4 +1,5 @@
-//! Redelivery on request, recovery after an inactive time and under kill -9, and the statistics of what was delivered.
+//! Redelivery on request, recovery after an inactive time and under kill -9, and the statistics of
+//! what was delivered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -171,7 +172,8 @@ async fn a_redelivery_has_its_own_ten_attempts_under_the_same_id_and_the_new_sec
 async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     let mut app = TestApp::start().await;
     let scene = subscribe(&app).await;
-    // The first request fails, so that a retry is pending; the next is answered after the one that follows it.
+    // The first request fails, so that a retry is pending; the next is answered after the one that
+    // follows it.
     let gate = Arc::new(Notify::new());
     scene.receiver.answer_in_turn(&[
         Answer::Status(500),
@@ -193,7 +195,8 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     app.sidecar()
         .wait_for_metric("walhook_deliveries_in_flight", 0.0)
         .await;
-    // Attempts are recorded in the order of their answers: when this one is recorded, the late one was before.
+    // Attempts are recorded in the order of their answers: when this one is recorded, the late one
+    // was before.
     scene.payments(1).await;
     let logs = scene
         .api
@@ -359,8 +362,9 @@ async fn a_kill_during_a_recovery_loses_and_repeats_nothing() {
         2_000,
         "each was redelivered once"
     );
-    // Not the rows of the log: first attempts that were queued when the webhook became inactive may have been sent after it became
-    // active again. Such an attempt is logged, but it does not count.
+    // Not the rows of the log: first attempts that were queued when the webhook became inactive may
+    // have been sent after it became active again. Such an attempt is logged, but it does not
+    // count.
     let successes = "select success_count from walhook.webhook";
     let different =
         "select count(distinct delivery_id) from walhook.attempt where outcome = 'delivered'";

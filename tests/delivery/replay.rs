@@ -125,8 +125,8 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     app.setup().await;
     app.run().await;
     let scene = Scene::start(&app, 300).await;
-    // Every request waits for the one before it: replayed deliveries that were queued would delay a fresh one. One of them lasts until
-    // the fresh event is stored.
+    // Every request waits for the one before it: replayed deliveries that were queued would delay a
+    // fresh one. One of them lasts until the fresh event is stored.
     let gate = Arc::new(Notify::new());
     let mut answered = 0;
     let held = gate.clone();

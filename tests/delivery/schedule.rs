@@ -11,8 +11,8 @@ const WAITS: [f64; 9] = [
     30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0, 3_840.0, 7_680.0,
 ];
 const JITTER: f64 = 30.0;
-/// Deliveries per attempt number. The probability that the jitters of all of them differ by less than a third of the range is below
-/// 10^-30.
+/// Deliveries per attempt number. The probability that the jitters of all of them differ by less
+/// than a third of the range is below 10^-30.
 const DELIVERIES: usize = 8;
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! `X-Webhook-Sequence`: each webhook's deliveries are numbered without gaps, in the order of the events' commits.
+//! `X-Webhook-Sequence`: each webhook's deliveries are numbered without gaps, in the order of the
+//! events' commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,8 @@ fn sequence(request: &Received) -> i64 {
         .expect("a number")
 }
 
-/// Returns the numbers of all deliveries that were received, and asserts that each has one number only.
+/// Returns the numbers of all deliveries that were received, and asserts that each has one number
+/// only.
 fn numbers(requests: &[Received]) -> BTreeMap<i64, String> {
     let mut numbers = BTreeMap::new();
     let mut deliveries = BTreeMap::new();

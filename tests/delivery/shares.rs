@@ -1,4 +1,5 @@
-//! Rules of the dispatcher that only appear with many webhooks, a full budget or a suspended process. No store.
+//! Rules of the dispatcher that only appear with many webhooks, a full budget or a suspended
+//! process. No store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What receivers can ask for by their answers: later retries (`Retry-After`), no deliveries at all (410 Gone), and fewer requests at
-//! once.
+//! What receivers can ask for by their answers: later retries (`Retry-After`), no deliveries at all
+//! (410 Gone), and fewer requests at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ use walhook::store::webhooks::{self, Changes};
 
 const DAY: f64 = 86_400.0;
 
-/// Answers one delivery with each of these, and returns after how many seconds each is due again. `@900` stands for the date in 900
-/// seconds.
+/// Answers one delivery with each of these, and returns after how many seconds each is due again.
+/// `@900` stands for the date in 900 seconds.
 async fn postponed(bench: &Bench, answers: &[(u16, &str)]) -> Vec<f64> {
     let receiver = Receiver::start().await;
     let by_path: Vec<(u16, String)> = answers
@@ -56,8 +56,8 @@ async fn postponed(bench: &Bench, answers: &[(u16, &str)]) -> Vec<f64> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Asserts that each is due after so many seconds, plus `jitter` at most and the time until the answer is recorded. Dates are in whole
-/// seconds.
+/// Asserts that each is due after so many seconds, plus `jitter` at most and the time until the
+/// answer is recorded. Dates are in whole seconds.
 fn assert_due(due: &[f64], expected: &[f64], jitter: f64) {
     assert_eq!(due.len(), expected.len());
     for (number, (due, wait)) in due.iter().zip(expected).enumerate() {
@@ -268,7 +268,8 @@ async fn an_overloaded_receiver_gets_fewer_requests_at_once_until_it_has_recover
     bench.config.delivery.retry_schedule = vec![Period(Duration::from_secs(3_600))];
     let mut held = Held::start().await;
     let (webhook, _) = bench.webhook(&held.receiver.url("/")).await;
-    // More than may be in flight, each time: queued deliveries are dropped when too little of their leases is left.
+    // More than may be in flight, each time: queued deliveries are dropped when too little of their
+    // leases is left.
     let store_more = async |webhook: Uuid| {
         let mut deliveries = Vec::new();
         for _ in 0..LIMIT + 2 {
@@ -296,7 +297,8 @@ async fn an_overloaded_receiver_gets_fewer_requests_at_once_until_it_has_recover
         store_more(webhook).await;
         held.wait_for_in_flight(expected).await;
         recorded(held.released).await;
-        // Other webhooks are served as ever. When their requests have arrived, those that would be too many here had arrived too.
+        // Other webhooks are served as ever. When their requests have arrived, those that would be
+        // too many here had arrived too.
         for delivery in store_more(beside).await {
             bench.wait_for_end(delivery).await;
         }

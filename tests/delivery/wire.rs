@@ -196,8 +196,8 @@ async fn a_receiver_that_has_an_ipv6_address_only_is_reached() {
 #[tokio::test]
 async fn an_answer_before_the_body_was_read_counts() {
     let mut bench = Bench::new().await;
-    // More than the buffers of both sockets hold, so that a part of the body stays unsent: the kernel's largest send buffer, and the
-    // receive buffer below.
+    // More than the buffers of both sockets hold, so that a part of the body stays unsent: the
+    // kernel's largest send buffer, and the receive buffer below.
     let buffers = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap();
     let bytes = buffers
         .split_whitespace()

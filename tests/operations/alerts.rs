@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes the running binary and loads the shipped rules. Each alert fires under its real condition, and clears
-//! afterwards.
+//! A real Prometheus scrapes the running binary and loads the shipped rules. Each alert fires under
+//! its real condition, and clears afterwards.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -189,7 +189,8 @@ async fn alerts_of_the_slot_fire_and_clear() {
     gap(&scene).await;
 }
 
-/// A receiver fails until its webhook is disabled, and the mail server is down when its owner should be notified.
+/// A receiver fails until its webhook is disabled, and the mail server is down when its owner
+/// should be notified.
 async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> Running {
     let platform = scene.app.platform().await;
     let user = platform.user(&[]).await;
@@ -244,7 +245,8 @@ async fn backlog(scene: &Scene) {
     running.stop().await;
 }
 
-/// Another program reads the slot and acknowledges nothing: no replica captures, and WAL accumulates.
+/// Another program reads the slot and acknowledges nothing: no replica captures, and WAL
+/// accumulates.
 async fn another_reader_of_the_slot(scene: &Scene) {
     let options = [
         "proto_version=1".to_owned(),

@@ -1,4 +1,5 @@
-//! Connections to the store that wait in the server, where they stay after their client has given them up.
+//! Connections to the store that wait in the server, where they stay after their client has given
+//! them up.
 
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
@@ -9,8 +10,8 @@ use crate::support::eventually;
 
 const CONNECTIONS: usize = 3;
 
-/// Repeats a statement on new connections until all of them wait: the server applies settings some time after a reload.
-/// They end when the result is dropped.
+/// Repeats a statement on new connections until all of them wait: the server applies settings some
+/// time after a reload. They end when the result is dropped.
 async fn wait_with(
     statement: &'static str,
     url: &str,

@@ -1,4 +1,5 @@
-//! `walhook demo` as a black box: it exits after enough verified deliveries, and leaves nothing behind.
+//! `walhook demo` as a black box: it exits after enough verified deliveries, and leaves nothing
+//! behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;

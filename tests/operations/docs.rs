@@ -1,5 +1,6 @@
-//! Runs the shell blocks of the README and the guides in order, as a reader would: with the binary on the path and a
-//! platform's Postgres. The host names of the documentation are replaced by the test's addresses.
+//! Runs the shell blocks of the README and the guides in order, as a reader would: with the binary
+//! on the path and a platform's Postgres. The host names of the documentation are replaced by the
+//! test's addresses.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -116,8 +117,9 @@ impl Machine {
         }
     }
 
-    /// Returns the block with this environment's addresses. Commands that do not end run in the background; commands that build or
-    /// test the project only run dry, because this test is part of them.
+    /// Returns the block with this environment's addresses. Commands that do not end run in the
+    /// background; commands that build or test the project only run dry, because this test is part
+    /// of them.
     fn adapt(&self, text: &str) -> String {
         let listen = format!("127.0.0.1:{}", free_port().expect("a port"));
         let lines = text
@@ -149,7 +151,8 @@ impl Machine {
             )
     }
 
-    /// Runs the blocks in one shell, so that later blocks see the variables that earlier ones exported. Names a block that fails.
+    /// Runs the blocks in one shell, so that later blocks see the variables that earlier ones
+    /// exported. Names a block that fails.
     async fn run(&self, document: &str, before: &str, blocks: &[Block]) {
         let mut script = format!(
             "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n"
@@ -184,7 +187,8 @@ impl Machine {
     }
 }
 
-/// Creates the role and database, as the first blocks of the operator's guide do, for documents that assume them.
+/// Creates the role and database, as the first blocks of the operator's guide do, for documents
+/// that assume them.
 const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login replication superuser password 'a long random one'\" \
      -c 'create database walhook owner walhook'\n";
 

@@ -19,7 +19,8 @@ struct Tenant {
 }
 
 impl Tenant {
-    /// Whether maintenance removes the row after a restart: it belongs to an ended replay or a deleted webhook.
+    /// Whether maintenance removes the row after a restart: it belongs to an ended replay or a
+    /// deleted webhook.
     fn has_ended(&self, (table, row): &(String, String)) -> bool {
         match table.as_str() {
             "walhook.replay_exclusion" => true,
@@ -112,7 +113,8 @@ impl Tenant {
     }
 }
 
-/// Has the store copy a release of the user that the platform then deletes. Returns what the copy contains.
+/// Has the store copy a release of the user that the platform then deletes. Returns what the copy
+/// contains.
 async fn copied_release(app: &TestApp, platform: &Platform, user: i64) -> String {
     let label = platform.label(user).await;
     let release = platform.release(label).await;

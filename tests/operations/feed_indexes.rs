@@ -1,4 +1,5 @@
-//! The feed after an upgrade: maintenance builds the indexes of partitions that are older than the feed.
+//! The feed after an upgrade: maintenance builds the indexes of partitions that are older than the
+//! feed.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -119,8 +120,8 @@ async fn indexes_of_older_partitions_are_built_and_the_feed_waits_for_them() {
     assert_eq!(number(&client, VALID).await, 2);
 }
 
-/// The server ends a transaction that waits too long for its next statement, and releases its locks. The one that holds the lock of
-/// maintenance waits for the build.
+/// The server ends a transaction that waits too long for its next statement, and releases its
+/// locks. The one that holds the lock of maintenance waits for the build.
 #[tokio::test]
 async fn a_build_keeps_its_lock_for_longer_than_other_transactions_may_be_idle() {
     let app = TestApp::prepare().await;

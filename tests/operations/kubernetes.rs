@@ -1,4 +1,5 @@
-//! The Helm chart and the manifest for Kubernetes: what they render, and the binary run as in their pods.
+//! The Helm chart and the manifest for Kubernetes: what they render, and the binary run as in their
+//! pods.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -181,12 +182,14 @@ impl Pod {
         }
     }
 
-    /// Builds a command for the binary with these arguments, as the pod's user and with only the pod's environment.
+    /// Builds a command for the binary with these arguments, as the pod's user and with only the
+    /// pod's environment.
     fn command(&self, arguments: &[String]) -> Command {
         let program = self.directory.path().join("walhook");
         if !program.exists() {
-            // By a process of its own: processes that parallel tests start at this moment would inherit a file that this one writes, and
-            // a file that is open for writing cannot be run.
+            // By a process of its own: processes that parallel tests start at this moment would
+            // inherit a file that this one writes, and a file that is open for writing cannot be
+            // run.
             let copied = std::process::Command::new("cp")
                 .args([env!("CARGO_BIN_EXE_walhook").as_ref(), program.as_os_str()])
                 .status();
@@ -313,7 +316,8 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
     }
 }
 
-/// In TOML, `[auth.jwt]` and `jwt.secret` are nested tables, which the chart would not compare with the secret settings.
+/// In TOML, `[auth.jwt]` and `jwt.secret` are nested tables, which the chart would not compare with
+/// the secret settings.
 #[tokio::test]
 async fn names_of_settings_that_toml_would_nest_are_refused() {
     if !can_render() {
@@ -443,7 +447,8 @@ fn in_every_form(address: IpAddr) -> Vec<IpAddr> {
     ]
 }
 
-/// Receivers may listen on any port. The guard checks addresses when a webhook is saved and at each connection.
+/// Receivers may listen on any port. The guard checks addresses when a webhook is saved and at each
+/// connection.
 #[tokio::test]
 async fn the_network_policy_allows_what_the_api_accepts() {
     if !can_render() {

@@ -1,4 +1,5 @@
-//! Tests of operating Walhook: commands, configuration, the shipped files, metrics, traces, upgrades and long runs.
+//! Tests of operating Walhook: commands, configuration, the shipped files, metrics, traces,
+//! upgrades and long runs.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! The store's daily partitions: if one cannot be created, rows are kept, the others are created, and processes start.
+//! The store's daily partitions: if one cannot be created, rows are kept, the others are created,
+//! and processes start.
 
 use std::time::Instant;
 
@@ -239,7 +240,8 @@ async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_c
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 2));
 }
 
-/// Records the attempt that was in flight when its delivery was cancelled, and asserts that it is logged.
+/// Records the attempt that was in flight when its delivery was cancelled, and asserts that it is
+/// logged.
 async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
     let delivery = Delivery {
         id,

@@ -1,4 +1,5 @@
-//! The private server of tests and the demo: it keeps its data across restarts and leaves nothing behind.
+//! The private server of tests and the demo: it keeps its data across restarts and leaves nothing
+//! behind.
 
 use std::path::Path;
 use std::process::Stdio;

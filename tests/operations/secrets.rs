@@ -1,5 +1,5 @@
-//! Secrets, tokens, the master key and passwords never leak: not into the store, not into the server log at any level, not into any
-//! response except the two that return a secret.
+//! Secrets, tokens, the master key and passwords never leak: not into the store, not into the
+//! server log at any level, not into any response except the two that return a secret.
 
 use crate::support::{Api, ApiAnswer, Receiver, TestApp};
 use base64::Engine;
@@ -87,7 +87,8 @@ async fn every_other_answer(api: &Api, path: &str, entry: &str) -> Vec<ApiAnswer
     answers
 }
 
-/// Returns all rows of all tables of the store as text. Not by `pg_dump`, which is not installed on every machine with a server.
+/// Returns all rows of all tables of the store as text. Not by `pg_dump`, which is not installed on
+/// every machine with a server.
 async fn dump(app: &TestApp) -> String {
     let store = app.store().await;
     let tables = "select oid::regclass::text from pg_class where relnamespace = 'walhook'::regnamespace and relkind = 'r'";

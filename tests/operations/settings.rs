@@ -1,5 +1,5 @@
-//! `docs/configuration.md` and `deploy/walhook.toml` are generated from the doc comments of the settings and their defaults.
-//! `UPDATE_DOCS=1 cargo test --test operations settings` writes them.
+//! `docs/configuration.md` and `deploy/walhook.toml` are generated from the doc comments of the
+//! settings and their defaults. `UPDATE_DOCS=1 cargo test --test operations settings` writes them.
 
 use std::fmt::Write;
 use std::path::Path;

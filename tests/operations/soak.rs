@@ -1,4 +1,5 @@
-//! Reads an attempt log of ten million rows, and kills processes for ten minutes. Needs minutes and gigabytes: `make soak` runs it.
+//! Reads an attempt log of ten million rows, and kills processes for ten minutes. Needs minutes and
+//! gigabytes: `make soak` runs it.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ const DAYS: u64 = 10;
 const OTHERS: u64 = 2_000;
 const READS: usize = 50;
 
-/// Parameters: $1 time of the first row in milliseconds, $2 milliseconds between rows, $3 and $4 the range of rows, $5 the busy webhook.
+/// Parameters: $1 time of the first row in milliseconds, $2 milliseconds between rows, $3 and $4
+/// the range of rows, $5 the busy webhook.
 const FILL: &str = "
     insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
                                  outcome, response_status, url, signature, standard_signature)
@@ -73,7 +75,8 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     }
 }
 
-/// Measures the median and the slowest of several requests, each at another position of the log if `path` takes a cursor.
+/// Measures the median and the slowest of several requests, each at another position of the log if
+/// `path` takes a cursor.
 async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     let mut times = Vec::new();
     let mut cursor = String::new();

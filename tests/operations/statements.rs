@@ -84,8 +84,8 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
     );
 }
 
-/// While no deliveries are pending, the statistics show an empty table, and plans that are made then are kept for a later backlog: none
-/// may read all of it to find a batch.
+/// While no deliveries are pending, the statistics show an empty table, and plans that are made
+/// then are kept for a later backlog: none may read all of it to find a batch.
 #[tokio::test]
 async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_table() {
     const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");

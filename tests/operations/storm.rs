@@ -1,4 +1,5 @@
-//! Nothing is lost and nothing is attempted too often, whichever process is killed and however receivers behave.
+//! Nothing is lost and nothing is attempted too often, whichever process is killed and however
+//! receivers behave.
 
 use std::time::Duration;
 

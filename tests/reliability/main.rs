@@ -1,4 +1,5 @@
-//! Reliability: faults at named points, of disks, of networks and of servers, and an account of every event and delivery afterwards.
+//! Reliability: faults at named points, of disks, of networks and of servers, and an account of
+//! every event and delivery afterwards.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! The account after faults: what the platform has committed, what the store holds and what receivers got must agree.
+//! The account after faults: what the platform has committed, what the store holds and what
+//! receivers got must agree.
 //!
 //! ```text
 //! let committed = account::committed_payments(&primary).await;
@@ -17,7 +18,8 @@ use uuid::Uuid;
 
 use super::{Received, eventually_within};
 
-/// How long the next event or the end of the next delivery may take: a lease must end, on a machine that many tests share.
+/// How long the next event or the end of the next delivery may take: a lease must end, on a machine
+/// that many tests share.
 const PROGRESS: Duration = Duration::from_secs(180);
 /// The most faults that are shown: the first ones explain the others.
 const SHOWN: usize = 12;
@@ -55,7 +57,8 @@ impl Transition {
         }
     }
 
-    /// Reads the transition from an event. Two transitions of one row to the same status are not distinguished.
+    /// Reads the transition from an event. Two transitions of one row to the same status are not
+    /// distinguished.
     fn of_event(kind: &str, data: &Value) -> Transition {
         let ids = [
             "payment_request_id",
@@ -104,7 +107,8 @@ pub struct Subscribed {
     pub in_order: bool,
 }
 
-/// Waits until the store has all events and no delivery, recovery or replay is pending. Waits as long as there is progress.
+/// Waits until the store has all events and no delivery, recovery or replay is pending. Waits as
+/// long as there is progress.
 pub async fn settled(store: &Client, committed: &[Transition]) {
     let mut events = -1;
     let mut pending = i64::MAX;
@@ -139,10 +143,11 @@ pub struct Account {
     pub deliveries: usize,
     pub attempts: usize,
     pub requests: usize,
-    /// Requests beyond the attempts of the log: an answer was lost, and the request was repeated under the same id.
+    /// Requests beyond the attempts of the log: an answer was lost, and the request was repeated
+    /// under the same id.
     pub repeated: usize,
-    /// Requests of ordered webhooks that were repeated after the next delivery had started. A process that is suspended for longer than
-    /// its lease can cause them.
+    /// Requests of ordered webhooks that were repeated after the next delivery had started. A
+    /// process that is suspended for longer than its lease can cause them.
     pub repeated_late: usize,
     pub faults: Vec<String>,
 }
@@ -183,8 +188,9 @@ struct LoggedAttempt {
 }
 
 impl Account {
-    /// Compares everything. `committed` has each transition that the platform has committed since setup. Webhooks exist, with their
-    /// subscriptions, since before the first one, or have replayed everything.
+    /// Compares everything. `committed` has each transition that the platform has committed since
+    /// setup. Webhooks exist, with their subscriptions, since before the first one, or have
+    /// replayed everything.
     pub async fn take(
         store: &Client,
         committed: &[Transition],
@@ -240,7 +246,8 @@ impl Account {
         }
     }
 
-    /// Events are numbered in the order of their commits. Those that a repair found share one position.
+    /// Events are numbered in the order of their commits. Those that a repair found share one
+    /// position.
     async fn check_order_of_events(&mut self, store: &Client) {
         let overtaken = "select count(*) from (
                              select (commit_lsn, ordinal) < lag((commit_lsn, ordinal)) over (order by sequence) as overtakes
@@ -258,7 +265,8 @@ impl Account {
         }
     }
 
-    /// Every delivery of every event has ended once, and there are no others: in the attempt log, or as an event that an inactive webhook missed.
+    /// Every delivery of every event has ended once, and there are no others: in the attempt log,
+    /// or as an event that an inactive webhook missed.
     async fn check_deliveries(&mut self, store: &Client, events: &[StoredEvent]) {
         let pending = store
             .query("select id, event_id from walhook.delivery", &[])
@@ -323,7 +331,8 @@ impl Account {
         }
     }
 
-    /// Each round has ended once, with its last attempt, and its attempts are numbered from one. Returns how many succeeded.
+    /// Each round has ended once, with its last attempt, and its attempts are numbered from one.
+    /// Returns how many succeeded.
     fn check_rounds(
         &mut self,
         webhook: Uuid,
@@ -355,8 +364,8 @@ impl Account {
         successes
     }
 
-    /// Every request is of a stored event and of the delivery that the log has; repeats have the same id, data and number; everything
-    /// that the log calls delivered has arrived.
+    /// Every request is of a stored event and of the delivery that the log has; repeats have the
+    /// same id, data and number; everything that the log calls delivered has arrived.
     async fn check_requests(
         &mut self,
         store: &Client,
@@ -464,7 +473,8 @@ impl Account {
     }
 }
 
-/// Returns the outcome with which a round has ended. None unless its attempts are numbered from one and it has ended exactly once.
+/// Returns the outcome with which a round has ended. None unless its attempts are numbered from one
+/// and it has ended exactly once.
 fn end_of_round<'a>(attempts: &[&'a LoggedAttempt]) -> Option<&'a str> {
     let (cancelled, made): (Vec<&LoggedAttempt>, Vec<&LoggedAttempt>) = attempts
         .iter()
@@ -482,7 +492,8 @@ fn end_of_round<'a>(attempts: &[&'a LoggedAttempt]) -> Option<&'a str> {
         [] => last
             .map(|last| last.outcome.as_str())
             .filter(|outcome| *outcome != "failed"),
-        // It replaces the next attempt, or the last one was in flight: that one is logged and does not count.
+        // It replaces the next attempt, or the last one was in flight: that one is logged and does
+        // not count.
         [end] if [count, count + 1].contains(&end.attempt) => Some(&end.outcome),
         _ => None,
     }

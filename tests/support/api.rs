@@ -152,7 +152,8 @@ impl Api {
         list(self.get(&format!("/webhooks/{id}/logs?limit=100")).await)
     }
 
-    /// Waits until the delivery log's entries are as wanted: they are written shortly after the attempt.
+    /// Waits until the delivery log's entries are as wanted: they are written shortly after the
+    /// attempt.
     pub async fn wait_for_logs(
         &self,
         id: &str,

@@ -22,7 +22,8 @@ const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 pub struct TestApp {
     pub server: Arc<PrivatePostgres>,
-    /// The name of the slot and the publication, and part of the names of the databases and the log: several apps share a server.
+    /// The name of the slot and the publication, and part of the names of the databases and the
+    /// log: several apps share a server.
     pub name: String,
     pub source_url: String,
     pub store_url: String,
@@ -52,7 +53,8 @@ impl TestApp {
         TestApp::prepare_on(shared_server().await).await
     }
 
-    /// Like [`TestApp::prepare`] on a separate server, for tests that stop the server or change its settings.
+    /// Like [`TestApp::prepare`] on a separate server, for tests that stop the server or change its
+    /// settings.
     pub async fn prepare_alone(options: Options<'_>) -> TestApp {
         let server = PrivatePostgres::start(options)
             .await
@@ -311,7 +313,8 @@ impl TestApp {
             .expect("the store's database")
     }
 
-    /// Waits until the store has exactly this many events. A request may arrive before its event is committed.
+    /// Waits until the store has exactly this many events. A request may arrive before its event is
+    /// committed.
     pub async fn wait_for_events(&self, count: usize) {
         let store = self.store().await;
         eventually(&format!("{count} events in the store"), || async {

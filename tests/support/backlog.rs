@@ -6,8 +6,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::eventually;
 
-/// Returns a listener that never accepts and whose backlog is full, so that the kernel answers no further connection while the
-/// returned values live.
+/// Returns a listener that never accepts and whose backlog is full, so that the kernel answers no
+/// further connection while the returned values live.
 pub async fn full_listener(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(address).unwrap();
@@ -26,7 +26,8 @@ pub async fn full_listener(address: SocketAddr) -> (TcpListener, Vec<TcpStream>)
     (listener, held)
 }
 
-/// Returns how many connections wait to be accepted at a port: the receive queue of its listening socket.
+/// Returns how many connections wait to be accepted at a port: the receive queue of its listening
+/// socket.
 fn backlog(port: u16) -> usize {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let listening = format!(":{port:04X} 00000000:0000 0A ");

@@ -1,7 +1,8 @@
-//! The harness of the black-box tests: a real Postgres, the real binary, and a receiver that records its requests.
+//! The harness of the black-box tests: a real Postgres, the real binary, and a receiver that
+//! records its requests.
 //!
-//! `TestApp::start()` returns a running sidecar that is ready. `TestApp::prepare()` stops before `setup`, for tests that change settings
-//! or the database first.
+//! `TestApp::start()` returns a running sidecar that is ready. `TestApp::prepare()` stops before
+//! `setup`, for tests that change settings or the database first.
 
 #![allow(
     dead_code,
@@ -50,7 +51,8 @@ pub use tunnel::TunnelProxy;
 
 use std::time::Duration;
 
-/// How long a test waits for anything. Generous, for slow and busy machines, because it only ends hanging tests.
+/// How long a test waits for anything. Generous, for slow and busy machines, because it only ends
+/// hanging tests.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 /// Interval of polling.
 pub const POLL: Duration = Duration::from_millis(20);

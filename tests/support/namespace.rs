@@ -1,5 +1,6 @@
-//! A network namespace for a sidecar. It reaches the host through a second namespace, a router that drops packets on request: real
-//! loss, and real silence, of which neither end of a connection is notified.
+//! A network namespace for a sidecar. It reaches the host through a second namespace, a router that
+//! drops packets on request: real loss, and real silence, of which neither end of a connection is
+//! notified.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -53,7 +54,8 @@ impl Namespace {
         Ipv4Addr::from(self.network + number)
     }
 
-    /// Returns the host's address as the sidecar sees it: what the sidecar must reach listens there.
+    /// Returns the host's address as the sidecar sees it: what the sidecar must reach listens
+    /// there.
     pub fn host(&self) -> IpAddr {
         self.address(5).into()
     }
@@ -63,7 +65,8 @@ impl Namespace {
         self.address(2).into()
     }
 
-    /// Links sidecar, router and host. Returns false if the system does not allow that, as in most containers.
+    /// Links sidecar, router and host. Returns false if the system does not allow that, as in most
+    /// containers.
     fn build(&self, link: &str) -> bool {
         let Namespace { name, .. } = self;
         let [router, inside, host, gateway] = [1, 2, 5, 6].map(|number| self.address(number));
@@ -96,7 +99,8 @@ impl Namespace {
             )
     }
 
-    /// Returns a command that runs `program` in the sidecar's namespace, as the process that is spawned.
+    /// Returns a command that runs `program` in the sidecar's namespace, as the process that is
+    /// spawned.
     pub fn command(&self, program: &Path) -> tokio::process::Command {
         let mut command = tokio::process::Command::new("nsenter");
         command
@@ -105,7 +109,8 @@ impl Namespace {
         command
     }
 
-    /// Drops this percentage of the packets in one direction between the sidecar and a port of the host.
+    /// Drops this percentage of the packets in one direction between the sidecar and a port of the
+    /// host.
     pub fn drop_packets(&self, port: u16, direction: Direction, percent: u8) {
         let end = match direction {
             Direction::ToServer => "dport",

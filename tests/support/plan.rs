@@ -26,8 +26,8 @@ pub async fn plans(client: &Client, statement: &str, types: &str, arguments: &st
     plans
 }
 
-/// Asserts that no table is scanned sequentially, except empty ones, and that rows of the attempt log are not sorted: an index returns
-/// them in order. A user's few webhooks may be sorted.
+/// Asserts that no table is scanned sequentially, except empty ones, and that rows of the attempt
+/// log are not sorted: an index returns them in order. A user's few webhooks may be sorted.
 #[track_caller]
 pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
     for plan in plans {
@@ -44,7 +44,8 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
     }
 }
 
-/// The statements by which the API and the web UI read: their purpose, text, parameter types, and arguments for `user` and `webhook`.
+/// The statements by which the API and the web UI read: their purpose, text, parameter types, and
+/// arguments for `user` and `webhook`.
 pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
     const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
     const GET: &str = include_str!("../../sql/store/webhook_get.sql");

@@ -1,4 +1,5 @@
-//! A client that acts as the platform: it writes rows of the reference schema. Ids come from one counter for all tables.
+//! A client that acts as the platform: it writes rows of the reference schema. Ids come from one
+//! counter for all tables.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

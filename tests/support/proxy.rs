@@ -24,7 +24,8 @@ pub enum Weather {
     Slow(usize),
     /// Forwards everything this much later.
     Late(Duration),
-    /// Shows loss as TCP does: one chunk in [`STALLS`] waits for a retransmission, and one connection in some hundred chunks dies.
+    /// Shows loss as TCP does: one chunk in [`STALLS`] waits for a retransmission, and one
+    /// connection in some hundred chunks dies.
     Lossy,
 }
 
@@ -40,7 +41,8 @@ const UNLIMITED: i64 = i64::MAX / 2;
 /// The most chunks under way in one direction: 16 MiB, more than a round trip of a second needs.
 const UNDER_WAY: usize = 1_024;
 const CHUNK: usize = 16 << 10;
-/// In lossy weather: one chunk of so many is retransmitted, and one of so many is the last of its connection.
+/// In lossy weather: one chunk of so many is retransmitted, and one of so many is the last of its
+/// connection.
 const STALLS: u64 = 20;
 const DEATHS: u64 = 500;
 /// The shortest and the longest time until a retransmission arrives.
@@ -51,9 +53,11 @@ struct Shared {
     weather: [watch::Sender<Weather>; 2],
     /// A counter. Connections that were opened at a lower count are reset.
     resets: watch::Sender<u64>,
-    /// A counter. Connections that were opened at a lower count stay open, but data is no longer forwarded.
+    /// A counter. Connections that were opened at a lower count stay open, but data is no longer
+    /// forwarded.
     forgets: watch::Sender<u64>,
-    /// A counter. Of connections that were opened at a lower count, the client's end is reset, and the server's stays open.
+    /// A counter. Of connections that were opened at a lower count, the client's end is reset, and
+    /// the server's stays open.
     severs: watch::Sender<u64>,
     /// Mean time after which each connection is reset. Zero for never.
     lifetime: watch::Sender<Duration>,
@@ -131,12 +135,14 @@ impl Proxy {
         self.shared.lifetime.send_replace(mean);
     }
 
-    /// Forgets all connections, as a NAT gateway does: data is not forwarded, and they stay open. New connections work.
+    /// Forgets all connections, as a NAT gateway does: data is not forwarded, and they stay open.
+    /// New connections work.
     pub fn forget(&self) {
         self.shared.forgets.send_modify(|count| *count += 1);
     }
 
-    /// Resets the client's end of all connections. The server does not notice. New connections work.
+    /// Resets the client's end of all connections. The server does not notice. New connections
+    /// work.
     pub fn sever(&self) {
         self.shared.severs.send_modify(|count| *count += 1);
     }
@@ -228,7 +234,8 @@ async fn end_of_lifetime(shared: &Shared) {
     shared.broken.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Forwards until one end closes its connection. Returns true if the connection dies without that either end notices.
+/// Forwards until one end closes its connection. Returns true if the connection dies without that
+/// either end notices.
 async fn forward(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,

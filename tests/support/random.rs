@@ -31,7 +31,8 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// Returns a text. One in ten has several kB that do not compress well, so that it is stored out of line.
+    /// Returns a text. One in ten has several kB that do not compress well, so that it is stored
+    /// out of line.
     pub fn text(&mut self) -> String {
         let words = if self.percent(10) { 150 } else { 1 };
         (0..words)

@@ -1,4 +1,5 @@
-//! A receiver that records every request and responds as scripted. It shares no code with the sender, and computes signatures itself.
+//! A receiver that records every request and responds as scripted. It shares no code with the
+//! sender, and computes signatures itself.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -242,8 +243,8 @@ impl Receiver {
         .await
     }
 
-    /// Waits until `count` distinct deliveries have arrived. Returns all requests. Reads each request only once: reading all at each
-    /// arrival takes minutes for thousands.
+    /// Waits until `count` distinct deliveries have arrived. Returns all requests. Reads each
+    /// request only once: reading all at each arrival takes minutes for thousands.
     pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Received> {
         let mut deliveries = HashSet::new();
         let mut read = 0;

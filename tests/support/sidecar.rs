@@ -96,7 +96,8 @@ impl Sidecar {
         get(&format!("{}/readyz", self.metrics_url)).await
     }
 
-    /// Returns the value of a metric, with labels as Prometheus writes them: `walhook_events_total{event="…"}`.
+    /// Returns the value of a metric, with labels as Prometheus writes them:
+    /// `walhook_events_total{event="…"}`.
     pub async fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = get(&format!("{}/metrics", self.metrics_url)).await?;
         let line = text

@@ -81,7 +81,8 @@ impl Stream {
         stream
     }
 
-    /// Opens a stream of a process that may be killed. None if it does not answer, or answers with an error.
+    /// Opens a stream of a process that may be killed. None if it does not answer, or answers with
+    /// an error.
     pub async fn try_open(api: &Api, query: &str, last_id: Option<&str>) -> Option<Stream> {
         let response = Stream::request(api, query, last_id).await.ok()?;
         let opened = Stream {

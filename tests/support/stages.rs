@@ -1,4 +1,5 @@
-//! Runs the stages deliver and record without the rest of the process, on a store with rows that the test inserts.
+//! Runs the stages deliver and record without the rest of the process, on a store with rows that
+//! the test inserts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -231,7 +232,8 @@ impl Bench {
         .await;
     }
 
-    /// Returns successes, failures, consecutive failures, whether failing, and whether ever triggered.
+    /// Returns successes, failures, consecutive failures, whether failing, and whether ever
+    /// triggered.
     pub async fn counters(&self, webhook: Uuid) -> (i64, i64, i64, bool, bool) {
         let statement = "select success_count, failure_count, consecutive_failures, failing_since is not null, \
                          last_triggered_at is not null from walhook.webhook where id = $1";

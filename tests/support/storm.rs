@@ -1,4 +1,5 @@
-//! Two replicas under load that are killed at random, with a Postgres that restarts, and with good and misbehaving receivers.
+//! Two replicas under load that are killed at random, with a Postgres that restarts, and with good
+//! and misbehaving receivers.
 
 use std::collections::HashSet;
 use std::sync::Arc;

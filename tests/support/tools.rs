@@ -1,4 +1,5 @@
-//! Programs that only some tests need. If one is missing, the test is skipped and counted; with `CI=true` it fails.
+//! Programs that only some tests need. If one is missing, the test is skipped and counted; with
+//! `CI=true` it fails.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,7 +7,8 @@ use std::path::Path;
 /// The variable with the file in which `scripts/test` counts skipped tests.
 const SKIPS: &str = "WALHOOK_TEST_SKIPS";
 
-/// Whether all programs are in the path or in `/usr/sbin`. If not, reports that the test is skipped.
+/// Whether all programs are in the path or in `/usr/sbin`. If not, reports that the test is
+/// skipped.
 pub fn are_installed(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<_> = std::env::split_paths(&path)

@@ -38,7 +38,8 @@ pub fn installed() -> Vec<(u32, PathBuf)> {
         .collect()
 }
 
-/// Returns the installed version that the environment selects, as when all tests run on one version after another.
+/// Returns the installed version that the environment selects, as when all tests run on one version
+/// after another.
 pub fn selected() -> Option<u32> {
     let programs = PathBuf::from(std::env::var_os(BIN_VARIABLE)?);
     installed()

@@ -1,4 +1,5 @@
-//! Checks that hold for every page: accessible, no console messages, small, nothing from other origins, no horizontal scrolling.
+//! Checks that hold for every page: accessible, no console messages, small, nothing from other
+//! origins, no horizontal scrolling.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

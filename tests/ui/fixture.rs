@@ -60,7 +60,8 @@ impl Stage {
         browser
     }
 
-    /// Creates a webhook whose log has delivered attempts, failed attempts that will be retried, and a test.
+    /// Creates a webhook whose log has delivered attempts, failed attempts that will be retried,
+    /// and a test.
     pub async fn webhook_with_log(&self, name: &str) -> String {
         let url = self.receiver.url("/hooks");
         let events = [REVIEW, DISTRIBUTED, "delivery.completed"];

@@ -1,4 +1,5 @@
-//! Text from users, receivers and the platform is shown as text and never interpreted as HTML or script.
+//! Text from users, receivers and the platform is shown as text and never interpreted as HTML or
+//! script.
 
 use serde_json::json;
 

@@ -9,8 +9,8 @@ use crate::fixture::Stage;
 use crate::support::{Received, are_installed, skip};
 
 const EVENT: &str = "delivery.failed";
-/// A program that verifies: its arguments are a file with the body, a file with the headers, and the secret. It exits with 0 if the delivery
-/// is accepted and with 1 if not.
+/// A program that verifies: its arguments are a file with the body, a file with the headers, and
+/// the secret. It exits with 0 if the delivery is accepted and with 1 if not.
 const JAVASCRIPT: &str = "
     const { readFileSync } = require('node:fs');
     const { Webhook, WebhookVerificationError } = require('standardwebhooks');

@@ -1,4 +1,5 @@
-//! Every operation from signing in to signing out: on a desktop with and without scripts, and on a phone.
+//! Every operation from signing in to signing out: on a desktop with and without scripts, and on a
+//! phone.
 
 use crate::audit;
 use crate::browser::{self, Browser, Kind};

@@ -19,7 +19,8 @@ use crate::fixture::Stage;
 use crate::support::{Api, TestApp, are_installed, eventually, skip};
 
 const EVENT: &str = "payment.statement_ready";
-/// For each language: the program, and the example. Debian's Python, which has the package `cryptography`.
+/// For each language: the program, and the example. Debian's Python, which has the package
+/// `cryptography`.
 const LANGUAGES: [(&str, &str); 5] = [
     ("node", "receiver.mjs"),
     ("/usr/bin/python3", "receiver.py"),
@@ -28,7 +29,8 @@ const LANGUAGES: [(&str, &str); 5] = [
     ("ruby", "receiver.rb"),
 ];
 
-/// How long an example may take to end, or to disconnect a client: several times its own timeout of 10 s.
+/// How long an example may take to end, or to disconnect a client: several times its own timeout of
+/// 10 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running example.
@@ -376,7 +378,8 @@ async fn connect(example: &Example, request: &str) -> TcpStream {
     connection
 }
 
-/// Reads until the server closes the connection. Returns the response's status, if there was a response.
+/// Reads until the server closes the connection. Returns the response's status, if there was a
+/// response.
 async fn read_status(mut connection: TcpStream) -> Option<u16> {
     let mut response = Vec::new();
     let _ = connection.read_to_end(&mut response).await;

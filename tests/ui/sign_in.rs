@@ -154,7 +154,8 @@ async fn a_new_session_is_accepted_while_others_guess_tokens() {
     let visitor =
         Visitor::start(&[("limits.requests_per_second", "1"), ("limits.burst", "10")]).await;
     let (_, session) = visitor.sign_in("").await;
-    // The responses to rejected guesses wait for half a second, so that a hundred clients always exhaust ten lookups per second.
+    // The responses to rejected guesses wait for half a second, so that a hundred clients always
+    // exhaust ten lookups per second.
     let rejected = Semaphore::new(0);
     let guess = async |client: usize| {
         for number in 0.. {
@@ -189,7 +190,8 @@ async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
         "created_at = now() - interval '721 minutes'",
     ] {
         let (answer, session) = visitor.sign_in("").await;
-        // With this prefix, browsers accept the cookie from this host only, so that a sibling domain cannot plant one.
+        // With this prefix, browsers accept the cookie from this host only, so that a sibling
+        // domain cannot plant one.
         let set = answer.headers()[SET_COOKIE].to_str().unwrap();
         assert!(
             set.starts_with("__Host-walhook_session=") && set.contains("; Path=/;"),
@@ -761,7 +763,8 @@ async fn pages_have_security_headers_and_assets_are_cached() {
             .status(),
         405
     );
-    // The page of a secret is not compressed, because its length would reveal something about the secret.
+    // The page of a secret is not compressed, because its length would reveal something about the
+    // secret.
     let events = format!(
         "name=x&url={}&events=delivery.failed",
         visitor.stage.receiver.url("/in")

@@ -11,8 +11,9 @@ use tokio::process::Command;
 use crate::fixture::Stage;
 use crate::support::{Received, are_installed};
 
-/// For each language: the command, the snippet, and the name and source of a program that calls the snippet. Its arguments are a file
-/// with the body, the secret and the signature; it exits with 0 if the delivery is accepted and with 1 if not.
+/// For each language: the command, the snippet, and the name and source of a program that calls the
+/// snippet. Its arguments are a file with the body, the secret and the signature; it exits with 0
+/// if the delivery is accepted and with 1 if not.
 const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
     (&["sh"], "verify.sh", "run.sh", "SECRET=$2 exec sh ./verify.sh \"$1\" \"$3\""),
     (
@@ -75,7 +76,8 @@ async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) 
         .arg(driver)
         .arg(&body)
         .args([case.secret, case.signature]);
-    // Compiles the standard library once for all runs of the tests: a delivery is accepted for five minutes.
+    // Compiles the standard library once for all runs of the tests: a delivery is accepted for five
+    // minutes.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
     command
         .current_dir(directory)

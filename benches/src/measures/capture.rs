@@ -1,8 +1,9 @@
-//! Rows per second through capture and derivation alone, as shipped and without the ledger, beside PostgreSQL's own client
-//! discarding the same stream.
+//! Rows per second through capture and derivation alone, as shipped and without the ledger, beside
+//! PostgreSQL's own client discarding the same stream.
 //!
-//! The same WAL is read in every repeat, by all three in turn. The transactions are muted: each change is decoded, its event is derived
-//! and dropped instead of stored. As shipped, Walhook also keeps the ledger of last seen states.
+//! The same WAL is read in every repeat, by all three in turn. The transactions are muted: each
+//! change is decoded, its event is derived and dropped instead of stored. As shipped, Walhook also
+//! keeps the ledger of last seen states.
 
 use std::time::Instant;
 
@@ -113,7 +114,8 @@ impl Shape {
     }
 }
 
-/// Saves the positions of the slot and the store, and the ledger, so that the WAL can be read from here again.
+/// Saves the positions of the slot and the store, and the ledger, so that the WAL can be read from
+/// here again.
 async fn save_position(rig: &Rig) -> anyhow::Result<()> {
     copy_slot(rig, SLOT, SAVED_SLOT).await?;
     let sql = "create table saved_checkpoint as table walhook.checkpoint;
@@ -122,7 +124,8 @@ async fn save_position(rig: &Rig) -> anyhow::Result<()> {
     Ok(rig.store.batch_execute(sql).await?)
 }
 
-/// Restores the slot, the store's position and the ledger, which a sidecar without ledger has emptied.
+/// Restores the slot, the store's position and the ledger, which a sidecar without ledger has
+/// emptied.
 async fn restore_position(rig: &Rig) -> anyhow::Result<()> {
     drop_slot(rig, SLOT).await?;
     copy_slot(rig, SAVED_SLOT, SLOT).await?;
@@ -206,7 +209,8 @@ async fn measure_way(
     sidecar.stop().await
 }
 
-/// Returns the seconds until pg_recvlogical has received the WAL from the slot's position to the current end.
+/// Returns the seconds until pg_recvlogical has received the WAL from the slot's position to the
+/// current end.
 async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
     let client = &rig.platform.client;
     let end: String = client

@@ -14,18 +14,20 @@ use super::tenants::steady;
 use crate::figures::{Figures, Must};
 use crate::sidecar::{API_PATH, Sidecar, token};
 
-/// Clients of each kind: 1,200 in total, more than the default of `http.max_connections`, which is 1,024. So there are always clients
-/// that the server has to disconnect in favour of others.
+/// Clients of each kind: 1,200 in total, more than the default of `http.max_connections`, which is
+/// 1,024. So there are always clients that the server has to disconnect in favour of others.
 const EACH: usize = 300;
 pub const ALL: usize = EACH * Kind::ALL.len();
 const BYTE_EVERY: Duration = Duration::from_millis(100);
 /// How often a client that was disconnected connects again.
 const CONNECTS_PER_SECOND: f64 = 10.0;
-/// The length of a slow body: takes longer than any time limit, and is within `http.max_body_bytes`.
+/// The length of a slow body: takes longer than any time limit, and is within
+/// `http.max_body_bytes`.
 const BODY: usize = 16 << 10;
 /// A small buffer, so that the kernel does not take the response on behalf of a slow reader.
 const READ_BUFFER: u32 = 4 << 10;
-/// Clients with tokens belong to users of their own from this one on, so that `limits.requests_per_second` does not reject them.
+/// Clients with tokens belong to users of their own from this one on, so that
+/// `limits.requests_per_second` does not reject them.
 const FIRST_USER: u64 = 1_000_000;
 /// Connections that were closed in favour of others.
 const REFUSED: &str = "walhook_http_refused_total{limit=\"connections\"}";

@@ -1,5 +1,5 @@
-//! Deliveries per second from a backlog in the WAL, to one webhook and to ten of a user, compared with a bare loop of POSTs and with the
-//! receiver's capacity.
+//! Deliveries per second from a backlog in the WAL, to one webhook and to ten of a user, compared
+//! with a bare loop of POSTs and with the receiver's capacity.
 
 use std::time::Duration;
 

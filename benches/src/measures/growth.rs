@@ -1,4 +1,5 @@
-//! Compares the drain rate of an empty store with that of a grown one. Each has its own server, and they take turns.
+//! Compares the drain rate of an empty store with that of a grown one. Each has its own server, and
+//! they take turns.
 
 use anyhow::Context;
 
@@ -123,8 +124,8 @@ async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
     Ok(rig.store.batch_execute(&sql).await?)
 }
 
-/// Adds a log entry per event and webhook: nine of ten accepted, the others 503. Today's partition is detached and has no key meanwhile:
-/// building the index once is faster than maintaining it.
+/// Adds a log entry per event and webhook: nine of ten accepted, the others 503. Today's partition
+/// is detached and has no key meanwhile: building the index once is faster than maintaining it.
 async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
     let one = &rig.store;
     let other = rig.store_client().await?;

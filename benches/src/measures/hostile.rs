@@ -1,15 +1,17 @@
 //! An ordinary webhook, and a polite API client of its owner, beside others that behave badly:
 //!
-//! - a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that match nothing, its receivers hang,
-//!   and there are more slow API clients than connections;
+//! - a tenant that attacks: it calls the API far above its limit, with queries of the delivery log
+//!   that match nothing, its receivers hang, and there are more slow API clients than connections;
 //! - the same tenant, whose receivers send interim responses without end, or heads that do not end;
-//! - ten thousand receivers of a thousand tenants, of which a third misbehave, each in one of six ways;
+//! - ten thousand receivers of a thousand tenants, of which a third misbehave, each in one of six
+//!   ways;
 //! - the slow API clients without anything else.
 //!
-//! Each is compared with the same tenants while they behave: with the same changes of their rows and receivers that answer.
+//! Each is compared with the same tenants while they behave: with the same changes of their rows
+//! and receivers that answer.
 //!
-//! The tenants and their receivers have a processor of their own, as if they were other machines: otherwise the figures would mostly show
-//! how attackers and target share the processors.
+//! The tenants and their receivers have a processor of their own, as if they were other machines:
+//! otherwise the figures would mostly show how attackers and target share the processors.
 
 use std::time::Duration;
 
@@ -41,15 +43,16 @@ const WEBHOOKS_EACH: usize = 10;
 const TENANTS: u64 = 1_000;
 /// Entries of the searched attempt log.
 const LINES: u64 = 1_000_000;
-/// Seconds between the start of the other tenants' activity and that of the load, for all cases. The activity starts with a delivery to
-/// each receiver: those that answer do so in this time, and those that do not are in flight, or queued, from then on. All slow clients
-/// have connected too.
+/// Seconds between the start of the other tenants' activity and that of the load, for all cases.
+/// The activity starts with a delivery to each receiver: those that answer do so in this time, and
+/// those that do not are in flight, or queued, from then on. All slow clients have connected too.
 const SETTLE: f64 = 5.0;
-/// Seconds of the load: three times `delivery.timeout`, because requests to receivers that never answer end together. Over one such
-/// period, the p99 would be the fifth largest of 500 samples.
+/// Seconds of the load: three times `delivery.timeout`, because requests to receivers that never
+/// answer end together. Over one such period, the p99 would be the fifth largest of 500 samples.
 const LENGTH: f64 = 30.0;
 
-/// A bound on peak memory in megabytes: more than that of other measures, because about 1,700 requests of 50 KB each wait for receivers.
+/// A bound on peak memory in megabytes: more than that of other measures, because about 1,700
+/// requests of 50 KB each wait for receivers.
 const MEMORY: f64 = 160.0;
 
 const ALONE: Case = Case {
@@ -348,7 +351,8 @@ async fn run(
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
-    // A receiver that has not answered since the start would wait in the queue with the other tenants' receivers.
+    // A receiver that has not answered since the start would wait in the queue with the other
+    // tenants' receivers.
     rig.receiver.reset().await?;
     rig.platform.write_singly(MEASURED, 1, Muted::No).await?;
     rig.wait_for_deliveries(&mut sidecars, 1).await?;

@@ -14,7 +14,8 @@ const ROWS: u64 = 600_000;
 const FEWEST_ROWS: u64 = 60_000;
 const SHARES: [(f64, &str); 4] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "max")];
 
-/// Of the drain rate: more than can be sustained, because the application's commits use the same processors.
+/// Of the drain rate: more than can be sustained, because the application's commits use the same
+/// processors.
 const OVERLOAD: f64 = 1.5;
 
 /// Bounds on a load's latencies relative to the reference's.

@@ -13,14 +13,16 @@ use crate::platform::{Commit, ROW_ID_STRIDE, Writer};
 use crate::rig::Rig;
 use crate::sidecar::Sidecar;
 
-/// Maximum number of commits per second. At higher rates, each commit has several rows, as those of a platform's workers.
+/// Maximum number of commits per second. At higher rates, each commit has several rows, as those of
+/// a platform's workers.
 const MAX_COMMITS: f64 = 500.0;
 /// Bare POSTs per second, measured during the load as a reference.
 const POSTS: u32 = 50;
 /// Duration of the warm-up: long enough for connections, plans and caches.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Transitions of a user's rows at a steady rate. Each row moves once, so that its receipt can be recognized.
+/// Transitions of a user's rows at a steady rate. Each row moves once, so that its receipt can be
+/// recognized.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub user: u64,
@@ -105,7 +107,8 @@ impl Load {
         )
     }
 
-    /// Starts a sidecar on idle servers, warms it up and runs the load. For loads that are compared with each other.
+    /// Starts a sidecar on idle servers, warms it up and runs the load. For loads that are compared
+    /// with each other.
     pub async fn run_on_new_sidecar(
         self,
         plan: &Plan,

@@ -79,7 +79,8 @@ pub enum Measure {
     Dead,
     /// A million due retries
     Pileup,
-    /// A healthy webhook and a polite API client beside hostile receivers, slow API clients, and a tenant that attacks
+    /// A healthy webhook and a polite API client beside hostile receivers, slow API clients, and a
+    /// tenant that attacks
     Hostile,
     /// A store that has grown
     Growth,

@@ -1,4 +1,5 @@
-//! What `ordering` costs: deliveries per second from a backlog to one webhook, beside one without an order.
+//! What `ordering` costs: deliveries per second from a backlog to one webhook, beside one without
+//! an order.
 
 use super::backlog::Backlog;
 use super::{Plan, SMALL_MEMORY};

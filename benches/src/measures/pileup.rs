@@ -1,4 +1,5 @@
-//! After an outage: a million retries are due at once, and fresh deliveries must still go out first.
+//! After an outage: a million retries are due at once, and fresh deliveries must still go out
+//! first.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,8 @@ async fn measure_piled(
     Ok(sidecars)
 }
 
-/// Measures the rate of retries without fresh deliveries. Only once, because it consumes many of them.
+/// Measures the rate of retries without fresh deliveries. Only once, because it consumes many of
+/// them.
 async fn measure_retries_alone(
     plan: &Plan,
     rig: &Rig,
@@ -147,7 +149,8 @@ async fn remaining(rig: &Rig) -> anyhow::Result<i64> {
         .get(0))
 }
 
-/// Inserts `count` due retries for the webhooks that were down, in the order that an outage would produce.
+/// Inserts `count` due retries for the webhooks that were down, in the order that an outage would
+/// produce.
 async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
     let sql = format!(
         "insert into walhook.event (id, user_id, kind, occurred_at, data)
@@ -170,8 +173,8 @@ async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
         .context("making retries")
 }
 
-/// Inserts the retries, and compares the cost of a claim with a hundredth of them and with all. It must use indexes and read the same
-/// number of buffers.
+/// Inserts the retries, and compares the cost of a claim with a hundredth of them and with all. It
+/// must use indexes and read the same number of buffers.
 async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> anyhow::Result<()> {
     make_retries(rig, pending / 100).await?;
     let few = buffers_of_claim(rig).await?;

@@ -1,4 +1,5 @@
-//! A polite API client in `hostile`: reads the webhooks and the delivery log of the measured user a few times per second.
+//! A polite API client in `hostile`: reads the webhooks and the delivery log of the measured user a
+//! few times per second.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +13,8 @@ use super::tenants::steady;
 use crate::figures::{Figures, quantile};
 use crate::sidecar::{Sidecar, token};
 
-/// Requests per second on a connection that is kept, and as many on new connections. A twentieth of `limits.requests_per_second` each:
-/// enough for a p99 of ten seconds.
+/// Requests per second on a connection that is kept, and as many on new connections. A twentieth of
+/// `limits.requests_per_second` each: enough for a p99 of ten seconds.
 const REQUESTS_PER_SECOND: f64 = 5.0;
 /// Longer than a client would wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +35,8 @@ pub struct PoliteClient {
 }
 
 impl PoliteClient {
-    /// Starts it on the measured processors: it waits for the API as the measured webhook waits for its deliveries.
+    /// Starts it on the measured processors: it waits for the API as the measured webhook waits for
+    /// its deliveries.
     pub fn start(user: u64, webhook: Uuid, sidecar: &Sidecar) -> anyhow::Result<PoliteClient> {
         let answers = Arc::<Mutex<Answers>>::default();
         let is_ending = Arc::default();

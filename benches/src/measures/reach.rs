@@ -10,7 +10,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// One of this many receivers misbehaves.
 const ONE_IN: usize = 3;
 
-/// How a receiver behaves in a case in which a third of them misbehave: evenly spread over the kinds and over the tenants.
+/// How a receiver behaves in a case in which a third of them misbehave: evenly spread over the
+/// kinds and over the tenants.
 pub fn mixed(number: usize) -> Kind {
     match number % ONE_IN {
         0 => Kind::MISBEHAVING[number / ONE_IN % Kind::MISBEHAVING.len()],
@@ -26,8 +27,8 @@ impl Reach {
         Ok(Reach(receiver.reached().await?))
     }
 
-    /// Waits until `receivers` got a request, or the time limit is over: those that answer are not known to, and wait for permits
-    /// behind those that are slow.
+    /// Waits until `receivers` got a request, or the time limit is over: those that answer are not
+    /// known to, and wait for permits behind those that are slow.
     pub async fn wait(receiver: &mut Receiver, receivers: u64) -> anyhow::Result<Reach> {
         let started = Instant::now();
         loop {
@@ -53,8 +54,8 @@ impl Reach {
             .sum()
     }
 
-    /// Requires that all `receivers` got a request. Records when the last of those that answer got its first, after a commit at
-    /// `committed_at` that created a delivery for each.
+    /// Requires that all `receivers` got a request. Records when the last of those that answer got
+    /// its first, after a commit at `committed_at` that created a delivery for each.
     pub fn require_all(
         &self,
         figures: &mut Figures,

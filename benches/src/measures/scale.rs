@@ -1,9 +1,10 @@
 //! One, two and four replicas with a slow receiver.
 //!
-//! This measures the configured cap, `delivery.per_webhook_concurrency`: a replica has at most 64 requests to one webhook in
-//! flight, so a receiver that takes 100 ms gets at most 640 deliveries per second from each. Four replicas then use a part of most
-//! machines' processors, which would otherwise be the limit. The figures show how much of the cap is used. They do not show the rate that
-//! the machine could reach without it; `drain` does.
+//! This measures the configured cap, `delivery.per_webhook_concurrency`: a replica has at most 64
+//! requests to one webhook in flight, so a receiver that takes 100 ms gets at most 640 deliveries
+//! per second from each. Four replicas then use a part of most machines' processors, which would
+//! otherwise be the limit. The figures show how much of the cap is used. They do not show the rate
+//! that the machine could reach without it; `drain` does.
 
 use super::backlog::Backlog;
 use super::{MEMORY, Plan};

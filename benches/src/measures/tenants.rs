@@ -17,7 +17,8 @@ use crate::sidecar::{Sidecar, token};
 
 /// Ten times the default of `limits.requests_per_second`.
 const REQUESTS_PER_SECOND: u32 = 1_000;
-/// Concurrent requests of the hostile tenant: enough for the rate while half a second passes before each rejection.
+/// Concurrent requests of the hostile tenant: enough for the rate while half a second passes before
+/// each rejection.
 const REQUESTERS: u32 = 512;
 /// Transitions per second, each delivered to ten receivers.
 const TRANSITIONS: u32 = 50;
@@ -51,8 +52,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Commits a transition of each user in one transaction, so that each of their webhooks has a delivery, and starts the rest of the
-    /// activity on `runtime`.
+    /// Commits a transition of each user in one transaction, so that each of their webhooks has a
+    /// delivery, and starts the rest of the activity on `runtime`.
     pub async fn start(
         activity: Activity,
         sidecar: &Sidecar,
@@ -143,7 +144,8 @@ pub fn steady(per_second: f64) -> tokio::time::Interval {
     ticks
 }
 
-/// Searches the attempt log for entries that do not exist. Does not wait for slow responses before the next request.
+/// Searches the attempt log for entries that do not exist. Does not wait for slow responses before
+/// the next request.
 async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow::Result<()> {
     let mut ticks = steady(f64::from(REQUESTS_PER_SECOND) / f64::from(REQUESTERS));
     loop {

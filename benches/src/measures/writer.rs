@@ -1,7 +1,9 @@
-//! The cost of capture for the application that writes, by pgbench: transactions per second, Postgres's CPU time and WAL bytes per
-//! transaction. A server without capture and one server per mode of capture take turns.
+//! The cost of capture for the application that writes, by pgbench: transactions per second,
+//! Postgres's CPU time and WAL bytes per transaction. A server without capture and one server per
+//! mode of capture take turns.
 //!
-//! No sidecar runs meanwhile: its own work would compete for the same processors. What reading the WAL costs is in `capture`.
+//! No sidecar runs meanwhile: its own work would compete for the same processors. What reading the
+//! WAL costs is in `capture`.
 
 use anyhow::{Context, bail};
 
@@ -44,7 +46,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     }
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
-        // Each repeat starts with another server, so that changes of the machine's speed favor none.
+        // Each repeat starts with another server, so that changes of the machine's speed favor
+        // none.
         servers.rotate_left(1);
         for (name, rig) in &servers {
             plan.show_step(format!("writer: {name}, {repeat} of {repeats}"));
@@ -106,7 +109,8 @@ async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
 }
 
 async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
-    // Updates every page after the checkpoint, so that full-page images are not part of the measurement.
+    // Updates every page after the checkpoint, so that full-page images are not part of the
+    // measurement.
     for statement in [
         "checkpoint",
         "update distro_queue set updated_at = now()",

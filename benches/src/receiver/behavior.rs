@@ -11,7 +11,8 @@ use super::request::number_after;
 pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 /// Followed, it would be another request.
 const REDIRECT: &[u8] = b"HTTP/1.1 302 Found\r\nLocation: /answer\r\nContent-Length: 0\r\n\r\n";
-/// Takes 4 s byte by byte: the status arrives within the sender's timeout of 10 s, and the end of the body does not.
+/// Takes 4 s byte by byte: the status arrives within the sender's timeout of 10 s, and the end of
+/// the body does not.
 const DRIP: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
 const DRIP_BODY: usize = 1_000;
 const BYTE_EVERY: Duration = Duration::from_millis(100);
@@ -104,7 +105,8 @@ impl Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
-    /// Responds with 200 immediately. Not counted for each webhook, which costs time: for measures of throughput.
+    /// Responds with 200 immediately. Not counted for each webhook, which costs time: for measures
+    /// of throughput.
     Prompt,
     Slow(Duration),
     Of(Kind),

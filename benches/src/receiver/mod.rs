@@ -1,5 +1,6 @@
-//! The receiver: a separate process that responds as the request's path specifies, counts distinct deliveries, and verifies a sample
-//! of the signatures. It reads questions from standard input and answers each with one line.
+//! The receiver: a separate process that responds as the request's path specifies, counts distinct
+//! deliveries, and verifies a sample of the signatures. It reads questions from standard input and
+//! answers each with one line.
 
 mod behavior;
 mod request;
@@ -149,7 +150,8 @@ impl Receiver {
         Ok(status)
     }
 
-    /// Returns what the receivers of each kind have received since the last reset, in the order of [`Kind::ALL`].
+    /// Returns what the receivers of each kind have received since the last reset, in the order of
+    /// [`Kind::ALL`].
     pub async fn reached(&mut self) -> anyhow::Result<Vec<(Kind, Reached)>> {
         self.ask(Question::Reached).await
     }

@@ -1,4 +1,5 @@
-//! Parses the subset of HTTP/1.1 that webhook senders use: sequential requests with a length. No I/O.
+//! Parses the subset of HTTP/1.1 that webhook senders use: sequential requests with a length. No
+//! I/O.
 
 /// The parts of a request that the receiver uses.
 #[derive(Debug, Default, PartialEq, Eq)]

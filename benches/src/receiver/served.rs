@@ -37,7 +37,8 @@ struct Records {
     open: HashMap<Kind, u64>,
 }
 
-/// Serves until standard input ends. Uses one thread, and leaves the other processors to what is measured.
+/// Serves until standard input ends. Uses one thread, and leaves the other processors to what is
+/// measured.
 pub fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -158,7 +159,8 @@ impl Records {
         if let Behavior::Of(kind) = behavior {
             self.count(kind, request);
         }
-        // Neither a request without an ordinary response nor another attempt of the same delivery is a receipt.
+        // Neither a request without an ordinary response nor another attempt of the same delivery
+        // is a receipt.
         if behavior.is_ordinary() && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
             let now = micros_now();
             self.status.distinct += 1;

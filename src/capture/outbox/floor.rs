@@ -1,21 +1,24 @@
 //! Row numbers up to which the outbox has no unread rows.
 //!
-//! Deleted rows stay in the table and in its index until vacuum may remove them, which a dump, a long report or a standby can
-//! prevent for hours. A window therefore does not start at the first row number, but at a floor.
+//! Deleted rows stay in the table and in its index until vacuum may remove them, which a dump, a
+//! long report or a standby can prevent for hours. A window therefore does not start at the first
+//! row number, but at a floor.
 //!
-//! A floor is a row number and the id of a transaction that began after the number was assigned. Numbers are assigned in ascending
-//! order, and a trigger runs in a transaction that has written a row and so has an id already. So every row up to the floor's,
-//! committed or not, is of a transaction with a lower id than the floor's: once all transactions with lower ids have ended and
-//! their rows have been read, no unread row is left, and none can appear. A snapshot's `xmax` could not replace the id: a
-//! transaction that is running may have a higher id than that.
+//! A floor is a row number and the id of a transaction that began after the number was assigned.
+//! Numbers are assigned in ascending order, and a trigger runs in a transaction that has written a
+//! row and so has an id already. So every row up to the floor's, committed or not, is of a
+//! transaction with a lower id than the floor's: once all transactions with lower ids have ended
+//! and their rows have been read, no unread row is left, and none can appear. A snapshot's `xmax`
+//! could not replace the id: a transaction that is running may have a higher id than that.
 //!
-//! This holds while no number and no transaction id is assigned twice. Floors therefore end with the epoch, that is at each crash,
-//! failover, restore, new sequence, or connection, and are not stored. Transaction ids have 64 bits and do not wrap around.
+//! This holds while no number and no transaction id is assigned twice. Floors therefore end with
+//! the epoch, that is at each crash, failover, restore, new sequence, or connection, and are not
+//! stored. Transaction ids have 64 bits and do not wrap around.
 
 use crate::domain::window::Snapshot;
 
-/// The most unconfirmed floors. A long transaction keeps all later floors unconfirmed: beyond this number, every second one is
-/// forgotten, so that few old and many recent ones remain.
+/// The most unconfirmed floors. A long transaction keeps all later floors unconfirmed: beyond this
+/// number, every second one is forgotten, so that few old and many recent ones remain.
 const MAX_UNCONFIRMED: usize = 32;
 
 /// The floors of one epoch, in ascending order.
@@ -76,7 +79,8 @@ impl Floors {
             .map_or(self.confirmed, |floor| floor.row)
     }
 
-    /// Returns the row numbers and the transaction ids of the unconfirmed floors, as parameters of a query.
+    /// Returns the row numbers and the transaction ids of the unconfirmed floors, as parameters of
+    /// a query.
     pub fn unconfirmed(&self) -> (Vec<i64>, Vec<String>) {
         self.unconfirmed
             .iter()
@@ -95,7 +99,8 @@ mod tests {
     /// A server whose transactions write rows and end in any order.
     #[derive(Default)]
     struct Server {
-        /// The last transaction id and the last row number that were assigned, and the highest transaction id that has ended.
+        /// The last transaction id and the last row number that were assigned, and the highest
+        /// transaction id that has ended.
         assigned: u64,
         row: u64,
         ended: u64,
@@ -119,7 +124,8 @@ mod tests {
             self.assigned
         }
 
-        /// As PostgreSQL takes it: running transactions after the last one that has ended are not listed.
+        /// As PostgreSQL takes it: running transactions after the last one that has ended are not
+        /// listed.
         fn snapshot(&self) -> Snapshot {
             let next = self.ended + 1;
             let listed: Vec<u64> = self

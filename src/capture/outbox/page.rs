@@ -35,8 +35,8 @@ pub(super) struct ServerState {
     pub unflushed: bool,
     /// How far the outbox was cleared.
     pub cleared: Cleared,
-    /// The last row number that was assigned. None if there is none, if the role may not read it, or if numbers may be assigned out of
-    /// order.
+    /// The last row number that was assigned. None if there is none, if the role may not read it,
+    /// or if numbers may be assigned out of order.
     pub assigned: Option<u64>,
 }
 
@@ -51,14 +51,16 @@ impl ServerState {
     }
 }
 
-/// Identifies a period without a crash or failover: after either, the server has another timeline or has written another checkpoint
-/// (PostgreSQL's, not Walhook's). It also ends when row numbers start again.
+/// Identifies a period without a crash or failover: after either, the server has another timeline
+/// or has written another checkpoint (PostgreSQL's, not Walhook's). It also ends when row numbers
+/// start again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
     pub timeline: u32,
     checkpoint: String,
-    /// The file of the sequence of row numbers: a new one after `restart`, `truncate`, or when the outbox was created again. None if
-    /// numbers may be assigned out of order, because the sequence was altered.
+    /// The file of the sequence of row numbers: a new one after `restart`, `truncate`, or when the
+    /// outbox was created again. None if numbers may be assigned out of order, because the sequence
+    /// was altered.
     pub numbering: Option<u32>,
 }
 
@@ -204,7 +206,8 @@ fn timeline(row: &Row) -> Result<Option<u32>, CaptureError> {
         .map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))
 }
 
-/// Reads a row of the page. None for the single row of an empty page, which has only the server's state.
+/// Reads a row of the page. None for the single row of an empty page, which has only the server's
+/// state.
 fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
     let Some(ordinal) = row.get::<_, Option<i64>>("seq") else {
         return Ok(None);
@@ -230,12 +233,13 @@ fn transaction_id(text: &str) -> Result<u64, CaptureError> {
 pub(super) struct Clearing {
     /// The rows that were deleted.
     pub contents: Contents,
-    /// The id of the transaction that deleted them. It began after every number up to the last row's was assigned.
+    /// The id of the transaction that deleted them. It began after every number up to the last
+    /// row's was assigned.
     pub transaction: u64,
 }
 
-/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Fails on a
-/// server of another timeline: a pooler may have connected to it meanwhile.
+/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`.
+/// Fails on a server of another timeline: a pooler may have connected to it meanwhile.
 pub(super) async fn clear(
     client: &impl GenericClient,
     timeline: u32,
@@ -282,7 +286,8 @@ pub(super) async fn begin_transaction(client: &Client, timeline: u32) -> Result<
     )
 }
 
-/// Flushes the WAL of every commit that is visible now. Returns whether the server is in this epoch: if not, it may have lost some of them.
+/// Flushes the WAL of every commit that is visible now. Returns whether the server is in this
+/// epoch: if not, it may have lost some of them.
 pub(super) async fn flush(client: &Client, epoch: &Epoch) -> Result<bool, CaptureError> {
     let row = client.query_typed_one(FLUSH, &[]).await?;
     Ok(timeline(&row)? == Some(epoch.timeline)

@@ -1,4 +1,5 @@
-//! Reads the outbox window by window, passes the changes on, and deletes rows whose events are stored.
+//! Reads the outbox window by window, passes the changes on, and deletes rows whose events are
+//! stored.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::primary::lineage;
 use crate::primary::triggers::catalog::altered_triggers;
 use crate::store::capture::SwitchToWal;
 
-/// How far this process has read the outbox. It outlives connections: what was passed on is not read again.
+/// How far this process has read the outbox. It outlives connections: what was passed on is not
+/// read again.
 #[derive(Debug)]
 pub(super) struct Cursor {
     lineage: Lineage,
@@ -92,7 +94,8 @@ impl Cursor {
         self.lineage
     }
 
-    /// Forgets the pages that the server has cleared: the answer to their deletion was lost with the connection.
+    /// Forgets the pages that the server has cleared: the answer to their deletion was lost with
+    /// the connection.
     fn forget_cleared(&mut self, cleared: Cleared) {
         let is_cleared = |page: &SentPage| {
             Cleared {
@@ -103,13 +106,14 @@ impl Cursor {
         while self.sent.pop_front_if(|page| is_cleared(page)).is_some() {}
     }
 
-    /// Forgets the epoch, for a new connection: snapshots are not used until the server's epoch was compared.
+    /// Forgets the epoch, for a new connection: snapshots are not used until the server's epoch was
+    /// compared.
     pub fn disconnected(&mut self) {
         (self.epoch, self.floors) = (None, Floors::default());
     }
 
-    /// Adds a floor, unless row numbers may be assigned out of order: `row` was assigned in this epoch, or before it, and before
-    /// `transaction` began.
+    /// Adds a floor, unless row numbers may be assigned out of order: `row` was assigned in this
+    /// epoch, or before it, and before `transaction` began.
     fn add_floor(&mut self, row: u64, transaction: u64) {
         if self
             .epoch
@@ -120,7 +124,8 @@ impl Cursor {
         }
     }
 
-    /// Returns the row after which rows are waiting: none up to it is, except rows of a long transaction that has just ended.
+    /// Returns the row after which rows are waiting: none up to it is, except rows of a long
+    /// transaction that has just ended.
     pub fn backlog_after(&self) -> u64 {
         self.sent
             .iter()
@@ -171,7 +176,8 @@ impl Reader<'_> {
         if self.batches.is_closed() {
             return Ok(Step::Closed);
         }
-        // On a new connection, nothing is deleted before the server's epoch was compared: it may be another server.
+        // On a new connection, nothing is deleted before the server's epoch was compared: it may be
+        // another server.
         if let Some(timeline) = cursor.epoch.as_ref().map(|epoch| epoch.timeline) {
             self.clear(cursor, timeline).await?;
         }
@@ -219,8 +225,8 @@ impl Reader<'_> {
         self.pass_on(cursor, page).await
     }
 
-    /// Returns whether triggers were altered that were not known to be. One that was disabled for a while leaves out rows that are looked up,
-    /// such as the new owner of a label.
+    /// Returns whether triggers were altered that were not known to be. One that was disabled for a
+    /// while leaves out rows that are looked up, such as the new owner of a label.
     async fn find_altered(&mut self) -> Result<bool, CaptureError> {
         if !self.noted {
             return Ok(false);
@@ -233,8 +239,9 @@ impl Reader<'_> {
         Ok(is_new)
     }
 
-    /// Flushes the page's rows, if there are any and a crash could still undo them. Returns false if the server is no longer in the epoch in
-    /// which the page was read: a pooler hides its crashes.
+    /// Flushes the page's rows, if there are any and a crash could still undo them. Returns false
+    /// if the server is no longer in the epoch in which the page was read: a pooler hides its
+    /// crashes.
     async fn flush(&self, page: &Page) -> Result<bool, CaptureError> {
         if page.rows.is_empty() {
             return Ok(true);
@@ -374,11 +381,13 @@ impl Reader<'_> {
         (stored.pages > 0).then_some(stored)
     }
 
-    /// Enters a new epoch: on a new connection, after a crash of the server, or on a new timeline. A crash or a failover can undo
-    /// transactions that a snapshot counts as ended, and assign their ids again: new rows would look as if they had been read.
-    /// Therefore every row that was read is deleted first. All remaining rows are new.
+    /// Enters a new epoch: on a new connection, after a crash of the server, or on a new timeline.
+    /// A crash or a failover can undo transactions that a snapshot counts as ended, and assign
+    /// their ids again: new rows would look as if they had been read. Therefore every row that was
+    /// read is deleted first. All remaining rows are new.
     ///
-    /// Rows are also deleted by their sequence number: numbers up to one that was read are never assigned again.
+    /// Rows are also deleted by their sequence number: numbers up to one that was read are never
+    /// assigned again.
     async fn enter_epoch(
         &mut self,
         cursor: &mut Cursor,
@@ -423,7 +432,8 @@ impl Reader<'_> {
         (cursor.window, cursor.continues_after) = (Window::empty(cursor.window.number), None);
         (cursor.epoch, cursor.floors) = (Some(epoch), Floors::default());
         if let Some(assigned) = server.assigned {
-            // The last row that was read may be one of an earlier outbox, whose numbers were higher.
+            // The last row that was read may be one of an earlier outbox, whose numbers were
+            // higher.
             let transaction = self
                 .client
                 .run(|client| page::begin_transaction(client, timeline))
@@ -433,10 +443,12 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Deletes the rows that were read before a failover and that the new primary has not deleted: a deletion does not wait for a
-    /// standby. Fails if some of them are missing, or if others have their numbers: then the new primary lacks commits.
+    /// Deletes the rows that were read before a failover and that the new primary has not deleted:
+    /// a deletion does not wait for a standby. Fails if some of them are missing, or if others have
+    /// their numbers: then the new primary lacks commits.
     ///
-    /// A page that the new primary has deleted was committed before its deletion, and so were all earlier ones.
+    /// A page that the new primary has deleted was committed before its deletion, and so were all
+    /// earlier ones.
     async fn clear_after_failover(
         &mut self,
         cursor: &Cursor,

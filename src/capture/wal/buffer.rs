@@ -45,7 +45,8 @@ impl BatchBuffer {
         self.changes.len() >= MAX_CHANGES || self.weight >= MAX_WEIGHT
     }
 
-    /// Returns the list to which the decoder adds changes. Call [`Self::added`] afterwards, with the length before.
+    /// Returns the list to which the decoder adds changes. Call [`Self::added`] afterwards, with
+    /// the length before.
     pub fn changes(&mut self) -> &mut Vec<Change> {
         &mut self.changes
     }
@@ -65,7 +66,8 @@ impl BatchBuffer {
         (self.sent_part, self.has_open) = (false, false);
     }
 
-    /// Takes everything as one batch. `open` is the commit of the open transaction and the ordinal up to which it was received.
+    /// Takes everything as one batch. `open` is the commit of the open transaction and the ordinal
+    /// up to which it was received.
     pub fn take(&mut self, lineage: Lineage, open: Option<(Lsn, u64)>) -> Batch {
         let (commit, through) = match open {
             Some((commit, ordinal)) if self.has_open => (commit, Through::Ordinal(ordinal)),
@@ -147,7 +149,8 @@ mod tests {
             first.checkpoint.progress,
             progress(10, Through::Ordinal(1), 9)
         );
-        // It has no further changes. Without its end, a part in flight could not be distinguished from a stored one.
+        // It has no further changes. Without its end, a part in flight could not be distinguished
+        // from a stored one.
         assert!(buffer.is_empty());
         buffer.end_transaction(Lsn(10), Lsn(12));
         assert!(!buffer.is_empty());

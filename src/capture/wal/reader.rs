@@ -1,4 +1,5 @@
-//! Reads one stream: sends changes in batches, and acknowledges stored WAL on a timer, even while it waits for something else.
+//! Reads one stream: sends changes in batches, and acknowledges stored WAL on a timer, even while
+//! it waits for something else.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +25,8 @@ use crate::telemetry::recurring;
 const FEEDBACK_PERIOD: Duration = Duration::from_secs(1);
 /// The most messages that are read without yielding to other tasks and to the feedback timer.
 const BURST: usize = 1_000;
-/// The age of a commit from which the stream counts as lagging. Then short waits let the server send in bulk, which more than
-/// doubles its rate; without lag, they would only add latency.
+/// The age of a commit from which the stream counts as lagging. Then short waits let the server
+/// send in bulk, which more than doubles its rate; without lag, they would only add latency.
 const LAGGING: SignedDuration = SignedDuration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the rest of a transaction is waited for before the part that was received is sent.
@@ -39,13 +40,14 @@ pub(super) struct Reader<'a> {
     decoder: Decoder,
     tasks: BackgroundTasks,
     lineage: Lineage,
-    /// The LSN at which this stream began. Everything before it is stored, even if `durable` is older or empty.
+    /// The LSN at which this stream began. Everything before it is stored, even if `durable` is
+    /// older or empty.
     begin: Lsn,
     buffer: BatchBuffer,
     /// Where streaming would resume after the last batch that was sent.
     sent: Lsn,
-    /// How far the server's clock is ahead of the local one. None over a Unix socket, where pauses do not help: its buffer
-    /// holds less than the server sends during a pause.
+    /// How far the server's clock is ahead of the local one. None over a Unix socket, where pauses
+    /// do not help: its buffer holds less than the server sends during a pause.
     clock_ahead: Option<SignedDuration>,
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
@@ -53,8 +55,8 @@ pub(super) struct Reader<'a> {
     silence: Silence,
     /// The open transaction, if it requests the switch to triggers.
     open_switch: Option<u32>,
-    /// The same transaction after its end, until it is known whether it installed the triggers. If it did, all later changes are in the
-    /// outbox.
+    /// The same transaction after its end, until it is known whether it installed the triggers. If
+    /// it did, all later changes are in the outbox.
     ended_switch: Option<u32>,
 }
 
@@ -106,7 +108,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads until the stream fails, enqueue stops, or a switch to triggers. At a switch, returns the last batch, which is not sent.
+    /// Reads until the stream fails, enqueue stops, or a switch to triggers. At a switch, returns
+    /// the last batch, which is not sent.
     pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
         let mut bursts = 0;
         let mut switches = SwitchCheck::new(self.context.url);
@@ -138,7 +141,8 @@ impl<'a> Reader<'a> {
                     self.pause().await;
                     continue;
                 }
-                // The rest of the transaction is about to arrive: one batch with its end costs the store half as much as two.
+                // The rest of the transaction is about to arrive: one batch with its end costs the
+                // store half as much as two.
                 if self.decoder.open().is_some() && !self.buffer.is_empty() {
                     match self.wait(Some(TRANSACTION_WAIT)).await? {
                         Waited::Received => continue,
@@ -166,7 +170,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads what has arrived, without waiting, until a batch is full. Returns the number of messages.
+    /// Reads what has arrived, without waiting, until a batch is full. Returns the number of
+    /// messages.
     fn burst(&mut self) -> Result<usize, CaptureError> {
         for received in 0..BURST {
             if self.buffer.is_full() || self.ended_switch.is_some() {
@@ -233,8 +238,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Returns whether the transaction that requests the switch installed the triggers. Acknowledges meanwhile. None if enqueue has
-    /// stopped.
+    /// Returns whether the transaction that requests the switch installed the triggers.
+    /// Acknowledges meanwhile. None if enqueue has stopped.
     async fn installed_triggers(
         &mut self,
         transaction: u32,
@@ -293,7 +298,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until everything received is visible on the primary. Acknowledges meanwhile. Returns false if enqueue has stopped.
+    /// Waits until everything received is visible on the primary. Acknowledges meanwhile. Returns
+    /// false if enqueue has stopped.
     async fn await_visibility(&mut self) -> Result<bool, CaptureError> {
         while !self.tasks.gate.is_open() {
             tokio::select! {
@@ -322,11 +328,13 @@ impl<'a> Reader<'a> {
     /// Returns how far the WAL is stored or contains no captured changes.
     fn acknowledgeable(&self) -> Lsn {
         let stored = self.stored();
-        // A switch is stored by the reader of the outbox. If this process ends before, the next one must read the request again.
+        // A switch is stored by the reader of the outbox. If this process ends before, the next one
+        // must read the request again.
         if !self.buffer.is_empty() || stored < self.sent || self.ended_switch.is_some() {
             return stored;
         }
-        // Everything that was sent is stored. The open transaction is not, but nothing before it is needed.
+        // Everything that was sent is stored. The open transaction is not, but nothing before it is
+        // needed.
         let idle = match self.decoder.open() {
             Some(_) => self.buffer.end,
             None => self.buffer.end.max(self.stream.received()),
@@ -334,7 +342,8 @@ impl<'a> Reader<'a> {
         stored.max(self.tasks.gate.acknowledgeable(idle))
     }
 
-    /// Sends feedback when it is due, even without progress: the server ends connections without feedback.
+    /// Sends feedback when it is due, even without progress: the server ends connections without
+    /// feedback.
     async fn feedback_if_due(&mut self) -> Result<(), CaptureError> {
         let now = tokio::time::Instant::now();
         if now < self.feedback_due {

@@ -1,7 +1,8 @@
 //! How long a stream may be silent before it counts as dead.
 //!
-//! The primary answers each acknowledgement, but not while it decodes: a long transaction whose changes are not captured can keep it
-//! silent for minutes. A new stream starts before the same transaction, so an unchanged limit would end every stream at that point.
+//! The primary answers each acknowledgement, but not while it decodes: a long transaction whose
+//! changes are not captured can keep it silent for minutes. A new stream starts before the same
+//! transaction, so an unchanged limit would end every stream at that point.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,8 +15,8 @@ const SHORTEST: Duration = Duration::from_secs(60);
 /// The longest limit, unless the setting makes the first one longer.
 const LONGEST: Duration = Duration::from_secs(1_800);
 
-/// The limit for the streams of this process. Doubles after each stream that was silent for too long and got no further than those
-/// before it.
+/// The limit for the streams of this process. Doubles after each stream that was silent for too
+/// long and got no further than those before it.
 pub(super) struct SilenceLimit {
     first: Duration,
     doublings: AtomicU32,

@@ -1,8 +1,9 @@
-//! Checks requests to switch to capture by triggers. Any role can write such a message, so it counts only if its transaction created
-//! triggers.
+//! Checks requests to switch to capture by triggers. Any role can write such a message, so it
+//! counts only if its transaction created triggers.
 //!
-//! An answer holds for all transactions that had ended at its snapshot. However many messages are written, they cost one connection and a
-//! bounded number of queries, and delay the stream by at most the time between two queries.
+//! An answer holds for all transactions that had ended at its snapshot. However many messages are
+//! written, they cost one connection and a bounded number of queries, and delay the stream by at
+//! most the time between two queries.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use super::super::error::CaptureError;
 use crate::domain::window::Snapshot;
 
 const MAKERS: &str = include_str!("../../../sql/primary/outbox_makers.sql");
-/// The time between two queries. A transaction that is streamed is usually visible to the first one.
+/// The time between two queries. A transaction that is streamed is usually visible to the first
+/// one.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct SwitchCheck {
@@ -40,7 +42,8 @@ impl SwitchCheck {
         }
     }
 
-    /// Returns whether a transaction created triggers on some of `tables`. Waits until other sessions see that it has ended.
+    /// Returns whether a transaction created triggers on some of `tables`. Waits until other
+    /// sessions see that it has ended.
     pub async fn has_made_triggers(
         &mut self,
         transaction: u32,

@@ -1,14 +1,18 @@
-//! Holds changes back until their transactions are visible on the primary, and until the publication is verified.
+//! Holds changes back until their transactions are visible on the primary, and until the
+//! publication is verified.
 //!
-//! A logical walsender sends a commit as soon as it is flushed locally. Under synchronous replication the application still waits for
-//! a standby at that point: no session sees the commit, and a failover undoes it. Therefore no change of a transaction is passed on,
-//! stored or acknowledged before a snapshot of the primary sees the transaction.
+//! A logical walsender sends a commit as soon as it is flushed locally. Under synchronous
+//! replication the application still waits for a standby at that point: no session sees the commit,
+//! and a failover undoes it. Therefore no change of a transaction is passed on, stored or
+//! acknowledged before a snapshot of the primary sees the transaction.
 //!
-//! The stream lacks the changes of a table that has left the publication, and nothing in the stream shows that a looked-up table has.
-//! Therefore each batch with changes verifies the publication, after its transactions are visible: the primary's catalog is then at least
-//! as new as the one with which the server has decoded them.
+//! The stream lacks the changes of a table that has left the publication, and nothing in the stream
+//! shows that a looked-up table has. Therefore each batch with changes verifies the publication,
+//! after its transactions are visible: the primary's catalog is then at least as new as the one
+//! with which the server has decoded them.
 //!
-//! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
+//! The wait has no limit: a new stream would wait for the same transactions. A long wait is
+//! reported instead.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -76,8 +80,8 @@ struct Received {
     end: Lsn,
 }
 
-/// Holds changes back until checks have passed. A task runs the checks, so that the stream can acknowledge meanwhile. Without anything
-/// to check, no query runs.
+/// Holds changes back until checks have passed. A task runs the checks, so that the stream can
+/// acknowledge meanwhile. Without anything to check, no query runs.
 pub(super) struct VisibilityGate {
     policy: VisibilityPolicy,
     received: u64,
@@ -155,8 +159,8 @@ impl VisibilityGate {
         self.require(Scope::Tables);
     }
 
-    /// Records a published table whose changes the decoder skips. If it is one of Walhook's by now, such as a new table that inherits, the
-    /// stream is opened again.
+    /// Records a published table whose changes the decoder skips. If it is one of Walhook's by now,
+    /// such as a new table that inherits, the stream is opened again.
     pub fn add_unmapped(&mut self, oid: u32) {
         self.unmapped
             .lock()
@@ -182,7 +186,8 @@ impl VisibilityGate {
         self.unchecked.len() >= MAX_UNCHECKED
     }
 
-    /// Checks everything received and waits for the result. `end` is the end of the last whole transaction. Cancel-safe.
+    /// Checks everything received and waits for the result. `end` is the end of the last whole
+    /// transaction. Cancel-safe.
     pub async fn wait(&mut self, end: Lsn) -> Result<(), CaptureError> {
         if self.has_unchecked() {
             // A clone, because the permit borrows it.
@@ -234,8 +239,8 @@ impl VisibilityGate {
         }
     }
 
-    /// Returns how far idle WAL up to `wanted` may be acknowledged. If capture waits for visibility, this is the end of what is
-    /// known to be visible. Heartbeats advance it.
+    /// Returns how far idle WAL up to `wanted` may be acknowledged. If capture waits for
+    /// visibility, this is the end of what is known to be visible. Heartbeats advance it.
     pub fn acknowledgeable(&self, wanted: Lsn) -> Lsn {
         if self.policy.waits() || !self.is_open() {
             wanted.min(self.passed.borrow().end)
@@ -277,8 +282,8 @@ impl Checker {
         mut checks: mpsc::Receiver<Check>,
         results: watch::Sender<Received>,
     ) -> Result<(), CaptureError> {
-        // Every table's first change requires a check. This first one opens the connection and fills the server's caches, so that the
-        // first event does not wait for either.
+        // Every table's first change requires a check. This first one opens the connection and
+        // fills the server's caches, so that the first event does not wait for either.
         self.verify(Scope::Tables).await?;
         while let Some(Check {
             transactions,
@@ -321,8 +326,8 @@ impl Checker {
         verified.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))?
     }
 
-    /// Verifies that the stream still has everything that events and their routing need. If only the publication may have changed, one
-    /// short query shows whether it has.
+    /// Verifies that the stream still has everything that events and their routing need. If only
+    /// the publication may have changed, one short query shows whether it has.
     async fn verify_tables(&mut self, scope: Scope) -> Result<(), CaptureError> {
         if !self.client.is_open() {
             self.version_query = None;
@@ -355,7 +360,8 @@ impl Checker {
         Ok(())
     }
 
-    /// Returns the transactions that are not visible, on the same server timeline that the stream comes from.
+    /// Returns the transactions that are not visible, on the same server timeline that the stream
+    /// comes from.
     async fn invisible(&mut self, transactions: &[u32]) -> Result<Vec<u32>, CaptureError> {
         let client = self.client.get().await?;
         let row = client.query_typed_one(CURRENT_SNAPSHOT, &[]).await?;
@@ -365,7 +371,8 @@ impl Checker {
     }
 }
 
-/// Verifies that a query was answered by a server on the stream's timeline. `found` has hexadecimal digits.
+/// Verifies that a query was answered by a server on the stream's timeline. `found` has hexadecimal
+/// digits.
 fn verify_timeline(found: &str, expected: u32) -> Result<(), CaptureError> {
     match u32::from_str_radix(found, 16) {
         Ok(found) if found == expected => Ok(()),
@@ -373,7 +380,8 @@ fn verify_timeline(found: &str, expected: u32) -> Result<(), CaptureError> {
     }
 }
 
-/// Reports a long wait, and its end. The wait also ends with the stream, whose errors are reported elsewhere.
+/// Reports a long wait, and its end. The wait also ends with the stream, whose errors are reported
+/// elsewhere.
 struct WaitReport {
     health: Health,
 }

@@ -87,7 +87,8 @@ async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Databas
     }
 }
 
-/// The finding about a database that could not be inspected. `is_rejection`: it can be reached, and rejected a statement.
+/// The finding about a database that could not be inspected. `is_rejection`: it can be reached, and
+/// rejected a statement.
 fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str) -> Finding {
     let url = without_password(url);
     let remedy = match is_rejection {
@@ -148,7 +149,8 @@ async fn secrets_at_rest(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Checks whether the primary accepts the configured lookup SQL. Empty if the primary does not answer.
+/// Checks whether the primary accepts the configured lookup SQL. Empty if the primary does not
+/// answer.
 async fn lookups(config: &Config) -> Vec<Finding> {
     let Ok(url) = config.source_url() else {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! Checks of the store: reachable, migrated, separate from the primary's database, with a checkpoint and without gaps.
+//! Checks of the store: reachable, migrated, separate from the primary's database, with a
+//! checkpoint and without gaps.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -1,4 +1,5 @@
-//! `walhook demo`: a platform, the sidecar and a receiver on loopback. Everything it creates is removed at the end.
+//! `walhook demo`: a platform, the sidecar and a receiver on loopback. Everything it creates is
+//! removed at the end.
 
 mod client;
 mod platform;
@@ -68,7 +69,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     };
     screen.print_summary();
     result.with_context(|| demo.sidecar.log_tail())?;
-    // The receiver then answers without passing deliveries on. Requests in flight would wait for this side of the channel.
+    // The receiver then answers without passing deliveries on. Requests in flight would wait for
+    // this side of the channel.
     drop(demo.deliveries);
     let status = demo.sidecar.stop().await?;
     if !status.success() {

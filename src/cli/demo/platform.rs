@@ -1,4 +1,5 @@
-//! The simulated platform: runs several workflows concurrently, transaction by transaction, as an application would.
+//! The simulated platform: runs several workflows concurrently, transaction by transaction, as an
+//! application would.
 
 use std::collections::VecDeque;
 use std::time::Duration;

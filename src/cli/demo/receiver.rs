@@ -1,4 +1,5 @@
-//! The demo's receiver: verifies every delivery as `walhook receive` does, and reports it to the screen.
+//! The demo's receiver: verifies every delivery as `walhook receive` does, and reports it to the
+//! screen.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -27,7 +27,8 @@ const NOUNS: [&str; 8] = [
 const ISSUES: &str = r#"'[{"field": "artwork", "message": "The cover shows a web address"}]'"#;
 const NO_ISSUES: &str = "null";
 
-/// One transaction of the platform: its statements, and whether it commits or rolls back. No webhook may report a rollback.
+/// One transaction of the platform: its statements, and whether it commits or rolls back. No
+/// webhook may report a rollback.
 pub struct Transaction {
     pub statements: Vec<String>,
     pub committed: bool,
@@ -123,7 +124,8 @@ impl Scenario {
         vec![commit(vec![draft]), commit(vec![ready])]
     }
 
-    /// A release is drafted, reviewed, transcoded and distributed; with some plans it is flagged or taken down afterwards.
+    /// A release is drafted, reviewed, transcoded and distributed; with some plans it is flagged or
+    /// taken down afterwards.
     fn release(&mut self, label: i64, plan: &Plan) -> Workflow {
         let id = self.id();
         let track = self.id();

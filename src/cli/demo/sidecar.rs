@@ -102,7 +102,8 @@ impl Installation {
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut arguments = terminated_with_parent();
         arguments.extend([self.program.clone().into_os_string(), "run".into()]);
-        // In its own process group, so that Ctrl-C does not reach it: the demo stops it after everything that depends on it.
+        // In its own process group, so that Ctrl-C does not reach it: the demo stops it after
+        // everything that depends on it.
         let child = self
             .command(arguments)
             .stdout(Stdio::null())
@@ -170,8 +171,9 @@ impl Sidecar {
     }
 }
 
-/// A command prefix that terminates the sidecar when the demo is killed, if `setpriv` is installed. The signal is bound to the thread
-/// that starts the child: that is the main thread, which lives as long as the process.
+/// A command prefix that terminates the sidecar when the demo is killed, if `setpriv` is installed.
+/// The signal is bound to the thread that starts the child: that is the main thread, which lives as
+/// long as the process.
 fn terminated_with_parent() -> Vec<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)

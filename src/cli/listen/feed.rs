@@ -1,9 +1,10 @@
 //! A client of the event feed (`GET /events`), by long polling.
 //!
-//! Long polling, not Server-Sent Events: each page arrives whole or not at all, and brings the cursor that follows it, also when it is
-//! empty. A stream brings a cursor only with an event, so a connection that breaks before the first one would lose the position
-//! `latest`. Proxies that collect responses before they pass them on do not delay a page, and a page is requested only when the one before
-//! was forwarded.
+//! Long polling, not Server-Sent Events: each page arrives whole or not at all, and brings the
+//! cursor that follows it, also when it is empty. A stream brings a cursor only with an event, so a
+//! connection that breaks before the first one would lose the position `latest`. Proxies that
+//! collect responses before they pass them on do not delay a page, and a page is requested only
+//! when the one before was forwarded.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,18 +27,23 @@ use crate::tls;
 
 /// How long the API holds an empty page open: the most that it allows.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// How long the rest of a request may take. A connection that died unnoticed is given up after this and the long poll.
+/// How long the rest of a request may take. A connection that died unnoticed is given up after this
+/// and the long poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events per page. Each is forwarded on its own, so larger pages would save little.
 const PAGE: usize = 50;
-/// A page of events with 64 KB each has three megabytes. A much larger response does not come from the feed.
+/// A page of events with 64 KB each has three megabytes. A much larger response does not come from
+/// the feed.
 const MAX_PAGE_BYTES: usize = 32 << 20;
-/// Waits after failures: short enough to be back soon after a restart of the API, long enough not to disturb one that is overloaded.
+/// Waits after failures: short enough to be back soon after a restart of the API, long enough not
+/// to disturb one that is overloaded.
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
-/// The most that a `Retry-After` postpones the next request. A larger value is more likely an error than an intention.
+/// The most that a `Retry-After` postpones the next request. A larger value is more likely an error
+/// than an intention.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
-/// The least time between requests for the same empty page, in case something between here and the API does not hold it open.
+/// The least time between requests for the same empty page, in case something between here and the
+/// API does not hold it open.
 const BETWEEN_EMPTY_PAGES: Duration = Duration::from_secs(1);
 
 /// One page of the feed.
@@ -118,9 +124,9 @@ impl Feed {
         })
     }
 
-    /// Returns the events after `after`, and waits until there are some; the page may still be empty. Tries again after faults that may
-    /// end, and fails for others. Before the first page, a host that does not answer as Walhook does is more likely a wrong URL
-    /// than an outage.
+    /// Returns the events after `after`, and waits until there are some; the page may still be
+    /// empty. Tries again after faults that may end, and fails for others. Before the first page, a
+    /// host that does not answer as Walhook does is more likely a wrong URL than an outage.
     pub async fn page(&mut self, after: &str) -> anyhow::Result<Page> {
         loop {
             // At the start and after an outage, the answer is needed at once.
@@ -298,7 +304,8 @@ const API_EXPECTED: &str = "--api must be the base URL of Walhook's API with its
 enum Severity {
     /// Will pass, such as an overload.
     Transient,
-    /// The answer is not from Walhook's API, or there is none: a wrong URL at first, an outage later.
+    /// The answer is not from Walhook's API, or there is none: a wrong URL at first, an outage
+    /// later.
     Foreign,
     /// The same request will be refused again.
     Permanent,
@@ -374,8 +381,8 @@ fn root_cause(error: &reqwest::Error) -> String {
         .map_or_else(|| "no response".to_owned(), ToString::to_string)
 }
 
-/// Builds the client. It uses the proxies of the environment, because it runs on a developer's machine. It follows no redirects: the
-/// token is for one host.
+/// Builds the client. It uses the proxies of the environment, because it runs on a developer's
+/// machine. It follows no redirects: the token is for one host.
 fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Client> {
     let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
         .context("the token contains characters that no token has")?;

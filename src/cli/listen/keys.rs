@@ -4,10 +4,11 @@ use std::io::{BufRead, IsTerminal};
 
 use tokio::sync::mpsc;
 
-/// Returns a channel that receives a message for each `r` and Enter. The terminal stays in its usual mode, so that there is nothing to
-/// restore when the process ends, however it ends.
+/// Returns a channel that receives a message for each `r` and Enter. The terminal stays in its
+/// usual mode, so that there is nothing to restore when the process ends, however it ends.
 ///
-/// Without a terminal, and in the background, where reading would stop the process, the channel is closed.
+/// Without a terminal, and in the background, where reading would stop the process, the channel is
+/// closed.
 pub fn read() -> mpsc::Receiver<()> {
     // 1: a second request to send the same event again while the first waits is dropped.
     let (sender, requests) = mpsc::channel(1);

@@ -1,8 +1,10 @@
-//! `walhook listen`: follows the event feed, and forwards each event to a receiver under development.
+//! `walhook listen`: follows the event feed, and forwards each event to a receiver under
+//! development.
 //!
-//! Events are forwarded one at a time, in the feed's order. An event counts as forwarded when it was sent, whatever came back: a receiver
-//! under development often fails, and the developer who fixes it wants to see the next event, or the last one again. That is also why
-//! a refused connection is only printed.
+//! Events are forwarded one at a time, in the feed's order. An event counts as forwarded when it
+//! was sent, whatever came back: a receiver under development often fails, and the developer who
+//! fixes it wants to see the next event, or the last one again. That is also why a refused
+//! connection is only printed.
 
 mod feed;
 mod keys;
@@ -22,7 +24,8 @@ use super::forward::{self, Event, Forwarder, Reason};
 use super::{CommandResult, stop_signal};
 use crate::domain::event::EventKind;
 
-/// The exit code of a process that a second signal ends at once: 128 and the number of SIGINT, as of a process that handles no signals.
+/// The exit code of a process that a second signal ends at once: 128 and the number of SIGINT, as
+/// of a process that handles no signals.
 const INTERRUPTED: i32 = 130;
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +33,8 @@ pub struct Arguments {
     /// Base URL of Walhook's API, such as `https://webhooks.example/api/public`
     #[arg(long, value_name = "URL", value_parser = feed::base_url)]
     api: Url,
-    /// API token of the user whose events are forwarded. On the command line, other users of this machine can see it
+    /// API token of the user whose events are forwarded. On the command line, other users of this
+    /// machine can see it
     #[arg(
         long,
         env = "WALHOOK_TOKEN",
@@ -43,7 +47,8 @@ pub struct Arguments {
     /// Forward only these events, separated by commas
     #[arg(long, value_name = "EVENTS", value_delimiter = ',', value_parser = forward::event_kind())]
     events: Vec<EventKind>,
-    /// Where to start: `earliest`, `latest` or a cursor of the feed. Replaces the position in the state file. Default: that position, or `latest`
+    /// Where to start: `earliest`, `latest` or a cursor of the feed. Replaces the position in the
+    /// state file. Default: that position, or `latest`
     #[arg(long, value_name = "CURSOR")]
     from: Option<String>,
     /// File that keeps the position, the webhook's id and the secret over restarts
@@ -129,7 +134,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Waits for the next page, and meanwhile sends the last event again on request. Returns None when a signal arrives.
+    /// Waits for the next page, and meanwhile sends the last event again on request. Returns None
+    /// when a signal arrives.
     async fn next_page(&mut self) -> anyhow::Result<Option<Page>> {
         let Listener {
             feed,
@@ -197,7 +203,8 @@ async fn send_again(
     }
 }
 
-/// Sends an event. When a signal arrives, waits for the response all the same: the event must be recorded, or it would be repeated.
+/// Sends an event. When a signal arrives, waits for the response all the same: the event must be
+/// recorded, or it would be repeated.
 async fn send(
     forwarder: &Forwarder,
     event: &Event,

@@ -1,8 +1,10 @@
-//! The state file: the position in the feed, and the webhook's id and secret, which stay the same over restarts.
+//! The state file: the position in the feed, and the webhook's id and secret, which stay the same
+//! over restarts.
 //!
-//! The feed's cursors are behind whole pages. Events of the current page that were forwarded are therefore listed by their ids. The
-//! file is replaced after each event: a process that is killed between sending an event and replacing the file sends this one event
-//! again after its restart, and no other.
+//! The feed's cursors are behind whole pages. Events of the current page that were forwarded are
+//! therefore listed by their ids. The file is replaced after each event: a process that is killed
+//! between sending an event and replacing the file sends this one event again after its restart,
+//! and no other.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -140,7 +142,8 @@ impl State {
 
 struct StateFile {
     path: PathBuf,
-    /// The present file, locked, so that two processes do not use one position. None until it is first written.
+    /// The present file, locked, so that two processes do not use one position. None until it is
+    /// first written.
     lock: Option<File>,
 }
 

@@ -1,23 +1,28 @@
-//! How much a receiver may send on a connection, and how often it may wake the connection's reader. No I/O.
+//! How much a receiver may send on a connection, and how often it may wake the connection's reader.
+//! No I/O.
 //!
-//! Each exchange grants a number of bytes and of reads that have to wait. What it does not use is lost when it ends. So the cost of a
-//! receiver is in proportion to the requests that it gets, whatever it sends.
+//! Each exchange grants a number of bytes and of reads that have to wait. What it does not use is
+//! lost when it ends. So the cost of a receiver is in proportion to the requests that it gets,
+//! whatever it sends.
 
 /// What a receiver may send before the head of its response.
 pub const HEAD_BYTES: usize = 64 << 10;
 /// What it may send after that: the part of the body that is read, and what frames it.
 const BODY_BYTES: usize = 80 << 10;
-/// What it may send late: the response to a request that was given up, for example because of the timeout.
+/// What it may send late: the response to a request that was given up, for example because of the
+/// timeout.
 const LATE_BYTES: usize = 16 << 10;
-/// What it may send for the connection itself, for example settings and pings: nothing over HTTP/1, where a part of the response may be
-/// read before the exchange is noted.
+/// What it may send for the connection itself, for example settings and pings: nothing over HTTP/1,
+/// where a part of the response may be read before the exchange is noted.
 const CONNECTION_BYTES: usize = 16 << 10;
 const HTTP2_CONNECTION_BYTES: usize = 128 << 10;
-/// An interim response counts as so many bytes, and over HTTP/2 each head: compressed, it can be far larger than its frame.
+/// An interim response counts as so many bytes, and over HTTP/2 each head: compressed, it can be
+/// far larger than its frame.
 const HEAD_COST: usize = 8 << 10;
 /// What every other HTTP/2 frame counts besides its bytes: about what handling it costs.
 const FRAME_COST: usize = 256;
-/// The reads of an exchange that may wait without a pause. Data that arrives in small pieces would otherwise cost a wake-up each.
+/// The reads of an exchange that may wait without a pause. Data that arrives in small pieces would
+/// otherwise cost a wake-up each.
 const PROMPT_WAITS: usize = 16;
 
 /// The receiver has sent more than it may.
@@ -35,7 +40,8 @@ pub struct Allowance {
     exchanges: usize,
     /// All requests that were sent.
     requests: usize,
-    /// The most that remains when an exchange ends: what the connection and its other exchanges were granted.
+    /// The most that remains when an exchange ends: what the connection and its other exchanges
+    /// were granted.
     granted: usize,
     is_exceeded: bool,
     frames: Option<Frames>,
@@ -95,7 +101,8 @@ impl Allowance {
         self.bytes = self.bytes.saturating_sub(HEAD_COST);
     }
 
-    /// Notes bytes that were read, after a wait or not. `wire` is how many had to arrive for them, with what TLS adds.
+    /// Notes bytes that were read, after a wait or not. `wire` is how many had to arrive for them,
+    /// with what TLS adds.
     pub fn read(&mut self, bytes: &[u8], wire: usize, has_waited: bool) -> Result<(), Exceeded> {
         self.waits = self.waits.saturating_sub(usize::from(has_waited));
         let frames = self.frames.as_mut().map_or(0, |frames| frames.cost(bytes));

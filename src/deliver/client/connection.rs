@@ -1,4 +1,5 @@
-//! A connection to a receiver: bounds what the receiver sends, and knows when the connection ends, for all exchanges that use it.
+//! A connection to a receiver: bounds what the receiver sends, and knows when the connection ends,
+//! for all exchanges that use it.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -50,7 +51,8 @@ impl Connection {
         extra(connected)
     }
 
-    /// Whether a request that has opened `opened` is not the only one that was sent on this connection.
+    /// Whether a request that has opened `opened` is not the only one that was sent on this
+    /// connection.
     pub fn is_reused(&self, opened: Option<&Connection>) -> bool {
         let is_new = opened.is_some_and(|opened| Arc::ptr_eq(&self.0, &opened.0));
         !is_new || self.allowance().requests() > 1
@@ -252,7 +254,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The client has no more use for the connection. A request that it accepts meanwhile would wait in vain.
+        // The client has no more use for the connection. A request that it accepts meanwhile would
+        // wait in vain.
         self.connection.end();
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
@@ -302,7 +305,8 @@ mod tests {
             reads += 1;
         }
         assert_eq!(bytes.len(), 500);
-        // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that read.
+        // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that
+        // read.
         let pauses = start.elapsed().as_millis() / PAUSE.as_millis();
         assert!(reads <= 32 + 2 * pauses, "{reads} reads, {pauses} pauses");
     }

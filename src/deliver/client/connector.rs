@@ -1,4 +1,5 @@
-//! Opens connections to receivers: directly or through `delivery.proxy`, with TLS if the URL says so, and each of them metered.
+//! Opens connections to receivers: directly or through `delivery.proxy`, with TLS if the URL says
+//! so, and each of them metered.
 
 use std::error::Error;
 use std::time::Duration;

@@ -61,7 +61,8 @@ const CLOSED: &str = "the receiver closed the connection before it answered";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resend {
     Never,
-    /// If the connection had been used before: the receiver may have closed it without reading the request.
+    /// If the connection had been used before: the receiver may have closed it without reading the
+    /// request.
     IfReused,
     /// The receiver did not process the request, or it was not sent.
     Always,
@@ -98,7 +99,8 @@ impl Failure {
         }
     }
 
-    /// Returns the failure of a request that was sent on this connection. If the connection was closed on Walhook's side, this is why.
+    /// Returns the failure of a request that was sent on this connection. If the connection was
+    /// closed on Walhook's side, this is why.
     pub fn on(self, connection: Option<Connection>) -> Failure {
         match connection {
             Some(connection) if connection.is_exceeded() => Failure::failed(
@@ -172,7 +174,8 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
     Failure::failed(kind, message, resend)
 }
 
-/// Returns the error inside another. `source` does not do for I/O errors: it skips the error that an I/O error wraps.
+/// Returns the error inside another. `source` does not do for I/O errors: it skips the error that
+/// an I/O error wraps.
 fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error
         .downcast_ref::<io::Error>()

@@ -34,12 +34,14 @@ use crate::domain::headers::CustomHeaders;
 use crate::telemetry::{self, Condition, recurring};
 use crate::tls;
 
-/// The response body is read to this length, so that its connection can be reused. Longer bodies are cut off.
+/// The response body is read to this length, so that its connection can be reused. Longer bodies
+/// are cut off.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// The part of the response body that the delivery log keeps.
 const EXCERPT_BYTES: usize = 4 << 10;
-/// How much later than the connect timer the timer of the whole exchange fires. Then a connection that is not established at the
-/// deadline is reported as such, and not as a missing answer. A response that arrives in this time is too late all the same.
+/// How much later than the connect timer the timer of the whole exchange fires. Then a connection
+/// that is not established at the deadline is reported as such, and not as a missing answer. A
+/// response that arrives in this time is too late all the same.
 const GRACE: Duration = Duration::from_millis(25);
 
 /// A webhook's URL and custom headers, parsed and checked once for all of its requests.
@@ -179,7 +181,8 @@ impl Client {
                     tracing::error!(%fault, "deliveries wait for the proxy; no attempt is used up");
                 }
             }
-            // Requests on open connections, and to receivers whose names need no lookup, still succeed meanwhile.
+            // Requests on open connections, and to receivers whose names need no lookup, still
+            // succeed meanwhile.
             Cause::Resolver => {
                 recurring!(warn, %fault, "deliveries wait for nameservers; no attempt is used up")
             }
@@ -244,7 +247,8 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
     // One more for the `Accept` that the transport adds.
     let mut headers = HeaderMap::with_capacity(request.headers.len() + custom.len() + 1);
     headers.extend(custom.iter().cloned());
-    // After the custom ones, which must not replace these even if they were saved before a name was reserved.
+    // After the custom ones, which must not replace these even if they were saved before a name was
+    // reserved.
     for (name, value) in &request.headers {
         headers.insert(
             header_name(name),
@@ -254,7 +258,8 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
     headers
 }
 
-/// Returns the header name that is sent for `name`. The known names are constants, so that no attempt has to parse them.
+/// Returns the header name that is sent for `name`. The known names are constants, so that no
+/// attempt has to parse them.
 fn header_name(name: &'static str) -> HeaderName {
     static NAMES: [(&str, HeaderName); 15] = [
         (
@@ -307,7 +312,8 @@ fn header_name(name: &'static str) -> HeaderName {
     )
 }
 
-/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`.
+/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to
+/// `excerpt`.
 async fn read(chunks: impl Stream<Item = Bytes>, excerpt: &mut Vec<u8>) {
     let mut chunks = pin!(chunks);
     let mut bytes = 0;
@@ -335,7 +341,8 @@ fn refused(status: StatusCode) -> Answer {
     }
 }
 
-/// A TLS client that trusts the system's certificate authorities and those of `extra`. Warns if there are none.
+/// A TLS client that trusts the system's certificate authorities and those of `extra`. Warns if
+/// there are none.
 fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
     let mut roots = tls::system_roots();
     if let Some(path) = extra {

@@ -1,4 +1,5 @@
-//! Sends requests over connections that are reused, and a second time over a new one if the first attempt was not processed.
+//! Sends requests over connections that are reused, and a second time over a new one if the first
+//! attempt was not processed.
 
 use std::time::Duration;
 
@@ -25,11 +26,11 @@ use crate::deliver::settings::Settings;
 const HTTP2_STREAM_BYTES: u32 = 64 << 10;
 /// The same for all streams of one HTTP/2 connection together.
 const HTTP2_CONNECTION_BYTES: u32 = 1 << 20;
-/// How long idle connections stay open. Some servers close theirs after five seconds: with a shorter time, few requests are sent on a
-/// connection that the server is closing.
+/// How long idle connections stay open. Some servers close theirs after five seconds: with a
+/// shorter time, few requests are sent on a connection that the server is closing.
 const POOL_IDLE: Duration = Duration::from_secs(4);
-/// How long the client may process what was received on a connection that has ended. Requests for which it has found no response then
-/// will not get one.
+/// How long the client may process what was received on a connection that has ended. Requests for
+/// which it has found no response then will not get one.
 const PROCESSING: Duration = Duration::from_millis(250);
 
 type HttpClient = Client<Connector, Full<Bytes>>;
@@ -46,15 +47,17 @@ impl Transport {
     pub fn new(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Result<Transport> {
         let connector = connector(settings, tls)?;
         Ok(Transport {
-            // All requests in flight may go to one receiver, and each leaves an idle connection behind.
+            // All requests in flight may go to one receiver, and each leaves an idle connection
+            // behind.
             pooled: client(settings, settings.concurrency, connector.clone()),
             unpooled: client(settings, 0, connector),
         })
     }
 
-    /// Sends a POST request and waits for the head of the response. Sends it again on a new connection if it was certainly not
-    /// processed, or if the receiver closed a connection that others had used: then a receiver that has processed the first request
-    /// recognises the delivery by its id.
+    /// Sends a POST request and waits for the head of the response. Sends it again on a new
+    /// connection if it was certainly not processed, or if the receiver closed a connection that
+    /// others had used: then a receiver that has processed the first request recognises the
+    /// delivery by its id.
     pub async fn send(
         &self,
         url: &Uri,
@@ -97,12 +100,14 @@ fn client(settings: &Settings, idle: usize, connector: Connector) -> HttpClient 
         .pool_idle_timeout(POOL_IDLE)
         // The next connection of the pool may have been closed too.
         .retry_canceled_requests(false)
-        // Header names as the documentation spells them, for receivers that compare them case-sensitively.
+        // Header names as the documentation spells them, for receivers that compare them
+        // case-sensitively.
         .http1_title_case_headers(true)
         .http1_max_buf_size(HEAD_BYTES)
         .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
         .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
-        // Without these, a dead HTTP/2 connection would fail all requests that share it until the kernel gives up on it.
+        // Without these, a dead HTTP/2 connection would fail all requests that share it until the
+        // kernel gives up on it.
         .http2_keep_alive_interval(settings.timeout / 2)
         .http2_keep_alive_timeout(settings.timeout / 2)
         .build(connector)
@@ -131,8 +136,8 @@ async fn send_once(
     }
 }
 
-/// Waits for the head of a response. The client can forget a request that it accepts while its connection ends: then the end of the
-/// connection is the result.
+/// Waits for the head of a response. The client can forget a request that it accepts while its
+/// connection ends: then the end of the connection is the result.
 async fn await_head<T>(
     response: impl Future<Output = Result<T, Failure>>,
     connection: impl Future<Output = Connection>,

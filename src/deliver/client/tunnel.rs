@@ -1,5 +1,6 @@
-//! Tunnels to receivers through `delivery.proxy`. The proxy is given addresses that the guard has checked, never names: it would
-//! resolve them itself, perhaps to other addresses. TLS inside the tunnel uses the receiver's own name.
+//! Tunnels to receivers through `delivery.proxy`. The proxy is given addresses that the guard has
+//! checked, never names: it would resolve them itself, perhaps to other addresses. TLS inside the
+//! tunnel uses the receiver's own name.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use crate::config::Proxy;
 use crate::deliver::guard::Guard;
 use crate::deliver::settings::Settings;
 
-/// Tunnels have this share of the timeout to open. Then a proxy that does not respond is noticed before the connection's own timer blames
-/// the receiver, and TLS with a receiver that the proxy reached late still has some time.
+/// Tunnels have this share of the timeout to open. Then a proxy that does not respond is noticed
+/// before the connection's own timer blames the receiver, and TLS with a receiver that the proxy
+/// reached late still has some time.
 const TUNNEL_SHARE: f64 = 0.9;
 
 type ToProxy = HttpsConnector<HttpConnector>;
@@ -48,7 +50,8 @@ pub fn dialer(
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1();
-    // Half of the timeout: if the proxy's host does not answer, this must be noticed before the tunnel's own timer blames the receiver.
+    // Half of the timeout: if the proxy's host does not answer, this must be noticed before the
+    // tunnel's own timer blames the receiver.
     let to_proxy = to_proxy.wrap_connector(tcp(HttpConnector::new(), settings.timeout / 2));
     let tunnels = Tunnels::new(settings, proxy, to_proxy)?;
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
@@ -88,8 +91,8 @@ impl Tunnels {
         })
     }
 
-    /// Opens a tunnel to the receiver. If the proxy does not answer, it is to blame, unless it has answered other requests in the
-    /// meantime: then it waits for the receiver.
+    /// Opens a tunnel to the receiver. If the proxy does not answer, it is to blame, unless it has
+    /// answered other requests in the meantime: then it waits for the receiver.
     async fn open(&self, url: &Uri) -> Result<Stream, BoxError> {
         let before = self.answered.load(Ordering::Relaxed);
         let opened =
@@ -104,8 +107,9 @@ impl Tunnels {
         })
     }
 
-    /// Opens a tunnel to the first of the receiver's addresses that the proxy reaches. Plain http uses a tunnel too: in a request
-    /// to the proxy itself, the address would have to replace the `Host`.
+    /// Opens a tunnel to the first of the receiver's addresses that the proxy reaches. Plain http
+    /// uses a tunnel too: in a request to the proxy itself, the address would have to replace the
+    /// `Host`.
     async fn open_any(&self, url: &Uri) -> Result<Stream, BoxError> {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_tls = url.scheme_str() == Some("https");

@@ -1,4 +1,5 @@
-//! Counts the bytes of a connection outside TLS, so that what TLS takes for itself is bounded too, for example tickets without end.
+//! Counts the bytes of a connection outside TLS, so that what TLS takes for itself is bounded too,
+//! for example tickets without end.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::allowance::Exceeded;
 
-/// The most that TLS may take before it has data for its reader: more than a handshake with a long chain of certificates.
+/// The most that TLS may take before it has data for its reader: more than a handshake with a long
+/// chain of certificates.
 const MAX_UNCHARGED: usize = 128 << 10;
 
 /// How many bytes have arrived that no reader was charged with.

@@ -12,13 +12,15 @@ use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 /// The pause between two claims if the last one took everything that was due.
 const IDLE: Duration = Duration::from_millis(200);
-/// The same pause for first attempts while deliveries are queued. It is shorter because deliveries may be due that were not handed off:
-/// their webhooks had used up their budget, some of which may be free by now.
+/// The same pause for first attempts while deliveries are queued. It is shorter because deliveries
+/// may be due that were not handed off: their webhooks had used up their budget, some of which may
+/// be free by now.
 const BUSY: Duration = Duration::from_millis(50);
 /// The pause after a claim that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
-/// How long to rest, in multiples of the time that a claim spent on webhooks of which it found no delivery. Thousands of webhooks may have
-/// deliveries that are not due, and visiting them without a pause would keep the store busy.
+/// How long to rest, in multiples of the time that a claim spent on webhooks of which it found no
+/// delivery. Thousands of webhooks may have deliveries that are not due, and visiting them without
+/// a pause would keep the store busy.
 const REST: f64 = 19.0;
 /// The longest rest. A claim can also take long because the store is slow or far away.
 const LONGEST_REST: Duration = IDLE;
@@ -26,19 +28,20 @@ const LONGEST_REST: Duration = IDLE;
 const STEP: usize = 256;
 /// The most rows of one claim.
 pub const MAX_ROWS: usize = 1_024;
-/// The most webhooks that one claim visits, which takes about a millisecond if none has due deliveries. A longer statement would delay others
-/// that need the same processor.
+/// The most webhooks that one claim visits, which takes about a millisecond if none has due
+/// deliveries. A longer statement would delay others that need the same processor.
 const MAX_WEBHOOKS: usize = 256;
-/// How many deliveries of one webhook to hold, in multiples of its concurrency limit: enough until the next claim. More of them would
-/// wait in the queue until their leases end.
+/// How many deliveries of one webhook to hold, in multiples of its concurrency limit: enough until
+/// the next claim. More of them would wait in the queue until their leases end.
 const AHEAD: usize = 16;
 /// The assumed size of a delivery in bytes before one was claimed.
 const INITIAL_SIZE: usize = 1 << 10;
 /// The most retries to hold.
 const MAX_RETRIES: usize = CAPACITY / 4;
 
-/// The claims of one class of deliveries. Each claim visits some webhooks in order of id, starting where the previous one ended. The
-/// claim after the one that visits the last webhook begins a new cycle.
+/// The claims of one class of deliveries. Each claim visits some webhooks in order of id, starting
+/// where the previous one ended. The claim after the one that visits the last webhook begins a new
+/// cycle.
 #[derive(Debug)]
 pub struct ClaimSchedule {
     class: DeliveryClass,
@@ -50,12 +53,14 @@ pub struct ClaimSchedule {
     started_at: Instant,
     /// No claim is due before.
     rests_until: Instant,
-    /// Whether to claim again as soon as there is budget: the cycle is not complete, or some due deliveries were not claimed.
+    /// Whether to claim again as soon as there is budget: the cycle is not complete, or some due
+    /// deliveries were not claimed.
     has_more: bool,
     /// Whether some due deliveries were not claimed since the cycle began.
     has_skipped: bool,
     finished_since: usize,
-    /// Average size of the deliveries of the last claim. A claim is for no more deliveries than are likely to fit.
+    /// Average size of the deliveries of the last claim. A claim is for no more deliveries than are
+    /// likely to fit.
     average_bytes: usize,
 }
 
@@ -166,7 +171,8 @@ impl ClaimSchedule {
         self.average_bytes = bytes
             .checked_div(claimed.deliveries.len())
             .unwrap_or(self.average_bytes);
-        // A full claim may have ended anywhere: the next one starts after the last webhook that it has deliveries of.
+        // A full claim may have ended anywhere: the next one starts after the last webhook that it
+        // has deliveries of.
         let ended_at = claimed
             .deliveries
             .iter()
@@ -239,7 +245,8 @@ mod tests {
         assert!(schedule.is_due(now + IDLE, 0));
     }
 
-    /// As when many webhooks have retries that are not due yet: cycles without a pause would use up a processor.
+    /// As when many webhooks have retries that are not due yet: cycles without a pause would use up
+    /// a processor.
     #[test]
     fn after_a_cycle_of_several_claims_that_took_everything_there_is_a_pause() {
         let now = Instant::now();

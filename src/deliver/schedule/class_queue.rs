@@ -7,8 +7,8 @@ use uuid::Uuid;
 use crate::domain::delivery::Delivery;
 use crate::handoff::{Counters, Permit, Speed};
 
-/// A webhook may hold this fraction of the free permits, besides its own limit (a dynamic threshold): the more receivers hang, the
-/// fewer permits each of them holds.
+/// A webhook may hold this fraction of the free permits, besides its own limit (a dynamic
+/// threshold): the more receivers hang, the fewer permits each of them holds.
 const SHARE_OF_FREE: usize = 2;
 
 /// What a webhook has in flight, in both classes.
@@ -26,9 +26,10 @@ impl InFlight {
     }
 }
 
-/// The place of a webhook among those of its speed: the one with the fewest requests in flight comes first, of several the one that was
-/// served longest ago, and those at their own limit come last. So if the first may start no request, none may: thousands that wait
-/// for receivers that hang need not be visited.
+/// The place of a webhook among those of its speed: the one with the fewest requests in flight
+/// comes first, of several the one that was served longest ago, and those at their own limit come
+/// last. So if the first may start no request, none may: thousands that wait for receivers that
+/// hang need not be visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     in_flight: InFlight,
@@ -79,7 +80,8 @@ impl ClassQueue {
         );
     }
 
-    /// Takes the next delivery for which there is a permit of this kind. There are `permits` in total.
+    /// Takes the next delivery for which there is a permit of this kind. There are `permits` in
+    /// total.
     pub fn pop(&mut self, counters: &Counters, permits: usize, kind: Permit) -> Option<Delivery> {
         let mut speeds = Speed::ALL
             .into_iter()

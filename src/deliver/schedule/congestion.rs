@@ -1,8 +1,10 @@
-//! How many requests a receiver can handle at once: additive increase, multiplicative decrease, as TCP does. No I/O.
+//! How many requests a receiver can handle at once: additive increase, multiplicative decrease, as
+//! TCP does. No I/O.
 //!
-//! An answer with 429 or 503, or a timeout, halves the webhook's limit; each round of good answers raises it by one. The requests of one
-//! round fail together, so the limit is halved at most once per round: failures of requests that started before the last decrease
-//! change nothing. A webhook without such failures needs no memory.
+//! An answer with 429 or 503, or a timeout, halves the webhook's limit; each round of good answers
+//! raises it by one. The requests of one round fail together, so the limit is halved at most once
+//! per round: failures of requests that started before the last decrease change nothing. A webhook
+//! without such failures needs no memory.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -12,10 +14,11 @@ use uuid::Uuid;
 
 use crate::domain::delivery::{Feedback, TIME_TO_START};
 
-/// Webhooks that are remembered. Beyond that, the one that has not answered for longest is forgotten: each claim has the limits of
-/// all of them.
+/// Webhooks that are remembered. Beyond that, the one that has not answered for longest is
+/// forgotten: each claim has the limits of all of them.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1_024).expect("not zero");
-/// After so long without an answer a webhook is forgotten: what its receiver could handle then says little about now.
+/// After so long without an answer a webhook is forgotten: what its receiver could handle then says
+/// little about now.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// What is known about a webhook whose receiver was overloaded lately.
@@ -66,8 +69,9 @@ impl Congestion {
         }
     }
 
-    /// Returns how many deliveries to hold for each of the webhooks below the configured limit: at most `ahead` for each request that it
-    /// may have in flight, and no more than can be started before their leases end.
+    /// Returns how many deliveries to hold for each of the webhooks below the configured limit: at
+    /// most `ahead` for each request that it may have in flight, and no more than can be started
+    /// before their leases end.
     pub fn claim_limits(&self, ahead: usize) -> impl Iterator<Item = (Uuid, usize)> {
         let limited = self
             .windows
@@ -160,7 +164,8 @@ fn lowered(window: Window, started_at: Instant, feedback: Feedback, now: Instant
     let is_of_an_earlier_round = window
         .decreased_at
         .is_some_and(|decreased_at| started_at < decreased_at);
-    // A single timeout among many answers is an accident. At the full limit, halving would cost seconds of its rate.
+    // A single timeout among many answers is an accident. At the full limit, halving would cost
+    // seconds of its rate.
     let is_accident = feedback == Feedback::TimedOut && window.good >= window.limit as usize;
     let window = Window { good: 0, ..window };
     match is_of_an_earlier_round || is_accident {
@@ -186,8 +191,8 @@ mod tests {
         Congestion::new(CAP, true, TIMEOUT)
     }
 
-    /// Has as many requests in flight as are allowed, of which the receiver answers all beyond `capacity` with 429. Returns how many were
-    /// sent.
+    /// Has as many requests in flight as are allowed, of which the receiver answers all beyond
+    /// `capacity` with 429. Returns how many were sent.
     fn round(congestion: &mut Congestion, now: &mut Instant, capacity: usize) -> usize {
         let started_at = *now;
         let sent = congestion.limit(ID);

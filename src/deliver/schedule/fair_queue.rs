@@ -1,4 +1,5 @@
-//! Fair queueing of both classes, with limits that keep permits free for responsive receivers and for new ones. No I/O.
+//! Fair queueing of both classes, with limits that keep permits free for responsive receivers and
+//! for new ones. No I/O.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +97,8 @@ impl FairQueue {
         }
     }
 
-    /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish). Takes retries only if they `may_retry`.
+    /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish). Takes
+    /// retries only if they `may_retry`.
     pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
         let FairQueue {
             fresh,
@@ -174,7 +176,8 @@ impl FairQueue {
         self.update(webhook);
     }
 
-    /// Takes back the permits of requests that take longer than expected, and notes which webhooks are slow.
+    /// Takes back the permits of requests that take longer than expected, and notes which webhooks
+    /// are slow.
     pub fn note_overdue(&mut self, now: Instant) {
         while let Some((request, webhook, class)) = self.running.next_late(now) {
             let mut counters = self.budget.counters();
@@ -425,7 +428,8 @@ pub mod tests {
             }
             started.len()
         };
-        // A hundred of them hang from now on, and deliveries arrive for a quarter of these every 400 ms.
+        // A hundred of them hang from now on, and deliveries arrive for a quarter of these every
+        // 400 ms.
         let mut hanging = 0;
         for arrival in 0..40 {
             (1..=25).for_each(|webhook| push(&mut queue, arrival % 4 * 25 + webhook, arrival, 1));
@@ -463,7 +467,8 @@ pub mod tests {
             push(&mut queue, 2, number, 2);
         }
         let mut seen = pop_all(&mut queue);
-        // One becomes responsive and the other slow with every request, and nothing is lost or delivered twice.
+        // One becomes responsive and the other slow with every request, and nothing is lost or
+        // delivered twice.
         for round in 0..40 {
             let (quick, slow) = if round % 2 == 0 { (2, 1) } else { (1, 2) };
             for (webhook, took) in [(quick, QUICK), (slow, HANGING)] {

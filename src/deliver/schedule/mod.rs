@@ -1,7 +1,9 @@
-//! Decides which delivery starts next, and when to claim more: admission, fair queueing, claims and the throttling of retries. No I/O.
+//! Decides which delivery starts next, and when to claim more: admission, fair queueing, claims and
+//! the throttling of retries. No I/O.
 //!
-//! Fresh deliveries come from the hand-off, which has admitted them to the budget. All others are claimed from the store and admitted
-//! here. An admitted delivery waits in its webhook's queue until it gets a permit, and holds budget and permit until it has finished.
+//! Fresh deliveries come from the hand-off, which has admitted them to the budget. All others are
+//! claimed from the store and admitted here. An admitted delivery waits in its webhook's queue
+//! until it gets a permit, and holds budget and permit until it has finished.
 
 mod claims;
 mod class_queue;
@@ -28,7 +30,8 @@ use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 /// The dispatcher sleeps at most this long during a claim, whose end wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3);
 
-/// The deliveries that this process has queued or in flight, and the schedule of the claims that add more.
+/// The deliveries that this process has queued or in flight, and the schedule of the claims that
+/// add more.
 #[derive(Debug)]
 pub struct Schedule {
     budget: DeliveryBudget,
@@ -78,7 +81,8 @@ impl Schedule {
         Some(delivery)
     }
 
-    /// Notes whose delivery was taken. Queues it again if its webhook counts as slow from now on ([`Counters::suspect`]).
+    /// Notes whose delivery was taken. Queues it again if its webhook counts as slow from now on
+    /// ([`Counters::suspect`]).
     ///
     /// [`Counters::suspect`]: crate::handoff::Counters::suspect
     pub fn admit(
@@ -98,7 +102,8 @@ impl Schedule {
         None
     }
 
-    /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to identify the request.
+    /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to
+    /// identify the request.
     pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
         self.queue.start_request(webhook, class, now)
     }
@@ -110,8 +115,8 @@ impl Schedule {
         self.retry_claims.note_finished(1);
     }
 
-    /// Returns the next claim, if one is due. The caller must pass its result to [`claimed`](Self::claimed) or
-    /// [`claim_failed`](Self::claim_failed).
+    /// Returns the next claim, if one is due. The caller must pass its result to
+    /// [`claimed`](Self::claimed) or [`claim_failed`](Self::claim_failed).
     pub fn next_claim(&mut self, now: Instant) -> Option<ClaimRequest> {
         if self.is_claiming {
             return None;
@@ -119,7 +124,8 @@ impl Schedule {
         let queued = self.queue.queued();
         let queued_retries = self.queue.queued_retries();
         let mut claims = [&mut self.fresh_claims, &mut self.retry_claims];
-        // The one that has been due longest: a backlog of one class must not keep the other from being claimed.
+        // The one that has been due longest: a backlog of one class must not keep the other from
+        // being claimed.
         claims.sort_by_key(|claims| claims.next_at());
         let congestion = self.queue.congestion();
         congestion.forget_idle(now);
@@ -132,7 +138,8 @@ impl Schedule {
         request
     }
 
-    /// Queues the deliveries that a claim has leased. Returns those that the budget does not admit: the caller releases their leases.
+    /// Queues the deliveries that a claim has leased. Returns those that the budget does not admit:
+    /// the caller releases their leases.
     pub fn claimed(
         &mut self,
         request: &ClaimRequest,
@@ -169,7 +176,8 @@ impl Schedule {
         }
     }
 
-    /// When to call [`next`](Self::next) and [`next_claim`](Self::next_claim) again if no delivery arrives and no request ends before.
+    /// When to call [`next`](Self::next) and [`next_claim`](Self::next_claim) again if no delivery
+    /// arrives and no request ends before.
     pub fn wake_at(&self, now: Instant) -> Instant {
         let claim_at = if self.is_claiming {
             now + LONGEST_SLEEP
@@ -243,7 +251,8 @@ mod tests {
                 ..Claimed::default()
             };
             schedule.claimed(&request, &mut claimed, now);
-            // Receivers answer at once, so that no first attempt is queued when the next claim is made.
+            // Receivers answer at once, so that no first attempt is queued when the next claim is
+            // made.
             while let Some(delivery) = schedule.next(now) {
                 let webhook = delivery.webhook;
                 let class = DeliveryClass::of(&delivery);

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Retries start in groups, one per period. The webhooks of a group are read from the store together.
+/// Retries start in groups, one per period. The webhooks of a group are read from the store
+/// together.
 const PERIOD: Duration = Duration::from_millis(5);
 /// After this long without a first attempt, retries are no longer limited.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Limits retries to small groups while there are first attempts to make: after an outage, the retries must not take the processors
-/// from fresh deliveries. Otherwise retries are not limited.
+/// Limits retries to small groups while there are first attempts to make: after an outage, the
+/// retries must not take the processors from fresh deliveries. Otherwise retries are not limited.
 #[derive(Debug)]
 pub struct RetryThrottle {
     group: u32,

@@ -1,4 +1,5 @@
-//! The requests in flight, in the order in which they started, so that those that take long are noticed before they end. No I/O.
+//! The requests in flight, in the order in which they started, so that those that take long are
+//! noticed before they end. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use uuid::Uuid;
 use crate::handoff::RESPONSIVE;
 use crate::store::deliver::DeliveryClass;
 
-/// How long a request to a new receiver may keep its permit. Most receivers answer in this time. While thousands of new ones hang, permits
-/// become free after this time.
+/// How long a request to a new receiver may keep its permit. Most receivers answer in this time.
+/// While thousands of new ones hang, permits become free after this time.
 pub const LATE: Duration = Duration::from_millis(250);
 /// Timers are no more precise.
 const TIMER_PRECISION: Duration = Duration::from_millis(1);
@@ -22,7 +23,8 @@ pub struct Request {
     number: u64,
 }
 
-/// The requests in flight that are not known to be slow, with their webhooks and classes, and those that have no permit.
+/// The requests in flight that are not known to be slow, with their webhooks and classes, and those
+/// that have no permit.
 #[derive(Debug, Default)]
 pub struct Running {
     recent: BTreeMap<Request, (Uuid, DeliveryClass)>,
@@ -51,7 +53,8 @@ impl Running {
         self.detached.remove(&request)
     }
 
-    /// Returns a request that has taken longer than [`LATE`], and its webhook. Returns each request once.
+    /// Returns a request that has taken longer than [`LATE`], and its webhook. Returns each request
+    /// once.
     pub fn next_late(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
         let first = self
             .recent
@@ -62,8 +65,8 @@ impl Running {
         Some((request, webhook, class))
     }
 
-    /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns each request once, after
-    /// [`next_late`](Self::next_late) has returned it.
+    /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns
+    /// each request once, after [`next_late`](Self::next_late) has returned it.
     pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
         let first = self
             .late
@@ -78,7 +81,8 @@ impl Running {
         self.detached.insert(request);
     }
 
-    /// Returns when [`next_late`](Self::next_late) or [`next_slow`](Self::next_slow) will return the next request, if it does not end before.
+    /// Returns when [`next_late`](Self::next_late) or [`next_slow`](Self::next_slow) will return
+    /// the next request, if it does not end before.
     pub fn next_overdue_at(&self) -> Option<Instant> {
         let late_at = self
             .recent

@@ -1,4 +1,5 @@
-//! Fixtures for the tests of the rules: facts about two tenants, and constructors of rows and changes.
+//! Fixtures for the tests of the rules: facts about two tenants, and constructors of rows and
+//! changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -25,7 +26,8 @@ const RECOGNISED: [&str; 8] = [
     "batch_exception",
 ];
 
-/// Facts about two tenants. The ids of alice's rows begin with 1, those of bob's with 2. Label 3 and its releases have no user.
+/// Facts about two tenants. The ids of alice's rows begin with 1, those of bob's with 2. Label 3
+/// and its releases have no user.
 ///
 /// Like a cold cache, it returns a fact only after a lookup for it was requested.
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! Property test: for random histories of two tenants' rows, the rules raise exactly the events that an independent oracle
-//! expects, for the right owner.
+//! Property test: for random histories of two tenants' rows, the rules raise exactly the events
+//! that an independent oracle expects, for the right owner.
 
 use std::collections::HashMap;
 
@@ -109,7 +109,8 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
     }
 }
 
-/// Returns a row with the columns that a history does not write. `tenant` is 1 or 2; the ids of its rows begin with that digit.
+/// Returns a row with the columns that a history does not write. `tenant` is 1 or 2; the ids of its
+/// rows begin with that digit.
 fn constants(table: Table, tenant: usize) -> Tuple {
     let label = tenant.to_string();
     let release = format!("{tenant}0");

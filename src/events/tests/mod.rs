@@ -170,7 +170,8 @@ fn strings(array: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Returns whether the example still matches the schema with this value for `key`, or without the key if the value is None.
+/// Returns whether the example still matches the schema with this value for `key`, or without the
+/// key if the value is None.
 fn accepts(rule: &Rule, key: &str, value: Option<Value>) -> bool {
     let mut example: Value = serde_json::from_str(&(rule.example)()).unwrap();
     let object = example.as_object_mut().unwrap();

@@ -1,4 +1,5 @@
-//! Cursors of the feed: the number of an event, encrypted, so that a cursor does not show how many events all users have.
+//! Cursors of the feed: the number of an event, encrypted, so that a cursor does not show how many
+//! events all users have.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -20,8 +21,9 @@ impl Position {
 
 /// Formats and parses the cursors of one user.
 ///
-/// A cursor is a tag and the masked number, eight bytes each. The tag authenticates the user and the number; the mask is derived from the
-/// tag. So the same place always has the same cursor, and nobody can build one.
+/// A cursor is a tag and the masked number, eight bytes each. The tag authenticates the user and
+/// the number; the mask is derived from the tag. So the same place always has the same cursor, and
+/// nobody can build one.
 #[derive(Clone)]
 pub struct Cursors {
     key: Uuid,
@@ -62,7 +64,8 @@ impl Cursors {
         self.mac(b"mask", &[&tag])
     }
 
-    /// The parts before the last have a fixed length, so that no two lists of parts are the same text.
+    /// The parts before the last have a fixed length, so that no two lists of parts are the same
+    /// text.
     fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 8] {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes())
             .expect("HMAC takes keys of any length");

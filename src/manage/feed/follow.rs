@@ -1,4 +1,5 @@
-//! Clients that wait for new events. One task per process polls the store for all of them, so that a waiting client costs no query.
+//! Clients that wait for new events. One task per process polls the store for all of them, so that
+//! a waiting client costs no query.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +17,11 @@ use crate::store::feed::{self, NewEvents};
 use crate::store::{Result, Store, StoreError};
 use crate::telemetry::{self, Activity};
 
-/// Between two polls of the counter. A waiting client gets an event a tenth of a second later on average, and five reads of one row per
-/// second cost the store nothing that can be measured.
+/// Between two polls of the counter. A waiting client gets an event a tenth of a second later on
+/// average, and five reads of one row per second cost the store nothing that can be measured.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// New events that one poll reads: those of 200 ms at 50,000 a second. After an outage, polls follow each other without a pause.
+/// New events that one poll reads: those of 200 ms at 50,000 a second. After an outage, polls
+/// follow each other without a pause.
 const MOST_EXAMINED: i64 = 10_000;
 /// Between two checks whether the tokens and sessions of the clients are still valid.
 const ACCESS_INTERVAL: Duration = Duration::from_secs(15);
@@ -83,7 +85,8 @@ impl Followers {
         })
     }
 
-    /// Registers a client. Events that are committed from now on wake it; it must read the feed once after this call.
+    /// Registers a client. Events that are committed from now on wake it; it must read the feed
+    /// once after this call.
     pub fn follow(self: &Arc<Self>, user: &UserId, access: Access) -> Result<Follower, TooMany> {
         let permits = (
             self.of_user.acquire(user).ok_or(TooMany)?,
@@ -142,14 +145,15 @@ impl Followers {
         !state.is_polled
     }
 
-    /// Wakes the clients whose users have events after `seen`. Returns the number up to which it has looked, and whether there may be
-    /// more events.
+    /// Wakes the clients whose users have events after `seen`. Returns the number up to which it
+    /// has looked, and whether there may be more events.
     async fn wake_for_new(&self, seen: Option<i64>) -> Result<(i64, bool)> {
         let last = feed::counter(&self.store).await?.last;
         // After the counter: a client that follows later reads everything up to this number itself.
         let users = self.users();
         let Some(seen) = seen.filter(|seen| *seen <= last) else {
-            // A client may have read the feed before this first look at the counter. Or the store was restored from a backup.
+            // A client may have read the feed before this first look at the counter. Or the store
+            // was restored from a backup.
             self.wake(&users);
             return Ok((last, false));
         };
@@ -170,7 +174,8 @@ impl Followers {
         }
     }
 
-    /// Ends the clients whose token or session is not valid any more: one statement for all tokens, one for all sessions.
+    /// Ends the clients whose token or session is not valid any more: one statement for all tokens,
+    /// one for all sessions.
     async fn end_revoked(&self) -> Result<()> {
         let signals: Vec<Arc<Signal>> = {
             let state = self.state.lock().expect("no holder of this lock panics");
@@ -250,7 +255,8 @@ impl Follower {
         self.signal.notify.notified().await;
     }
 
-    /// Whether the token or the session that the client was authenticated with is not valid any more.
+    /// Whether the token or the session that the client was authenticated with is not valid any
+    /// more.
     pub fn is_revoked(&self) -> bool {
         self.signal.is_revoked.load(Ordering::Relaxed)
     }

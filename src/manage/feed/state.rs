@@ -10,8 +10,8 @@ use super::follow::Followers;
 use crate::config::Config;
 use crate::store::Store;
 
-/// Reads of the feed in progress. Half of the connections that requests share: when an event wakes many clients at once, the other
-/// half serves the rest of the API.
+/// Reads of the feed in progress. Half of the connections that requests share: when an event wakes
+/// many clients at once, the other half serves the rest of the API.
 const MOST_READS: usize = 4;
 
 /// The state of the feed.

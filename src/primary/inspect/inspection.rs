@@ -13,13 +13,15 @@ use crate::store::capture::StoredCheckpoint;
 pub(crate) enum Conditions {
     /// All, for the configured mode of capture.
     All,
-    /// Those of capture from the WAL that a change of the platform's schema can break under a running process.
+    /// Those of capture from the WAL that a change of the platform's schema can break under a
+    /// running process.
     Wal,
     /// Those of capture by triggers that such a change can break.
     Triggers,
 }
 
-/// The parts of the primary's catalog that were read, and the findings about them. Parts that were not read are none or empty.
+/// The parts of the primary's catalog that were read, and the findings about them. Parts that were
+/// not read are none or empty.
 pub(crate) struct Inspection {
     pub server: Option<Server>,
     pub tables: Vec<MappedTable>,
@@ -42,7 +44,8 @@ pub(crate) struct Triggers {
 }
 
 impl Inspection {
-    /// Returns whether the slot or the outbox exists. If not, setup still has to read the existing rows.
+    /// Returns whether the slot or the outbox exists. If not, setup still has to read the existing
+    /// rows.
     pub(super) fn is_set_up(&self) -> bool {
         self.triggers
             .as_ref()
@@ -60,7 +63,8 @@ impl Inspection {
                 .is_some_and(|server| server.version >= FAILOVER_VERSION)
     }
 
-    /// Verifies that no failover has replaced the inspected server: the slot that it lacks may be on the new primary.
+    /// Verifies that no failover has replaced the inspected server: the slot that it lacks may be
+    /// on the new primary.
     pub fn verify_not_replaced(
         &self,
         stored: Option<&StoredCheckpoint>,
@@ -86,7 +90,8 @@ impl Inspection {
         }
     }
 
-    /// Fails with the first finding because of which the WAL lacks what all events need. Returns those that concern only some tables.
+    /// Fails with the first finding because of which the WAL lacks what all events need. Returns
+    /// those that concern only some tables.
     pub fn accept_for_streaming(&self) -> Result<Vec<Finding>, PrimaryError> {
         let (mut confined, others): (Vec<&Finding>, Vec<&Finding>) = self
             .findings
@@ -96,13 +101,14 @@ impl Inspection {
         if let Some(finding) = others.first() {
             return Err(PrimaryError::Drift(Box::new((*finding).clone())));
         }
-        // A table that was dropped and created again is neither published nor has its replica identity. The former comes first, because
-        // none of its changes are in the stream.
+        // A table that was dropped and created again is neither published nor has its replica
+        // identity. The former comes first, because none of its changes are in the stream.
         confined.sort_by_key(|finding| finding.condition != Condition::PublishedTables);
         Ok(confined.into_iter().cloned().collect())
     }
 
-    /// Returns the failures because of which triggers may not have captured changes, as one clause each.
+    /// Returns the failures because of which triggers may not have captured changes, as one clause
+    /// each.
     pub fn trigger_losses(&self) -> Vec<String> {
         self.failures(|condition| {
             matches!(
@@ -115,8 +121,9 @@ impl Inspection {
         })
     }
 
-    /// Returns the failures that an operator has to fix and that have lost no change by themselves: nothing is written to a table that is
-    /// missing, a trigger that lacks a column counts its failures, and a table without rows has none to lose.
+    /// Returns the failures that an operator has to fix and that have lost no change by themselves:
+    /// nothing is written to a table that is missing, a trigger that lacks a column counts its
+    /// failures, and a table without rows has none to lose.
     pub fn trigger_obstacles(&self) -> Vec<String> {
         self.failures(|condition| match condition {
             Condition::Table(table) => table.is_captured(),

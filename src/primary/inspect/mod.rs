@@ -1,4 +1,5 @@
-//! Judges the primary: each condition once, for `walhook setup`, `walhook check` and the running process alike.
+//! Judges the primary: each condition once, for `walhook setup`, `walhook check` and the running
+//! process alike.
 
 mod inspection;
 mod server;

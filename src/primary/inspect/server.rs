@@ -4,7 +4,8 @@ use crate::config::{AwaitVisibility, CaptureMode, Source};
 use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot, SlotState};
 use crate::primary::finding::Finding;
 
-/// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take partitioned tables.
+/// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take
+/// partitioned tables.
 const MINIMUM_VERSION: i32 = 140_000;
 
 pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
@@ -162,7 +163,8 @@ fn readable_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
     findings
 }
 
-/// A walsender counts as a standby if `synchronous_standby_names` matches the name of its client, also one that decodes a slot.
+/// A walsender counts as a standby if `synchronous_standby_names` matches the name of its client,
+/// also one that decodes a slot.
 fn own_standby(name: &str) -> Finding {
     Finding::fail(
         "synchronous_standby_names",

@@ -1,4 +1,5 @@
-//! Judges the slot on the standbys that `source.url` names: a failover to one that lacks it, or has an old one, ends in a gap.
+//! Judges the slot on the standbys that `source.url` names: a failover to one that lacks it, or has
+//! an old one, ends in a gap.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::primary::finding::Finding;
 /// How long a standby may take to answer. One that is down must not delay the report for longer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Inspects the standbys among the hosts of `url`, all at the same time. No findings if it names only one host.
+/// Inspects the standbys among the hosts of `url`, all at the same time. No findings if it names
+/// only one host.
 pub(super) async fn inspect(source: &Source, url: &str) -> Result<Vec<Finding>, PrimaryError> {
     let hosts = Target::parse(url)?.hosts();
     if hosts.len() == 1 {

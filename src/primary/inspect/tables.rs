@@ -11,7 +11,8 @@ use crate::primary::identity::{self, Goal};
 
 const SETUP: &str = "run `walhook setup`";
 
-/// Returns the finding for a missing table. A table that only lookups read may be missing: what depends on it is then not looked up.
+/// Returns the finding for a missing table. A table that only lookups read may be missing: what
+/// depends on it is then not looked up.
 pub(super) fn missing(source: &Source, table: Table) -> Finding {
     let (schema, name) = source.tables.qualified_name(table);
     let harmless = !table.is_captured() && table != Table::UserAddon;
@@ -39,7 +40,8 @@ fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str
     names.filter(|name| !contains(have, name)).collect()
 }
 
-/// Judges whether the table has the mapped columns. With `by_wal`, they have to be in the stream; otherwise, triggers have to see them.
+/// Judges whether the table has the mapped columns. With `by_wal`, they have to be in the stream;
+/// otherwise, triggers have to see them.
 pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bool) -> Finding {
     let subject = format!("table {}", root.qualified());
     let stored = || {
@@ -137,7 +139,8 @@ impl Values {
         }
     }
 
-    /// Returns whether a type of this category can have such values. Strings are parsed, row by row. A time may be a number.
+    /// Returns whether a type of this category can have such values. Strings are parsed, row by
+    /// row. A time may be a number.
     fn fit(self, category: &str) -> bool {
         match self {
             Values::Integers => matches!(category, "N" | "S"),
@@ -186,8 +189,9 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
     findings
 }
 
-/// Judges whether the role can read what lookups and setup read. Captured tables arrive in the stream; of these, only the release is
-/// also looked up. With `sets_up`, setup has yet to copy the watched rows to the ledger.
+/// Judges whether the role can read what lookups and setup read. Captured tables arrive in the
+/// stream; of these, only the release is also looked up. With `sets_up`, setup has yet to copy the
+/// watched rows to the ledger.
 pub(super) fn privileges(
     source: &Source,
     table: Table,

@@ -1,4 +1,5 @@
-//! Judges capture by triggers: the triggers on the tables, their functions, the outbox and recorded failures.
+//! Judges capture by triggers: the triggers on the tables, their functions, the outbox and recorded
+//! failures.
 
 use super::inspection::Triggers;
 use crate::domain::table::Table;

@@ -83,13 +83,15 @@ pub(crate) async fn tables_with_triggers(
     Ok(rows.iter().map(TableWithTriggers::from).collect())
 }
 
-/// Returns the triggers that were disabled or enabled since setup noted them, or dropped from a table that still exists: what was written meanwhile may not be captured.
+/// Returns the triggers that were disabled or enabled since setup noted them, or dropped from a
+/// table that still exists: what was written meanwhile may not be captured.
 pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, PrimaryError> {
     let rows = client.query_typed(ALTERED, &[]).await?;
     Ok(rows.iter().map(|row| row.get("trigger")).collect())
 }
 
-/// Returns how often triggers have failed since the failures were last acknowledged, and the last recorded reason.
+/// Returns how often triggers have failed since the failures were last acknowledged, and the last
+/// recorded reason.
 pub(crate) async fn failures(
     client: &Client,
 ) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
@@ -176,7 +178,8 @@ impl Comparison {
         created.filter(|trigger| !trigger.relation.is_partition)
     }
 
-    /// Returns the tables that lack triggers and have rows, which the triggers may not have captured.
+    /// Returns the tables that lack triggers and have rows, which the triggers may not have
+    /// captured.
     pub async fn unguarded(&self, client: &Client) -> Result<Vec<u32>, PrimaryError> {
         if self.missing.is_empty() {
             return Ok(Vec::new());

@@ -1,4 +1,5 @@
-//! Generates the triggers' functions: one per table, with the platform's names and the mapping's columns.
+//! Generates the triggers' functions: one per table, with the platform's names and the mapping's
+//! columns.
 
 use sha2::{Digest, Sha256};
 
@@ -15,8 +16,9 @@ const ALWAYS: &str = include_str!("../../../sql/primary/outbox_trigger_always.sq
 
 /// The event that a trigger fires on.
 ///
-/// Rows have a trigger call each. The transition tables of a statement's trigger would have every row that the statement writes, whether or
-/// not a watched column changed, and where they spill to disk, outside of the function's exception block, an error aborts the statement.
+/// Rows have a trigger call each. The transition tables of a statement's trigger would have every
+/// row that the statement writes, whether or not a watched column changed, and where they spill to
+/// disk, outside of the function's exception block, an error aborts the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TriggerEvent {
     Insert,
@@ -67,7 +69,8 @@ impl TriggerEvent {
             .replace("{table}", table)
     }
 
-    /// Returns the statement that makes the trigger fire regardless of `session_replication_role`. Only the table's owner may run it.
+    /// Returns the statement that makes the trigger fire regardless of `session_replication_role`.
+    /// Only the table's owner may run it.
     pub fn enable_always(self, table: &str) -> String {
         ALWAYS
             .replace("{event}", self.as_str())
@@ -187,7 +190,8 @@ impl Rows<'_> {
         )
     }
 
-    /// Returns a condition that one of the columns differs. As text: the platform's types may have no operator for it, or their own.
+    /// Returns a condition that one of the columns differs. As text: the platform's types may have
+    /// no operator for it, or their own.
     fn differ(&self, old: &str, new: &str, references: &[&'static str]) -> String {
         let differs = |reference: &&'static str| {
             let name = quote_identifier(self.theirs(reference));
@@ -200,8 +204,9 @@ impl Rows<'_> {
             .join(" or ")
     }
 
-    /// Returns the columns because of which an update is written to the outbox: the key, and those that raise events, but all columns of
-    /// tables that lookups read, because the outbox keeps cached lookups up to date.
+    /// Returns the columns because of which an update is written to the outbox: the key, and those
+    /// that raise events, but all columns of tables that lookups read, because the outbox keeps
+    /// cached lookups up to date.
     fn significant(&self) -> Vec<&'static str> {
         let raises_only = self.table.is_captured() && self.table != Table::Release;
         let columns = if raises_only {

@@ -1,5 +1,5 @@
-//! Creates the triggers on all tables at one moment: every transaction that wrote to the tables before has ended, and every later
-//! one is captured.
+//! Creates the triggers on all tables at one moment: every transaction that wrote to the tables
+//! before has ended, and every later one is captured.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,8 @@ const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
 const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
 const OUTBOX: &str = "walhook_capture.outbox";
 
-/// The statements in the order in which they run. Only `lock` waits for locks on the platform's tables.
+/// The statements in the order in which they run. Only `lock` waits for locks on the platform's
+/// tables.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     pub prepare: String,
@@ -39,8 +40,9 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Writes the script. `state` is none if the schema has to be created, `altered` are the triggers that differ from what is noted. With
-    /// `switches`, the script writes the message to the WAL at which the outbox takes over.
+    /// Writes the script. `state` is none if the schema has to be created, `altered` are the
+    /// triggers that differ from what is noted. With `switches`, the script writes the message to
+    /// the WAL at which the outbox takes over.
     pub fn new(
         comparison: &Comparison,
         state: Option<&TriggerState>,
@@ -90,8 +92,9 @@ impl Script {
         script
     }
 
-    /// Adds a statement that locks the table. A table that the role owns is locked before. The role may not lock other tables separately,
-    /// so the first statement on such a table waits for its lock.
+    /// Adds a statement that locks the table. A table that the role owns is locked before. The role
+    /// may not lock other tables separately, so the first statement on such a table waits for its
+    /// lock.
     fn change(&mut self, relation: &Relation, statement: &str) {
         let is_first = self.locked.insert(relation.oid);
         if is_first && relation.owned {
@@ -146,10 +149,11 @@ pub(crate) enum Part<'a> {
     Locking(&'a str),
 }
 
-/// Runs the parts in one transaction, if the schema of the triggers still has this oid, or still does not exist: another process may
-/// have dropped or created the triggers in the meantime. Gives up and retries before the server's deadlock check could end a session of
-/// the platform that waits for this one. `owned` are the quoted names of the tables that are locked and belong to the role. Returns false
-/// if the tables could not be locked.
+/// Runs the parts in one transaction, if the schema of the triggers still has this oid, or still
+/// does not exist: another process may have dropped or created the triggers in the meantime. Gives
+/// up and retries before the server's deadlock check could end a session of the platform that waits
+/// for this one. `owned` are the quoted names of the tables that are locked and belong to the role.
+/// Returns false if the tables could not be locked.
 pub(crate) async fn run_with_retries(
     client: &Client,
     schema: Option<u32>,

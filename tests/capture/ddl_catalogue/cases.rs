@@ -1,4 +1,5 @@
-//! The catalogue: each statement of the platform, and what follows from it with each way of capture.
+//! The catalogue: each statement of the platform, and what follows from it with each way of
+//! capture.
 
 use Expected::{Lost, Refused, Rejects, Repaired, Reported, Waits, Works};
 use Setup::Full;
@@ -13,12 +14,14 @@ pub enum Setup {
     Trigger,
 }
 
-/// What follows from a statement. The text is part of an error, or of readiness and of a failure of `walhook check`.
+/// What follows from a statement. The text is part of an error, or of readiness and of a failure of
+/// `walhook check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Every statement of the platform succeeds, every event is raised, and nothing is reported.
     Works,
-    /// Statements fail until the running process has changed the table. Every event is raised, and nothing is reported.
+    /// Statements fail until the running process has changed the table. Every event is raised, and
+    /// nothing is reported.
     Repaired,
     /// PostgreSQL refuses the DDL.
     Refused(&'static str),
@@ -49,7 +52,8 @@ pub struct Case {
     pub subject: Subject,
     /// The table that the platform's statements name, if it is not the subject.
     pub target: Option<&'static str>,
-    /// Statements, each in a transaction of its own. `{from}` and `{to}` are the bounds of the ids of the case's rows.
+    /// Statements, each in a transaction of its own. `{from}` and `{to}` are the bounds of the ids
+    /// of the case's rows.
     pub ddl: &'static [&'static str],
     pub undo: &'static [&'static str],
     /// A query that returns true when the running process has prepared what the DDL has created.

@@ -1,6 +1,7 @@
-//! A catalogue of the platform's DDL: each statement on a captured table under a running process, on every installed PostgreSQL version,
-//! with each way of capture. Afterwards the platform's statements succeed, other tables are captured, and nothing is lost without a
-//! report, or the case says what happens instead.
+//! A catalogue of the platform's DDL: each statement on a captured table under a running process,
+//! on every installed PostgreSQL version, with each way of capture. Afterwards the platform's
+//! statements succeed, other tables are captured, and nothing is lost without a report, or the case
+//! says what happens instead.
 
 mod cases;
 mod writes;
@@ -16,7 +17,8 @@ use self::writes::{Shape, expected_ids, shape, writes};
 use crate::support::versions::{installed, selected};
 use crate::support::{DEADLINE, POLL, TestApp, eventually, skip};
 
-/// How long a statement is retried: several times the time after which the running process has repaired a table.
+/// How long a statement is retried: several times the time after which the running process has
+/// repaired a table.
 const RETRIES: Duration = Duration::from_secs(3);
 /// For how long readiness must name a reason without any progress of other tables.
 const STANDSTILL: Duration = Duration::from_secs(2);
@@ -69,7 +71,8 @@ enum Kind {
 /// What followed from a statement.
 struct Outcome {
     kind: Kind,
-    /// Errors of the platform's statements, readiness, and the failures that `walhook check` prints.
+    /// Errors of the platform's statements, readiness, and the failures that `walhook check`
+    /// prints.
     text: String,
 }
 
@@ -389,7 +392,8 @@ impl Catalogue {
             .collect()
     }
 
-    /// Undoes the DDL, runs what the report names, and waits until the process is ready again. Returns whether there was a gap.
+    /// Undoes the DDL, runs what the report names, and waits until the process is ready again.
+    /// Returns whether there was a gap.
     async fn restore(&mut self, case: &Case, from: i64, outcome: &Outcome) -> Result<bool, String> {
         let is_harmless = matches!(outcome.kind, Kind::Works | Kind::Refused);
         let creates_tables = case

@@ -1,4 +1,5 @@
-//! Captures one recorded workload in three ways, and compares the events with those of a model that knows only the statements.
+//! Captures one recorded workload in three ways, and compares the events with those of a model that
+//! knows only the statements.
 
 mod oracle;
 mod shapes;
@@ -26,8 +27,8 @@ const WITHOUT_REFERENCES: &str = "do $$ declare found record; begin
     end loop;
 end $$";
 
-/// Replica identities by an index over the key and the watched columns. Long values of other columns are stored inline, because the WAL
-/// would lack them.
+/// Replica identities by an index over the key and the watched columns. Long values of other
+/// columns are stored inline, because the WAL would lack them.
 const INDEXES: &str = "
     alter table preflight_report alter generated_at set not null;
     alter table release alter title set storage main, alter review_issues set storage main;
@@ -39,8 +40,9 @@ const INDEXES: &str = "
     create unique index e on preflight_report (id, generated_at); alter table preflight_report replica identity using index e;
     create unique index f on stream_radar_flag (id, status); alter table stream_radar_flag replica identity using index f";
 
-/// Partitions tables by the columns that change most, so that rows move often. The primary keys contain the watched columns, so they
-/// suffice as replica identities. Long values are stored inline, as above.
+/// Partitions tables by the columns that change most, so that rows move often. The primary keys
+/// contain the watched columns, so they suffice as replica identities. Long values are stored
+/// inline, as above.
 const PARTITIONED: &str = "
     alter table preflight_report alter generated_at set not null;
     alter table release alter title set storage main, alter review_issues set storage main;
@@ -199,7 +201,8 @@ async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str)
 /// For each shape.
 const SHAPE_TRANSACTIONS: usize = 400;
 
-/// Seeds that draw every type, and every layout with a primary key, without one, and with stored and dropped columns.
+/// Seeds that draw every type, and every layout with a primary key, without one, and with stored
+/// and dropped columns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_of_drawn_shapes_raise_the_same_events_as_the_model() {
     assert_shapes(&[1, 3, 17, 36]).await;
@@ -211,7 +214,8 @@ async fn tables_of_many_drawn_shapes_raise_the_same_events_as_the_model() {
     assert_shapes(&Vec::from_iter(1..=40)).await;
 }
 
-/// On the selected version, or else on the latest one, which has the most kinds of columns. Tests every seed before it fails.
+/// On the selected version, or else on the latest one, which has the most kinds of columns. Tests
+/// every seed before it fails.
 async fn assert_shapes(seeds: &[u64]) {
     let mut versions = installed();
     versions.retain(|(version, _)| selected().is_none_or(|selected| selected == *version));
@@ -228,7 +232,8 @@ async fn assert_shapes(seeds: &[u64]) {
     assert!(failed.is_empty(), "seeds {failed:?} failed: see above");
 }
 
-/// Captures a workload from two primaries with tables of one shape. A repair afterwards must find that nothing was missed.
+/// Captures a workload from two primaries with tables of one shape. A repair afterwards must find
+/// that nothing was missed.
 async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
     let shape = shapes::draw(seed, version >= 18);
     let lines: Vec<String> = shape.iter().map(|table| format!("  {table}")).collect();

@@ -210,7 +210,8 @@ impl Model {
 
     fn delivered(&mut self, id: i64) {
         let owner = self.owner(id);
-        // Without an owner, no event is raised, and the release may still be distributed for the first time.
+        // Without an owner, no event is raised, and the release may still be distributed for the
+        // first time.
         if self.releases[&id].delivery != "distributed"
             || owner.is_none()
             || !self.distributed.insert(id)

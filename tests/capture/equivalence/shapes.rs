@@ -1,5 +1,5 @@
-//! Shapes of the platform's captured tables, drawn from a seed: types of keys and states, partitions, and columns that Walhook does not
-//! read.
+//! Shapes of the platform's captured tables, drawn from a seed: types of keys and states,
+//! partitions, and columns that Walhook does not read.
 
 use std::fmt;
 
@@ -32,7 +32,8 @@ const REPLACED: &str = "distro_queue";
 /// A captured table of the reference schema.
 struct Captured {
     name: &'static str,
-    /// The watched columns. `{state}` in [`Captured::columns`] is their drawn type, with `not null` or without.
+    /// The watched columns. `{state}` in [`Captured::columns`] is their drawn type, with `not null`
+    /// or without.
     watched: &'static [&'static str],
     columns: &'static [(&'static str, &'static str)],
     /// A column of text, for generated columns.
@@ -209,8 +210,9 @@ impl TableShape {
             Layout::Hash,
             Layout::Inherits,
         ]);
-        // Known limit: the trigger that redirects a row inserts it before the statement that has deleted it ends, so the outbox has the two
-        // changes in this order, and the row counts as new. This table's rows are replaced in that way.
+        // Known limit: the trigger that redirects a row inserts it before the statement that has
+        // deleted it ends, so the outbox has the two changes in this order, and the row counts as
+        // new. This table's rows are replaced in that way.
         let layout = if layout == Layout::Inherits && captured.name == REPLACED {
             Layout::Plain
         } else {
@@ -265,7 +267,8 @@ impl TableShape {
         }
     }
 
-    /// Returns the statements that replace the table of the reference schema. With `inline`, long values are stored inline.
+    /// Returns the statements that replace the table of the reference schema. With `inline`, long
+    /// values are stored inline.
     pub fn statements(&self, inline: bool) -> String {
         let Captured {
             name,
@@ -296,7 +299,8 @@ impl TableShape {
             };
             sql += &format!("alter table {name} add primary key (id{more});\n");
         }
-        // Before partitions and the table that inherits are created: their columns have other numbers.
+        // Before partitions and the table that inherits are created: their columns have other
+        // numbers.
         if self.dropped {
             sql += &format!("alter table {name} drop gone;\n");
         }
@@ -315,7 +319,8 @@ impl TableShape {
         let part = |suffix: &str, bounds: &str| {
             format!("create table {name}_{suffix} partition of {name} {bounds};\n")
         };
-        // The workload changes its keys. If that moved a row, the change would count as a deletion and an insertion.
+        // The workload changes its keys. If that moved a row, the change would count as a deletion
+        // and an insertion.
         let keys_change = *name == REPLACED;
         match self.layout {
             Layout::Plain => String::new(),

@@ -68,7 +68,8 @@ async fn capture_continues_after_restarts_of_the_primary() {
     assert_eq!(app.sidecar().pid(), pid);
 }
 
-/// Puts the store on another server: one on the primary's would flush the primary's commits with its own.
+/// Puts the store on another server: one on the primary's would flush the primary's commits with
+/// its own.
 pub async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     store.create_database("elsewhere").await.unwrap();

@@ -1,5 +1,5 @@
-//! Failovers under synchronous replication. The deletion of stored rows does not wait for the standby: the new primary can still have
-//! rows that were stored, deleted or not.
+//! Failovers under synchronous replication. The deletion of stored rows does not wait for the
+//! standby: the new primary can still have rows that were stored, deleted or not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -68,7 +68,8 @@ impl Held {
         }
     }
 
-    /// Commits payments in one transaction, and waits until their events are delivered and the deletion of their rows waits.
+    /// Commits payments in one transaction, and waits until their events are delivered and the
+    /// deletion of their rows waits.
     async fn pay(&mut self) {
         self.scenario
             .platform
@@ -105,7 +106,8 @@ impl Held {
         self.scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
     }
 
-    /// Asserts that capture continues on the new primary: nothing is lost or repeated, and there is no gap.
+    /// Asserts that capture continues on the new primary: nothing is lost or repeated, and there is
+    /// no gap.
     async fn assert_continued(&mut self) {
         self.scenario.pay(3).await;
         self.scenario.assert_delivered().await;
@@ -287,7 +289,8 @@ async fn another_process_continues_with_an_outbox_that_was_repaired_before_the_f
     held.assert_continued().await;
 }
 
-/// With asynchronous replication, the new primary lacks stored rows and gives their numbers and their transaction's id to others.
+/// With asynchronous replication, the new primary lacks stored rows and gives their numbers and
+/// their transaction's id to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let mut held = Held::start(false).await;

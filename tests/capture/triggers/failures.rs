@@ -1,4 +1,5 @@
-//! Failures of the outbox: the application's transactions commit regardless, and lost changes are reported as a gap.
+//! Failures of the outbox: the application's transactions commit regardless, and lost changes are
+//! reported as a gap.
 
 use tokio_postgres::Client;
 use walhook::private_postgres::Options;
@@ -78,7 +79,8 @@ async fn failures_of_the_outbox_abort_no_transaction_and_are_reported() {
     }
 }
 
-/// Starts a sidecar whose outbox is owned by a role that is not a superuser: a superuser has every privilege.
+/// Starts a sidecar whose outbox is owned by a role that is not a superuser: a superuser has every
+/// privilege.
 async fn running_as_owner() -> (TestApp, Client, i64) {
     let mut app = TestApp::prepare().await;
     by_triggers(&mut app);

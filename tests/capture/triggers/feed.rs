@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::by_triggers;
 use crate::support::{Api, TestApp};
 
-/// Reads pages of the feed until at least `wanted` events have been seen: the last page may have one more.
+/// Reads pages of the feed until at least `wanted` events have been seen: the last page may have
+/// one more.
 async fn read(
     app: &mut TestApp,
     token: &str,

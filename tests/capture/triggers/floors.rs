@@ -1,4 +1,5 @@
-//! Deleted rows of the outbox that vacuum cannot remove: polls do not visit them, and no row is skipped with them.
+//! Deleted rows of the outbox that vacuum cannot remove: polls do not visit them, and no row is
+//! skipped with them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,7 +19,8 @@ const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
 /// More than a page has.
 const DELETED: i64 = 5_000;
 
-/// Returns how often the index of row numbers was scanned, and how many of its entries these scans have read.
+/// Returns how often the index of row numbers was scanned, and how many of its entries these scans
+/// have read.
 async fn index_reads(client: &Client) -> (i64, i64) {
     let reads = "select idx_scan, idx_tup_read from pg_stat_user_indexes where indexrelname = 'outbox_pkey'";
     let row = client.query_one(reads, &[]).await.unwrap();
@@ -225,7 +227,8 @@ impl Numbers {
 
 const ROW: &str = "insert into walhook_capture.outbox (relation, operation, muted) values ('payment', 'T', false)";
 
-/// Transactions that overlap at random: each poll with all floors finds what a poll without any finds.
+/// Transactions that overlap at random: each poll with all floors finds what a poll without any
+/// finds.
 async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
     let mut outbox = Outbox::start(programs).await;
     let mut numbers = Numbers(version.into());
@@ -354,7 +357,8 @@ async fn assert_polls_are_cheap(version: u32, programs: &Path) {
     );
 }
 
-/// A sequence that starts again is another one, and one that assigns numbers out of order has no floors.
+/// A sequence that starts again is another one, and one that assigns numbers out of order has no
+/// floors.
 async fn assert_numbering_is_identified(version: u32, programs: &Path) {
     let outbox = Outbox::start(programs).await;
     let none = Default::default();

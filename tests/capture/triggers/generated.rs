@@ -1,4 +1,5 @@
-//! Generated columns that are mapped: each mode of capture accepts those that it can read, and names the others.
+//! Generated columns that are mapped: each mode of capture accepts those that it can read, and
+//! names the others.
 
 use walhook::private_postgres::Options;
 

@@ -27,7 +27,8 @@ fn insert(id: i64, user: i64) -> String {
 }
 
 impl Load {
-    /// Starts two writers whose transactions overlap: one with short transactions, one with longer ones.
+    /// Starts two writers whose transactions overlap: one with short transactions, one with longer
+    /// ones.
     pub async fn start(app: &TestApp, user: i64) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let short = write(app.source().await, user, Arc::clone(&stop), Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Locks on the platform's tables: setup and teardown wait for them briefly, and let the statements of other sessions proceed in between.
+//! Locks on the platform's tables: setup and teardown wait for them briefly, and let the statements
+//! of other sessions proceed in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +45,8 @@ pub async fn long_report(app: &TestApp) -> Client {
     session
 }
 
-/// Writes to the table again and again until it is stopped. Fails if a statement waits for longer than four seconds: five times as long
-/// as Walhook may wait for a lock.
+/// Writes to the table again and again until it is stopped. Fails if a statement waits for longer
+/// than four seconds: five times as long as Walhook may wait for a lock.
 pub struct Probe {
     stopped: Arc<AtomicBool>,
     task: JoinHandle<Result<(), tokio_postgres::Error>>,
@@ -209,8 +210,9 @@ async fn wait_for_autovacuum(client: &Client) {
     .await;
 }
 
-/// PostgreSQL cancels an autovacuum only for a session that waits for longer than `deadlock_timeout`. Walhook waits for that in a way that
-/// blocks no statement that reads or writes rows.
+/// PostgreSQL cancels an autovacuum only for a session that waits for longer than
+/// `deadlock_timeout`. Walhook waits for that in a way that blocks no statement that reads or
+/// writes rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn setup_and_teardown_do_not_wait_for_an_autovacuum() {
     let (mut app, owner) = with_slow_autovacuum().await;

@@ -1,4 +1,5 @@
-//! Capture through PgBouncer in transaction mode: each transaction may run in another session of the server.
+//! Capture through PgBouncer in transaction mode: each transaction may run in another session of
+//! the server.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -35,7 +36,8 @@ impl Pooler {
              unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {POOL_SIZE}\nserver_round_robin = 1\n",
             app.server.port()
         );
-        // One user, and so one pool: with `any`, PgBouncer logs in as the user of the database's line.
+        // One user, and so one pool: with `any`, PgBouncer logs in as the user of the database's
+        // line.
         let settings = settings.replace(
             "* = host",
             &format!("{}_platform = user=postgres host", app.name),
@@ -86,7 +88,8 @@ impl Pooler {
     }
 }
 
-/// Returns the settings, prepared statements and advisory locks that are in force in a session beyond what PgBouncer itself sets.
+/// Returns the settings, prepared statements and advisory locks that are in force in a session
+/// beyond what PgBouncer itself sets.
 const LEFT: &str = "select pg_backend_pid(), array(
     select name || ' = ' || setting from pg_settings
         where source = 'session' and name <> all (array['client_encoding', 'DateStyle', 'TimeZone',
@@ -168,7 +171,8 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
         left.is_empty(),
         "other clients find in their sessions: {left:?}"
     );
-    // The statement finds what is left: in one transaction, because the next one may get another session.
+    // The statement finds what is left: in one transaction, because the next one may get another
+    // session.
     let client = postgres::connect(&url).await.unwrap();
     client
         .batch_execute("begin; set statement_timeout = '7s'")
@@ -203,7 +207,8 @@ async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
     assert!(!timeout(limited(&pooler.url(&app))).await.contains("1234ms"));
 }
 
-/// The pooler hides the crash: the connection over which a page was read leads to the recovered server.
+/// The pooler hides the crash: the connection over which a page was read leads to the recovered
+/// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events() {
     if !are_installed(&["pgbouncer"]) {
@@ -224,7 +229,8 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
     let pooler = Pooler::start(&app).await;
     app.set("source.url", &pooler.url(&app));
     app.setup().await;
-    // The second page waits for longer than the server needs to crash and to recover. If it does not, the rows are flushed and stay.
+    // The second page waits for longer than the server needs to crash and to recover. If it does
+    // not, the rows are flushed and stay.
     app.set_environment(
         "FAILPOINTS",
         "outbox_page_read_rows_not_flushed=1*off->1*return(stall 10000)",

@@ -1,4 +1,5 @@
-//! Removing what capture from the WAL has left, while another session's transaction keeps the tables from being locked.
+//! Removing what capture from the WAL has left, while another session's transaction keeps the
+//! tables from being locked.
 
 use walhook::private_postgres::Options;
 

@@ -1,4 +1,5 @@
-//! The platform's own statements: none fails or waits because of the triggers, and each change is captured.
+//! The platform's own statements: none fails or waits because of the triggers, and each change is
+//! captured.
 
 use super::{by_triggers, events, number, prepared};
 use crate::support::versions::installed;

@@ -6,7 +6,8 @@ use super::load::{Load, assert_complete, wait_for_more};
 use super::{by_triggers, number};
 use crate::support::{TestApp, eventually};
 
-/// Kills and restarts the sidecar several times, so that the switch is interrupted at different steps.
+/// Kills and restarts the sidecar several times, so that the switch is interrupted at different
+/// steps.
 async fn restart_often(app: &mut TestApp) {
     app.kill().await;
     for _ in 0..3 {

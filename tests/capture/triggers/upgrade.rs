@@ -5,7 +5,8 @@ use crate::support::TestApp;
 use crate::support::versions::installed;
 use walhook::private_postgres::Options;
 
-/// Restores the state of an earlier build: triggers for each statement, also on partitions, which did not pair rows and were not noted.
+/// Restores the state of an earlier build: triggers for each statement, also on partitions, which
+/// did not pair rows and were not noted.
 const EARLIER: &str = "
     drop table walhook_capture.installed;
     drop trigger paired on walhook_capture.outbox;

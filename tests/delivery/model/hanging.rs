@@ -1,4 +1,5 @@
-//! The dispatcher's schedule in virtual time, while many receivers hang: how long deliveries to the others wait for their requests.
+//! The dispatcher's schedule in virtual time, while many receivers hang: how long deliveries to the
+//! others wait for their requests.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -329,7 +330,8 @@ impl Case {
     }
 }
 
-/// If permits were held until the timeout, the p99 at 100 deliveries per second would be 2.3 seconds, and 7.9 after a start.
+/// If permits were held until the timeout, the p99 at 100 deliveries per second would be 2.3
+/// seconds, and 7.9 after a start.
 #[test]
 fn others_are_not_delayed_if_a_third_of_ten_thousand_receivers_hang() {
     let webhooks = 10_000;

@@ -1,4 +1,5 @@
-//! The store in memory, beside the real one: it must be in the same state. The simulation in `tests/reliability/simulation` relies on it.
+//! The store in memory, beside the real one: it must be in the same state. The simulation in
+//! `tests/reliability/simulation` relies on it.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,11 @@
-//! Deliveries against a model: after every sequence of operations, the store is in the state that the model predicts.
+//! Deliveries against a model: after every sequence of operations, the store is in the state that
+//! the model predicts.
 //!
-//! The operations call the same functions as the stages and the API, on a real Postgres. The model has no time: what is due is due at
-//! once, and leases end when the sequence says so, as if their holders had died. [`schedule`] is the same for the dispatcher's schedule,
-//! which [`hanging`] runs in virtual time. [`memory`] holds the store in memory, on which the simulation runs, to the same model.
+//! The operations call the same functions as the stages and the API, on a real Postgres. The model
+//! has no time: what is due is due at once, and leases end when the sequence says so, as if their
+//! holders had died. [`schedule`] is the same for the dispatcher's schedule, which [`hanging`] runs
+//! in virtual time. [`memory`] holds the store in memory, on which the simulation runs, to the same
+//! model.
 
 mod hanging;
 mod jobs;
@@ -47,7 +50,8 @@ enum Operation {
     Event {
         webhook: usize,
     },
-    /// A delivery is handed off and answered before its transaction commits, or fails to. The answer is recorded again afterwards.
+    /// A delivery is handed off and answered before its transaction commits, or fails to. The
+    /// answer is recorded again afterwards.
     HandOff {
         webhook: usize,
         commits: bool,

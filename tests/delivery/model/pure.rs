@@ -37,7 +37,8 @@ pub type Line = (i16, i16, String, Option<i64>);
 pub struct View {
     pub webhooks: BTreeMap<Uuid, ModelWebhook>,
     pub pending: BTreeMap<Uuid, Pending>,
-    /// Round, attempt, outcome and sequence number of each delivery's entries in the attempt log, in order.
+    /// Round, attempt, outcome and sequence number of each delivery's entries in the attempt log,
+    /// in order.
     pub log: BTreeMap<Uuid, Vec<Line>>,
     /// Webhook and event.
     pub missed: Vec<(Uuid, Uuid)>,
@@ -57,7 +58,8 @@ pub struct Model {
     pub order: BTreeMap<Uuid, (Uuid, i64, usize)>,
     /// Deliveries whose leases ended without an answer.
     pub ended_leases: Vec<Uuid>,
-    /// Delivery and lease of attempts that were in flight when their delivery was redelivered or cancelled.
+    /// Delivery and lease of attempts that were in flight when their delivery was redelivered or
+    /// cancelled.
     pub superseded: Vec<(Uuid, Uuid)>,
 }
 
@@ -166,7 +168,8 @@ impl Model {
         true
     }
 
-    /// Disables a webhook after a failure, if it has failed so often in a row or is gone. Returns whether it does.
+    /// Disables a webhook after a failure, if it has failed so often in a row or is gone. Returns
+    /// whether it does.
     pub fn disable(&mut self, webhook: Uuid, threshold: i64, is_gone: bool) -> bool {
         let Some(state) = self.view.webhooks.get_mut(&webhook) else {
             return false;
@@ -179,7 +182,8 @@ impl Model {
         is_disabled
     }
 
-    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once if a request was made, and changes nothing else.
+    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once
+    /// if a request was made, and changes nothing else.
     fn answer_late(&mut self, held: &Delivery, answer: &Answer, next: Next) {
         let attempt = (held.id, held.lease.token);
         if self.superseded.contains(&attempt) {
@@ -232,7 +236,8 @@ impl Model {
         *self.rounds.get(&delivery).expect("it was created")
     }
 
-    /// Deliveries of the webhook whose last round failed permanently or was cancelled, and was not delivered.
+    /// Deliveries of the webhook whose last round failed permanently or was cancelled, and was not
+    /// delivered.
     pub fn recoverable(&self, webhook: Uuid) -> Vec<Uuid> {
         let has_failed = |(id, of): &&(Uuid, Uuid)| {
             let in_last_round = |line: &&Line| line.0 == self.rounds[id];

@@ -1,4 +1,5 @@
-//! The schedule against a model of it: admission, fair queues, claims and the throttling of retries together, without a store.
+//! The schedule against a model of it: admission, fair queues, claims and the throttling of retries
+//! together, without a store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! `walhook listen` against a running sidecar: what the platform commits arrives at a developer's receiver.
+//! `walhook listen` against a running sidecar: what the platform commits arrives at a developer's
+//! receiver.
 
 use super::{Listen, command, repeats};
 use crate::support::proxy::Proxy;

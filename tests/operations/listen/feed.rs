@@ -1,4 +1,5 @@
-//! An event feed as the API serves it: pages, cursors, filter and long poll. Its responses can be replaced by a script.
+//! An event feed as the API serves it: pages, cursors, filter and long poll. Its responses can be
+//! replaced by a script.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! The server log: every line is a JSON object if configured, and a fault is logged once, not once per event or attempt.
+//! The server log: every line is a JSON object if configured, and a fault is logged once, not once
+//! per event or attempt.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +61,8 @@ async fn wait_for_metric(app: &mut TestApp, what: &str, wanted: impl Fn(&str) ->
     .await;
 }
 
-/// Creates two webhooks whose receiver fails until they are disabled, while the mail server is down.
+/// Creates two webhooks whose receiver fails until they are disabled, while the mail server is
+/// down.
 async fn failing_receiver_and_mail_server(
     app: &mut TestApp,
     api: &Api,

@@ -316,7 +316,8 @@ async fn without_its_collector_everything_works_and_one_line_is_logged() {
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.collector.trace(&trace).len(), 0);
 
-    // A collector that accepts connections but never responds delays neither deliveries nor shutdown for long.
+    // A collector that accepts connections but never responds delays neither deliveries nor
+    // shutdown for long.
     let hangs = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", hangs.local_addr().unwrap());
     scene

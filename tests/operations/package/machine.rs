@@ -1,5 +1,5 @@
-//! An overlay of this machine's file system, in its own mount namespace. A test can change everything in it; this machine stays
-//! unchanged, and the overlay ends with the test.
+//! An overlay of this machine's file system, in its own mount namespace. A test can change
+//! everything in it; this machine stays unchanged, and the overlay ends with the test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// Mounts the overlay, prints `mounted`, and keeps the namespace alive until its input ends. The upper directory is on a tmpfs: in a
-/// container the file system is itself an overlay, which cannot be the upper layer of another.
+/// Mounts the overlay, prints `mounted`, and keeps the namespace alive until its input ends. The
+/// upper directory is on a tmpfs: in a container the file system is itself an overlay, which cannot
+/// be the upper layer of another.
 const SCRIPT: &str = r#"set -e
 cd "$1"
 mkdir layers
@@ -20,7 +21,8 @@ mount --rbind /dev root/dev
 echo mounted
 exec cat >/dev/null"#;
 
-/// A running overlay. It shares this machine's network, so that its processes reach servers on loopback.
+/// A running overlay. It shares this machine's network, so that its processes reach servers on
+/// loopback.
 pub struct Machine {
     keeper: Child,
     directory: TempDir,

@@ -1,5 +1,6 @@
-//! The Debian package from build to purge, with the real debhelper and dpkg on an overlay of this machine. It is installed,
-//! configured, set up, started as the unit specifies, upgraded while it runs, removed and purged.
+//! The Debian package from build to purge, with the real debhelper and dpkg on an overlay of this
+//! machine. It is installed, configured, set up, started as the unit specifies, upgraded while it
+//! runs, removed and purged.
 
 mod machine;
 mod unit;

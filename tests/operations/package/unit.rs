@@ -1,5 +1,5 @@
-//! Starts the installed unit's command with its user and environment, as systemd would. The sandbox is not applied:
-//! `deploy.rs` checks its settings.
+//! Starts the installed unit's command with its user and environment, as systemd would. The sandbox
+//! is not applied: `deploy.rs` checks its settings.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,5 +1,5 @@
-//! nginx in front of the replicas. Like an ingress controller, it sends requests to those whose `/readyz` answers 200. A request that fails
-//! at one replica is not retried at the other.
+//! nginx in front of the replicas. Like an ingress controller, it sends requests to those whose
+//! `/readyz` answers 200. A request that fails at one replica is not retried at the other.
 
 use std::fs;
 use std::path::{Path, PathBuf};

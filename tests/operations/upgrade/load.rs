@@ -1,4 +1,5 @@
-//! Load: a platform that commits and users of the API, both without a pause. Both record what they did.
+//! Load: a platform that commits and users of the API, both without a pause. Both record what they
+//! did.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

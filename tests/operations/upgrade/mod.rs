@@ -1,5 +1,6 @@
-//! A rolling upgrade: two replicas are replaced by those of the next build, one by one, with migrations in between and one rollback, while
-//! the platform commits and users call the API through a balancer. The next build is compiled from the same sources.
+//! A rolling upgrade: two replicas are replaced by those of the next build, one by one, with
+//! migrations in between and one rollback, while the platform commits and users call the API
+//! through a balancer. The next build is compiled from the same sources.
 
 mod balancer;
 mod load;
@@ -18,7 +19,8 @@ use crate::support::{
 };
 use rustix::process::Signal;
 
-/// Much shorter than the time after which the server notices that a reader has disappeared (`wal_sender_timeout`, a minute).
+/// Much shorter than the time after which the server notices that a reader has disappeared
+/// (`wal_sender_timeout`, a minute).
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(30);
 
 struct Rollout {
@@ -85,7 +87,8 @@ impl Rollout {
         self.work().await;
     }
 
-    /// Runs the next build's setup while a long transaction reads a table that it changes. Replicas do not wait for it.
+    /// Runs the next build's setup while a long transaction reads a table that it changes. Replicas
+    /// do not wait for it.
     async fn migrate(&mut self, next: &NextBuild) {
         let store = self.app.store().await;
         store
@@ -117,7 +120,8 @@ impl Rollout {
         assert!(printed.contains(&next.migrations.join(", ")), "{printed}");
     }
 
-    /// Stops everything, and compares what the platform committed with what the receiver and the API's users recorded.
+    /// Stops everything, and compares what the platform committed with what the receiver and the
+    /// API's users recorded.
     async fn end(self) {
         let Rollout {
             app,

@@ -1,4 +1,5 @@
-//! The next build of `walhook`: the same library with two more migrations. The upgrade test runs it.
+//! The next build of `walhook`: the same library with two more migrations. The upgrade test runs
+//! it.
 
 mod migrations;
 

@@ -1,5 +1,6 @@
-//! Three nodes, each with PostgreSQL 17 under Patroni and a member of etcd, on loopback. Patroni runs with the files in
-//! `deploy/patroni`: only names, addresses, directories and passwords are replaced.
+//! Three nodes, each with PostgreSQL 17 under Patroni and a member of etcd, on loopback. Patroni
+//! runs with the files in `deploy/patroni`: only names, addresses, directories and passwords are
+//! replaced.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -361,7 +362,8 @@ impl Cluster {
         command
             .env("HOME", directory)
             .envs(variables.iter().copied());
-        // It is killed by its directory, also if the test process is killed. The runtime waits for its end.
+        // It is killed by its directory, also if the test process is killed. The runtime waits for
+        // its end.
         drop(
             command
                 .stdout(log.try_clone().expect("a descriptor"))
@@ -423,7 +425,8 @@ impl Cluster {
         None
     }
 
-    /// Waits until one node leads and the others stream from it on the same timeline. Returns the leader's index.
+    /// Waits until one node leads and the others stream from it on the same timeline. Returns the
+    /// leader's index.
     pub async fn wait_until_healthy(&self) -> usize {
         in_time("a leader and two standbys that follow it", async || {
             let leader = self.leader().await?;
@@ -551,8 +554,8 @@ impl Cluster {
         .await
     }
 
-    /// Lets another node's member lead etcd. A member that led, was suspended and continues can revoke the leases of others
-    /// (etcd-io/etcd#15247): then Patroni has two leaders.
+    /// Lets another node's member lead etcd. A member that led, was suspended and continues can
+    /// revoke the leases of others (etcd-io/etcd#15247): then Patroni has two leaders.
     pub async fn move_etcd_leader_from(&self, node: usize) {
         in_time("another leader of etcd", async || {
             if self.etcd_leader().await != node {

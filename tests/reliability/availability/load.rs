@@ -1,4 +1,5 @@
-//! An application that commits payments all the time, and remembers which commits were acknowledged.
+//! An application that commits payments all the time, and remembers which commits were
+//! acknowledged.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,8 @@ use crate::support::{POLL, next_id};
 const WRITERS: usize = 3;
 /// Between two payments of a writer.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// After this long without an answer, a writer connects again. It does not know whether its last payment is committed.
+/// After this long without an answer, a writer connects again. It does not know whether its last
+/// payment is committed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const INSERT: &str = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
     values ($1, $2, 'INV', 1, 1, 'ready') returning substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";

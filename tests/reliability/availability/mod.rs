@@ -1,5 +1,5 @@
-//! Failovers of a cluster under Patroni, with the primary and the store on it: nothing that the application saw acknowledged is lost,
-//! and nothing is delivered that does not exist.
+//! Failovers of a cluster under Patroni, with the primary and the store on it: nothing that the
+//! application saw acknowledged is lost, and nothing is delivered that does not exist.
 
 mod cluster;
 mod load;
@@ -71,7 +71,8 @@ enum Kind {
     SwitchOver,
     /// The leader's node answers nothing, and continues after it was replaced.
     FreezeLeader,
-    /// The leader and the only standby that may replace it. Without two members of etcd, nobody may lead.
+    /// The leader and the only standby that may replace it. Without two members of etcd, nobody may
+    /// lead.
     KillTwo,
 }
 
@@ -179,7 +180,8 @@ async fn no_fault_of_a_synchronous_cluster_loses_or_invents_events_with_triggers
     endure_all("trigger").await;
 }
 
-/// Kills the leader after the standbys have missed commits, which are delivered if `delivers`. Returns the index of the killed node.
+/// Kills the leader after the standbys have missed commits, which are delivered if `delivers`.
+/// Returns the index of the killed node.
 async fn undo_commits(scenario: &Scenario, delivers: bool) -> usize {
     let leader = scenario.wait_until_prepared().await;
     let cluster = &scenario.cluster;

@@ -1,4 +1,5 @@
-//! Signals to processes by their working directory. A node's programs run in its directory, and so do the processes that they start.
+//! Signals to processes by their working directory. A node's programs run in its directory, and so
+//! do the processes that they start.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,8 @@ struct Process {
     state: char,
 }
 
-/// Finds the processes whose working directory is `directory` or below it. Ended processes have none.
+/// Finds the processes whose working directory is `directory` or below it. Ended processes have
+/// none.
 fn processes_in(directory: &Path) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc")
         .expect("/proc is mounted")
@@ -30,7 +32,8 @@ fn processes_in(directory: &Path) -> Vec<Process> {
     entries.filter_map(process).collect()
 }
 
-/// Sends `signal` to the processes in `directory` until it has affected all of them. A process may start another one meanwhile.
+/// Sends `signal` to the processes in `directory` until it has affected all of them. A process may
+/// start another one meanwhile.
 async fn signal_all(directory: &Path, signal: Signal, is_affected: impl Fn(&Process) -> bool) {
     let what = format!(
         "{signal:?} to reach every process in {}",
@@ -55,7 +58,8 @@ pub async fn kill(directory: &Path) {
     signal_all(directory, Signal::KILL, |_| false).await;
 }
 
-/// Stops all processes in `directory` (SIGSTOP): connections to them stay open, and nothing answers.
+/// Stops all processes in `directory` (SIGSTOP): connections to them stay open, and nothing
+/// answers.
 pub async fn freeze(directory: &Path) {
     signal_all(directory, Signal::STOP, |process| process.state == 'T').await;
 }
@@ -65,7 +69,8 @@ pub async fn thaw(directory: &Path) {
     signal_all(directory, Signal::CONT, |process| process.state != 'T').await;
 }
 
-/// Kills all processes in a directory and removes it, when its standard input ends. Survives the test process, also if that is killed.
+/// Kills all processes in a directory and removes it, when its standard input ends. Survives the
+/// test process, also if that is killed.
 pub const JANITOR: &str = r#"
 cat >/dev/null
 cd /

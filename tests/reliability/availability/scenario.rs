@@ -1,4 +1,5 @@
-//! A sidecar on a cluster, payments that are committed all the time, and the account of what was delivered.
+//! A sidecar on a cluster, payments that are committed all the time, and the account of what was
+//! delivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -76,7 +77,8 @@ impl fmt::Display for Outcome {
 }
 
 impl Outcome {
-    /// Asserts that the application, the store and the receiver agree on every payment, and that no gap was recorded.
+    /// Asserts that the application, the store and the receiver agree on every payment, and that no
+    /// gap was recorded.
     pub fn assert_exact(&self) {
         assert!(
             self.lost_by_cluster.is_empty(),
@@ -114,7 +116,8 @@ pub struct Times {
 }
 
 impl Scenario {
-    /// Starts everything and waits until a failover would lose nothing. None if a program is missing.
+    /// Starts everything and waits until a failover would lose nothing. None if a program is
+    /// missing.
     pub async fn start(
         replication: Replication,
         capture: &'static str,
@@ -241,7 +244,8 @@ impl Scenario {
             .map(|request| request.at)
     }
 
-    /// Stops the application, waits until everything committed is delivered, compares, and starts the application again.
+    /// Stops the application, waits until everything committed is delivered, compares, and starts
+    /// the application again.
     pub async fn settle(&mut self) -> Outcome {
         if let Some(load) = self.load.take() {
             load.stop().await;
@@ -310,7 +314,8 @@ impl Scenario {
         }
     }
 
-    /// Asserts that the store has one event of each payment, and that every delivery has ended as delivered.
+    /// Asserts that the store has one event of each payment, and that every delivery has ended as
+    /// delivered.
     async fn assert_store_agrees(&self, committed: &BTreeSet<i64>) {
         let events = "select (data ->> 'payment_request_id')::bigint from walhook.event";
         let url = &self.app.store_url;
@@ -348,7 +353,8 @@ fn payment_of(request: &Received) -> i64 {
         .expect("a payment's event")
 }
 
-/// Returns the column that a query selects. Tries again if the connection fails: the leader may change.
+/// Returns the column that a query selects. Tries again if the connection fails: the leader may
+/// change.
 async fn query<T: for<'a> FromSql<'a>, C: FromIterator<T>>(
     url: &str,
     statement: &str,

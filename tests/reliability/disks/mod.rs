@@ -1,5 +1,6 @@
-//! Disks of either Postgres that fill up or fail, and servers that crash, lose their WAL or are restored to an earlier time: nothing that
-//! was acknowledged is lost, the state is reported, and service resumes automatically or after the one command that is named.
+//! Disks of either Postgres that fill up or fail, and servers that crash, lose their WAL or are
+//! restored to an earlier time: nothing that was acknowledged is lost, the state is reported, and
+//! service resumes automatically or after the one command that is named.
 
 mod errors;
 mod full;
@@ -21,7 +22,8 @@ use crate::support::{POLL, Receiver, TestApp, eventually, next_id, skip};
 /// The most warnings and errors that one outage may cause: each activity that fails logs one.
 const CALM: usize = 12;
 
-/// A tmpfs of a fixed size. Unmounted when dropped, so it must be declared before the server that uses it.
+/// A tmpfs of a fixed size. Unmounted when dropped, so it must be declared before the server that
+/// uses it.
 struct Disk {
     directory: tempfile::TempDir,
 }
@@ -268,7 +270,8 @@ impl World {
         app.store_url = store.url("events");
         let url = app.store_url.clone();
         app.set("store.url", &url).set("source.heartbeat", "500ms");
-        // On a busy machine the receiver may respond too late. The next attempt must not wait for minutes.
+        // On a busy machine the receiver may respond too late. The next attempt must not wait for
+        // minutes.
         app.set("delivery.retry_schedule", &["2s"; 9].join(","))
             .set("delivery.retry_jitter", "0ms");
         World {
@@ -376,7 +379,8 @@ impl World {
         .await;
     }
 
-    /// Asserts that the log since the last call names each failure at most `outages` times. Returns the warnings and errors.
+    /// Asserts that the log since the last call names each failure at most `outages` times. Returns
+    /// the warnings and errors.
     fn assert_log_is_calm(&mut self, outages: usize) -> Vec<String> {
         let log = std::fs::read_to_string(self.app.log_file()).unwrap();
         let lines: Vec<&str> = log.lines().skip(self.log_read).collect();
@@ -396,8 +400,9 @@ impl World {
         loud
     }
 
-    /// Waits until every payment of the primary is delivered, and asserts that each has one event and one delivery, which ended in a
-    /// success. `undone` are payments that were delivered and that the primary has lost.
+    /// Waits until every payment of the primary is delivered, and asserts that each has one event
+    /// and one delivery, which ended in a success. `undone` are payments that were delivered and
+    /// that the primary has lost.
     async fn account(&self, acknowledged: &HashSet<i64>, undone: &HashSet<i64>) -> Account {
         let began = std::time::Instant::now();
         let platform = self.app.source().await;
@@ -459,7 +464,8 @@ impl World {
         }
     }
 
-    /// Starts a server if it does not run. Its operator would: a server whose startup process fails does not restart.
+    /// Starts a server if it does not run. Its operator would: a server whose startup process fails
+    /// does not restart.
     async fn revive(&self, server: &PrivatePostgres) {
         eventually("the server to accept connections", async || {
             if postgres::connect(&server.url("postgres")).await.is_ok() {

@@ -10,7 +10,8 @@ use crate::support::eventually;
 use walhook::postgres;
 use walhook::private_postgres::{PrivatePostgres, StopMode};
 
-/// What is not in a checkpoint is in the WAL only, so that a reset loses it completely and not in parts.
+/// What is not in a checkpoint is in the WAL only, so that a reset loses it completely and not in
+/// parts.
 const ONLY_CHECKPOINTS_WRITE: [(&str, &str); 2] =
     [("bgwriter_lru_maxpages", "0"), ("checkpoint_timeout", "1h")];
 
@@ -43,7 +44,8 @@ async fn checkpoint(server: &PrivatePostgres) {
 }
 
 impl World {
-    /// Waits until this gap is reported in readiness, in the metric, in the log and by `check`, which name the remedy.
+    /// Waits until this gap is reported in readiness, in the metric, in the log and by `check`,
+    /// which name the remedy.
     pub(super) async fn wait_for_gap(&mut self, reason: &str) {
         self.wait_until_unready(&format!(
             "gap: changes were lost ({reason}): run `walhook repair`"
@@ -172,8 +174,8 @@ async fn a_store_whose_wal_was_reset_continues_or_is_a_gap_if_it_lost_commits() 
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
 
-/// Lets the store lose its last commits. If the primary crashes too, its slot returns to the position that was saved last, and usually has
-/// the changes again.
+/// Lets the store lose its last commits. If the primary crashes too, its slot returns to the
+/// position that was saved last, and usually has the changes again.
 async fn lose_commits(world: &mut World, primary_crashes: bool) {
     checkpoint(&world.store).await;
     let lost = world.pay(20).await;

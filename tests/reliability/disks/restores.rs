@@ -59,7 +59,8 @@ impl Backup {
             .unwrap();
     }
 
-    /// Stops the server and restores it to `point`. With `with_slots`, the slots of the present are kept: some set-ups back them up.
+    /// Stops the server and restores it to `point`. With `with_slots`, the slots of the present are
+    /// kept: some set-ups back them up.
     async fn restore(&self, server: &PrivatePostgres, point: &str, with_slots: bool) {
         let admin = postgres::connect(&server.url("postgres")).await.unwrap();
         admin.execute("select pg_switch_wal()", &[]).await.unwrap();
@@ -151,7 +152,8 @@ async fn a_primary_restored_with_its_slot_is_a_gap_that_a_repair_closes() {
     restore_primary(true, "log_behind").await;
 }
 
-/// A world whose store can be restored to an earlier time. Returns the payments that were delivered since then.
+/// A world whose store can be restored to an earlier time. Returns the payments that were delivered
+/// since then.
 async fn world_with_earlier_store(backup: &Backup) -> (World, HashSet<i64>) {
     let mut world = World::prepare(super::server(&[]).await, backup.server().await).await;
     world.begin().await;

@@ -1,4 +1,5 @@
-//! Points of commands that an operator runs: after a fault, the same command is run again and completes.
+//! Points of commands that an operator runs: after a fault, the same command is run again and
+//! completes.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
@@ -19,7 +20,8 @@ impl Scene {
         assert!(reached, "{}: the point was not reached", self.case.name());
     }
 
-    /// Runs a command with the point armed. Returns whether it reached the point and failed there; it must succeed otherwise.
+    /// Runs a command with the point armed. Returns whether it reached the point and failed there;
+    /// it must succeed otherwise.
     async fn try_command(&mut self, arguments: &[&str]) -> bool {
         self.app.set_environment("FAILPOINTS", &self.arms);
         let output = self.app.walhook(arguments).await;
@@ -56,7 +58,8 @@ impl Scene {
     }
 }
 
-/// Sets up a store without a schema. Afterwards `check` finds no failure, events are delivered, and teardown restores everything.
+/// Sets up a store without a schema. Afterwards `check` finds no failure, events are delivered, and
+/// teardown restores everything.
 pub async fn run_setup(case: Case, capture: &str) -> Account {
     let mut scene = Scene::new(case, false).await;
     scene
@@ -113,7 +116,8 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
     account
 }
 
-/// Kills setup after every third migration: each run applies the next ones. A process does not start on a part of the schema.
+/// Kills setup after every third migration: each run applies the next ones. A process does not
+/// start on a part of the schema.
 pub async fn run_migrations(case: Case) -> Account {
     let mut scene = Scene::new(case, false).await;
     const STEP: i64 = 3;
@@ -240,7 +244,8 @@ pub async fn run_repair_of_outbox(case: Case) -> Account {
     repair_and_settle(scene).await
 }
 
-/// Erases another user while a process runs. Nothing of that user is left, and everything of the first one is.
+/// Erases another user while a process runs. Nothing of that user is left, and everything of the
+/// first one is.
 pub async fn run_erase(case: Case) -> Account {
     let (mut scene, process) = running(case, "wal").await;
     let erased = scene.platform.user(&[]).await;

@@ -59,7 +59,8 @@ pub async fn run_recovery(case: Case) -> Account {
     account
 }
 
-/// Cancels what a webhook has pending when it is switched off. Switched on again, it gets that by a recovery.
+/// Cancels what a webhook has pending when it is switched off. Switched on again, it gets that by a
+/// recovery.
 pub async fn run_cancellation(case: Case) -> Account {
     let (mut scene, armed) = with_failing_deliveries(case, "30s", "1h").await;
     let retries = "select count(*) from walhook.delivery where attempt = 2";
@@ -210,7 +211,8 @@ pub async fn run_notices(case: Case) -> Account {
     for mail in sink.wait_for("taken", 2).await {
         *mails.entry(mail["message_id"].to_string()).or_default() += 1;
     }
-    // Whether a mail was accepted before the process died is unknown: SMTP has no way to ask. It is repeated under the same id.
+    // Whether a mail was accepted before the process died is unknown: SMTP has no way to ask. It is
+    // repeated under the same id.
     let may_repeat = case.action == Action::Kill && case.point.name.starts_with("mail_accepted");
     let counts: Vec<usize> = mails.values().copied().collect();
     let is_once = counts == [1, 1];

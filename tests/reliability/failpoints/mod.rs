@@ -1,4 +1,5 @@
-//! The walk over all failpoints: at each point the process dies, fails or stalls, and afterwards the account must balance.
+//! The walk over all failpoints: at each point the process dies, fails or stalls, and afterwards
+//! the account must balance.
 //!
 //! `WALHOOK_FAILPOINT=name` walks the points whose names contain this.
 
@@ -20,7 +21,8 @@ use crate::support::account::Account;
 
 /// How many cases run at the same time. They mostly wait for leases to end.
 const AT_ONCE: usize = 8;
-/// Longer than the lease of a delivery, of the slot and of a claim: `scene` sets the timeouts on which they depend.
+/// Longer than the lease of a delivery, of the slot and of a claim: `scene` sets the timeouts on
+/// which they depend.
 const STALL: Duration = Duration::from_millis(12_500);
 /// Longer than the lease of a notice.
 const STALL_OF_NOTICE: Duration = Duration::from_secs(17);
@@ -99,7 +101,8 @@ impl Case {
     }
 }
 
-/// Boundaries whose points one scene walks one after the other: what a fault leaves half done is continued up to the next fault.
+/// Boundaries whose points one scene walks one after the other: what a fault leaves half done is
+/// continued up to the next fault.
 struct Sequence {
     boundaries: &'static [Boundary],
     run: fn(Vec<Case>) -> BoxFuture<'static, Account>,
@@ -134,7 +137,8 @@ const SEQUENCES: [Sequence; 3] = [
 ];
 
 impl Sequence {
-    /// Returns the cases of the points whose names contain `only`, in the order in which they are passed.
+    /// Returns the cases of the points whose names contain `only`, in the order in which they are
+    /// passed.
     fn cases(&self, action: Action, only: &str) -> Vec<Case> {
         let of_boundary = |boundary: &'static Boundary| {
             TABLE
@@ -180,7 +184,8 @@ fn sequences(only: &str) -> Vec<Walk> {
     walks
 }
 
-/// Returns the points of these boundaries with every action that makes sense at each, each in a scene of its own.
+/// Returns the points of these boundaries with every action that makes sense at each, each in a
+/// scene of its own.
 fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
     let is_in_sequence = |boundary| {
         SEQUENCES
@@ -200,7 +205,8 @@ fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
     cases.map(|case| (vec![case], case.run())).collect()
 }
 
-/// Returns what the names of the walked points contain. Panics if no point's name does: a walk of nothing would pass.
+/// Returns what the names of the walked points contain. Panics if no point's name does: a walk of
+/// nothing would pass.
 fn only() -> String {
     let only = std::env::var("WALHOOK_FAILPOINT").unwrap_or_default();
     assert!(

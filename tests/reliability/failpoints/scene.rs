@@ -28,12 +28,14 @@ const EMPTY: &str = "empty_template";
 const MIGRATED: &str = "migrated_template";
 /// The pause between two commits while a point is not reached yet.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
-/// How long a process that has woken runs before it is stopped: for a request, a claim or an acknowledgement that is too late.
+/// How long a process that has woken runs before it is stopped: for a request, a claim or an
+/// acknowledgement that is too late.
 const LATE_STEP: std::time::Duration = std::time::Duration::from_millis(300);
 /// How long a point may take to be reached. Only ends a hanging test.
 pub const LIMIT: std::time::Duration = std::time::Duration::from_secs(180);
 
-/// The server of all cases, with the two templates. The walsender's timeout is the lease on the slot.
+/// The server of all cases, with the two templates. The walsender's timeout is the lease on the
+/// slot.
 async fn server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
     let start = || async {
@@ -62,7 +64,8 @@ async fn server() -> Arc<PrivatePostgres> {
     SERVER.get_or_init(start).await.clone()
 }
 
-/// Creates a database for one case, by copying files: to write a copy to the WAL, every slot would have to read it.
+/// Creates a database for one case, by copying files: to write a copy to the WAL, every slot would
+/// have to read it.
 async fn app_on(template: &str) -> TestApp {
     static COUNT: AtomicU32 = AtomicU32::new(1);
     let server = server().await;
@@ -188,7 +191,8 @@ impl Scene {
         id.to_string()
     }
 
-    /// Commits a payment and a new entry for an outlet in one transaction, and rolls another transaction back.
+    /// Commits a payment and a new entry for an outlet in one transaction, and rolls another
+    /// transaction back.
     pub async fn commit(&mut self) {
         let payment = next_id();
         let entry = next_id();
@@ -249,7 +253,8 @@ impl Scene {
         log.contains(&self.case.report())
     }
 
-    /// Commits until `armed` reaches the point. Starts it again if its port was taken: other tests choose ports at the same time.
+    /// Commits until `armed` reaches the point. Starts it again if its port was taken: other tests
+    /// choose ports at the same time.
     pub async fn drive(&mut self, armed: &mut Sidecar) {
         let started = std::time::Instant::now();
         while !self.is_reached() {
@@ -283,8 +288,9 @@ impl Scene {
         .await;
     }
 
-    /// After the point: waits for the death of a process that kills itself. Returns the processes that run from now on: one that has not
-    /// the point armed, and, unless it was killed, the armed one.
+    /// After the point: waits for the death of a process that kills itself. Returns the processes
+    /// that run from now on: one that has not the point armed, and, unless it was killed, the armed
+    /// one.
     pub async fn carry_on(&mut self, mut armed: Sidecar) -> Vec<Sidecar> {
         match self.case.action {
             Action::Kill => {
@@ -301,7 +307,8 @@ impl Scene {
         }
     }
 
-    /// Waits until the process that sleeps at a point has continued, and what it does too late has had an effect.
+    /// Waits until the process that sleeps at a point has continued, and what it does too late has
+    /// had an effect.
     async fn wait_until_awake(&self) {
         let Some(case) = self.sleeping else { return };
         let is_awake = async || {
@@ -319,7 +326,8 @@ impl Scene {
         assert_eq!(ended.signal(), Some(9), "{}: {ended}", self.case.name());
     }
 
-    /// Waits until everything is delivered and a process that sleeps has woken, stops the processes, and takes the account.
+    /// Waits until everything is delivered and a process that sleeps has woken, stops the
+    /// processes, and takes the account.
     pub async fn settle(&self, mut processes: Vec<Sidecar>) -> Account {
         account::settled(&self.store, &self.committed).await;
         self.wait_until_awake().await;
@@ -361,7 +369,8 @@ impl Scene {
         if gaps > 0 {
             account.faults.push(format!("{gaps} gaps are open"));
         }
-        // Only an attempt that stalls between the check of its lease and its request can overtake: no receiver knows of leases.
+        // Only an attempt that stalls between the check of its lease and its request can overtake:
+        // no receiver knows of leases.
         let may_be_late = self.case.point.name == "attempt_started_request_not_sent"
             && self.case.action == Action::Stall;
         if account.repeated_late > 0 && !may_be_late {
@@ -371,7 +380,8 @@ impl Scene {
             ));
         }
         let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
-        // A repair that is killed after its commit leaves the first deliveries of ordered webhooks parked: replicas find them.
+        // A repair that is killed after its commit leaves the first deliveries of ordered webhooks
+        // parked: replicas find them.
         let may_be_parked = self.case.point.name == "repair_committed_heads_not_due";
         let parked = "deliveries waited for others that were no longer pending";
         for wrong in ["panicked at", parked] {

@@ -1,5 +1,5 @@
-//! Points of the switches between capture from the WAL and capture by triggers, and of teardown. One scene walks many of them: each
-//! fault interrupts what the fault before has left half done.
+//! Points of the switches between capture from the WAL and capture by triggers, and of teardown.
+//! One scene walks many of them: each fault interrupts what the fault before has left half done.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -15,7 +15,8 @@ use crate::support::account::{self, Account};
 use crate::support::{Sidecar, eventually};
 
 const NOTHING_TO_DO: &str = "everything is set up\n";
-/// What Walhook may create on the primary, one line each, and the replica identities and indexes of the platform's tables.
+/// What Walhook may create on the primary, one line each, and the replica identities and indexes of
+/// the platform's tables.
 const TRACES: &str = "select 'slot ' || slot_name from pg_replication_slots where database = current_database()
     union all select 'publication ' || pubname from pg_publication
     union all select 'schema ' || nspname from pg_namespace where nspname like 'walhook%'
@@ -52,7 +53,8 @@ impl Scene {
         .await;
     }
 
-    /// Runs `walhook setup` until it succeeds, with each of the points armed once. Commits in between.
+    /// Runs `walhook setup` until it succeeds, with each of the points armed once. Commits in
+    /// between.
     async fn set_up_with_faults(&mut self, cases: &[Case]) {
         for case in cases {
             self.arm(&[*case]);
@@ -71,7 +73,8 @@ impl Scene {
         .await;
     }
 
-    /// Starts a process with the first of the points armed, or with all of them if it is to survive.
+    /// Starts a process with the first of the points armed, or with all of them if it is to
+    /// survive.
     fn spawn_with(&mut self, cases: &[Case]) -> Sidecar {
         let Some(first) = cases.first() else {
             return self.app.spawn(&[]);
@@ -84,7 +87,8 @@ impl Scene {
         self.spawn_armed()
     }
 
-    /// Commits until `armed` has reached the first point, and it or its successors the others. Returns the processes that run then.
+    /// Commits until `armed` has reached the first point, and it or its successors the others.
+    /// Returns the processes that run then.
     async fn drive_through(&mut self, mut armed: Sidecar, cases: &[Case]) -> Vec<Sidecar> {
         let Some(last) = cases.last() else {
             return vec![armed];
@@ -192,7 +196,8 @@ pub async fn run_to_wal(cases: Vec<Case>) -> Account {
     account
 }
 
-/// Switches from triggers to the WAL, where the old triggers cannot be dropped, and at once back to triggers.
+/// Switches from triggers to the WAL, where the old triggers cannot be dropped, and at once back to
+/// triggers.
 pub async fn run_back_again(case: Case) -> Account {
     let (mut scene, before) = scene(&[case], "trigger", true).await;
     scene.app.set("source.capture", "wal");
@@ -211,7 +216,8 @@ pub async fn run_back_again(case: Case) -> Account {
     account
 }
 
-/// Like [`run_back_again`], while another `walhook setup` that drops the old triggers is stalled after the first table.
+/// Like [`run_back_again`], while another `walhook setup` that drops the old triggers is stalled
+/// after the first table.
 pub async fn run_back_again_meanwhile(case: Case) -> Account {
     let (mut scene, before) = scene(&[case], "trigger", true).await;
     scene.app.set("source.capture", "wal");
@@ -273,7 +279,8 @@ impl Scene {
     }
 }
 
-/// Removes everything during a switch: both modes are installed. Afterwards nothing is left, and everything can be set up again.
+/// Removes everything during a switch: both modes are installed. Afterwards nothing is left, and
+/// everything can be set up again.
 pub async fn run_teardown(cases: Vec<Case>) -> Account {
     const TEARDOWN: [&str; 3] = ["teardown", "--store", "--yes"];
     let (mut scene, before) = scene(&cases, "wal", false).await;

@@ -1,6 +1,8 @@
-//! The account at the end: every committed transition has one event, every delivery has ended once, and nothing else is there.
+//! The account at the end: every committed transition has one event, every delivery has ended once,
+//! and nothing else is there.
 //!
-//! Events and the attempt log are copied before they expire, so that the account covers all days of the run.
+//! Events and the attempt log are copied before they expire, so that the account covers all days of
+//! the run.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -118,7 +120,8 @@ impl Account {
         stored.len()
     }
 
-    /// Asserts that each round of each delivery has ended once. A cancelled attempt may have been answered later: it is logged too.
+    /// Asserts that each round of each delivery has ended once. A cancelled attempt may have been
+    /// answered later: it is logged too.
     pub async fn assert_deliveries_have_ended(&self, webhooks: &[Uuid]) {
         let wrong = "select delivery_id::text, round, outcomes::text from (
                 select delivery_id, round, array_agg(outcome order by id) as outcomes,
@@ -149,7 +152,8 @@ impl Account {
         );
     }
 
-    /// Asserts that webhooks which nobody edits got every event of their types, and that each was counted once.
+    /// Asserts that webhooks which nobody edits got every event of their types, and that each was
+    /// counted once.
     pub async fn assert_complete(&self, tenant: &Tenant) {
         for Webhook { id, path, events } in &tenant.webhooks {
             let numbers =
@@ -172,7 +176,8 @@ impl Account {
         }
     }
 
-    /// Asserts that the last round of every delivery of the webhook since a time was delivered, and that there is one for each event.
+    /// Asserts that the last round of every delivery of the webhook since a time was delivered, and
+    /// that there is one for each event.
     pub async fn assert_delivered_since(&self, user: i64, replayed: &Replayed) {
         let Replayed {
             webhook: Webhook { id, path, events },

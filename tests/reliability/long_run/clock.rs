@@ -1,5 +1,6 @@
-//! The wall clock of the servers and of the sidecars, which the test steps. A small library that is preloaded adds a number of
-//! seconds to it, so that days change in all processes at the same moment.
+//! The wall clock of the servers and of the sidecars, which the test steps. A small library that is
+//! preloaded adds a number of seconds to it, so that days change in all processes at the same
+//! moment.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
@@ -15,7 +16,8 @@ const SOURCE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/reliability/long_run/clock.c"
 );
-/// How long before midnight the clock is set. Long enough for rows on both sides of midnight, also of commits that take long.
+/// How long before midnight the clock is set. Long enough for rows on both sides of midnight, also
+/// of commits that take long.
 const BEFORE_MIDNIGHT: SignedDuration = SignedDuration::from_secs(3);
 
 pub struct SharedClock {
@@ -67,7 +69,8 @@ impl SharedClock {
         Timestamp::now() + SignedDuration::from_secs(self.ahead.load(Ordering::Relaxed))
     }
 
-    /// Steps the clock to a few seconds before the next midnight, and waits until the day has changed.
+    /// Steps the clock to a few seconds before the next midnight, and waits until the day has
+    /// changed.
     pub async fn change_day(&self) {
         let now = self.now();
         let tomorrow = now.to_zoned(TimeZone::UTC).date() + 1.day();

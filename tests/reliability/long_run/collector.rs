@@ -1,4 +1,5 @@
-//! The receiver of all webhooks: it notes what arrives, asserts order and signatures, and answers by the path.
+//! The receiver of all webhooks: it notes what arrives, asserts order and signatures, and answers
+//! by the path.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +24,19 @@ pub struct Arrived {
 #[derive(Default)]
 pub struct Seen {
     pub deliveries: HashMap<Uuid, Arrived>,
-    /// The highest number that arrived, and when its first attempt to arrive was started, by webhook and order key.
+    /// The highest number that arrived, and when its first attempt to arrive was started, by
+    /// webhook and order key.
     highest: HashMap<(Uuid, i64), (i64, Timestamp)>,
-    /// Requests that arrived after one with a higher number, but were started before it: by a replica that was then paused for longer than
-    /// its lease, or longer ago than the timeout, after which the receiver still reads them.
+    /// Requests that arrived after one with a higher number, but were started before it: by a
+    /// replica that was then paused for longer than its lease, or longer ago than the timeout,
+    /// after which the receiver still reads them.
     pub late: usize,
     /// Violations of the order, and ids that changed.
     pub violations: Vec<String>,
     /// All secrets that each webhook has had.
     secrets: HashMap<Uuid, Vec<String>>,
-    /// Requests whose signature no known secret has made: the response with a new secret may arrive later.
+    /// Requests whose signature no known secret has made: the response with a new secret may arrive
+    /// later.
     unverified: Vec<(Uuid, Bytes, String)>,
     pub requests: usize,
 }

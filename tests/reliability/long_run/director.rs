@@ -154,8 +154,9 @@ impl Director {
                 eventually(&change, done).await;
             }
             Action::ChangeDay => {
-                // On a busy machine the backlog of an ordered webhook can be long. Deliveries of expired days would be cancelled.
-                // The time is fixed: a receiver that hangs gets more deliveries than it can take, some of which become a day old meanwhile.
+                // On a busy machine the backlog of an ordered webhook can be long. Deliveries of
+                // expired days would be cancelled. The time is fixed: a receiver that hangs gets
+                // more deliveries than it can take, some of which become a day old meanwhile.
                 let day_ago = self.clock.now() - jiff::SignedDuration::from_hours(24);
                 let old = format!(
                     "select count(*) from walhook.delivery join walhook.event on event.id = event_id
@@ -242,7 +243,8 @@ impl Director {
     pub async fn until_stored(&self, user: i64) {
         let primary = self.app.source().await;
         let store = self.app.store().await;
-        // Waits for commits that wait for the standby, although their client has gone: they are not visible yet.
+        // Waits for commits that wait for the standby, although their client has gone: they are not
+        // visible yet.
         primary
             .batch_execute("begin; lock table transition in share mode; commit")
             .await

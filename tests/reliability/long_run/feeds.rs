@@ -1,4 +1,5 @@
-//! Readers of the feed: one by pages, each from the next replica, and two by a stream. All continue where they were when a replica ends.
+//! Readers of the feed: one by pages, each from the next replica, and two by a stream. All continue
+//! where they were when a replica ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,8 @@ use super::replicas::{Caller, Serving};
 use crate::support::eventually;
 use crate::support::sse::Stream;
 
-/// How long a stream may be silent before another replica is asked. Keep-alives come every 15 seconds.
+/// How long a stream may be silent before another replica is asked. Keep-alives come every 15
+/// seconds.
 const SILENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -98,7 +100,8 @@ impl Reader {
         }
     }
 
-    /// Waits until as many events as expected were read, and asserts that they are the expected ones in their order.
+    /// Waits until as many events as expected were read, and asserts that they are the expected
+    /// ones in their order.
     pub async fn assert_read(&self, what: &str, expected: &[Uuid]) {
         eventually(&format!("all events in the {what}"), async || {
             (self

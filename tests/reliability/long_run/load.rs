@@ -1,5 +1,6 @@
-//! The platform's transactions. Each also writes which transitions it makes into a table on the primary, so that exactly the committed
-//! transitions are known, also those whose commit was not answered.
+//! The platform's transactions. Each also writes which transitions it makes into a table on the
+//! primary, so that exactly the committed transitions are known, also those whose commit was not
+//! answered.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -139,7 +140,8 @@ fn payments(user: i64, count: usize) -> String {
     )
 }
 
-/// Moves one of a label's releases a step on, and adds a release if only few are under way. The last steps distribute it, twice.
+/// Moves one of a label's releases a step on, and adds a release if only few are under way. The
+/// last steps distribute it, twice.
 fn releases(user: i64, label: i64, n: usize) -> String {
     let id = next_id();
     format!(

@@ -1,8 +1,9 @@
-//! A long run: kills, pauses, failovers, restarts of all servers, schema changes, changes of the day, jobs, rotations, erasures and
-//! edits, under load. At the end everything is accounted for, and memory and descriptors of the replicas have not grown.
+//! A long run: kills, pauses, failovers, restarts of all servers, schema changes, changes of the
+//! day, jobs, rotations, erasures and edits, under load. At the end everything is accounted for,
+//! and memory and descriptors of the replicas have not grown.
 //!
-//! `WALHOOK_LONG_RUN_MINUTES` is the length of the long form, an hour by default. Each run prints its seed, from which the sequence of
-//! actions follows: `WALHOOK_LONG_RUN_SEED` repeats it.
+//! `WALHOOK_LONG_RUN_MINUTES` is the length of the long form, an hour by default. Each run prints
+//! its seed, from which the sequence of actions follows: `WALHOOK_LONG_RUN_SEED` repeats it.
 
 mod account;
 mod clock;
@@ -38,10 +39,12 @@ use servers::Servers;
 use tenants::{Replayed, Tenants};
 
 const RETENTION_DAYS: u32 = 2;
-/// Bounds on the growth of a process per minute. A run fails if the growth exceeds them with 97.5 % confidence.
+/// Bounds on the growth of a process per minute. A run fails if the growth exceeds them with 97.5 %
+/// confidence.
 const MEMORY_KIB_PER_MINUTE: f64 = 32.0;
 const DESCRIPTORS_PER_MINUTE: f64 = 1.0;
-/// Only lives that were measured for so long are bounded: caches grow for about a quarter of an hour.
+/// Only lives that were measured for so long are bounded: caches grow for about a quarter of an
+/// hour.
 const BOUNDED_MINUTES: f64 = 30.0;
 /// A run of this length measures the replica that is never restarted for long enough.
 const BOUNDED_RUN: Duration = Duration::from_secs(45 * 60);

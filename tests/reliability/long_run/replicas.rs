@@ -1,5 +1,5 @@
-//! The replicas: two that are killed, and one that is never restarted. All have all roles. The memory and the descriptors of each are
-//! sampled.
+//! The replicas: two that are killed, and one that is never restarted. All have all roles. The
+//! memory and the descriptors of each are sampled.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,8 +26,8 @@ pub struct Life {
     pid: u32,
     started: Instant,
     has_ended: bool,
-    /// Seconds since the start, private memory in KiB, and open descriptors. Pages of the program file do not count: the kernel reads
-    /// them when they are first used and can drop them.
+    /// Seconds since the start, private memory in KiB, and open descriptors. Pages of the program
+    /// file do not count: the kernel reads them when they are first used and can drop them.
     samples: Vec<(f64, f64, f64)>,
 }
 
@@ -179,7 +179,8 @@ impl Replicas {
         self.replace(index, app).kill().await;
     }
 
-    /// Stops a replica with SIGTERM, and starts another. Waits first: a process that is just starting does not handle the signal yet.
+    /// Stops a replica with SIGTERM, and starts another. Waits first: a process that is just
+    /// starting does not handle the signal yet.
     pub async fn restart(&mut self, index: usize, app: &TestApp) {
         self.until_ready(app).await;
         let status = self.replace(index, app).stop().await;
@@ -195,8 +196,8 @@ impl Replicas {
         self.killed[index].signal(Signal::CONT);
     }
 
-    /// Starts replicas again that have ended because a server was down when they started. Asserts that the one that was never restarted
-    /// runs.
+    /// Starts replicas again that have ended because a server was down when they started. Asserts
+    /// that the one that was never restarted runs.
     pub fn revive(&mut self, app: &TestApp) {
         assert!(
             !self.survivor.has_ended(),
@@ -259,7 +260,8 @@ fn note(lives: &Mutex<Vec<Life>>, name: &str, sidecar: &Sidecar) {
         .push(life);
 }
 
-/// A client of the API that repeats a request until a replica answers it. A POST has an idempotency key, and is executed once.
+/// A client of the API that repeats a request until a replica answers it. A POST has an idempotency
+/// key, and is executed once.
 #[derive(Clone)]
 pub struct Caller {
     pub urls: Urls,
@@ -283,8 +285,8 @@ impl Caller {
         let key = Uuid::now_v7().to_string();
         let headers = [("idempotency-key", key.as_str())];
         let headers: &[_] = if method == "POST" { &headers } else { &[] };
-        // The replica that is never restarted encrypts with the first master key for ever: it gets no request that stores a secret or, for
-        // an idempotency key, a response.
+        // The replica that is never restarted encrypts with the first master key for ever: it gets
+        // no request that stores a secret or, for an idempotency key, a response.
         let serving = if ["GET", "DELETE"].contains(&method) {
             Serving::Any
         } else {

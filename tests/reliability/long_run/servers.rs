@@ -1,4 +1,5 @@
-//! The servers: a primary with a synchronous standby that has the slot, and the store on another server.
+//! The servers: a primary with a synchronous standby that has the slot, and the store on another
+//! server.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::chown;
@@ -26,8 +27,8 @@ const SETTINGS: [(&str, &str); 8] = [
     ("wal_receiver_status_interval", "1s"),
     ("wal_retrieve_retry_interval", "500ms"),
 ];
-/// No commit is acknowledged, and no change is decoded, before the standby has it: a failover undoes nothing. Not `*`, which includes the
-/// sidecar's connection.
+/// No commit is acknowledged, and no change is decoded, before the standby has it: a failover
+/// undoes nothing. Not `*`, which includes the sidecar's connection.
 const SYNCHRONOUS: [&str; 2] = [
     "synchronous_standby_names = 'walreceiver'",
     "synchronized_standby_slots = 'standby'",
@@ -202,7 +203,8 @@ impl Servers {
         let primary = connect(self.primary()).await;
         let usable = "select from pg_replication_slots
                       where slot_name = $1 and synced and not temporary and invalidation_reason is null";
-        // The standby synchronizes a slot up to a record of the running transactions: a checkpoint writes one.
+        // The standby synchronizes a slot up to a record of the running transactions: a checkpoint
+        // writes one.
         eventually("the slot on the standby", async || {
             primary
                 .batch_execute("checkpoint")
@@ -217,8 +219,8 @@ impl Servers {
         .await;
     }
 
-    /// Replaces the data of the other node by a base backup of the primary. By SQL, because `pg_basebackup` is not installed with every
-    /// server.
+    /// Replaces the data of the other node by a base backup of the primary. By SQL, because
+    /// `pg_basebackup` is not installed with every server.
     async fn rebuild_standby(&self) {
         let primary = self.primary();
         let standby = self.standby();

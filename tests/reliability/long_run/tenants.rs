@@ -298,7 +298,8 @@ impl Tenants {
     }
 }
 
-/// Returns the time since which jobs are sure to find events and attempts: a day ago, or the beginning.
+/// Returns the time since which jobs are sure to find events and attempts: a day ago, or the
+/// beginning.
 pub fn reach(now: Timestamp, began: Timestamp) -> Timestamp {
     (now - SignedDuration::from_hours(24)).max(began)
 }

@@ -1,7 +1,7 @@
 //! The slope of a measured quantity over time, by least squares, with its confidence.
 
-/// Consecutive samples depend on each other, so that their scatter says little about the slope's error. The means of this many equal
-/// parts of the time hardly do.
+/// Consecutive samples depend on each other, so that their scatter says little about the slope's
+/// error. The means of this many equal parts of the time hardly do.
 const PARTS: usize = 20;
 /// The 97.5 % quantile of Student's distribution with `PARTS - 2` degrees of freedom.
 const QUANTILE: f64 = 2.101;
@@ -17,7 +17,8 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Computes the trend of samples of (seconds, value), in the order of their times. None if they are too few.
+    /// Computes the trend of samples of (seconds, value), in the order of their times. None if they
+    /// are too few.
     pub fn of(samples: &[(f64, f64)]) -> Option<Trend> {
         let first = samples.first()?.0;
         let last = samples.last()?.0;

@@ -1,5 +1,6 @@
-//! Bad networks between a sidecar and each of its peers: latency, loss, silence in one direction, resets. As root, packets are dropped
-//! by the kernel, between network namespaces; otherwise a proxy simulates that.
+//! Bad networks between a sidecar and each of its peers: latency, loss, silence in one direction,
+//! resets. As root, packets are dropped by the kernel, between network namespaces; otherwise a
+//! proxy simulates that.
 
 mod silence;
 mod walk;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use walk::{Walk, walk};
 use world::{Fault, Peer};
 
-/// The resident memory that the sidecar never exceeds in these tests: twice what it needs without faults.
+/// The resident memory that the sidecar never exceeds in these tests: twice what it needs without
+/// faults.
 const MEMORY_KIB: u64 = 128 << 10;
 
 const ALL: [Fault; 5] = [
@@ -65,7 +67,8 @@ async fn faults_of_the_delivery_proxy_delay_deliveries() {
     walk(short(true, alone(&[Peer::DeliveryProxy], &ALL))).await;
 }
 
-/// Longer than all timeouts of the sidecar and of the servers: connections are given up and opened again.
+/// Longer than all timeouts of the sidecar and of the servers: connections are given up and opened
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes 15 minutes: `make soak`"]
 async fn long_silences_of_the_databases_lose_nothing() {

@@ -1,4 +1,5 @@
-//! Walks a table of peers and faults: disturbs, asserts what must still work, heals, and asserts that everything works again.
+//! Walks a table of peers and faults: disturbs, asserts what must still work, heals, and asserts
+//! that everything works again.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ pub struct Walk {
 
 /// Faults of at least this length end connections: the sidecar must report them.
 const LONG: Duration = Duration::from_secs(70);
-/// Attempts through tunnels that were open before the fault may fail as those of a slow receiver do. Others are the proxy's fault.
+/// Attempts through tunnels that were open before the fault may fail as those of a slow receiver
+/// do. Others are the proxy's fault.
 const BLAMES_RECEIVER: [&str; 4] = ["connect_refused", "connect_timeout", "dns", "tls"];
 
 /// Walks, accounts, and prints the figures.
@@ -116,8 +118,8 @@ async fn commit_many(world: &World, count: i32) {
         .await;
 }
 
-/// Asserts that what does not depend on the peers works during the fault, and that metrics and readiness report it if it concerns
-/// capture or the store.
+/// Asserts that what does not depend on the peers works during the fault, and that metrics and
+/// readiness report it if it concerns capture or the store.
 async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
     let has = |peer| peers.contains(&peer);
     let stops = |peer| has(peer) && fault.is_silence();
@@ -178,7 +180,8 @@ async fn wait_until_not_ready(world: &mut World, reason: &str) {
             .await
             .filter(|(status, body)| *status == 503 && body.contains(reason))
     };
-    // Twice, because it may take longer than the deadline: silence of the stream is noticed after a minute.
+    // Twice, because it may take longer than the deadline: silence of the stream is noticed after a
+    // minute.
     let first = tokio::time::timeout(Duration::from_secs(50), async {
         while unready().await.is_none() {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -189,7 +192,8 @@ async fn wait_until_not_ready(world: &mut World, reason: &str) {
     }
 }
 
-/// Asserts that the process was always alive, and always ready if neither capture nor the store was concerned.
+/// Asserts that the process was always alive, and always ready if neither capture nor the store was
+/// concerned.
 fn assert_samples(during: &Samples, peers: &[Peer], fault: Fault, lasted: Duration) {
     assert!(
         during.not_alive.is_empty(),
@@ -212,12 +216,14 @@ fn assert_samples(during: &Samples, peers: &[Peer], fault: Fault, lasted: Durati
     }
 }
 
-/// Asserts that only faults of the receiver use up its attempts, and those of the proxy only attempts in open tunnels.
+/// Asserts that only faults of the receiver use up its attempts, and those of the proxy only
+/// attempts in open tunnels.
 async fn assert_attempts(world: &World, peers: &[Peer], fault: Fault, since: jiff::Timestamp) {
     for ((webhook, kind), count) in world.failures(since).await {
         let is_expected = match peers {
             [Peer::Receiver] => webhook == 0,
-            // If packets are lost, an answered request for a tunnel can make another one look like a receiver's fault.
+            // If packets are lost, an answered request for a tunnel can make another one look like
+            // a receiver's fault.
             [Peer::DeliveryProxy] => {
                 fault == Fault::Loss || !BLAMES_RECEIVER.contains(&kind.as_str())
             }

@@ -1,5 +1,6 @@
-//! A sidecar with everything that it talks to, each behind a link that can be disturbed: the real binary, a real Postgres, receivers, a
-//! mail server, a key server, a proxy for deliveries, and a collector of traces.
+//! A sidecar with everything that it talks to, each behind a link that can be disturbed: the real
+//! binary, a real Postgres, receivers, a mail server, a key server, a proxy for deliveries, and a
+//! collector of traces.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +28,8 @@ const PAYMENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two looks at readiness and liveness.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A wait for a payment starts over with so many requests, and so often: a fault can leave a backlog of thousands.
+/// A wait for a payment starts over with so many requests, and so often: a fault can leave a
+/// backlog of thousands.
 const PROGRESS: usize = 1_000;
 const MAX_WAITS: usize = 10;
 
@@ -120,8 +122,8 @@ pub struct Samples {
 }
 
 impl World {
-    /// Starts everything, and a steady load. With `proxied`, deliveries go through the proxy. None if the mail server is not
-    /// installed.
+    /// Starts everything, and a steady load. With `proxied`, deliveries go through the proxy. None
+    /// if the mail server is not installed.
     pub async fn start(proxied: bool) -> Option<World> {
         if !SmtpSink::is_available() {
             return None;
@@ -222,7 +224,8 @@ impl World {
             link.weather(Weather::Fair);
             broken += link.take_broken();
             if fault == Fault::Loss && self.namespace.is_none() {
-                // Connections that died in simulated loss: the kernel of the peer would end them after some minutes.
+                // Connections that died in simulated loss: the kernel of the peer would end them
+                // after some minutes.
                 link.reset();
             }
         }
@@ -255,7 +258,8 @@ impl World {
         std::mem::take(&mut *self.samples.lock().expect("nobody panics with this lock"))
     }
 
-    /// Commits a payment of a user and waits for its delivery, as long as others are delivered before it.
+    /// Commits a payment of a user and waits for its delivery, as long as others are delivered
+    /// before it.
     pub async fn assert_delivers_to(&self, user: usize) {
         let payment = self.platform.payment(self.users[user], "ready").await;
         let mut read = 0;
@@ -301,7 +305,8 @@ impl World {
             .await;
     }
 
-    /// Waits until the sidecar is ready, delivers to both users, has sent all mails, exports spans and accepts the platform's tokens.
+    /// Waits until the sidecar is ready, delivers to both users, has sent all mails, exports spans
+    /// and accepts the platform's tokens.
     pub async fn assert_works(&mut self) {
         self.app.sidecar().wait_until_ready().await;
         let exported = self.servers.collector.exports().len();
@@ -348,8 +353,9 @@ impl World {
             .collect()
     }
 
-    /// Ends the load, waits until everything is delivered, and accounts: one event per committed payment, and one delivery, which ended
-    /// delivered, once in the attempt log. Returns the number of payments.
+    /// Ends the load, waits until everything is delivered, and accounts: one event per committed
+    /// payment, and one delivery, which ended delivered, once in the attempt log. Returns the
+    /// number of payments.
     pub async fn account(&mut self) -> usize {
         self.load.take().expect("the load runs").stop().await;
         let source = self.app.source().await;
@@ -484,7 +490,8 @@ impl Servers {
             .set("store.url", &store)
             .set("source.heartbeat", "200ms")
             .set("delivery.allow_networks", &format!("127.0.0.0/8,{NETWORK}"))
-            // Long, because a busy machine must not let an attempt fail. Half of it must pass before the proxy is blamed.
+            // Long, because a busy machine must not let an attempt fail. Half of it must pass
+            // before the proxy is blamed.
             .set("delivery.timeout", if proxied { "5s" } else { "10s" })
             // Outlasts the longest fault.
             .set(

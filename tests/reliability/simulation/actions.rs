@@ -72,7 +72,8 @@ impl World {
         );
     }
 
-    /// From here on, the store answers, processes run, and receivers answer at once, though perhaps with an error.
+    /// From here on, the store answers, processes run, and receivers answer at once, though perhaps
+    /// with an error.
     fn end_faults(&mut self) {
         self.plan = super::plan::Plan {
             slow_store: 0.0,
@@ -137,7 +138,8 @@ impl World {
         Ok(())
     }
 
-    /// Switches a webhook on or off, and cancels a chunk of what it has pending. Tries again later if it cannot be switched on yet.
+    /// Switches a webhook on or off, and cancels a chunk of what it has pending. Tries again later
+    /// if it cannot be switched on yet.
     fn set_active(&mut self, webhook: usize, active: bool) -> Result<(), Broken> {
         let id = self.webhooks[webhook];
         let was_active = self.store.state().is_active(id);

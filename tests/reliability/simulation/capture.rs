@@ -1,5 +1,6 @@
-//! Capture and enqueue: one process at a time reads what the platform has committed and stores its events, by the product's own code.
-//! Deliveries are handed off before the commit, which may fail, or succeed without an answer.
+//! Capture and enqueue: one process at a time reads what the platform has committed and stores its
+//! events, by the product's own code. Deliveries are handed off before the commit, which may fail,
+//! or succeed without an answer.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -30,7 +31,8 @@ use crate::support::memory::MemoryTransaction;
 
 /// The most changes of one transaction.
 const MAX_BATCH: usize = 8;
-/// How often capture looks for changes of which it got no word, because another process was to read them.
+/// How often capture looks for changes of which it got no word, because another process was to read
+/// them.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// A change that the platform has committed, with the event that it raises.
@@ -59,11 +61,13 @@ pub struct OpenTransaction {
     delays: Delays,
 }
 
-/// What the transaction has sent. The store executes it at the commit, when the results become known.
+/// What the transaction has sent. The store executes it at the commit, when the results become
+/// known.
 #[derive(Default)]
 pub struct Statements {
     sent: Mutex<VecDeque<Statement>>,
-    /// The heads of ordered deliveries, once the statement is executed; and whether the commit succeeded.
+    /// The heads of ordered deliveries, once the statement is executed; and whether the commit
+    /// succeeded.
     heads: Mutex<Option<Vec<Uuid>>>,
     committed: Mutex<Option<bool>>,
 }
@@ -236,7 +240,8 @@ impl World {
         let Some(running) = self.replicas[process.replica].running_mut(process) else {
             return;
         };
-        // Another process that believes to capture is a paused one, which continues with what it has sent.
+        // Another process that believes to capture is a paused one, which continues with what it
+        // has sent.
         if leader != Some(process.replica) || running.is_storing || running.is_draining {
             return;
         }
@@ -249,7 +254,8 @@ impl World {
         self.submit(process, Operation::Begin { known });
     }
 
-    /// The replica that captures: the first one that runs. While it is paused, its lease ends and another takes over.
+    /// The replica that captures: the first one that runs. While it is paused, its lease ends and
+    /// another takes over.
     fn leader(&self) -> Option<usize> {
         let is_able = |replica: &super::replica::Replica| {
             replica.is_running() && replica.paused_until <= self.now
@@ -297,8 +303,8 @@ impl World {
         Ok(())
     }
 
-    /// Reads the webhooks, hands off, and sends the rest of the transaction. Returns the webhooks of what was handed off, with their
-    /// activations.
+    /// Reads the webhooks, hands off, and sends the rest of the transaction. Returns the webhooks
+    /// of what was handed off, with their activations.
     fn open_transaction(
         &mut self,
         process: Process,

@@ -1,5 +1,5 @@
-//! What must hold, each with the promise that it stands for. Some are checked at every request or recording, the others when everything has
-//! ended.
+//! What must hold, each with the promise that it stands for. Some are checked at every request or
+//! recording, the others when everything has ended.
 
 mod disablement;
 mod numbering;
@@ -25,10 +25,12 @@ pub use disablement::waiting_for_the_minimum_duration;
 const MAX_ATTEMPTS: u16 = 10;
 /// The most steps of a seed: about fifty times what most need.
 const MAX_STEPS: u64 = 1_000_000;
-/// How long a delivery to a fast receiver may wait while others are slow: about as long as one request of a slow one may take.
+/// How long a delivery to a fast receiver may wait while others are slow: about as long as one
+/// request of a slow one may take.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
-/// How soon after a webhook was switched off its requests end: a read of it counts for five milliseconds, and its answer takes a few more.
+/// How soon after a webhook was switched off its requests end: a read of it counts for five
+/// milliseconds, and its answer takes a few more.
 const NOTICE_TIME: Duration = Duration::from_millis(20);
 
 /// An invariant that does not hold.
@@ -70,7 +72,8 @@ fn require(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String
     }
 }
 
-/// At every step. A process that has nothing to do waits: without this limit, a loop without a wait would not end.
+/// At every step. A process that has nothing to do waits: without this limit, a loop without a wait
+/// would not end.
 pub fn no_process_loops(world: &World) -> Check {
     require(
         world.events <= MAX_STEPS,
@@ -102,7 +105,8 @@ pub fn after_recording(world: &World, batch: &[Decided], recorded: &Recorded) ->
     retries_are_due_when_promised(world, batch, recorded)
 }
 
-/// After a webhook was switched on. What was pending when it was switched off was cancelled before, and is not revived.
+/// After a webhook was switched on. What was pending when it was switched off was cancelled before,
+/// and is not revived.
 pub fn after_activation(world: &World, webhook: Uuid) -> Check {
     let pending = world
         .store
@@ -156,8 +160,9 @@ fn order_is_kept(world: &World, request: &Request) -> Check {
     })
 }
 
-/// Concurrency: no process has more requests in flight than its limits allow: in total, to one webhook, or as retries, which have at most half
-/// of the permits. One late request of each webhook may go on without a permit.
+/// Concurrency: no process has more requests in flight than its limits allow: in total, to one
+/// webhook, or as retries, which have at most half of the permits. One late request of each webhook
+/// may go on without a permit.
 fn concurrency_is_limited(world: &World, process: Process, request: &Request) -> Check {
     let Some(running) = world.replicas[process.replica].running(process) else {
         return Ok(());
@@ -184,7 +189,8 @@ fn concurrency_is_limited(world: &World, process: Process, request: &Request) ->
     )
 }
 
-/// Bounded memory: a process holds no more deliveries than its budget admits, of which the smallest has two bytes of data.
+/// Bounded memory: a process holds no more deliveries than its budget admits, of which the smallest
+/// has two bytes of data.
 fn memory_is_limited(world: &World, process: Process) -> Check {
     let Some(running) = world.replicas[process.replica].running(process) else {
         return Ok(());
@@ -196,8 +202,9 @@ fn memory_is_limited(world: &World, process: Process) -> Check {
     })
 }
 
-/// A webhook that was switched off gets no more requests, except those that start within [`NOTICE_TIME`]. If it was switched on again,
-/// it gets none for the deliveries that were cancelled. Only while the store answers at once: a read of the webhook may take long.
+/// A webhook that was switched off gets no more requests, except those that start within
+/// [`NOTICE_TIME`]. If it was switched on again, it gets none for the deliveries that were
+/// cancelled. Only while the store answers at once: a read of the webhook may take long.
 fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
     let state = world.store.state();
     let off = |switched: &&Switched| switched.webhook == request.webhook && !switched.active;
@@ -229,8 +236,9 @@ fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
     )
 }
 
-/// A delivery that was cancelled because its webhook was switched off is not sent after the webhook was switched on again, except in
-/// another round: no process that knows of the new activation sends it, however long it has had the delivery.
+/// A delivery that was cancelled because its webhook was switched off is not sent after the webhook
+/// was switched on again, except in another round: no process that knows of the new activation
+/// sends it, however long it has had the delivery.
 fn cancelled_deliveries_are_not_sent(world: &World, request: &Request) -> Check {
     if request.activation == 0 {
         return Ok(());
@@ -256,7 +264,8 @@ fn cancelled_deliveries_are_not_sent(world: &World, request: &Request) -> Check 
     )
 }
 
-/// An edit of a webhook applies to all requests that start later than [`NOTICE_TIME`]. Only while the store answers at once.
+/// An edit of a webhook applies to all requests that start later than [`NOTICE_TIME`]. Only while
+/// the store answers at once.
 fn edits_apply(world: &World, request: &Request) -> Check {
     let Some(edited_at) = world
         .edited
@@ -282,8 +291,9 @@ fn requests_fit_into_leases(request: &Request) -> Check {
     })
 }
 
-/// A fresh delivery is sent at once: what a transaction hands off while it is open belongs to the activation of the webhook that it has
-/// read. Of another activation, it would count as cancelled, and wait until its lease has ended.
+/// A fresh delivery is sent at once: what a transaction hands off while it is open belongs to the
+/// activation of the webhook that it has read. Of another activation, it would count as cancelled,
+/// and wait until its lease has ended.
 pub fn handed_off_deliveries_are_current(world: &World, handed_off: &[(Uuid, i32)]) -> Check {
     let webhooks = &world.store.state().webhooks;
     let is_current =
@@ -294,7 +304,8 @@ pub fn handed_off_deliveries_are_current(world: &World, handed_off: &[(Uuid, i32
     })
 }
 
-/// A retry is due after the wait of the schedule and at most the jitter, or when the receiver asks for it, whichever is later.
+/// A retry is due after the wait of the schedule and at most the jitter, or when the receiver asks
+/// for it, whichever is later.
 fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
     let state = world.store.state();
     for (decided, _) in batch
@@ -332,7 +343,8 @@ fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Re
     Ok(())
 }
 
-/// Returns whether a retry is due later than the schedule alone would have it, and whether the receiver has asked for that.
+/// Returns whether a retry is due later than the schedule alone would have it, and whether the
+/// receiver has asked for that.
 pub fn is_postponed(decided: &Decided) -> Option<bool> {
     let Next::Retry { after, .. } = decided.next else {
         return None;
@@ -358,8 +370,8 @@ pub fn nothing_waits_for_nothing(stranded: usize) -> Check {
     )
 }
 
-/// Nothing is lost and nothing is stored twice: each event has one delivery for each webhook of its owner, or the webhook missed it
-/// because it was inactive.
+/// Nothing is lost and nothing is stored twice: each event has one delivery for each webhook of its
+/// owner, or the webhook missed it because it was inactive.
 fn every_event_is_stored_once(world: &World) -> Check {
     let state = world.store.state();
     let stored = state.events.len();
@@ -409,8 +421,8 @@ fn by_delivery(world: &World) -> BTreeMap<Uuid, Vec<&Line>> {
     lines
 }
 
-/// Each delivery ends once in its last round, also if its webhook was deleted. An earlier round ends at most once: a redelivery may replace
-/// what was pending.
+/// Each delivery ends once in its last round, also if its webhook was deleted. An earlier round
+/// ends at most once: a redelivery may replace what was pending.
 fn every_delivery_has_one_final_state(world: &World) -> Check {
     let state = world.store.state();
     let lines = by_delivery(world);
@@ -437,7 +449,8 @@ fn every_delivery_has_one_final_state(world: &World) -> Check {
     Ok(())
 }
 
-/// The attempts of a round that count are numbered from one without gaps, and each is recorded once. There are at most ten.
+/// The attempts of a round that count are numbered from one without gaps, and each is recorded
+/// once. There are at most ten.
 fn attempts_are_numbered_once(world: &World) -> Check {
     for (delivery, lines) in by_delivery(world) {
         let mut counted: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
@@ -455,8 +468,8 @@ fn attempts_are_numbered_once(world: &World) -> Check {
     Ok(())
 }
 
-/// Fencing: an attempt counts only if no other process, redelivery or cancellation has taken the delivery since its lease was granted. One
-/// that was superseded is logged at most once.
+/// Fencing: an attempt counts only if no other process, redelivery or cancellation has taken the
+/// delivery since its lease was granted. One that was superseded is logged at most once.
 fn only_the_holder_records(world: &World) -> Check {
     let state = world.store.state();
     let mut recorded = BTreeSet::new();
@@ -513,8 +526,8 @@ fn delivered_means_accepted(world: &World) -> Check {
     Ok(())
 }
 
-/// Every request of a webhook that exists is in the attempt log, also if its delivery was cancelled or redelivered meanwhile, unless a
-/// process or a transaction is lost.
+/// Every request of a webhook that exists is in the attempt log, also if its delivery was cancelled
+/// or redelivered meanwhile, unless a process or a transaction is lost.
 fn every_request_is_logged(world: &World) -> Check {
     let state = world.store.state();
     let logged: BTreeSet<(Uuid, Option<Uuid>)> = state
@@ -532,7 +545,8 @@ fn every_request_is_logged(world: &World) -> Check {
     Ok(())
 }
 
-/// A retry is never earlier than its schedule by the store's clock, and only the last attempt of the schedule fails permanently.
+/// A retry is never earlier than its schedule by the store's clock, and only the last attempt of
+/// the schedule fails permanently.
 fn retries_keep_to_the_schedule(world: &World) -> Check {
     let mut first: BTreeMap<(Uuid, u16, u16), Duration> = BTreeMap::new();
     for request in &world.requests {
@@ -620,8 +634,8 @@ fn attempts_are_not_kept(world: &World) -> Check {
     )
 }
 
-/// A slow or dead receiver delays nobody else: a delivery to a receiver that is fast starts within [`LONGEST_WAIT`], if receivers are all
-/// that goes wrong.
+/// A slow or dead receiver delays nobody else: a delivery to a receiver that is fast starts within
+/// [`LONGEST_WAIT`], if receivers are all that goes wrong.
 fn slow_receivers_delay_nobody(world: &World) -> Check {
     if !world.plan.is_calm {
         return Ok(());

@@ -1,8 +1,10 @@
-//! A deterministic simulation of everything above the sockets: two to five replicas with the product's dispatcher, fair queues, claims,
-//! leases, recording, disablement, ordering, hand-off and jobs, on a store in memory, with receivers that misbehave.
+//! A deterministic simulation of everything above the sockets: two to five replicas with the
+//! product's dispatcher, fair queues, claims, leases, recording, disablement, ordering, hand-off
+//! and jobs, on a store in memory, with receivers that misbehave.
 //!
-//! One thread runs all replicas. Time is virtual, and every choice comes from the seed, so a seed that fails does so again:
-//! `WALHOOK_SIMULATION_SEED=N cargo test --test reliability simulation::one_seed -- --nocapture` prints what happened.
+//! One thread runs all replicas. Time is virtual, and every choice comes from the seed, so a seed
+//! that fails does so again: `WALHOOK_SIMULATION_SEED=N cargo test --test reliability
+//! simulation::one_seed -- --nocapture` prints what happened.
 
 mod actions;
 mod capture;

@@ -88,7 +88,8 @@ pub struct Plan {
     pub free_bytes: Option<usize>,
 }
 
-/// The most that a claim visits and takes. With few webhooks, cycles of several claims need a lower limit than the product's.
+/// The most that a claim visits and takes. With few webhooks, cycles of several claims need a lower
+/// limit than the product's.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimSize {
     pub webhooks: usize,
@@ -370,7 +371,8 @@ impl World {
         }
         for _ in 0..self.random.between(0, 3) {
             let at = self.random.millis(500, ACTIVE.as_millis() as u64);
-            // Forward by more than a lease or less; backward by little, because everything that is due waits for so long.
+            // Forward by more than a lease or less; backward by little, because everything that is
+            // due waits for so long.
             let seconds = if self.random.chance(0.7) { 30 } else { -5 };
             let step = SignedDuration::from_millis(
                 (self.random.share() * f64::from(seconds) * 1_000.0) as i64,

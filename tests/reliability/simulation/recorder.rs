@@ -1,4 +1,5 @@
-//! The recording stage of a replica. Batches, decisions and waits are the product's; so is the transaction.
+//! The recording stage of a replica. Batches, decisions and waits are the product's; so is the
+//! transaction.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! A replica: the product's dispatcher, recording stage and jobs, driven by events. What the product does with tasks and channels is done
-//! here with the event loop; every decision is the product's.
+//! A replica: the product's dispatcher, recording stage and jobs, driven by events. What the
+//! product does with tasks and channels is done here with the event loop; every decision is the
+//! product's.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -123,7 +124,8 @@ impl Running {
     }
 }
 
-/// Uses up the budget except for this many bytes. What uses it is a webhook whose receiver is responsive.
+/// Uses up the budget except for this many bytes. What uses it is a webhook whose receiver is
+/// responsive.
 fn leave_free(budget: &DeliveryBudget, free: usize) {
     let other = Uuid::max();
     assert!(budget.reserve(other, 0));
@@ -143,7 +145,8 @@ impl World {
         self.replicas[process.replica].local(self)
     }
 
-    /// The virtual time at which a replica's clock shows this instant, if it is not suspended before.
+    /// The virtual time at which a replica's clock shows this instant, if it is not suspended
+    /// before.
     pub fn global(&self, process: Process, local: Instant) -> Duration {
         local.saturating_duration_since(self.origin) + self.replicas[process.replica].lag
     }
@@ -222,7 +225,8 @@ impl World {
         }
     }
 
-    /// Starts no more attempts, releases what waits, and ends when the requests in flight have ended, or after the drain time.
+    /// Starts no more attempts, releases what waits, and ends when the requests in flight have
+    /// ended, or after the drain time.
     pub fn drain(&mut self, replica: usize) {
         let process = Process {
             replica,

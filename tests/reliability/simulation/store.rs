@@ -1,5 +1,5 @@
-//! Requests to the store: they take time, and requests and answers can be lost. A transaction runs at one moment, by the product's own code
-//! on the store in memory.
+//! Requests to the store: they take time, and requests and answers can be lost. A transaction runs
+//! at one moment, by the product's own code on the store in memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,9 +56,11 @@ pub enum Answer {
     /// How many deliveries were cancelled.
     Cancelled(usize),
     Search,
-    /// The transaction that stores events is open, or the checkpoint is elsewhere, or the store does not answer.
+    /// The transaction that stores events is open, or the checkpoint is elsewhere, or the store
+    /// does not answer.
     Opened(Opened),
-    /// How the transaction that stores events has ended: the new checkpoint. None if that is unknown.
+    /// How the transaction that stores events has ended: the new checkpoint. None if that is
+    /// unknown.
     Stored(Option<u64>),
     Nothing,
 }
@@ -322,7 +324,8 @@ impl World {
         Answer::Job(Some(step))
     }
 
-    /// Each chunk is a transaction: what happens between two chunks happens while a part of the backlog is pending.
+    /// Each chunk is a transaction: what happens between two chunks happens while a part of the
+    /// backlog is pending.
     fn execute_cancel(&mut self, process: Process) -> Answer {
         let webhooks = self.store.begin().cancellable();
         let mut cancelled = 0;
@@ -338,7 +341,8 @@ impl World {
         Answer::Cancelled(cancelled)
     }
 
-    /// Cancels a chunk of what a webhook has pending, if it is inactive or was deleted. Returns how many deliveries.
+    /// Cancels a chunk of what a webhook has pending, if it is inactive or was deleted. Returns how
+    /// many deliveries.
     pub fn cancel_chunk(&mut self, webhook: Uuid) -> usize {
         let transaction = self.store.begin();
         let cancelled = transaction.cancel_pending(webhook, CHUNK);

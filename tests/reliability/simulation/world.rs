@@ -1,4 +1,5 @@
-//! The event loop: one thread, a virtual clock, and a queue of events in order of time. Events of the same time are ordered by chance.
+//! The event loop: one thread, a virtual clock, and a queue of events in order of time. Events of
+//! the same time are ordered by chance.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -119,7 +120,8 @@ pub struct World {
     pub owners: BTreeMap<Uuid, UserId>,
     /// What the platform has committed.
     pub stream: Vec<Change>,
-    /// The transaction that stores events, of which there is one at a time: it locks the checkpoint.
+    /// The transaction that stores events, of which there is one at a time: it locks the
+    /// checkpoint.
     pub open: Option<OpenTransaction>,
     pub requests: Vec<Request>,
     pub schedule: RetrySchedule,
@@ -215,7 +217,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns an event that its process can handle now. Runs those of no process, and postpones those of a paused one.
+    /// Returns an event that its process can handle now. Runs those of no process, and postpones
+    /// those of a paused one.
     fn deferred(&mut self, event: Event) -> Option<(Process, Event)> {
         let process = match &event {
             Event::Wake(process)

@@ -100,7 +100,8 @@ impl MemoryTransaction<'_> {
         }
     }
 
-    /// Does what `Store::promote_stranded` does, for all keys. Returns how many deliveries were made due.
+    /// Does what `Store::promote_stranded` does, for all keys. Returns how many deliveries were
+    /// made due.
     pub fn promote_stranded(&self) -> usize {
         let mut state = self.state();
         let parked = |state: &State| {

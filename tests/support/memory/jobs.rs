@@ -122,8 +122,8 @@ impl State {
         lines
     }
 
-    /// Whether this is the last outcome of the delivery's last round, and the event is kept. A cancelled round that succeeded nevertheless
-    /// was delivered.
+    /// Whether this is the last outcome of the delivery's last round, and the event is kept. A
+    /// cancelled round that succeeded nevertheless was delivered.
     fn is_last(&self, line: &Line) -> bool {
         let is_next = |row: &Row| row.round == line.round && row.attempt == line.attempt + 1;
         line.round == self.rounds.get(&line.delivery).copied().unwrap_or(1)

@@ -15,7 +15,8 @@ use super::{MemoryTransaction, State, StoredEvent, Webhook};
 pub enum Switching {
     Done,
     NotFound,
-    /// It cannot be switched on yet: what it had pending when it was switched off is being cancelled.
+    /// It cannot be switched on yet: what it had pending when it was switched off is being
+    /// cancelled.
     Cancelling,
 }
 
@@ -86,7 +87,8 @@ impl MemoryTransaction<'_> {
             .for_each(|id| state.deliveries.change(id, |row| row.due_at = Some(now)));
     }
 
-    /// Does what the transaction of `webhooks::update` does with `active`. The caller then cancels what is pending.
+    /// Does what the transaction of `webhooks::update` does with `active`. The caller then cancels
+    /// what is pending.
     pub fn set_active(&self, id: Uuid, active: bool) -> Switching {
         let mut state = self.state();
         let Some(webhook) = state.webhooks.get(&id) else {
@@ -125,7 +127,8 @@ impl MemoryTransaction<'_> {
             .change(&id, |webhook| webhook.target.secret = secret);
     }
 
-    /// Does what the transaction of `webhooks::delete` does. Returns whether the webhook existed. The caller then cancels what is pending.
+    /// Does what the transaction of `webhooks::delete` does. Returns whether the webhook existed.
+    /// The caller then cancels what is pending.
     pub fn delete_webhook(&self, id: Uuid) -> bool {
         self.state().webhooks.remove(&id).is_some()
     }
@@ -188,7 +191,8 @@ impl MemoryTransaction<'_> {
         true
     }
 
-    /// Advances the checkpoint, if it is still where the reader believes it to be. Returns whether it is.
+    /// Advances the checkpoint, if it is still where the reader believes it to be. Returns whether
+    /// it is.
     pub fn advance_checkpoint(&self, from: u64, to: u64) -> bool {
         let mut state = self.state();
         let is_there = state.stored_changes() == from;

@@ -1,5 +1,6 @@
-//! A store in memory with the contract of the real one: each statement does what its SQL does. The stages' own transactions run on it
-//! (`walhook::store::contract`). The model test in `tests/delivery/model` holds it to the real store.
+//! A store in memory with the contract of the real one: each statement does what its SQL does. The
+//! stages' own transactions run on it (`walhook::store::contract`). The model test in
+//! `tests/delivery/model` holds it to the real store.
 //!
 //! A transaction has the store for itself, so it can be aborted but never conflicts with another.
 
@@ -146,7 +147,8 @@ pub struct Switched {
     pub transaction: u64,
 }
 
-/// The tables. The journals are more than the real store has: they are what the invariants are checked on.
+/// The tables. The journals are more than the real store has: they are what the invariants are
+/// checked on.
 #[derive(Debug)]
 pub struct State {
     /// The store's clock.
@@ -409,8 +411,8 @@ impl State {
             .is_some_and(|webhook| webhook.target.active)
     }
 
-    /// Cancels and logs up to `chunk` pending deliveries of a webhook, those first that are due first, and notes the attempts in flight.
-    /// Returns how many.
+    /// Cancels and logs up to `chunk` pending deliveries of a webhook, those first that are due
+    /// first, and notes the attempts in flight. Returns how many.
     fn cancel(&mut self, webhook: Uuid, chunk: usize) -> usize {
         let of_webhook = self
             .deliveries

@@ -17,8 +17,8 @@ use walhook::store::record::{AttemptRow, CompletedAttempt, Counters};
 use super::{Line, MemoryTransaction, Notice, NoticeKind, Reason, Row, State, later};
 
 impl State {
-    /// Returns, for each attempt, whether it was made under its delivery's current lease. Of two attempts of the same delivery, only the
-    /// one with the newer lease can be.
+    /// Returns, for each attempt, whether it was made under its delivery's current lease. Of two
+    /// attempts of the same delivery, only the one with the newer lease can be.
     fn fence(&self, attempts: &[CompletedAttempt<'_>]) -> Vec<bool> {
         let mut newest: BTreeMap<Uuid, usize> = BTreeMap::new();
         for (index, attempt) in attempts.iter().enumerate() {

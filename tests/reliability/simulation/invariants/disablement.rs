@@ -1,4 +1,5 @@
-//! When webhooks are disabled, and the counters that decide it. Everything is computed again from the attempt log.
+//! When webhooks are disabled, and the counters that decide it. Everything is computed again from
+//! the attempt log.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -51,7 +52,8 @@ impl Logged {
         logged
     }
 
-    /// Whether the failures have reached the threshold of the policy in force, and whether they have lasted for long enough.
+    /// Whether the failures have reached the threshold of the policy in force, and whether they
+    /// have lasted for long enough.
     fn reaches(&self, world: &World) -> (bool, bool) {
         let threshold = u64::from(world.policy.threshold);
         match world.policy.counted {
@@ -88,8 +90,9 @@ fn failed(batch: &[Decided], recorded: &Recorded) -> BTreeSet<Uuid> {
         .collect()
 }
 
-/// A webhook is disabled only if its failures have reached the threshold and have lasted for the minimum duration, or if its receiver has
-/// answered that it is gone and the policy disables such webhooks.
+/// A webhook is disabled only if its failures have reached the threshold and have lasted for the
+/// minimum duration, or if its receiver has answered that it is gone and the policy disables such
+/// webhooks.
 pub fn no_webhook_is_disabled_early(
     world: &World,
     batch: &[Decided],
@@ -110,9 +113,9 @@ pub fn no_webhook_is_disabled_early(
     Ok(())
 }
 
-/// Disablement happens in the transaction that records the failure that reaches the threshold, or the first one after the minimum
-/// duration. Failures that are recorded while the webhook is inactive count too: after its owner has activated it, the next failure
-/// disables it.
+/// Disablement happens in the transaction that records the failure that reaches the threshold, or
+/// the first one after the minimum duration. Failures that are recorded while the webhook is
+/// inactive count too: after its owner has activated it, the next failure disables it.
 pub fn failing_webhooks_are_disabled(
     world: &World,
     batch: &[Decided],

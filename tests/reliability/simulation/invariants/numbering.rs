@@ -27,7 +27,8 @@ pub fn webhooks_get_events_of_their_owners(world: &World) -> Check {
     Ok(())
 }
 
-/// The deliveries of each webhook, in the order in which they were created, and of one transaction by number.
+/// The deliveries of each webhook, in the order in which they were created, and of one transaction
+/// by number.
 fn by_webhook(world: &World) -> BTreeMap<Uuid, Vec<Created>> {
     let mut by_webhook: BTreeMap<Uuid, Vec<Created>> = BTreeMap::new();
     for created in world.store.state().created.iter() {
@@ -55,8 +56,8 @@ pub fn deliveries_are_numbered_without_gaps(world: &World) -> Check {
     Ok(())
 }
 
-/// Deliveries that are stored with their events are numbered in the order of the commits, of which the ids of events are here. So are those
-/// of one chunk of a job.
+/// Deliveries that are stored with their events are numbered in the order of the commits, of which
+/// the ids of events are here. So are those of one chunk of a job.
 pub fn deliveries_are_numbered_in_commit_order(world: &World) -> Check {
     let events = &world.store.state().events;
     let is_fresh = |created: &&Created| events[&created.event].transaction == created.transaction;
