@@ -301,8 +301,10 @@ pub const fn find(name: &str) -> &'static Failpoint {
         if is_same(TABLE[index].name.as_bytes(), name.as_bytes()) {
             return &TABLE[index];
         }
+
         index += 1;
     }
+
     panic!("the table of failpoints lacks this name");
 }
 
@@ -311,6 +313,7 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
     while index < one.len() && index < other.len() && one[index] == other[index] {
         index += 1;
     }
+
     index == one.len() && index == other.len()
 }
 
@@ -362,6 +365,7 @@ mod armed {
         let Some(argument) = argument_of(point.name) else {
             return Ok(());
         };
+
         eprintln!("failpoint {}: {argument}", point.name);
         let (action, milliseconds) = argument.split_once(' ').unwrap_or((&argument, "0"));
         if action == Action::Kill.as_str() {
@@ -372,6 +376,7 @@ mod armed {
                 .parse()
                 .expect("FAILPOINTS has a number of milliseconds after `stall`");
             tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+
             // Not printed if the sleep was cancelled: a test waits for it before it stops the
             // process.
             eprintln!("failpoint {}: {CONTINUES}", point.name);
@@ -397,6 +402,7 @@ mod tests {
     fn every_point_has_its_own_name_and_says_what_has_not_happened() {
         let names: BTreeSet<&str> = TABLE.iter().map(|point| point.name).collect();
         assert_eq!(names.len(), TABLE.len());
+
         for point in TABLE {
             assert!(point.name.contains("_not_"), "{}", point.name);
             assert!(point.actions.contains(&Kill), "{}", point.name);

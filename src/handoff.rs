@@ -81,12 +81,14 @@ impl Handoff {
             targets: Vec::new(),
             read_at: Instant::now(),
         };
+
         if let Err(unsent) = self.send(fresh) {
             for delivery in unsent.deliveries {
                 self.budget.release(delivery.webhook, delivery.bytes());
                 refused.push(delivery);
             }
         }
+
         refused
     }
 }
@@ -131,11 +133,13 @@ impl<'a> HandoffBatch<'a> {
         {
             return false;
         }
+
         let list = if order_key.is_some() {
             &mut self.ordered
         } else {
             &mut self.deliveries
         };
+
         list.push(Delivery {
             id,
             webhook,
@@ -150,6 +154,7 @@ impl<'a> HandoffBatch<'a> {
             activation,
             lease: self.lease,
         });
+
         true
     }
 
@@ -159,11 +164,13 @@ impl<'a> HandoffBatch<'a> {
         let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else {
             return;
         };
+
         let fresh = FreshDeliveries {
             deliveries,
             targets,
             read_at: self.read_at,
         };
+
         if let Err(refused) = handoff.send(fresh) {
             self.deliveries = refused.deliveries;
         }
@@ -182,9 +189,11 @@ impl<'a> HandoffBatch<'a> {
                 .into_iter()
                 .partition(|delivery| heads.contains(&delivery.id));
         self.ordered = parked;
+
         let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else {
             return;
         };
+
         if let Err(refused) = handoff.send(FreshDeliveries {
             deliveries,
             targets,
@@ -198,6 +207,7 @@ impl<'a> HandoffBatch<'a> {
 impl Drop for HandoffBatch<'_> {
     fn drop(&mut self) {
         let Some(handoff) = self.handoff else { return };
+
         for delivery in self.deliveries.iter().chain(&self.ordered) {
             handoff.budget.release(delivery.webhook, delivery.bytes());
         }

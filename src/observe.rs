@@ -21,16 +21,20 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
     let measuring = Activity::new("measuring the store's backlog");
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         let uses: Vec<PoolUse> = pools.iter().map(Store::pool_use).collect();
         let count = |of: fn(&PoolUse) -> usize| uses.iter().map(of).sum::<usize>() as f64;
+
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(count(|pool| pool.open));
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(count(|pool| pool.busy));
+
         for pool in &pools {
             // Finds connections that were dropped silently before a request needs them. The sample
             // below reports an outage.
             let _ = pool.probe().await;
         }
+
         match shutdown.run_until_cancelled(sample(&store, &slot)).await {
             None => return,
             Some(Ok(())) => measuring.succeeded(),
@@ -48,6 +52,7 @@ async fn sample(store: &Store, slot: &str) -> Result<()> {
         gauge!(telemetry::PENDING, "attempt" => attempt).set(queue.deliveries as f64);
         gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(queue.oldest_due);
     }
+
     let WebhookStates {
         active,
         inactive,
@@ -60,9 +65,12 @@ async fn sample(store: &Store, slot: &str) -> Result<()> {
     ] {
         gauge!(telemetry::WEBHOOKS, "state" => state).set(webhooks as f64);
     }
+
     gauge!(telemetry::UNROUTED).set(store.count_unrouted(MAX_UNROUTED).await?.events as f64);
+
     if let Some(age) = store.checkpoint_age(slot).await? {
         gauge!(telemetry::CHECKPOINT_AGE).set(age);
     }
+
     Ok(())
 }

@@ -70,6 +70,7 @@ pub async fn maintain(store: &Store, today: Date, retention_days: u32) -> Result
     let oldest = shifted(today, -i64::from(retention_days))?;
     let lowest = first_id(oldest)?;
     let expired = store.expire_deliveries(lowest).await?;
+
     let mut round = Round {
         store,
         today,
@@ -80,9 +81,11 @@ pub async fn maintain(store: &Store, today: Date, retention_days: u32) -> Result
             ..Maintained::default()
         },
     };
+
     for table in TABLES {
         round.maintain(table).await?;
     }
+
     Ok(round.done)
 }
 
@@ -96,14 +99,17 @@ impl Round<'_> {
                 self.done.dropped.push(name.clone());
             }
         }
+
         let default = format!("{}_default", table.name);
         while self.change(table, &default, Change::ExpireDefault).await? == Changed::More {}
+
         for day in -1..=DAYS_AHEAD {
             let day = shifted(self.today, day)?;
             if !present.contains(&table.partition(day)) && !self.create(table, day).await? {
                 return Ok(());
             }
         }
+
         // Days whose transactions were read late, or on which no maintenance ran.
         let mut from = self.lowest;
         while let Some(day) = self
@@ -115,8 +121,10 @@ impl Round<'_> {
             if !self.create(table, day).await? {
                 return Ok(());
             }
+
             from = first_id(shifted(day, 1)?)?;
         }
+
         Ok(())
     }
 
@@ -128,6 +136,7 @@ impl Round<'_> {
         if changed == Changed::Done {
             self.done.created.push(name);
         }
+
         Ok(changed != Changed::Failed)
     }
 
@@ -143,6 +152,7 @@ impl Round<'_> {
             }
             result => return result,
         }
+
         Ok(Changed::Failed)
     }
 
@@ -152,8 +162,10 @@ impl Round<'_> {
         if !partitions::try_lock(&transaction).await? {
             return Ok(Changed::NotNeeded);
         }
+
         let exists = partitions::exists(&transaction, name).await?;
         let mut changed = Changed::Done;
+
         match change {
             Change::Create(_) if exists => return Ok(Changed::NotNeeded),
             Change::Drop if !exists => return Ok(Changed::NotNeeded),
@@ -167,6 +179,7 @@ impl Round<'_> {
                 }
             }
         }
+
         transaction.commit().await?;
         Ok(changed)
     }
@@ -186,6 +199,7 @@ pub struct BuiltIndexes {
 /// disk. Partitions lack an index if they existed when a migration added it.
 pub async fn build_indexes(store: &Store) -> Result<BuiltIndexes> {
     let mut done = BuiltIndexes::default();
+
     for missing in store.missing_indexes().await? {
         match store.build_index(&missing).await {
             Ok(Build::Built) => done.built.push(missing.name()),
@@ -196,6 +210,7 @@ pub async fn build_indexes(store: &Store) -> Result<BuiltIndexes> {
             Err(error) => return Err(error),
         }
     }
+
     Ok(done)
 }
 

@@ -63,16 +63,20 @@ impl Target {
         let (text, given) = Parameters::take_from(text).ok_or(ConnectError::Url)?;
         let tls = Tls::from_parameters(&given)?;
         let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
+
         given
             .set_dead_peer_timeouts(&mut config)
             .ok_or(ConnectError::Url)?;
         config.ssl_mode(tls.verification.mode());
+
         if config.get_application_name().is_none() {
             config.application_name("walhook");
         }
+
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
+
         Ok(Target { config, tls })
     }
 
@@ -81,6 +85,7 @@ impl Target {
         let only = |host| {
             let mut config = hosts::only(&self.config, host);
             config.target_session_attrs(TargetSessionAttrs::Any);
+
             Target {
                 config,
                 tls: self.tls.clone(),
@@ -108,6 +113,7 @@ impl Target {
                 Some(connector) => open(&self.config, connector).await,
             }
         };
+
         let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
         let (client, _, host) =
             opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
@@ -130,6 +136,7 @@ pub async fn connect(url: &str) -> Result<Client, ConnectError> {
 pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), ConnectError> {
     let target = Target::parse(url)?;
     let (client, host) = target.connect_to_host().await?;
+
     Ok((
         client,
         Target {
@@ -178,12 +185,15 @@ pub fn is_rejection(error: &tokio_postgres::Error) -> bool {
 /// Describes an error with the server's message: the crate's own text is just "db error".
 pub fn describe(error: &tokio_postgres::Error) -> String {
     use std::error::Error;
+
     match error.as_db_error() {
         Some(db) => {
             let mut text = format!("{} ({})", db.message(), db.code().code());
+
             if let Some(detail) = db.detail() {
                 text = format!("{text}: {detail}");
             }
+
             text
         }
         None => match error.source() {
@@ -201,6 +211,7 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
 pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     let mut parts = template.split('{');
     let mut text = parts.next().unwrap_or_default().to_owned();
+
     for part in parts {
         let (name, rest) = part.split_once('}').unwrap_or((part, ""));
         text.push_str(
@@ -209,8 +220,10 @@ pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
                 .find(|(known, _)| *known == name)
                 .map_or("", |(_, value)| value),
         );
+
         text.push_str(rest);
     }
+
     text
 }
 

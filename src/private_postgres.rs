@@ -103,9 +103,11 @@ impl PrivatePostgres {
             Some(programs) => programs.to_owned(),
             None => find_programs().await?,
         };
+
         let mut server = PrivatePostgres::new(bin, options.environment).await?;
         server.init().await?;
         server.start_on_free_port(&options).await?;
+
         Ok(server)
     }
 
@@ -114,6 +116,7 @@ impl PrivatePostgres {
     pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
         let mut standby = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
         let mut command = tokio::process::Command::new("cp");
+
         run(
             "cp",
             command
@@ -122,8 +125,10 @@ impl PrivatePostgres {
                 .arg(standby.data_dir()),
         )
         .await?;
+
         let signal = standby.data_dir().join("standby.signal");
         std::fs::write(&signal, "").map_err(io(format!("write {}", signal.display())))?;
+
         let primary = format!(
             "host=127.0.0.1 port={} user={SUPERUSER} dbname={SUPERUSER}",
             self.port
@@ -135,6 +140,7 @@ impl PrivatePostgres {
                 ..options
             })
             .await?;
+
         Ok(standby)
     }
 
@@ -148,12 +154,15 @@ impl PrivatePostgres {
             .mode(0o700)
             .create(&directory)
             .map_err(io(format!("create {}", directory.display())))?;
+
         let janitor = start_janitor(&bin, &directory)
             .inspect_err(|_| drop(std::fs::remove_dir(&directory)))?;
+
         if is_root() {
             let mut command = tokio::process::Command::new("chown");
             run("chown", command.arg(SUPERUSER).arg(&directory)).await?;
         }
+
         let environment = environment
             .iter()
             .map(|(name, value)| (String::from(*name), String::from(*value)))
@@ -169,9 +178,11 @@ impl PrivatePostgres {
 
     async fn start_on_free_port(&mut self, options: &Options<'_>) -> Result<()> {
         let mut attempt = 1;
+
         loop {
             self.port = free_port().map_err(io("find a free port"))?;
             self.configure(options)?;
+
             match self.start_again().await {
                 // Another process may have taken the port meanwhile.
                 Err(_) if attempt < START_ATTEMPTS => attempt += 1,
@@ -193,6 +204,7 @@ impl PrivatePostgres {
             "C",
             "--no-sync",
         ]);
+
         run("initdb", command.arg("-D").arg(self.data_dir())).await
     }
 
@@ -201,6 +213,7 @@ impl PrivatePostgres {
         let durable = if options.fsync { "on" } else { "off" };
         let port = self.port.to_string();
         let directory = self.directory.display().to_string();
+
         let settings: [(&str, &str); 11] = [
             ("listen_addresses", "127.0.0.1"),
             ("port", &port),
@@ -215,6 +228,7 @@ impl PrivatePostgres {
             ("max_prepared_transactions", "10"),
             ("shared_buffers", "64MB"),
         ];
+
         // The last of several lines for a setting takes effect.
         let lines = settings
             .iter()
@@ -223,6 +237,7 @@ impl PrivatePostgres {
                 let value = value.replace('\'', "''");
                 format!("{name} = '{value}'\n")
             });
+
         std::fs::OpenOptions::new()
             .write(true)
             .truncate(true)
@@ -236,6 +251,7 @@ impl PrivatePostgres {
         let log = self.log_file();
         let mut command = self.control("start");
         command.arg("-l").arg(&log).args(["-w", "-t", "60"]);
+
         run("pg_ctl start", &mut command).await.map_err(|error| {
             let detail = format!(
                 "{error}; the last lines of the server's log: {}",
@@ -316,6 +332,7 @@ impl PrivatePostgres {
             .current_dir(&self.directory)
             .stdin(Stdio::null())
             .kill_on_drop(true);
+
         command
     }
 
@@ -326,6 +343,7 @@ impl PrivatePostgres {
             .arg("-D")
             .arg(self.data_dir())
             .envs(self.environment.iter().cloned());
+
         command
     }
 }
@@ -334,6 +352,7 @@ impl Drop for PrivatePostgres {
     fn drop(&mut self) {
         // The janitor starts when its input ends.
         drop(self.janitor.stdin.take());
+
         if let Err(error) = self.janitor.wait() {
             tracing::warn!(%error, directory = %self.directory.display(), "a private PostgreSQL server was not removed");
         }
@@ -367,6 +386,7 @@ fn is_root() -> bool {
 /// the server refuses to run as root.
 pub fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = Vec::new();
+
     if is_root() {
         words.extend(
             [
@@ -381,6 +401,7 @@ pub fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
             .map(Into::into),
         );
     }
+
     words.push(program.into());
     words
 }
@@ -390,6 +411,7 @@ async fn run(name: &str, command: &mut tokio::process::Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
+
     let printed = [output.stderr, output.stdout].concat();
     let detail = format!(
         "{}: {}",
@@ -407,12 +429,15 @@ async fn find_programs() -> Result<PathBuf> {
     let has_programs = |directory: &PathBuf| {
         directory.join("initdb").is_file() && directory.join("pg_ctl").is_file()
     };
+
     if let Some(directory) = std::env::var_os(BIN_VARIABLE) {
         return Some(PathBuf::from(directory))
             .filter(has_programs)
             .ok_or(PrivatePostgresError::NotInstalled);
     }
+
     let mut candidates = Vec::new();
+
     if let Some(pg_config) = std::env::var_os("PG_CONFIG")
         && let Ok(output) = tokio::process::Command::new(pg_config)
             .arg("--bindir")
@@ -423,6 +448,7 @@ async fn find_programs() -> Result<PathBuf> {
             String::from_utf8_lossy(&output.stdout).trim(),
         ));
     }
+
     candidates.extend(std::env::split_paths(
         &std::env::var_os("PATH").unwrap_or_default(),
     ));
@@ -431,10 +457,12 @@ async fn find_programs() -> Result<PathBuf> {
             .into_iter()
             .map(|(_, programs)| programs),
     );
+
     let found = candidates
         .into_iter()
         .find(has_programs)
         .ok_or(PrivatePostgresError::NotInstalled)?;
+
     // Some directories contain only links to single programs. All programs are in the directory
     // that the link leads to.
     let linked = found
@@ -455,8 +483,10 @@ pub fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
             entry.path().join("bin"),
         ))
     };
+
     let mut versions: Vec<(u32, PathBuf)> = entries.filter_map(version).collect();
     versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+
     versions
 }
 
@@ -468,6 +498,7 @@ pub fn free_port() -> std::io::Result<u16> {
     let width = PORTS.end - PORTS.start;
     let candidates = (0..width).map(|_| PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % width);
     let mut free = candidates.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+
     free.next()
         .ok_or_else(|| std::io::Error::other(format!("all ports in {PORTS:?} are in use")))
 }

@@ -62,6 +62,7 @@ mod tests {
     fn waits_double_up_to_the_limit_and_start_over_after_a_success() {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
         let waits: Vec<u64> = (0..5).map(|_| backoff.next_wait().as_secs()).collect();
+
         assert_eq!(waits, [1, 2, 4, 5, 5]);
         assert_eq!(backoff.wait_after(u32::MAX), Duration::from_secs(5));
         backoff.reset();

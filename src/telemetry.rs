@@ -81,9 +81,11 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets(&SECONDS)?
         .install_recorder()?;
+
     describe();
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     register_counters();
+
     Ok(handle)
 }
 
@@ -95,9 +97,11 @@ const DISK_FAULT_KINDS: [&str; 3] = ["full", "io", "damaged"];
 fn register_counters() {
     counter!(UNROUTED_EVENTS).absolute(0);
     counter!(PROXY_FAILURES).absolute(0);
+
     for cause in ["proxy", "resolver", "descriptors"] {
         counter!(OWN_FAULTS, "cause" => cause).absolute(0);
     }
+
     for (database, fault) in ["store", "primary"]
         .into_iter()
         .flat_map(|name| DISK_FAULT_KINDS.map(|kind| (name, kind)))

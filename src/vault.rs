@@ -75,6 +75,7 @@ impl Vault {
         if keys.is_empty() {
             return Err(VaultError::NoKey);
         }
+
         Ok(Vault { keys })
     }
 
@@ -86,7 +87,9 @@ impl Vault {
         if bytes.len() != KEY_BYTES {
             return Err(VaultError::MalformedKey);
         }
+
         let cipher = Aes256Gcm::new_from_slice(&bytes).map_err(|_| VaultError::MalformedKey)?;
+
         // Identifies the key without revealing anything about it.
         let id = hex::encode(&Sha256::digest(Sha256::digest(&*bytes))[..8]);
         Ok((id, cipher))
@@ -100,6 +103,7 @@ impl Vault {
             msg: secret,
             aad: &owner.into().associated_data(),
         };
+
         let ciphertext = cipher
             .encrypt(&Nonce::from(nonce), payload)
             .expect("AES-GCM encrypts any message of less than 64 GiB");
@@ -134,6 +138,7 @@ impl Vault {
             msg: ciphertext,
             aad: &owner.into().associated_data(),
         };
+
         cipher
             .decrypt(&Nonce::from(*nonce), payload)
             .map_err(|_| VaultError::Corrupt)
@@ -175,6 +180,7 @@ pub fn new_key_pair() -> KeyPair {
         .as_ref()
         .try_into()
         .expect("a public key has 32 bytes");
+
     KeyPair { private, public }
 }
 
@@ -197,6 +203,7 @@ mod tests {
         let vault = Vault::new(&[master_key(1)]).unwrap();
         let owner = Uuid::from_u128(1);
         let sealed = vault.seal(owner, b"whsec_x");
+
         assert_eq!(
             vault.open(owner, &sealed.key_id, &sealed.bytes).unwrap(),
             b"whsec_x"
@@ -224,12 +231,14 @@ mod tests {
         let webhook = Uuid::from_u128(1);
         let secret = vault.seal(webhook, b"s");
         let headers = vault.seal(Owner::headers(webhook), b"h");
+
         assert_eq!(
             vault
                 .open(Owner::headers(webhook), &headers.key_id, &headers.bytes)
                 .unwrap(),
             b"h"
         );
+
         assert!(
             vault
                 .open(webhook, &headers.key_id, &headers.bytes)
@@ -240,6 +249,7 @@ mod tests {
                 .open(Owner::headers(webhook), &secret.key_id, &secret.bytes)
                 .is_err()
         );
+
         assert!(
             vault
                 .open(
@@ -257,6 +267,7 @@ mod tests {
         let rotated = Vault::new(&[master_key(2), master_key(1)]).unwrap();
         let owner = Uuid::from_u128(1);
         let sealed = old.seal(owner, b"s");
+
         assert_eq!(
             rotated.open(owner, &sealed.key_id, &sealed.bytes).unwrap(),
             b"s"
@@ -272,6 +283,7 @@ mod tests {
         for key in ["", "c2hvcnQ=", "not base64"] {
             assert!(Vault::new(&[key.to_owned().into()]).is_err());
         }
+
         assert!(Vault::new(&[]).is_err());
     }
 }

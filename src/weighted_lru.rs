@@ -31,6 +31,7 @@ impl<K: Hash + Eq, V> WeightedLru<K, V> {
 
     pub fn put(&mut self, key: K, value: V, weight: usize) {
         self.weight += weight;
+
         if let Some((_, replaced)) = self.entries.put(key, (value, weight)) {
             self.weight -= replaced;
         }
@@ -73,8 +74,10 @@ impl<K: Hash + Eq, V> WeightedLru<K, V> {
         if self.weight <= limit {
             return None;
         }
+
         let (key, (value, weight)) = self.entries.pop_lru()?;
         self.weight -= weight;
+
         Some((key, value))
     }
 }
@@ -88,9 +91,11 @@ mod tests {
     #[test]
     fn the_least_recently_used_entries_are_removed_first() {
         let mut lru = WeightedLru::default();
+
         for key in 0..4 {
             lru.put(key, (), 10);
         }
+
         lru.get(&0);
         lru.change(&1, |()| 5);
         assert_eq!(lru.remove_beyond(35), None);
@@ -105,6 +110,7 @@ mod tests {
         #[test]
         fn the_weight_is_that_of_the_entries(steps in prop::collection::vec((0..4_u8, 0..8_u8, 0..1_000_usize), 0..100)) {
             let mut lru = WeightedLru::default();
+
             for (step, key, weight) in steps {
                 match step {
                     0 => lru.put(key, (), weight),
@@ -112,6 +118,7 @@ mod tests {
                     2 => drop(lru.remove(&key)),
                     _ => drop(lru.remove_beyond(weight)),
                 }
+
                 prop_assert_eq!(lru.weight, lru.entries.iter().map(|(_, (_, weight))| weight).sum::<usize>());
             }
         }

@@ -289,6 +289,7 @@ fn root() -> &'static Path {
 
 fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
+
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
@@ -297,6 +298,7 @@ fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
             found.push(path);
         }
     }
+
     found.sort();
     found
 }
@@ -306,6 +308,7 @@ fn sources() -> Vec<Source> {
     let paths = directories
         .iter()
         .flat_map(|directory| files_below(directory, "rs"));
+
     let read = |path: PathBuf| Source {
         text: std::fs::read_to_string(&path).expect("a source file is UTF-8"),
         path: path
@@ -314,6 +317,7 @@ fn sources() -> Vec<Source> {
             .to_string_lossy()
             .into_owned(),
     };
+
     paths.map(read).collect()
 }
 
@@ -322,6 +326,7 @@ fn sources() -> Vec<Source> {
 fn program() -> Vec<Source> {
     let all = sources();
     let mut tests_only = BTreeSet::new();
+
     for source in all.iter().filter(|source| source.in_src().is_some()) {
         let directory = Path::new(&source.path)
             .parent()
@@ -340,15 +345,18 @@ fn program() -> Vec<Source> {
             let names = file
                 .into_iter()
                 .chain(named_by_module.map(|name| format!("{name}/")));
+
             tests_only
                 .extend(names.map(|name| directory.join(name).to_string_lossy().into_owned()));
         }
     }
+
     let is_test = |source: &Source| {
         tests_only.iter().any(|name| {
             source.path == *name || name.ends_with('/') && source.path.starts_with(name)
         })
     };
+
     all.into_iter()
         .filter(|source| source.in_src().is_some() && !is_test(source))
         .collect()
@@ -365,18 +373,23 @@ fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
         let text = text.trim_start();
         &text[..text.find(|letter| !is_word(letter)).unwrap_or(text.len())]
     };
+
     let mut names = Vec::new();
+
     for (at, _) in code.match_indices(prefix) {
         if code[..at].ends_with(is_word) {
             continue;
         }
+
         let rest = &code[at + prefix.len()..];
         let Some(list) = rest.strip_prefix('{') else {
             names.push(word(rest));
             continue;
         };
+
         let mut depth = 0;
         names.push(word(list));
+
         for (index, letter) in list.char_indices() {
             match letter {
                 '{' => depth += 1,
@@ -387,6 +400,7 @@ fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
             }
         }
     }
+
     names
 }
 
@@ -409,27 +423,33 @@ fn files_are_short() {
 fn functions(source: &Source) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = source.text.lines().collect();
     let indentation = |line: &str| line.len() - line.trim_start().len();
+
     let begins = |line: &&str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let qualifiers = ["const", "async", "unsafe", "extern", "\"C\""];
         let is_qualifier = |word: &&&str| word.starts_with("pub") || qualifiers.contains(word);
+
         words
             .iter()
             .find(|word| !is_qualifier(word))
             .is_some_and(|word| *word == "fn")
     };
+
     let starts = lines.iter().enumerate().filter(|(_, line)| begins(line));
     let with_end = starts.filter_map(|(start, line)| {
         let is_whole = |line: &str| line.ends_with('}') || line.ends_with(';');
         if is_whole(line) {
             return None;
         }
+
         let body = lines[start + 1..].iter().position(|other| {
             indentation(other) == indentation(line)
                 && (other.trim_start().starts_with('}') || other.ends_with(';'))
         })?;
+
         Some((start + 1, body + 2))
     });
+
     with_end.collect()
 }
 
@@ -437,9 +457,11 @@ fn functions(source: &Source) -> Vec<(usize, usize)> {
 fn functions_are_short() {
     let mut violations = Vec::new();
     let mut found = 0;
+
     for source in sources() {
         for (line, length) in functions(&source) {
             found += 1;
+
             if length > FUNCTION_LINES {
                 violations.push(format!(
                     "{}:{line}: {length} lines, {FUNCTION_LINES} are allowed",
@@ -448,6 +470,7 @@ fn functions_are_short() {
             }
         }
     }
+
     assert!(
         found > 100,
         "the search for functions is broken: it found {found}"
@@ -458,6 +481,7 @@ fn functions_are_short() {
 #[test]
 fn modules_use_only_the_layers_below_them() {
     let mut violations = Vec::new();
+
     for source in program() {
         let module = source.module().expect("the program is in src/").to_owned();
         let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == module) else {
@@ -467,6 +491,7 @@ fn modules_use_only_the_layers_below_them() {
             ));
             continue;
         };
+
         // In a file directly below `src/`, `super` is the crate.
         let is_direct = source.path == format!("src/{module}.rs")
             || source.path == format!("src/{module}/mod.rs");
@@ -475,6 +500,7 @@ fn modules_use_only_the_layers_below_them() {
         } else {
             &["crate::", "walhook::"]
         };
+
         let code: String = source.code().map(|(_, line)| format!("{line}\n")).collect();
         for name in prefixes
             .iter()
@@ -486,12 +512,14 @@ fn modules_use_only_the_layers_below_them() {
             }
         }
     }
+
     assert_none(&violations);
 }
 
 #[test]
 fn crates_are_used_only_where_allowed() {
     let mut violations = Vec::new();
+
     for source in program() {
         let path = source.in_src().expect("the program is in src/").to_owned();
         let is_below = |module: &&str| {
@@ -499,12 +527,14 @@ fn crates_are_used_only_where_allowed() {
                 || path.starts_with(&format!("{module}/"))
                 || path == format!("{module}.rs")
         };
+
         for (number, line) in source.code() {
             let names = |name: &str| {
                 let path = format!("{name}::");
                 line.match_indices(&path)
                     .any(|(at, _)| !line[..at].ends_with(|letter| is_word(letter) || letter == ':'))
             };
+
             for (name, modules) in CRATES {
                 if names(name) && !modules.iter().any(&is_below) {
                     violations.push(format!(
@@ -513,6 +543,7 @@ fn crates_are_used_only_where_allowed() {
                     ));
                 }
             }
+
             for name in IMPURE {
                 if names(name) && PURE_LAYERS.iter().any(&is_below) {
                     violations.push(format!("{}:{number}: {name} in a pure layer", source.path));
@@ -520,12 +551,14 @@ fn crates_are_used_only_where_allowed() {
             }
         }
     }
+
     assert_none(&violations);
 }
 
 #[test]
 fn only_tests_unwrap() {
     let mut violations = Vec::new();
+
     for source in program() {
         for (number, _) in source.code().filter(|(_, line)| line.contains(".unwrap()")) {
             violations.push(format!(
@@ -534,6 +567,7 @@ fn only_tests_unwrap() {
             ));
         }
     }
+
     assert_none(&violations);
 }
 
@@ -541,7 +575,9 @@ fn only_tests_unwrap() {
 fn every_statement_is_used() {
     let code: String = sources().into_iter().map(|source| source.text).collect();
     let statements = files_below(&root().join("sql"), "sql");
+
     assert!(!statements.is_empty(), "found no SQL file");
+
     let unused = statements.iter().filter_map(|path| {
         let path = path
             .strip_prefix(root())
@@ -550,6 +586,7 @@ fn every_statement_is_used() {
             .into_owned();
         (!code.contains(&format!("{path}\""))).then(|| format!("{path}: no source includes it"))
     });
+
     assert_none(&unused.collect::<Vec<_>>());
 }
 
@@ -572,6 +609,7 @@ fn every_failpoint_is_used_exactly_once() {
         .iter()
         .map(|point| (point.name.to_owned(), 0))
         .collect();
+
     for source in program() {
         for (_, line) in source.code() {
             for used in line.split("failpoint!(\"").skip(1) {
@@ -580,6 +618,7 @@ fn every_failpoint_is_used_exactly_once() {
             }
         }
     }
+
     let wrong = uses.iter().filter(|(_, count)| **count != 1);
     assert_none(
         &wrong
@@ -611,7 +650,9 @@ fn texts_use_plain_words() {
             let text = std::fs::read_to_string(&path).expect("a guide is UTF-8");
             (path.to_string_lossy().into_owned(), text)
         });
+
     let mut violations = Vec::new();
+
     for (path, text) in texts
         .chain(guides)
         .filter(|(path, _)| path != "tests/tidy.rs")
@@ -621,10 +662,12 @@ fn texts_use_plain_words() {
             let mut words = line.split(|letter| !is_word(letter));
             let found =
                 words.find_map(|word| PLAIN_WORDS.iter().find(|(unclear, _)| *unclear == word));
+
             violations.extend(
                 found.map(|(word, better)| format!("{path}:{}: \"{word}\": {better}", index + 1)),
             );
         }
     }
+
     assert_none(&violations);
 }

@@ -46,6 +46,7 @@ impl Delivery {
             .context("the sample has no headers")?;
         let mut headers = HeaderMap::new();
         let mut bytes = format!("{first}\r\n");
+
         for line in lines.split("\r\n") {
             let (name, value) = line.split_once(':').context("a header without a colon")?;
             let name = if name.eq_ignore_ascii_case(COUNTED) {
@@ -53,7 +54,9 @@ impl Delivery {
             } else {
                 name
             };
+
             bytes.push_str(&format!("{name}:{value}\r\n"));
+
             if !SET_BY_CLIENT
                 .iter()
                 .any(|other| name.eq_ignore_ascii_case(other))
@@ -64,6 +67,7 @@ impl Delivery {
                 );
             }
         }
+
         bytes.push_str(&format!("\r\n{body}"));
         Ok(Delivery {
             headers,
@@ -88,6 +92,7 @@ impl Bare {
     pub async fn new(receiver: &mut Receiver) -> anyhow::Result<Bare> {
         let delivery = Delivery::parse(&receiver.sample().await?)?;
         let mut connector = HttpConnector::new();
+
         connector.set_nodelay(true);
         let mut builder = Client::builder(TokioExecutor::new());
         let client = builder
@@ -105,15 +110,18 @@ impl Bare {
     pub async fn post(&self) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let mut request = Request::new(Full::new(self.delivery.body.clone()));
+
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.url.clone();
         *request.headers_mut() = self.delivery.headers.clone();
+
         let answer = self
             .client
             .request(request)
             .await
             .context("the bare loop")?;
         answer.into_body().collect().await?;
+
         Ok(started.elapsed())
     }
 
@@ -131,6 +139,7 @@ impl Bare {
         length: Duration,
     ) -> anyhow::Result<f64> {
         let mut sockets = Vec::with_capacity(concurrency);
+
         for _ in 0..concurrency {
             let stream = TcpStream::connect(receiver.address()).await?;
             stream.set_nodelay(true)?;
@@ -139,6 +148,7 @@ impl Bare {
                 bytes: self.delivery.bytes.clone(),
             });
         }
+
         rate(sockets, length).await
     }
 }
@@ -163,12 +173,14 @@ impl Loop for Socket {
     async fn once(&mut self) -> anyhow::Result<()> {
         self.stream.write_all(&self.bytes).await?;
         let mut answer = [0; ANSWER.len()];
+
         self.stream.read_exact(&mut answer).await?;
         ensure!(
             answer == ANSWER,
             "the receiver answers {:?}",
             String::from_utf8_lossy(&answer)
         );
+
         Ok(())
     }
 }
@@ -176,6 +188,7 @@ impl Loop for Socket {
 async fn rate<L: Loop>(loops: Vec<L>, length: Duration) -> anyhow::Result<f64> {
     let done = Arc::new(AtomicU64::new(0));
     let started = Instant::now();
+
     let tasks: Vec<_> = loops
         .into_iter()
         .map(|mut one| {
@@ -185,6 +198,7 @@ async fn rate<L: Loop>(loops: Vec<L>, length: Duration) -> anyhow::Result<f64> {
                     one.once().await?;
                     done.fetch_add(1, Ordering::Relaxed);
                 }
+
                 anyhow::Ok(())
             })
         })
@@ -192,6 +206,7 @@ async fn rate<L: Loop>(loops: Vec<L>, length: Duration) -> anyhow::Result<f64> {
     for task in tasks {
         task.await??;
     }
+
     Ok(done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
 }
 
@@ -204,6 +219,7 @@ mod tests {
         let sample = "POST / HTTP/1.1\r\nContent-Type: application/json\r\nX-Webhook-Delivery: d\r\n\
             Host: 127.0.0.1:1\r\nContent-Length: 2\r\n\r\n{}";
         let delivery = Delivery::parse(sample).unwrap();
+
         assert_eq!(delivery.bytes.len(), sample.len());
         assert_eq!(
             (&delivery.body[..], delivery.headers.len()),

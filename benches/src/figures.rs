@@ -64,6 +64,7 @@ impl Figure {
             unit,
             ..
         } = self;
+
         let must = self.must.map(|must| must.to_string()).unwrap_or_default();
         let space = if unit.is_empty() { "" } else { " " };
         format!(
@@ -125,6 +126,7 @@ impl Figures {
             let median = f64::NAN;
             let lowest = f64::NAN;
             let highest = f64::NAN;
+
             self.list.push(Figure {
                 measure,
                 name,
@@ -136,8 +138,10 @@ impl Figures {
                 ratio_of,
                 must,
             });
+
             self.list.len() - 1
         });
+
         &mut self.list[index]
     }
 
@@ -153,6 +157,7 @@ impl Figures {
             };
             self.list[index].set(repeats, center);
         }
+
         Ok(self.list)
     }
 
@@ -167,15 +172,18 @@ impl Figures {
                 .map(|figure| &figure.repeats)
                 .with_context(|| format!("{}: no figure `{name}`", self.measure))
         };
+
         let over_repeats = find(over)?;
         let under_repeats = find(under)?;
         let counts = (over_repeats.len(), under_repeats.len());
+
         ensure!(
             counts.0 == counts.1,
             "`{over}` has {} repeats, `{under}` has {}: they are not paired",
             counts.0,
             counts.1
         );
+
         let pairs = over_repeats
             .iter()
             .zip(under_repeats)
@@ -188,7 +196,9 @@ impl Figures {
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
+
     let middle = sorted.len() / 2;
+
     match sorted.len() {
         0 => f64::NAN,
         count if count % 2 == 1 => sorted[middle],
@@ -215,18 +225,22 @@ pub fn number(value: f64) -> String {
         size if size >= 10.0 => 2,
         _ => 3,
     };
+
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text
         .split_once('.')
         .map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
     let mut grouped = String::new();
+
     for (index, digit) in whole.chars().enumerate() {
         let left = whole.len() - index;
         if index > 0 && left % 3 == 0 && digit.is_ascii_digit() && !grouped.ends_with('-') {
             grouped.push(',');
         }
+
         grouped.push(digit);
     }
+
     rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
 }
 
@@ -242,7 +256,9 @@ pub fn table(figures: &[Figure]) -> String {
         "",
     ]
     .map(str::to_owned);
+
     let mut rows = vec![header];
+
     for figure in figures {
         let (must, verdict) = match figure.must {
             Some(must) => (
@@ -251,6 +267,7 @@ pub fn table(figures: &[Figure]) -> String {
             ),
             None => (String::new(), ""),
         };
+
         rows.push([
             figure.measure.to_owned(),
             figure.name.clone(),
@@ -261,17 +278,21 @@ pub fn table(figures: &[Figure]) -> String {
             verdict.to_owned(),
         ]);
     }
+
     let width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
     };
+
     let widths: Vec<usize> = (0..7).map(width).collect();
     let mut text = String::new();
+
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {
             let fill = " ".repeat(widths[column] - cell.chars().count());
+
             // Numbers are aligned right, words left.
             let _ = if (3..5).contains(&column) {
                 write!(text, "{fill}{cell}  ")
@@ -279,9 +300,11 @@ pub fn table(figures: &[Figure]) -> String {
                 write!(text, "{cell}{fill}  ")
             };
         }
+
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
+
     text
 }
 
@@ -292,16 +315,19 @@ mod tests {
     #[test]
     fn a_threshold_applies_to_the_median_or_to_the_highest_value() {
         let mut figures = Figures::new("drain");
+
         for value in [3.0, 1.0, 2.0] {
             figures.require("rate", "1/s", value, Must::AtLeast(2.5));
             figures.require("memory", "MB", value, Must::NeverAbove(2.5));
         }
+
         let list = figures.into_list().unwrap();
         assert_eq!(
             (list[0].median, list[0].lowest, list[0].highest),
             (2.0, 1.0, 3.0)
         );
         assert!(!list[0].is_met());
+
         // The median is within the bound, the highest is not.
         assert!(!list[1].is_met());
         assert_eq!(
@@ -313,13 +339,16 @@ mod tests {
     #[test]
     fn a_ratio_divides_medians_and_its_spread_is_that_of_the_pairs() {
         let mut figures = Figures::new("dead");
+
         for (alone, beside) in [(1.0, 2.0), (2.0, 2.0), (4.0, 6.0)] {
             figures.add("alone", "ms", alone);
             figures.add("beside", "ms", beside);
             figures.ratio("beside / alone", "beside", "alone", Some(Must::AtMost(1.2)));
         }
+
         let list = figures.into_list().unwrap();
         let ratio = &list[2];
+
         assert_eq!(ratio.median, list[1].median / list[0].median);
         assert_eq!((ratio.lowest, ratio.median, ratio.highest), (1.0, 1.0, 2.0));
         assert_eq!(ratio.repeats, [2.0, 1.0, 1.5]);
@@ -333,6 +362,7 @@ mod tests {
         figures.add("beside", "ms", 1.0);
         figures.add("beside", "ms", 2.0);
         figures.ratio("beside / alone", "beside", "alone", None);
+
         assert!(
             figures
                 .into_list()
@@ -340,6 +370,7 @@ mod tests {
                 .to_string()
                 .contains("not paired")
         );
+
         let mut figures = Figures::new("dead");
         figures.ratio("beside / alone", "beside", "alone", None);
         assert!(figures.into_list().is_err());

@@ -84,9 +84,11 @@ struct Report {
 
 fn main() -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
+
     if std::env::args().nth(1).as_deref() == Some(receiver::COMMAND) {
         return receiver::serve().map(|()| ExitCode::SUCCESS);
     }
+
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread()
@@ -99,6 +101,7 @@ fn main() -> anyhow::Result<ExitCode> {
 /// connections than that.
 fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+
     // If it fails, the measure fails that opens too many.
     let _ = setrlimit(
         Resource::Nofile,
@@ -116,12 +119,15 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     } else {
         arguments.measures
     };
+
     let beside = std::env::current_exe()?.with_file_name("walhook");
     let progress = ProgressBar::new(chosen.len() as u64);
+
     progress.set_style(ProgressStyle::with_template(
         "[{elapsed_precise}] {bar:20} {pos}/{len} {msg}",
     )?);
     progress.enable_steady_tick(Duration::from_millis(250));
+
     let plan = Plan {
         walhook: arguments.walhook.unwrap_or(beside),
         repeats: if arguments.quick {
@@ -136,8 +142,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         },
         progress,
     };
+
     let mut report = begin_report(&plan).await?;
     let started = Instant::now();
+
     for measure in chosen {
         plan.show_step(measure.name());
         let started = Instant::now();
@@ -145,14 +153,17 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             .run(&plan)
             .await
             .with_context(|| format!("measuring {}", measure.name()))?;
+
         figures.add("took", "s", started.elapsed().as_secs_f64());
         report.figures.extend(figures.into_list()?);
         plan.progress.inc(1);
     }
+
     plan.progress.finish_and_clear();
     report.took_seconds = started.elapsed().as_secs_f64();
     write_json(&report, &arguments.json)?;
     show(&report);
+
     let missed = report.figures.iter().any(|figure| !figure.is_met());
     Ok(if missed && assert {
         ExitCode::FAILURE
@@ -165,6 +176,7 @@ async fn begin_report(plan: &Plan) -> anyhow::Result<Report> {
     let load_at_start = processes::load();
     let (processors, processor) = processes::processor();
     let (postgres, postgres_settings) = settings::read().await?;
+
     Ok(Report {
         walhook: env!("CARGO_PKG_VERSION"),
         processors,
@@ -184,6 +196,7 @@ fn write_json(report: &Report, path: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
+
     std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))
 }
@@ -198,6 +211,7 @@ fn show(report: &Report) {
         "load average at the start: {:.2}, scale {}",
         report.load_at_start, report.scale
     );
+
     let settings: Vec<String> = report
         .postgres_settings
         .iter()
@@ -209,6 +223,7 @@ fn show(report: &Report) {
     );
     print!("{}", figures::table(&report.figures));
     println!("\n{:.0} s", report.took_seconds);
+
     for figure in report.figures.iter().filter(|figure| !figure.is_met()) {
         println!("{}", figure.missed());
     }

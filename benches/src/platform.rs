@@ -45,6 +45,7 @@ impl Platform {
             .batch_execute(SCHEMA)
             .await
             .context("the reference schema")?;
+
         Ok(Platform { client, url })
     }
 
@@ -64,6 +65,7 @@ impl Platform {
              from generate_series({first}, {last}) u, generate_series(0, {rows} - 1) n;
              analyze"
         );
+
         self.client
             .batch_execute(&sql)
             .await
@@ -75,11 +77,13 @@ impl Platform {
     pub async fn write_singly(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let all_but_last = count.saturating_sub(1);
         let one = move_row(user, &format!("(i % {ROWS})"));
+
         // The loop runs on the server: a client could not write as fast as the sidecar reads.
         let all = format!(
             "do $$ begin for i in 1..{all_but_last} loop {} {one} commit; end loop; end $$",
             mute(muted)
         );
+
         // The writer's speed is not measured here.
         self.client
             .batch_execute("set synchronous_commit = off")
@@ -91,6 +95,7 @@ impl Platform {
         self.client
             .batch_execute("set synchronous_commit = on")
             .await?;
+
         self.write_last(user, muted).await
     }
 
@@ -105,6 +110,7 @@ impl Platform {
              end loop; end $$",
             mute(muted)
         );
+
         self.client
             .batch_execute(&sql)
             .await
@@ -122,6 +128,7 @@ impl Platform {
              end $$",
             mute(Muted::Yes)
         );
+
         self.client
             .batch_execute(&sql)
             .await
@@ -143,6 +150,7 @@ impl Platform {
             .batch_execute(&last)
             .await
             .context("the last transition")?;
+
         Ok(position)
     }
 
@@ -221,6 +229,7 @@ impl Writer {
         client
             .batch_execute("set plan_cache_mode = force_generic_plan")
             .await?;
+
         let sql = format!(
             "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id between $1::bigint and $2"
         );
@@ -251,6 +260,7 @@ impl Writer {
         )?;
         let sent_at = micros_now();
         let started = std::time::Instant::now();
+
         self.client.batch_execute("commit").await?;
         Ok(Commit {
             first_row,

@@ -45,6 +45,7 @@ impl Cpu {
     pub fn now(sidecars: &[u32], receiver: u32, postmaster: u32) -> Cpu {
         let mut by_kind: HashMap<Kind, f64> = HashMap::new();
         let mut add = |kind, seconds| *by_kind.entry(kind).or_default() += seconds;
+
         sidecars
             .iter()
             .filter_map(|pid| stat(*pid))
@@ -52,10 +53,12 @@ impl Cpu {
         stat(receiver)
             .into_iter()
             .for_each(|stat| add(Kind::Receiver, stat.own));
+
         // The time of ended processes is counted for their parent.
         stat(postmaster)
             .into_iter()
             .for_each(|stat| add(Kind::Postgres, stat.own + stat.ended_children));
+
         for (pid, stat) in children(postmaster) {
             let title = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             add(
@@ -67,6 +70,7 @@ impl Cpu {
                 stat.own,
             );
         }
+
         Cpu(by_kind)
     }
 
@@ -85,6 +89,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+
     // The name before it may contain spaces and parentheses.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let seconds = |index: usize| {
@@ -94,6 +99,7 @@ fn stat(pid: u32) -> Option<Stat> {
             .ok()
             .map(|ticks| ticks / TICKS_PER_SECOND)
     };
+
     Some(Stat {
         parent: fields.get(1)?.parse().ok()?,
         own: seconds(11)? + seconds(12)?,
@@ -122,6 +128,7 @@ pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
         .trim_end_matches(" kB")
         .parse()
         .context("VmHWM is not a number")?;
+
     Ok(kilobytes * 1_024.0 / 1e6)
 }
 
@@ -133,6 +140,7 @@ pub fn processor() -> (usize, String) {
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
         .unwrap_or("unknown");
+
     (count, model.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 

@@ -23,12 +23,14 @@ impl Separation {
             .rev()
             .find(|processor| all.is_set(*processor));
         let number = number.context("no processor")?;
+
         others.unset(number);
         last.set(number);
         ensure!(
             others.count() > 0,
             "the attackers need a processor of their own, and there is only one"
         );
+
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .on_thread_start(move || {
@@ -37,6 +39,7 @@ impl Separation {
             })
             .enable_all()
             .build()?;
+
         confine(&others, Some(&last))?;
         Ok(Separation {
             all,
@@ -62,6 +65,7 @@ impl Drop for Separation {
             // Not `drop`, which waits for tasks.
             runtime.shutdown_background();
         }
+
         // Later measures would show it.
         let _ = confine(&self.all, None);
     }
@@ -82,7 +86,9 @@ fn confine(processors: &CpuSet, except: Option<&CpuSet>) -> anyhow::Result<()> {
         if except.is_some() && sched_getaffinity(thread).ok().as_ref() == except {
             continue;
         }
+
         let _ = sched_setaffinity(thread, processors);
     }
+
     Ok(())
 }

@@ -46,10 +46,13 @@ impl Rig {
     pub async fn start(walhook: &Path) -> anyhow::Result<Rig> {
         let server = PrivatePostgres::start(settings::options()).await?;
         let platform = Platform::create(&server).await?;
+
         platform.client.batch_execute(CREATE_SEGMENTS).await?;
         platform.client.batch_execute("checkpoint").await?;
         server.create_database(STORE).await?;
+
         let store = postgres::connect(&server.socket_url(STORE)).await?;
+
         // Otherwise autovacuum would start with the catalogs of the new cluster.
         for database in ["template1", "postgres"] {
             postgres::connect(&server.socket_url(database))
@@ -57,16 +60,19 @@ impl Rig {
                 .batch_execute("vacuum (analyze)")
                 .await?;
         }
+
         let directory =
             std::env::temp_dir().join(format!("walhook-bench-{}", uuid::Uuid::now_v7().simple()));
         std::fs::create_dir(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
+
         let installation = Installation::new(
             walhook,
             &directory,
             server.socket_url(DATABASE),
             server.url(STORE),
         );
+
         let receiver = Receiver::start().await?;
         Ok(Rig {
             server,
@@ -99,6 +105,7 @@ impl Rig {
         for webhook in self.installation.create_webhooks(wanted, ordering).await? {
             self.receiver.trust(&webhook.id, &webhook.secret).await?;
         }
+
         Ok(())
     }
 
@@ -126,19 +133,23 @@ impl Rig {
     ) -> anyhow::Result<Status> {
         let mut last = 0;
         let mut moved_at = Instant::now();
+
         loop {
             let status = self.receiver.status().await?;
             if status.distinct >= count {
                 return Ok(status);
             }
+
             if status.distinct > last {
                 (last, moved_at) = (status.distinct, Instant::now());
             }
+
             if moved_at.elapsed() > WAIT_LIMIT {
                 bail!(
                     "only {last} of {count} deliveries were received, and no more within {WAIT_LIMIT:?}"
                 );
             }
+
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -152,21 +163,25 @@ impl Rig {
         rows: &HashMap<u64, T>,
     ) -> anyhow::Result<Vec<Receipt>> {
         let started = Instant::now();
+
         loop {
             let received = self.receiver.status().await?.receipts;
             if received >= rows.len() as u64 {
                 let mut receipts = self.receiver.receipts().await?;
                 receipts.retain(|(row, _)| rows.contains_key(row));
+
                 if receipts.len() >= rows.len() {
                     return Ok(receipts);
                 }
             }
+
             if started.elapsed() > WAIT_LIMIT {
                 bail!(
                     "only {received} of {} events were received within {WAIT_LIMIT:?}",
                     rows.len()
                 );
             }
+
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -177,6 +192,7 @@ impl Rig {
         self.receiver.reset().await?;
         self.platform.write_singly(user, 1, Muted::No).await?;
         let mut sidecars = [self.start_sidecar("sample").await?];
+
         self.wait_for_deliveries(&mut sidecars, 1).await?;
         self.settle().await?;
         let [sidecar] = sidecars;
@@ -192,6 +208,7 @@ impl Rig {
         })
         .await?;
         self.catch_up().await?;
+
         Ok(self.store.batch_execute("checkpoint").await?)
     }
 
@@ -201,6 +218,7 @@ impl Rig {
         for client in [&self.platform.client, &self.store] {
             client.batch_execute("vacuum (analyze)").await?;
         }
+
         self.store.batch_execute("checkpoint").await?;
         self.wait_for_autovacuum().await
     }
@@ -218,6 +236,7 @@ impl Rig {
         self.store
             .batch_execute("vacuum (analyze) walhook.last_seen")
             .await?;
+
         self.wait_for_autovacuum().await
     }
 
@@ -233,9 +252,11 @@ impl Rig {
     pub async fn autovacuums(&self) -> anyhow::Result<i64> {
         let sql = "select coalesce(sum(autovacuum_count + autoanalyze_count), 0)::bigint from pg_stat_all_tables";
         let mut count = 0;
+
         for client in [&self.platform.client, &self.store] {
             count += client.query_one(sql, &[]).await?.get::<_, i64>(0);
         }
+
         Ok(count)
     }
 
@@ -266,11 +287,13 @@ impl Rig {
     /// that the first measurement does not have to.
     pub async fn read_wal(&self) -> anyhow::Result<()> {
         let reader = self.installation.start("reader", "capture")?;
+
         // The second pass moves the position from which a reader starts.
         for _ in 0..2 {
             self.catch_up_within(WAIT_LIMIT_AFTER_FILL).await?;
             self.store.batch_execute("checkpoint").await?;
         }
+
         reader.stop().await
     }
 
@@ -303,12 +326,14 @@ impl Rig {
         );
         let held: i64 = self.store.query_one(&sql, &[]).await?.get(0);
         let bound = Must::NeverAbove((CAPACITY + ANSWERS_AHEAD + MAX_BATCH + MAX_ROWS) as f64);
+
         figures.require(
             "deliveries held by a replica",
             "",
             held as f64 / replicas as f64,
             bound,
         );
+
         Ok(())
     }
 }
@@ -344,6 +369,7 @@ pub fn add_cpu(figures: &mut Figures, prefix: &str, before: &Cpu, after: &Cpu, e
         if micros == 0.0 {
             continue;
         }
+
         figures.add(
             format!("{prefix}, CPU of {}", kind.name()),
             "µs each",
@@ -360,14 +386,17 @@ pub fn require_memory(
     bound: f64,
 ) -> anyhow::Result<()> {
     let mut peak: f64 = 0.0;
+
     for sidecar in sidecars {
         peak = peak.max(peak_memory(sidecar.pid())?);
     }
+
     figures.require(
         format!("{name}, peak memory"),
         "MB",
         peak,
         Must::NeverAbove(bound),
     );
+
     Ok(())
 }

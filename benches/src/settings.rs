@@ -50,6 +50,7 @@ pub async fn read() -> anyhow::Result<(String, Vec<Setting>)> {
     let output = server.program("postgres").arg("--version").output().await?;
     let client = postgres::connect(&server.socket_url("postgres")).await?;
     let rows = client.query(NOT_STOCK, &[]).await?;
+
     let settings = rows
         .iter()
         .map(|row| Setting {
@@ -57,6 +58,7 @@ pub async fn read() -> anyhow::Result<(String, Vec<Setting>)> {
             value: row.get(1),
         })
         .collect();
+
     Ok((
         String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         settings,

@@ -64,6 +64,7 @@ impl Installation {
         let program = program.to_owned();
         let directory = directory.to_owned();
         let http = reqwest::Client::new();
+
         Installation {
             program,
             directory,
@@ -89,8 +90,10 @@ impl Installation {
              [delivery]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n{}\n",
             self.source_url, self.source, self.store_url, self.master_key, self.delivery
         );
+
         let path = self.directory.join(format!("{name}.toml"));
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+
         Ok(path)
     }
 
@@ -100,6 +103,7 @@ impl Installation {
         for name in inherited.filter(|name| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
+
         command
             .arg("--config")
             .arg(config)
@@ -123,6 +127,7 @@ impl Installation {
                 String::from_utf8_lossy(&output.stderr).trim()
             );
         }
+
         Ok(())
     }
 
@@ -136,6 +141,7 @@ impl Installation {
         let output = std::fs::File::create(&log)
             .with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = self.command(&config);
+
         command
             .args(["run", "--roles", roles])
             .stdout(Stdio::null())
@@ -159,16 +165,19 @@ impl Installation {
     ) -> anyhow::Result<Vec<Webhook>> {
         let sidecar = self.start("api", "api")?;
         self.wait_until_ready(&sidecar).await?;
+
         let requests = wanted.iter().enumerate().map(|(number, (user, url))| {
             let name = format!("Webhook {number}");
             let body = json!({ "name": name, "url": url, "events": [EVENT], "ordering": ordering });
             self.create_webhook(&sidecar, *user, body.to_string())
         });
+
         let created = stream::iter(requests)
             .buffered(CONCURRENT_CREATIONS)
             .try_collect()
             .await?;
         sidecar.stop().await?;
+
         Ok(created)
     }
 
@@ -195,6 +204,7 @@ impl Installation {
         let (Some(id), Some(secret)) = (field("id"), field("secret")) else {
             bail!("the API responded with {status}: {text}")
         };
+
         Ok(Webhook { id, secret })
     }
 
@@ -208,6 +218,7 @@ impl Installation {
                 .await
                 .is_ok_and(|answer| answer.status().is_success()))
         });
+
         ready.await.with_context(|| sidecar.log_tail())
     }
 }
@@ -223,6 +234,7 @@ pub fn token(user: u64) -> anyhow::Result<String> {
         base64(claims.to_string().as_bytes())
     );
     let mut mac = Hmac::<Sha256>::new_from_slice(JWT_SECRET.as_bytes())?;
+
     mac.update(signed.as_bytes());
     Ok(format!("{signed}.{}", base64(&mac.finalize().into_bytes())))
 }
@@ -265,6 +277,7 @@ impl Sidecar {
             .error_for_status()?
             .text()
             .await?;
+
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
@@ -305,8 +318,10 @@ impl Sidecar {
         {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         }
+
         let end = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;
         end.context("the sidecar does not stop")??;
+
         Ok(())
     }
 }

@@ -26,11 +26,14 @@ where
     F: Future<Output = anyhow::Result<bool>>,
 {
     let started = Instant::now();
+
     while !condition().await? {
         if started.elapsed() > limit {
             bail!("not within {limit:?}: {what}");
         }
+
         tokio::time::sleep(POLL).await;
     }
+
     Ok(())
 }

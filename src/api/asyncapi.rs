@@ -23,6 +23,7 @@ fn document() -> Value {
             .map(|rule| (rule.kind.as_str().to_owned(), describe(rule)))
             .collect()
     };
+
     let reference =
         |rule: &Rule| json!({ "$ref": format!("#/components/messages/{}", rule.kind.as_str()) });
     json!({
@@ -87,6 +88,7 @@ fn message(rule: &Rule) -> Value {
         .filter(|header| header.is_required())
         .map(|header| header.name)
         .collect();
+
     let properties: Map<String, Value> = all
         .iter()
         .map(|header| {
@@ -95,8 +97,10 @@ fn message(rule: &Rule) -> Value {
             (header.name.to_owned(), schema)
         })
         .collect();
+
     let headers = json!({ "type": "object", "required": required, "properties": properties });
     let examples = json!([{ "name": "example", "headers": header_examples(name), "payload": body_example(rule) }]);
+
     json!({
         "name": name,
         "title": name,

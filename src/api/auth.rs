@@ -47,11 +47,13 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
     if let Some(actor) = parts.extensions.get::<Actor>() {
         return Ok(actor.clone());
     }
+
     if !parts.headers.contains_key(header::AUTHORIZATION)
         && let Some(actor) = session::actor(state, &parts.headers).await?
     {
         return authenticated(parts, actor).await;
     }
+
     let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
     let actor = authenticate_token(state, token).await?;
     authenticated(parts, actor).await
@@ -62,6 +64,7 @@ pub async fn authenticated(parts: &mut Parts, actor: Actor) -> Result<Actor, Pro
     if let Some(occupied) = parts.extensions.get::<Occupied>() {
         occupied.authenticated(&actor.user).await?;
     }
+
     parts.extensions.insert(actor.clone());
     Ok(actor)
 }
@@ -75,6 +78,7 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
                 .await?;
             let user = user.ok_or_else(Problem::unauthorized)?;
             state.count_request(Requester::JwtUser(user.clone()))?;
+
             Ok(Actor {
                 user,
                 via: Via::Jwt,
@@ -87,6 +91,7 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
                     state.manage().token_user(token),
                 )
                 .await?;
+
             let (id, user) = found.ok_or_else(Problem::unauthorized)?;
             Ok(Actor {
                 user,
@@ -106,6 +111,7 @@ pub async fn authenticate_link(
     let Some(verifier) = state.jwt() else {
         return Ok(None);
     };
+
     state
         .look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token))
         .await
@@ -116,6 +122,7 @@ pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let (Some(value), None) = (values.next(), values.next()) else {
         return None;
     };
+
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

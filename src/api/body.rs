@@ -45,6 +45,7 @@ impl FromRequest<ApiState> for Object {
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
         let bytes = read(request.into_body(), state.max_body_bytes).await?;
+
         if is_json {
             checked(bytes).map(Object)
         } else {
@@ -62,6 +63,7 @@ impl FromRequest<ApiState> for OptionalObject {
         if bytes.is_empty() {
             return Ok(OptionalObject(Object(Bytes::from_static(b"{}"))));
         }
+
         let request = Request::from_parts(parts, Body::from(bytes));
         Object::from_request(request, state)
             .await
@@ -74,6 +76,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
     let (Some(value), None) = (values.next(), values.next()) else {
         return false;
     };
+
     let value = value.to_str().unwrap_or_default();
     let essence = value
         .split(';')
@@ -81,6 +84,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase();
+
     essence == "application/json" || essence == "application/merge-patch+json"
 }
 
@@ -139,6 +143,7 @@ async fn beginning(
     let mut received = Received::default();
     let mut discarded = 0;
     let mut reserve = Some(reserve);
+
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(problem)?;
         let kept = frame.len().min(most - received.bytes.len());
@@ -151,10 +156,12 @@ async fn beginning(
 
         received.bytes.extend_from_slice(&frame[..kept]);
         discarded += frame.len() - kept;
+
         if discarded > MAX_DISCARDED_BYTES {
             break;
         }
     }
+
     Ok(received)
 }
 
@@ -163,6 +170,7 @@ fn problem(error: axum::Error) -> Problem {
     let causes = successors(Some(&error as &(dyn Error + 'static)), |error| {
         (*error).source()
     });
+
     let known = causes
         .filter_map(|error| error.downcast_ref::<Problem>())
         .next();
@@ -200,11 +208,13 @@ impl<'de> Visitor<'de> for UniqueKeys {
 
     fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self, M::Error> {
         let mut seen = HashSet::new();
+
         while let Some((name, UniqueKeys)) = members.next_entry::<String, _>()? {
             if !seen.insert(name) {
                 return Err(M::Error::custom("a key occurs twice"));
             }
         }
+
         Ok(self)
     }
 
@@ -271,8 +281,10 @@ impl Object {
             values,
             errors: Vec::new(),
         };
+
         let read = from_members(&mut members);
         members.finish()?;
+
         read.ok_or_else(Problem::internal)
     }
 }
@@ -293,10 +305,12 @@ impl Members {
         let Some(value) = self.values.shift_remove(name) else {
             return Some(None);
         };
+
         let under = |error: FieldError| FieldError {
             pointer: format!("/{name}{}", error.pointer),
             ..error
         };
+
         let checked =
             check(value).map_err(|errors| self.errors.extend(errors.into_iter().map(under)));
         checked.ok().map(Some)
@@ -311,6 +325,7 @@ impl Members {
         if !self.values.contains_key(name) {
             self.error(FieldError::new(format!("/{name}"), "is required"));
         }
+
         self.optional(name, check)?
     }
 
@@ -327,6 +342,7 @@ impl Members {
             self.errors
                 .push(FieldError::member(name, "is not a known key"));
         }
+
         if self.errors.is_empty() {
             Ok(())
         } else {
@@ -361,8 +377,10 @@ pub fn items<T>(
     let Value::Array(items) = value else {
         return Err(invalid(expected));
     };
+
     let mut checked = Vec::new();
     let mut errors = Vec::new();
+
     for (index, item) in items.iter().enumerate() {
         match check(item) {
             Ok(item) => checked.push(item),
@@ -372,6 +390,7 @@ pub fn items<T>(
             Err(_) => break,
         }
     }
+
     if errors.is_empty() {
         Ok(checked)
     } else {
@@ -396,6 +415,7 @@ mod tests {
                 value.parse().unwrap(),
             )]))
         };
+
         assert!(
             is("application/json")
                 && is("Application/JSON; charset=utf-8")
@@ -418,12 +438,14 @@ mod tests {
                 "{json}"
             );
         }
+
         assert!(
             checked(
                 r#" {"a": {"a": 1.5, "b": -1}, "b": {"a": [{"a": false}, {"a": "x"}]}}"#.into()
             )
             .is_ok()
         );
+
         for json in ["[{}]", " null", "1", "\"{}\""] {
             assert_eq!(checked(json.into()).unwrap_err().status(), 422, "{json}");
         }
@@ -436,10 +458,12 @@ mod tests {
             values,
             errors: Vec::new(),
         };
+
         assert_eq!(members.required("a", Ok), Some(Value::from(1)));
         assert_eq!(members.required("b", Ok), None);
         assert_eq!(members.optional("n", boolean), None);
         assert_eq!(members.optional("absent", boolean), Some(None));
+
         let expected = [
             FieldError::new("/b", "is required"),
             FieldError::new("/n", "expected true or false"),

@@ -14,6 +14,7 @@ pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
+
     let custom = HeaderName::from_static;
     let sent = [
         header::AUTHORIZATION,
@@ -24,6 +25,7 @@ pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
         custom("last-event-id"),
         custom("x-request-id"),
     ];
+
     let shown = [
         header::ETAG,
         header::LINK,
@@ -32,11 +34,13 @@ pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
         custom("idempotency-replayed"),
         custom("x-request-id"),
     ];
+
     let layer = CorsLayer::new()
         .allow_origin(origins.to_vec())
         .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
         .allow_headers(sent)
         .expose_headers(shown)
         .max_age(PREFLIGHT_AGE);
+
     Some(layer)
 }

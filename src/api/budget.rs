@@ -78,6 +78,7 @@ impl Budget {
                 is_anonymous: user.is_none(),
             })
         };
+
         shares.entry(user.cloned()).or_insert_with(new).clone()
     }
 
@@ -87,9 +88,11 @@ impl Budget {
         let Ok(Ok(own)) = timeout(PATIENCE, share.requests.clone().acquire_owned()).await else {
             return Err(share.refusal());
         };
+
         let Ok(Ok(all)) = timeout(PATIENCE, self.requests.clone().acquire_owned()).await else {
             return Err(Problem::overloaded());
         };
+
         Ok(InProgress {
             _own: own,
             _all: all,
@@ -112,6 +115,7 @@ impl Budget {
             .clone()
             .try_acquire_many_owned(bytes)
             .map_err(|_| Exhausted::All)?;
+
         Ok(Unsent {
             share: share.clone(),
             _own: own,
@@ -156,6 +160,7 @@ mod tests {
             budget.admit(&greedy).await.unwrap(),
             budget.admit(&greedy).await.unwrap(),
         ];
+
         assert!(
             budget
                 .admit(&budget.share(Some(&user("1"))))
@@ -163,6 +168,7 @@ mod tests {
                 .is_none(),
             "waits"
         );
+
         assert!(budget.admit(&budget.share(Some(&user("2")))).await.is_ok());
         assert!(budget.admit(&budget.share(None)).await.is_ok());
         drop(held);
@@ -175,6 +181,7 @@ mod tests {
         let whole = (UNSENT / UNSENT_SHARES) as u64;
         let greedy = budget.share(Some(&user("1")));
         let held = budget.reserve(&greedy, u64::MAX).ok().unwrap();
+
         assert_eq!(budget.reserve(&greedy, 1).err(), Some(Exhausted::Share));
         let others = (2..=UNSENT_SHARES).map(|id| {
             budget
@@ -182,6 +189,7 @@ mod tests {
                 .ok()
                 .unwrap()
         });
+
         let others: Vec<Unsent> = others.collect();
         assert_eq!(
             budget.reserve(&budget.share(None), 1).err(),
@@ -196,9 +204,11 @@ mod tests {
     fn shares_that_nobody_uses_are_removed() {
         let budget = Budget::new(8);
         let kept = budget.share(None);
+
         for id in 0..=2 * IDLE_SHARES {
             budget.share(Some(&user(&id.to_string())));
         }
+
         assert!(budget.shares.lock().unwrap().len() <= IDLE_SHARES + 2);
         assert!(Arc::ptr_eq(&kept, &budget.share(None)));
     }

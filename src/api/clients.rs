@@ -115,10 +115,13 @@ impl Clients {
             connections,
             permit: Mutex::new(Some(permit)),
         });
+
         let mut registry = self.0.lock().expect("no holder of this lock panics");
         let id = registry.next;
+
         registry.next += 1;
         registry.by_id.insert(id, client.clone());
+
         Registration {
             clients: self.clone(),
             id,
@@ -136,9 +139,11 @@ impl Clients {
         let Some((_, id)) = waited_for.min() else {
             return false;
         };
+
         if let Some(client) = registry.by_id.remove(&id) {
             client.evicted.cancel();
         }
+
         true
     }
 }
@@ -200,6 +205,7 @@ impl Client {
     pub fn flushed(&self) {
         self.change(|state| {
             state.stalled_since = None;
+
             if state.phase == Phase::Response && state.is_produced {
                 state.unsent = None;
                 state.enter(Phase::NextHead);
@@ -224,6 +230,7 @@ impl Client {
                 Phase::FirstHead | Phase::NextHead | Phase::Body
             );
             let is_slow = |since: &Instant| since.elapsed() > SLOW;
+
             match which {
                 Evict::Waiting if awaits_request => Some(state.since),
                 Evict::Waiting => state.stalled_since,
@@ -234,6 +241,7 @@ impl Client {
                     let counts = |unsent: &Unsent| {
                         share.is_none_or(|share| Arc::ptr_eq(&unsent.share, share))
                     };
+
                     state
                         .stalled_since
                         .filter(is_slow)
@@ -253,6 +261,7 @@ impl Client {
                 Phase::NextHead => Some(state.since + silence.idle),
                 Phase::Body | Phase::Handled | Phase::Response => None,
             };
+
             let stalled = state.stalled_since.map(|since| since + LONGEST_STALL);
             silent.into_iter().chain(stalled).min()
         })
@@ -264,6 +273,7 @@ impl Client {
             loop {
                 // The deadline may change meanwhile, but never to an earlier time than this.
                 let check_at = Instant::now() + silence.idle.min(silence.header).min(LONGEST_STALL);
+
                 match self.deadline(silence) {
                     Some(deadline) if deadline <= Instant::now() => return,
                     deadline => {
@@ -331,11 +341,13 @@ impl Occupied {
 
         self.release();
         *self.share.lock().expect("no holder of this lock panics") = share.clone();
+
         let in_progress = self.budget.admit(&share).await?;
         *self
             .in_progress
             .lock()
             .expect("no holder of this lock panics") = Some(in_progress);
+
         Ok(())
     }
 
@@ -397,8 +409,10 @@ mod tests {
         let connections = Arc::new(Semaphore::new(1));
         let registration = register(&clients, &connections);
         let client = &registration.client;
+
         client.enter(Phase::Handled);
         let parked = client.park();
+
         client.respond(None);
         assert!(!clients.evict(Evict::Waiting));
         assert_eq!(client.deadline(SILENCE), None);
@@ -422,6 +436,7 @@ mod tests {
         let clients = Clients::default();
         let connections = Arc::new(Semaphore::new(3));
         let [served, slow, idle] = std::array::from_fn(|_| register(&clients, &connections));
+
         served.client.enter(Phase::Handled);
         slow.client.enter(Phase::Body);
         assert!(
@@ -447,11 +462,13 @@ mod tests {
         let [own, other] = ["1", "2"].map(|user| budget.share(Some(&UserId(user.into()))));
         let registration = register(&clients, &Arc::new(Semaphore::new(1)));
         let client = &registration.client;
+
         client.respond(Some(budget.reserve(&own, 1_000).ok().unwrap()));
         assert_eq!(client.deadline(SILENCE), None);
 
         client.took(false);
         client.produced();
+
         let stalled_since = client.state.lock().unwrap().stalled_since.unwrap();
         client.took(false);
         assert_eq!(
@@ -480,6 +497,7 @@ mod tests {
                 .deadline(SILENCE)
                 .map(|deadline| deadline - since(client))
         };
+
         assert_eq!(wait(), Some(SILENCE.header));
         client.enter(Phase::Handled);
         assert_eq!(wait(), None);

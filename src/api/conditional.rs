@@ -19,19 +19,23 @@ pub async fn not_modified(request: Request, next: Next) -> Response {
     if !is_read || !request.headers().contains_key(header::IF_NONE_MATCH) {
         return next.run(request).await;
     }
+
     let conditions = request.headers().clone();
     let response = next.run(request).await;
     let etag = response
         .headers()
         .get(header::ETAG)
         .and_then(|etag| etag.to_str().ok());
+
     if response.status() != StatusCode::OK
         || !etag.is_some_and(|etag| names_weakly(&conditions, etag))
     {
         return response;
     }
+
     let (mut parts, _) = response.into_parts();
     parts.status = StatusCode::NOT_MODIFIED;
+
     for name in [
         header::CONTENT_TYPE,
         header::CONTENT_LENGTH,
@@ -39,6 +43,7 @@ pub async fn not_modified(request: Request, next: Next) -> Response {
     ] {
         parts.headers.remove(name);
     }
+
     Response::from_parts(parts, Body::empty())
 }
 
@@ -59,6 +64,7 @@ fn names(request: &HeaderMap, header: HeaderName, etag: &str) -> bool {
         .get_all(header)
         .iter()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+
     tags.any(|tag| {
         let tag = tag.trim_ascii();
         let opaque = tag

@@ -103,6 +103,7 @@ impl Docs {
             "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
         let html = CachedDocument::new("text/html; charset=utf-8", html);
+
         Docs {
             html,
             policy: HeaderValue::try_from(policy).expect("base64 and ASCII"),
@@ -125,17 +126,20 @@ fn page(document: Value, base: &str) -> Page<'_> {
         webhooks,
         components,
     } = parse(document);
+
     let methods = paths.into_iter().flat_map(|(path, item)| {
         let methods: Map<String, Value> = parse(item);
         methods
             .into_iter()
             .map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
     });
+
     let operations = methods.map(|(path, method, operation)| Operation {
         path,
         method,
         ..parse(operation)
     });
+
     Page {
         info,
         base,
@@ -184,6 +188,7 @@ fn text(text: &str) -> String {
         .replace('<', "&lt;")
         .replace('>', "&gt;");
     let parts = escaped.split('`').enumerate();
+
     parts
         .map(|(index, part)| {
             if index % 2 == 1 {

@@ -30,6 +30,7 @@ impl Document {
             .write_all(&plain)
             .and_then(|()| encoder.finish())
             .expect("writing to memory cannot fail");
+
         Document {
             content_type,
             etag: etag(&plain),
@@ -48,10 +49,13 @@ impl Document {
         let body = if compressed { &self.gzip } else { &self.plain };
         let mut response = cacheable(self.content_type, self.etag.clone(), body.clone());
         let headers = response.headers_mut();
+
         headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+
         if compressed {
             headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
+
         response
     }
 }
@@ -85,16 +89,20 @@ fn accepts_gzip(request: &HeaderMap) -> bool {
         .iter()
         .filter_map(|line| line.to_str().ok());
     let mut any = false;
+
     for coding in lines.flat_map(|line| line.split(',')) {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
         let is_accepted = weight
             .trim()
             .strip_prefix("q=")
             .is_none_or(|weight| weight.parse() != Ok(0.0));
+
         if name.trim().eq_ignore_ascii_case("gzip") {
             return is_accepted;
         }
+
         any |= name.trim() == "*" && is_accepted;
     }
+
     any
 }

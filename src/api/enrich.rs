@@ -23,15 +23,18 @@ pub fn enrich(document: &mut Value) {
                 if method == "post" {
                     add_idempotency_key(operation);
                 }
+
                 describe_optional_body(operation);
                 add_problems(operation, method == "post");
                 add_examples(operation);
+
                 if operation["operationId"] == "testWebhook" {
                     operation["responses"]["200"]["links"] = log_link();
                 }
             }
         }
     }
+
     let events = CATALOGUE
         .iter()
         .map(|rule| (rule.kind.as_str().to_owned(), event(rule)));
@@ -47,6 +50,7 @@ fn add_idempotency_key(operation: &mut Value) {
         "required": false,
         "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$" },
     });
+
     match operation["parameters"].as_array_mut() {
         Some(parameters) => parameters.push(parameter),
         None => operation["parameters"] = json!([parameter]),
@@ -85,6 +89,7 @@ enum When {
 fn problems() -> [(When, &'static str, Problem); 13] {
     let invalid = "The request is not valid: `errors` lists every error; or the Idempotency-Key is malformed or was used for another request";
     let required = FieldError::new("/url", "is required");
+
     [
         (
             When::ReadsBody,
@@ -157,6 +162,7 @@ fn add_problems(operation: &mut Value, is_post: bool) {
         .unwrap_or_default();
     let has_parameter = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
     let has_body = !operation["requestBody"].is_null();
+
     for (when, description, problem) in problems() {
         let applies = match when {
             When::Always => true,
@@ -167,9 +173,11 @@ fn add_problems(operation: &mut Value, is_post: bool) {
             When::Validates => has_body || is_post || has_parameter("limit"),
             When::HasParameter(name) => has_parameter(name),
         };
+
         if !applies {
             continue;
         }
+
         let response = &mut operation["responses"][problem.status().as_str()];
         if response.is_null() {
             *response = problem_response(description, &problem);
@@ -184,6 +192,7 @@ fn problem_response(description: &str, problem: &Problem) -> Value {
     let content =
         json!({ "application/problem+json": { "schema": schema, "example": problem.json() } });
     let headers = |name: &str, description: &str, schema: Value| json!({ name: { "description": description, "required": true, "schema": schema } });
+
     let headers = match problem.status().as_u16() {
         401 => headers(
             "WWW-Authenticate",
@@ -197,6 +206,7 @@ fn problem_response(description: &str, problem: &Problem) -> Value {
         ),
         _ => return json!({ "description": description, "content": content }),
     };
+
     json!({ "description": description, "headers": headers, "content": content })
 }
 
@@ -214,6 +224,7 @@ fn add_examples(operation: &mut Value) {
         else {
             continue;
         };
+
         let reference = media["schema"]["$ref"].as_str();
         let name = reference
             .and_then(|reference| reference.rsplit('/').next())

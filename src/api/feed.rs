@@ -143,21 +143,26 @@ pub async fn list(
         name.parse()
             .map_err(|error: UnknownEvent| error.to_string())
     };
+
     let mut kinds: Vec<EventKind> = parameters.all("event", kind);
     kinds.sort_unstable();
     kinds.dedup();
+
     let label = |text: &str| {
         text.parse()
             .map_err(|_: std::num::ParseIntError| "expected a label's id, a number".to_owned())
     };
+
     let filter = FeedFilter {
         kinds,
         label: parameters.optional("label_id", label),
     };
+
     let limit = parameters.limit();
     let wait = parameters.optional("wait", seconds);
     let mut start = parameters.position("after", |text| Start::parse(text, &cursors));
     let is_stream = accepts_stream(&headers);
+
     if let Some(last) = headers
         .get(LAST_EVENT_ID)
         .filter(|last| is_stream && !last.is_empty())
@@ -170,12 +175,14 @@ pub async fn list(
             ),
         }
     }
+
     parameters.finish()?;
     let position = match start {
         None => Position::EARLIEST,
         Some(Start::At(position)) => position,
         Some(Start::Latest) => state.manage().feed_latest().await?,
     };
+
     let mut response = match is_stream {
         true => stream::respond(state, reader, cursors, filter, position)?,
         false => {
@@ -186,6 +193,7 @@ pub async fn list(
                 .into_iter()
                 .map(EventBody::try_from)
                 .collect::<Result<_, _>>()?;
+
             Json(PageBody {
                 data,
                 next_cursor: cursors.format(page.next),
@@ -193,6 +201,7 @@ pub async fn list(
             .into_response()
         }
     };
+
     response
         .headers_mut()
         .insert(header::VARY, HeaderValue::from_static("accept"));
@@ -231,13 +240,16 @@ async fn read_page(
         events: limit,
         bytes: MAX_PAGE_BYTES,
     };
+
     let until = Instant::now() + wait;
     let mut position = start;
+
     // Before the feed is read: an event after that wakes it.
     let follower = match wait.is_zero() {
         true => None,
         false => Some(manage.follow_feed(&reader.user, reader.access)?),
     };
+
     loop {
         let page = match manage.feed_page(&reader.user, filter, position, size).await {
             // A client that continues at the same place would not get further next time either.
@@ -250,13 +262,17 @@ async fn read_page(
             }
             page => page?,
         };
+
         let Some(follower) = follower.as_ref().filter(|_| page.events.is_empty()) else {
             return Ok(page);
         };
+
         if Instant::now() >= until || state.closed().is_cancelled() {
             return Ok(page);
         }
+
         position = page.next;
+
         if !page.more {
             let _parked = reader.occupied.as_ref().map(Occupied::park);
             tokio::select! {
@@ -265,6 +281,7 @@ async fn read_page(
                 () = state.closed().cancelled() => return Ok(page),
             }
         }
+
         if follower.is_revoked() {
             return Err(Problem::unauthorized());
         }

@@ -44,6 +44,7 @@ impl TryFrom<Event> for EventBody {
             tracing::error!(event = %event.id, %error, "an event's data is not JSON");
             Problem::internal()
         })?;
+
         let occurred_at = micros(event.occurred_at);
         Ok(EventBody {
             id: event.id,
@@ -76,6 +77,7 @@ impl FromRequestParts<ApiState> for Reader {
             (Via::Session(_), Some(session)) => (Access::of_session(session), None),
             _ => (Access::Other, bearer_token(&parts.headers).map(Box::from)),
         };
+
         Ok(Reader {
             user: actor.user,
             access,

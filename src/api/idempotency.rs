@@ -49,6 +49,7 @@ pub async fn replay(State(state): State<ApiState>, request: Request, next: Next)
     if request.method() != Method::POST || !request.headers().contains_key(KEY) {
         return next.run(request).await;
     }
+
     // In a task of its own, which continues if the client disconnects. The client gets the response
     // when it repeats the request.
     let task = async move {
@@ -56,6 +57,7 @@ pub async fn replay(State(state): State<ApiState>, request: Request, next: Next)
             .await
             .unwrap_or_else(IntoResponse::into_response)
     };
+
     let task = tokio::spawn(task.in_current_span());
     task.await
         .unwrap_or_else(|_| Problem::internal().into_response())
@@ -68,6 +70,7 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
     let bytes = body::read(body, state.max_body_bytes).await?;
     let fingerprint = fingerprint(&parts, &bytes);
     let manage = state.manage();
+
     match manage
         .claim_idempotency_key(&user, &key_hash, &fingerprint, state.request_timeout())
         .await?
@@ -95,6 +98,7 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(Problem::malformed_idempotency_key());
     };
+
     let key = value.as_bytes();
     let is_printable = key.iter().all(|byte| (b' '..=b'~').contains(byte));
     match is_printable && (1..=MAX_KEY_LENGTH).contains(&key.len()) {
@@ -111,11 +115,13 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
         .path_and_query()
         .map_or("/", |target| target.as_str());
     let mut hash = Sha256::new();
+
     hash.update(parts.method.as_str());
     hash.update([0]);
     hash.update(target);
     hash.update([0]);
     hash.update(body);
+
     let content_type = parts
         .headers
         .get(header::CONTENT_TYPE)
@@ -125,6 +131,7 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
         hash.update([0]);
         hash.update(content_type);
     }
+
     hash.finalize().into()
 }
 
@@ -137,6 +144,7 @@ fn is_final(response: &Response) -> bool {
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         StatusCode::UNPROCESSABLE_ENTITY,
     ];
+
     let is_transient = response.extensions().get::<Transient>().is_some();
     response.status().is_success() || (REQUEST_ERRORS.contains(&response.status()) && !is_transient)
 }
@@ -148,6 +156,7 @@ async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> 
     let Ok(body) = axum::body::to_bytes(body, MAX_RESPONSE_BYTES).await else {
         return Problem::internal().into_response();
     };
+
     let stored = match is_final {
         false => manage.release_idempotency_key(id).await,
         true => {
@@ -156,19 +165,23 @@ async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> 
                     .contains(name)
                     .then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
             };
+
             let stored = Stored {
                 status: parts.status.as_u16(),
                 headers: parts.headers.iter().filter_map(text).collect(),
                 body: String::from_utf8_lossy(&body).into_owned(),
             };
+
             let stored =
                 serde_json::to_vec(&stored).expect("strings and numbers can be serialized");
             manage.store_response(id, &stored).await
         }
     };
+
     if let Err(error) = stored {
         recurring!(error, %error, %user, "responses cannot be stored: repeated requests are rejected for a while");
     }
+
     Response::from_parts(parts, body.into())
 }
 
@@ -179,14 +192,17 @@ fn restore(stored: &[u8]) -> Option<Response> {
         body,
     } = serde_json::from_slice(stored).ok()?;
     let mut response = body.into_response();
+
     *response.status_mut() = StatusCode::from_u16(status).ok()?;
     response.headers_mut().clear();
+
     for (name, value) in headers {
         response.headers_mut().insert(
             HeaderName::try_from(name).ok()?,
             HeaderValue::try_from(value).ok()?,
         );
     }
+
     response
         .headers_mut()
         .insert(REPLAYED, HeaderValue::from_static("true"));

@@ -60,6 +60,7 @@ impl Replay {
         let dry_run = members.optional("dry_run", boolean);
         let (since, until): (Timestamp, _) = (since?, until?);
         let all = |events, labels| ReplayDraft::new(settings, since, until, events, labels);
+
         // Checked even if other members are invalid, so that all errors are reported at once.
         all(None, None)
             .map_err(|fault| report(members, fault))
@@ -79,6 +80,7 @@ fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
             fault @ ReplayEventFault::NotSubscribed => fault.to_string(),
         })
     };
+
     // The webhook's events can be changed.
     let transient = |errors: Vec<FieldError>| {
         errors
@@ -86,6 +88,7 @@ fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
             .map(FieldError::transient)
             .collect::<Vec<_>>()
     };
+
     EventSet::new(items(value, "expected an array of events", event).map_err(transient)?)
         .map_err(invalid)
 }
@@ -95,6 +98,7 @@ fn labels(value: Value) -> Checked<Vec<i64>> {
         item.as_i64()
             .ok_or_else(|| "expected the id of a label, a whole number".to_owned())
     };
+
     let labels = items(value, "expected an array of ids of labels", label)?;
     let is_valid = (1..=MAX_LABELS).contains(&labels.len());
     if is_valid {
@@ -176,9 +180,11 @@ pub async fn replay(
     body: Object,
 ) -> Result<(StatusCode, Json<ReplayBody>), Problem> {
     let manage = state.manage();
+
     // First, so that an unknown webhook is reported before errors of the body.
     let settings = manage.webhook(&actor.user, id).await?.settings;
     let Replay { draft, dry_run } = body.read_with(|members| Replay::read(members, &settings))?;
+
     let (status, job_id, scope) = if dry_run {
         (
             StatusCode::OK,
@@ -189,6 +195,7 @@ pub async fn replay(
         let started = manage.replay(&actor, id, &draft).await?;
         (StatusCode::ACCEPTED, Some(started.id), started.scope)
     };
+
     Ok((
         status,
         Json(ReplayBody {
@@ -222,6 +229,7 @@ pub async fn list(
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Jobs(webhook));
+
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;

@@ -136,14 +136,17 @@ impl Published {
             path: shown.clone(),
             source,
         })?;
+
         let keys = key_set(&text).map_err(|detail| JwtError::KeySet {
             path: shown,
             detail,
         })?;
+
         let known = Known {
             keys,
             read: Instant::now(),
         };
+
         Ok(Published::new(
             Location::File(path.to_owned()),
             READ,
@@ -158,6 +161,7 @@ impl Published {
             known: RwLock::new(known),
             reading,
         };
+
         Published {
             source: Arc::new(source),
             ages,
@@ -176,12 +180,15 @@ impl Published {
         {
             return Ok(known.keys.clone());
         }
+
         let Read { started, mut runs } = self.read_again(known.is_some());
+
         if suffices {
             let _ = timeout_at((started + PATIENCE).into(), runs.changed()).await;
         } else {
             let _ = runs.changed().await;
         }
+
         self.source
             .known(longest)
             .map(|known| known.keys)
@@ -200,14 +207,17 @@ impl Published {
         } else {
             self.ages.without_keys
         };
+
         let is_too_early =
             |last: &Read| last.runs.has_changed().is_ok() || last.started.elapsed() < interval;
         if let Some(last) = last.as_ref().filter(|last| is_too_early(last)) {
             return last.clone();
         }
+
         let (ended, runs) = watch::channel(());
         let source = Arc::clone(&self.source);
         let longest = self.ages.longest;
+
         tokio::spawn(async move {
             source.read(longest).await;
             drop(ended);
@@ -246,6 +256,7 @@ impl KeySource {
                 Err(error) => Err(error.to_string()),
             },
         };
+
         match read {
             Ok(keys) => {
                 self.reading.succeeded();
@@ -253,6 +264,7 @@ impl KeySource {
                     keys,
                     read: Instant::now(),
                 };
+
                 *self
                     .known
                     .write()
@@ -275,16 +287,20 @@ async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String
     if !answer.status().is_success() {
         return Err(format!("the response is {}", answer.status()));
     }
+
     let mut body = answer.bytes_stream();
     let mut text = Vec::new();
+
     while let Some(chunk) = body.next().await {
         text.extend_from_slice(&chunk.map_err(|error| error.without_url().to_string())?);
+
         if text.len() > MAX_KEY_SET_BYTES {
             return Err(format!(
                 "the key set is larger than {MAX_KEY_SET_BYTES} bytes"
             ));
         }
     }
+
     key_set(&text)
 }
 
@@ -314,6 +330,7 @@ fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
     }
     let set: KeySet =
         serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
+
     // A set may contain keys for other purposes.
     let keys: Arc<[Key]> = set
         .keys
@@ -340,6 +357,7 @@ fn key(value: Value) -> Option<Key> {
     {
         return None;
     }
+
     let algorithm = algorithm(&jwk)?;
     let decoding = DecodingKey::from_jwk(&jwk).ok()?;
     Some(Key {
@@ -358,6 +376,7 @@ fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
             .is_none_or(|stated| stated == name)
             .then_some(algorithm)
     };
+
     match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => Some(match stated {
             None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
@@ -404,6 +423,7 @@ mod tests {
             longest,
             ..FETCHED
         };
+
         Published {
             ages,
             ..Published::at_url(url).unwrap()
@@ -416,6 +436,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let handler = async move || answer();
+
         tokio::spawn(
             async move { axum::serve(listener, Router::new().route("/", get(handler))).await },
         );
@@ -431,10 +452,12 @@ mod tests {
             false => (StatusCode::BAD_GATEWAY, String::new()),
         })
         .await;
+
         for (longest, is_kept) in [(FETCHED.longest, true), (Duration::from_nanos(1), false)] {
             is_up.store(true, Ordering::SeqCst);
             let published = at(&url, longest);
             let first = published.keys(|_| true).await;
+
             assert_eq!(first.is_ok(), is_kept, "keys that were just fetched");
             is_up.store(false, Ordering::SeqCst);
             assert_eq!(published.keys(|keys| keys.len() > 1).await.is_ok(), is_kept);
@@ -445,6 +468,7 @@ mod tests {
     async fn a_key_file_is_read_again_and_known_keys_are_used_while_it_is_malformed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+
         assert!(matches!(
             Published::in_file(Path::new("/nowhere")),
             Err(JwtError::Unreadable { .. })
@@ -455,15 +479,18 @@ mod tests {
             Err(JwtError::KeySet { .. })
         ));
         write(&key_set_of(1));
+
         let ages = Ages {
             fresh: Duration::ZERO,
             between_reads: Duration::ZERO,
             ..READ
         };
+
         let published = Published {
             ages,
             ..Published::in_file(file.path()).unwrap()
         };
+
         let count = async || published.keys(|_| true).await.unwrap().len();
         assert_eq!(count().await, 1);
         write(&key_set_of(2));
@@ -475,14 +502,17 @@ mod tests {
     #[tokio::test]
     async fn keys_are_fetched_again_if_one_is_missing_and_known_keys_are_used_if_that_fails() {
         static FETCHES: AtomicUsize = AtomicUsize::new(0);
+
         // One key, then an error, then two keys.
         let handler = || match FETCHES.fetch_add(1, Ordering::SeqCst) {
             0 => (StatusCode::OK, key_set_of(1)),
             1 => (StatusCode::BAD_GATEWAY, String::new()),
             _ => (StatusCode::OK, key_set_of(2)),
         };
+
         let url = serve(handler).await;
         let published = at(&url, FETCHED.longest);
+
         let count = async |wanted: usize| {
             published
                 .keys(|keys| keys.len() >= wanted)
@@ -490,6 +520,7 @@ mod tests {
                 .unwrap()
                 .len()
         };
+
         assert_eq!((count(1).await, count(1).await), (1, 1));
         assert_eq!(
             FETCHES.load(Ordering::SeqCst),
@@ -512,8 +543,10 @@ mod tests {
             if counted.fetch_add(1, Ordering::SeqCst) > 0 {
                 gate.acquire().await.unwrap().forget();
             }
+
             key_set_of(1 + count.fetch_add(1, Ordering::SeqCst))
         };
+
         tokio::spawn(
             async move { axum::serve(listener, Router::new().route("/", get(handler))).await },
         );
@@ -555,10 +588,13 @@ mod tests {
             key[name] = value.into();
             key
         };
+
         let set = |keys: &[&Value]| {
             key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len())
         };
+
         assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
+
         for unusable in [
             secret.clone(),
             with("use", "enc"),
@@ -568,6 +604,7 @@ mod tests {
         ] {
             assert!(set(&[&unusable]).is_err(), "{unusable}");
         }
+
         assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
     }
 }

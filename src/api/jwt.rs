@@ -54,6 +54,7 @@ enum Keys {
 impl JwtVerifier {
     pub fn new(config: &Jwt) -> Result<JwtVerifier, JwtError> {
         jwt_crypto::install();
+
         let keys = match (&config.jwks_url, &config.jwks_file, &config.secret) {
             (Some(url), ..) => Keys::Published(Published::at_url(url.expose_secret())?),
             (_, Some(path), _) => Keys::Published(Published::in_file(path)?),
@@ -70,6 +71,7 @@ impl JwtVerifier {
             }
             (None, None, None) => return Err(JwtError::NoKeys),
         };
+
         let sign_in_audience = config.sign_in_audience();
         let Jwt {
             issuer,
@@ -77,6 +79,7 @@ impl JwtVerifier {
             user_claim,
             ..
         } = config.clone();
+
         Ok(JwtVerifier {
             keys,
             issuer,
@@ -100,6 +103,7 @@ impl JwtVerifier {
         let Some(Verified { user, expires_at }) = self.verify(token, Purpose::SignIn).await? else {
             return Ok(None);
         };
+
         let rejected_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
         Ok(Some((
             user,
@@ -113,22 +117,28 @@ impl JwtVerifier {
             tracing::debug!(reason, "a token of the platform is rejected");
             Ok(None)
         };
+
         if token.len() > MAX_TOKEN_BYTES {
             return reject("it is too long");
         }
+
         let header = match decode_header(token) {
             Ok(header) => header,
             Err(error) => return reject(&error.to_string()),
         };
+
         if let Err(reason) = check_extensions(&header) {
             return reject(reason);
         }
+
         let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
             Keys::Published(published) => published.keys(|keys| keys.iter().any(matches)).await?,
         };
+
         let mut reason = "no key matches its header".to_owned();
+
         for key in keys.iter().filter(|key| matches(key)) {
             match decode::<Map<String, Value>>(
                 token,
@@ -143,6 +153,7 @@ impl JwtVerifier {
                 Err(error) => reason = error.to_string(),
             }
         }
+
         reject(&reason)
     }
 
@@ -156,6 +167,7 @@ impl JwtVerifier {
                 "rejected a sign-in link that the platform has signed"
             );
         }
+
         checked
     }
 
@@ -168,14 +180,17 @@ impl JwtVerifier {
             Purpose::Api => (&self.audience, &self.sign_in_audience),
             Purpose::SignIn => (&self.sign_in_audience, &self.audience),
         };
+
         let is_for = |audience: &str| {
             claims
                 .get("aud")
                 .is_some_and(|claim| names(claim, audience))
         };
+
         if !is_for(wanted) || is_for(other) {
             return Err(format!("the claim aud must name {wanted} and not {other}"));
         }
+
         let user = claims.get(&self.user_claim).and_then(user);
         let user = user.ok_or("the claim auth.jwt.user_claim names no user")?;
         let expires_at = claims
@@ -187,9 +202,11 @@ impl JwtVerifier {
             .map(|claim| claim.as_f64().ok_or("the claim iat is not a number"))
             .transpose()?;
         let latest = Timestamp::now().as_second() + LEEWAY_SECONDS as i64;
+
         if issued_at.is_some_and(|issued_at| issued_at > latest as f64) {
             return Err("the claim iat is in the future".to_owned());
         }
+
         let lives_long =
             issued_at.is_none_or(|issued_at| expires_at - issued_at > MAX_LINK_SECONDS);
         if purpose == Purpose::SignIn && lives_long {
@@ -197,6 +214,7 @@ impl JwtVerifier {
                 "the claim exp must be at most {MAX_LINK_SECONDS} s after iat"
             ));
         }
+
         Ok(Verified {
             user,
             expires_at: expires_at.ceil() as i64,
@@ -209,6 +227,7 @@ impl JwtVerifier {
         validation.validate_nbf = true;
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.set_issuer(&[&self.issuer]);
+
         // The required audience depends on the purpose: `check_claims` compares it.
         validation.validate_aud = false;
         validation
@@ -239,6 +258,7 @@ fn user(claim: &Value) -> Option<UserId> {
         Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
         _ => return None,
     };
+
     let is_plain = (1..=MAX_USER_LENGTH).contains(&text.chars().count())
         && !text.chars().any(char::is_control);
     is_plain.then(|| UserId(text.into()))
@@ -259,6 +279,7 @@ mod tests {
         assert!(
             check_extensions(&header(json!({ "alg": "HS256", "policy": "read-only" }))).is_ok()
         );
+
         for extensions in [json!(["policy"]), json!(["exp", "b64"]), json!([])] {
             let header =
                 header(json!({ "alg": "HS256", "crit": extensions, "policy": "read-only" }));
@@ -271,6 +292,7 @@ mod tests {
         let named = |claim: Value| user(&claim).map(|user| user.to_string());
         assert_eq!(named(json!("user-7")), Some("user-7".into()));
         assert_eq!(named(json!(42)), Some("42".into()));
+
         for none in [
             json!(""),
             json!(4.5),

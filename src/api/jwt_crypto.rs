@@ -33,6 +33,7 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
     if algorithm.family() != key.family() {
         return Err(ErrorKind::InvalidKeyFormat.into());
     }
+
     let scheme = Scheme::of(*algorithm).ok_or(ErrorKind::InvalidAlgorithm)?;
     Ok(Box::new(RingVerifier {
         algorithm: *algorithm,

@@ -79,6 +79,7 @@ pub async fn regenerate_secret(
         .manage()
         .regenerate_secret(&actor, id, overlap)
         .await?;
+
     let previous_secret_expires_at = previous_expires_at.map(millis);
     Ok(Json(NewSecret {
         id,

@@ -51,14 +51,17 @@ impl<K: Eq + Hash> Known<K> {
     /// Records the result of a lookup.
     pub fn record(&self, credential: K, is_valid: bool) {
         let mut valid = self.valid.lock().expect("no holder of this lock panics");
+
         if !is_valid {
             valid.remove(&credential);
             return;
         }
+
         // Those in use soon are known again.
         if valid.len() >= self.capacity && !valid.contains(&credential) {
             valid.clear();
         }
+
         valid.insert(credential);
     }
 }
@@ -77,12 +80,15 @@ mod tests {
             capacity: 2,
             unknown,
         };
+
         known.record(0, true);
         let refused = (1..100).find(|guess| known.check(guess).is_err());
+
         assert_eq!(refused, Some(12));
         assert_eq!(known.check(&0), Ok(()));
         known.record(0, false);
         assert!(known.check(&0).is_err(), "revoked");
+
         for valid in 1..=3 {
             known.record(valid, true);
             assert_eq!(known.check(&valid), Ok(()));

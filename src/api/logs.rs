@@ -145,8 +145,10 @@ pub async fn list(
         name.parse()
             .map_err(|error: UnknownEvent| error.to_string())
     });
+
     let outcome = parameters.optional("outcome", query::outcome);
     let (since, until) = parameters.period();
+
     let filter = LogFilter {
         event,
         outcome,
@@ -156,6 +158,7 @@ pub async fn list(
             StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))
         }),
     };
+
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;
@@ -184,6 +187,7 @@ pub async fn read(
     let (request_headers, request_body) = request
         .map(|request| (request.headers, request.body))
         .unzip();
+
     Ok(Json(LogDetailBody {
         entry: detail.entry.into(),
         request: RequestBody {

@@ -43,6 +43,7 @@ pub fn headers(event: &str) -> Vec<Header> {
     let standard = "Standard Webhooks: entries separated by spaces: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64, \
          also with the previous secret during an overlap; `v1a,` and an ed25519 signature of the same, if the webhook has a key pair";
     let hmac = "9f1c3a5e7b2d4f6081a3c5e7092b4d6f8192a3b4c5d6e7f8091a2b3c4d5e6f70";
+
     [
         ("X-Webhook-Signature", signature, hexadecimal, json!(hmac)),
         (
@@ -140,6 +141,7 @@ pub fn body_schema(rule: &Rule) -> Value {
     if let Some(schema) = data.as_object_mut() {
         schema.shift_remove("$schema");
     }
+
     json!({
         "type": "object",
         "required": ["event", "timestamp", "webhook_id", "data"],

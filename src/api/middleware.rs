@@ -19,9 +19,11 @@ pub async fn request_id(request: Request, next: Next) -> Response {
         HeaderValue::try_from(Uuid::now_v7().to_string())
             .expect("a UUID consists of hexadecimal digits and hyphens")
     });
+
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::info_span!("request", id = shown, method = %request.method(), path = request.uri().path());
     let mut response = next.run(request).instrument(span).await;
+
     response.headers_mut().insert(REQUEST_ID, id);
     response
 }
@@ -54,6 +56,7 @@ pub async fn protect(request: Request, next: Next) -> Response {
             .entry(name)
             .or_insert(HeaderValue::from_static(value));
     }
+
     response
 }
 

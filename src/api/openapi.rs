@@ -67,6 +67,7 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
                 .build(),
         ))
         .build();
+
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("An API token, which stands for one user"))
@@ -78,6 +79,7 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
             "A token of the platform, if the service is configured to accept them",
         ))
         .build();
+
     let components = ComponentsBuilder::from(collected.components.unwrap_or_default())
         .security_scheme(TOKEN, SecurityScheme::Http(token))
         .security_scheme(PLATFORM, SecurityScheme::Http(platform))
@@ -85,6 +87,7 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
         .schema(FieldError::name(), FieldError::schema())
         .schema(StatusClassName::name(), StatusClassName::schema())
         .build();
+
     OpenApiBuilder::new()
         .info(info)
         .servers(Some([ServerBuilder::new()

@@ -27,6 +27,7 @@ pub fn options(members: &mut Members) -> Option<OptionsDraft> {
     let metadata = members.optional("metadata", metadata);
     let headers = members.optional("headers", headers);
     let filter = members.optional("filter", filter);
+
     Some(OptionsDraft {
         description: description?,
         metadata: metadata?,
@@ -55,12 +56,14 @@ fn filter(value: Value) -> Checked<FilterDraft> {
     let Some(mut object) = nullable_object(value)? else {
         return Ok(FilterDraft::default());
     };
+
     let mut faults = Vec::new();
     let mut list = |name: &str| {
         object
             .shift_remove(name)
             .map(|value| (name.to_owned(), value))
     };
+
     let [labels, outlets, statuses] = ["label_ids", "outlet_ids", "statuses"].map(&mut list);
     let label_ids =
         labels.and_then(|labels| items(labels, "a positive integer", Value::as_i64, &mut faults));
@@ -69,11 +72,14 @@ fn filter(value: Value) -> Checked<FilterDraft> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let statuses = statuses.and_then(|statuses| items(statuses, "a string", text, &mut faults));
     let unknown = object.keys().take(MAX_ERRORS);
+
     faults.extend(unknown.map(|name| FieldError::new(pointer(&[name]), "is not a known key")));
+
     if !faults.is_empty() {
         faults.truncate(MAX_ERRORS);
         return Err(faults);
     }
+
     FilterDraft::new(label_ids, outlet_ids, statuses).map_err(errors)
 }
 
@@ -88,12 +94,15 @@ fn items<T>(
         faults.push(FieldError::new(pointer(&[&name]), "expected an array"));
         return None;
     };
+
     if items.len() > MAX_FILTER_ENTRIES {
         let detail = format!("must have 1 to {MAX_FILTER_ENTRIES} entries");
         faults.push(FieldError::new(pointer(&[&name]), detail));
         return None;
     }
+
     let mut converted = Vec::new();
+
     for (index, item) in items.iter().enumerate() {
         match convert(item) {
             Some(item) => converted.push(item),
@@ -105,6 +114,7 @@ fn items<T>(
             }
         }
     }
+
     Some(converted)
 }
 
@@ -112,6 +122,7 @@ fn items<T>(
 fn strings(value: Value) -> Checked<Vec<(String, String)>> {
     let mut pairs = Vec::new();
     let mut faults = Vec::new();
+
     for (name, value) in nullable_object(value)?.unwrap_or_default() {
         match value {
             Value::String(text) => pairs.push((name, text)),
@@ -121,6 +132,7 @@ fn strings(value: Value) -> Checked<Vec<(String, String)>> {
             _ => break,
         }
     }
+
     if faults.is_empty() {
         Ok(pairs)
     } else {
@@ -147,6 +159,7 @@ fn errors(mut faults: Vec<OptionFault>) -> Vec<FieldError> {
         fault.path.remove(0);
         FieldError::new(fault.pointer(), fault.detail)
     };
+
     faults.into_iter().map(error).collect()
 }
 
@@ -166,6 +179,7 @@ impl From<Options> for OptionsBody {
             filter,
             headers,
         } = options;
+
         let mask = |name: String| (name, MASK.into());
         let headers = MaskedHeaders(headers.names.into_iter().map(mask).collect());
         OptionsBody {
@@ -187,6 +201,7 @@ fn text(min: usize, max: usize, pattern: &str) -> ObjectBuilder {
         .schema_type(Type::String)
         .max_length(Some(max))
         .pattern(Some(pattern));
+
     if min > 0 {
         object.min_length(Some(min))
     } else {
@@ -239,6 +254,7 @@ fn visible_class(is_listed: impl Fn(&RangeInclusive<char>) -> bool) -> String {
     let class: String = ranges
         .map(|(first, last)| format!("\\u{first:04x}-\\u{last:04x}"))
         .collect();
+
     format!("[^{class}]")
 }
 
@@ -299,12 +315,14 @@ fn filter_object(nullable: SchemaType) -> ObjectBuilder {
             .max_items(Some(MAX_FILTER_ENTRIES))
             .build()
     };
+
     let id = || {
         ObjectBuilder::new()
             .schema_type(Type::Integer)
             .minimum(Some(1))
             .maximum(Some(i64::MAX))
     };
+
     let status = text(1, MAX_STATUS_LENGTH, "^[^\\u0000-\\u001f\\u007f-\\u009f]*$");
     ObjectBuilder::new()
         .schema_type(nullable)

@@ -20,6 +20,7 @@ impl Pairs {
         if pairs.len() > MAX_PAIRS {
             return Err(Problem::too_many_pairs(MAX_PAIRS));
         }
+
         Ok(Pairs(
             pairs
                 .into_iter()
@@ -67,6 +68,7 @@ mod tests {
         assert_eq!(pairs.all("b").collect::<Vec<_>>(), ["+ x"]);
         assert_eq!(pairs.except("a").count(), 2);
         assert!(Pairs::parse("a&".repeat(MAX_PAIRS).as_bytes()).is_ok());
+
         let problem = Pairs::parse("a&".repeat(MAX_PAIRS + 1).as_bytes()).unwrap_err();
         assert!(
             problem.status() == 422 && problem.detail().contains("256"),

@@ -172,9 +172,11 @@ impl Kind {
             title,
             meaning: _,
         } = self;
+
         let errors = Vec::new();
         let header = None;
         let is_transient = false;
+
         Problem(Box::new(Details {
             status,
             slug,
@@ -192,9 +194,11 @@ impl Kind {
             [only] => format!("{}: {}", only.pointer, only.detail),
             more => format!("{} errors, listed in `errors`", more.len()),
         };
+
         let mut problem = self.with(detail);
         problem.0.is_transient = errors.iter().any(|error| error.is_transient);
         problem.0.errors = errors;
+
         problem
     }
 
@@ -374,12 +378,15 @@ impl IntoResponse for Problem {
         let Problem(details) = self;
         let content_type = (header::CONTENT_TYPE, "application/problem+json");
         let mut response = (details.status, [content_type], json).into_response();
+
         if details.is_transient {
             response.extensions_mut().insert(Transient);
         }
+
         if let Some((name, value)) = details.header {
             response.headers_mut().insert(name, value);
         }
+
         response
     }
 }
@@ -387,6 +394,7 @@ impl IntoResponse for Problem {
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let detail = fault.to_string();
+
         match fault {
             Fault::NoSuchWebhook
             | Fault::NoSuchLogEntry

@@ -66,9 +66,11 @@ pub async fn read(
         text.parse::<Uuid>()
             .map_err(|_| "expected a UUID".to_owned())
     });
+
     let after = parameters.position("cursor", |text| {
         PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())
     });
+
     parameters.finish()?;
     let published = state.published_keys.current(state.manage()).await?;
     Ok(match webhook {
@@ -88,6 +90,7 @@ fn body<'a>(
         keys,
         next_cursor: next.map(|cursor| cursor.to_string()),
     };
+
     serde_json::to_vec(&body).expect("strings can be serialized")
 }
 
@@ -111,7 +114,9 @@ impl Published {
             let next = Some(last.clone()).filter(|_| index + 1 < count);
             Some((last, Document::json(body(keys, next))))
         };
+
         let pages = keys.chunks(PAGE).enumerate().filter_map(page).collect();
+
         // The present key of a webhook is before the previous one.
         keys.sort_by_key(|key| (key.webhook, key.expires_at.is_some()));
         Published {
@@ -182,11 +187,13 @@ impl PublishedKeys {
             },
             None => self.reading.lock().await,
         };
+
         // Another request may have read them in the meantime.
         let Read { keys, due_at } = self.last();
         if due_at <= Instant::now() {
             self.read(manage, keys).await;
         }
+
         drop(turn);
         self.last().keys.ok_or_else(Problem::unavailable)
     }
@@ -205,6 +212,7 @@ impl PublishedKeys {
                 known
             }
         };
+
         let pause = REFRESH.max(began_at.elapsed() * READ_SHARE);
         *self.last.lock().expect("no holder of this lock panics") = Read {
             keys,

@@ -156,6 +156,7 @@ impl Parameters {
         } else {
             check(value)
         };
+
         checked
             .map_err(|detail| {
                 self.errors
@@ -168,6 +169,7 @@ impl Parameters {
     /// when there are as many errors as a response may have.
     pub fn all<T>(&mut self, name: &str, check: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         let mut values = Vec::new();
+
         for value in self.pairs.all(name).flat_map(|value| value.split(',')) {
             match check(value) {
                 Ok(value) => values.push(value),
@@ -178,6 +180,7 @@ impl Parameters {
                 Err(_) => break,
             }
         }
+
         values
     }
 
@@ -231,6 +234,7 @@ impl Parameters {
         {
             self.reject("/until", "must not be before since");
         }
+
         (since, until)
     }
 
@@ -241,6 +245,7 @@ impl Parameters {
                 text.rsplit_once(' ')
                     .map(|(time, offset)| format!("{time}+{offset}"))
             };
+
             let parsed = text
                 .parse::<Timestamp>()
                 .ok()
@@ -309,9 +314,11 @@ impl<T: Serialize> Page<T> {
             .as_deref()
             .and_then(|cursor| target.next_link(cursor));
         let mut response = Json(self).into_response();
+
         if let Some(link) = link {
             response.headers_mut().insert(header::LINK, link);
         }
+
         response
     }
 }
@@ -328,6 +335,7 @@ mod tests {
     fn limits_are_from_1_to_100() {
         assert_eq!(parse("").limit(), DEFAULT_LIMIT);
         assert_eq!(parse("limit=100").limit(), 100);
+
         for wrong in [
             "limit=0",
             "limit=101",
@@ -345,6 +353,7 @@ mod tests {
     #[test]
     fn times_may_have_an_unencoded_plus() {
         let expected: Timestamp = "2026-03-01T08:05:00.5Z".parse().unwrap();
+
         for query in [
             "t=2026-03-01T09:05:00.500%2B01:00",
             "t=2026-03-01T09:05:00.500+01:00",
@@ -352,6 +361,7 @@ mod tests {
         ] {
             assert_eq!(parse(query).time("t"), Some(expected), "{query}");
         }
+
         let mut parameters = parse("t=yesterday");
         assert_eq!(parameters.time("t"), None);
         assert!(parameters.finish().is_err());
@@ -370,6 +380,7 @@ mod tests {
         }
         .finish()
         .unwrap();
+
         let expected = "</base/webhooks?limit=2&since=2026-03-01T09%3A05%3A00%2B01%3A00&x=%3E&cursor=new>; rel=\"next\"";
         assert_eq!(target.next_link("new").unwrap(), expected);
     }

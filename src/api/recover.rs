@@ -45,6 +45,7 @@ impl FromMembers for RecoverWebhook {
         let dry_run = members.optional("dry_run", boolean);
         let since = since?;
         let until = until?;
+
         // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at
         // once.
         RecoveryDraft::new(since, until, None)
@@ -123,11 +124,13 @@ pub async fn recover(
     body: Object,
 ) -> Result<(StatusCode, Json<RecoveryBody>), Problem> {
     let manage = state.manage();
+
     // First, so that an unknown webhook is reported before errors of the body.
     manage.webhook(&actor.user, id).await?;
     let body: RecoverWebhook = body.read(manage)?;
     let dry_run = body.dry_run;
     let draft = body.draft().map_err(|_| Problem::internal())?;
+
     let (status, job_id, scope) = if dry_run {
         (
             StatusCode::OK,
@@ -138,14 +141,17 @@ pub async fn recover(
         let started = manage.recover(&actor, id, draft).await?;
         (StatusCode::ACCEPTED, Some(started.id), started.scope)
     };
+
     let JobScope {
         count,
         is_exact: count_is_exact,
         since,
         until,
     } = scope;
+
     let since = millis(since);
     let until = millis(until);
+
     let body = RecoveryBody {
         job_id,
         recovery_id: job_id,
@@ -155,5 +161,6 @@ pub async fn recover(
         until,
         dry_run,
     };
+
     Ok((status, Json(body)))
 }

@@ -28,6 +28,7 @@ pub fn router(state: ApiState) -> Router {
     let cors = browser::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();
     let strict_query = StrictQuery::new(state.clone(), &described);
+
     let operations = operations
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
         .route_layer(from_fn_with_state(strict_query, strict_query::check))
@@ -45,6 +46,7 @@ pub fn router(state: ApiState) -> Router {
             get(async move |headers: HeaderMap| docs.response(&headers)),
         )
         .with_state(state.clone());
+
     let descriptions = format!("{base_path}/docs");
     let public = Router::new()
         .route(public_keys::PATH, get(public_keys::read))
@@ -53,10 +55,12 @@ pub fn router(state: ApiState) -> Router {
             get(async move |Path(slug): Path<String>| describe_problem(&descriptions, &slug)),
         )
         .with_state(state);
+
     let router = match &*base_path {
         "" => operations,
         path => Router::new().nest(path, operations),
     };
+
     router
         .merge(public)
         .fallback(async || Problem::not_found("nothing is at this path"))

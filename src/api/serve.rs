@@ -126,8 +126,10 @@ pub async fn serve(
         setting,
         source,
     })?;
+
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
+
     // Closes connections with their next response, so that clients open new ones before requests on
     // the old ones fail.
     let router = router.layer(map_response(move |mut response: Response| {
@@ -136,8 +138,10 @@ pub async fn serve(
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+
         ready(response)
     }));
+
     let server = Server {
         router,
         limits,
@@ -149,6 +153,7 @@ pub async fn serve(
         closed,
         failing: Arc::default(),
     };
+
     Ok(async move {
         server.run(listener).await;
         Ok(())
@@ -160,11 +165,14 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
+
     socket.set_reuseaddr(true)?;
+
     // Connections inherit the buffers of their listener.
     socket.set_send_buffer_size(KERNEL_BUFFER)?;
     socket.set_recv_buffer_size(KERNEL_BUFFER)?;
     socket.bind(address)?;
+
     socket.listen(BACKLOG)
 }
 
@@ -197,6 +205,7 @@ async fn yielding<F: Future>(future: F) -> F::Output {
 impl Server {
     async fn run(self, listener: TcpListener) {
         let tasks = TaskTracker::new();
+
         while let Some((stream, permit)) = self
             .closed
             .run_until_cancelled(self.accept(&listener))
@@ -209,6 +218,7 @@ impl Server {
                 drop(registration);
             }));
         }
+
         drop(listener);
         tasks.close();
         tasks.wait().await;
@@ -223,6 +233,7 @@ impl Server {
                     if self.failing.ends() {
                         tracing::info!("connections can be accepted again");
                     }
+
                     return (stream, self.connection_permit().await);
                 }
                 // The client disconnected before it was served.
@@ -235,6 +246,7 @@ impl Server {
                     if self.failing.begins() {
                         tracing::error!(%error, "connections cannot be accepted; retrying");
                     }
+
                     self.clients.evict(Evict::Waiting);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -247,9 +259,11 @@ impl Server {
             if let Ok(permit) = self.connections.clone().try_acquire_owned() {
                 return permit;
             }
+
             if self.clients.evict(Evict::Waiting) {
                 metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "connections").increment(1);
             }
+
             let permit = self.connections.clone().acquire_owned();
             if let Ok(Ok(permit)) = tokio::time::timeout(EVICTION_PAUSE, permit).await {
                 return permit;
@@ -260,6 +274,7 @@ impl Server {
     async fn connection(&self, stream: TcpStream, registration: &Registration) {
         let server = self.clone();
         let client = registration.client.clone();
+
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let server = server.clone();
             let client = client.clone();
@@ -267,10 +282,12 @@ impl Server {
                 Ok::<Response, Infallible>(server.respond(request.map(Body::new), &client).await)
             }
         });
+
         let stream = TokioIo::new(Watched {
             stream,
             client: registration.client.clone(),
         });
+
         let mut builder = http1::Builder::new();
         let connection = builder
             .max_buf_size(BUFFER)
@@ -285,7 +302,9 @@ impl Server {
                 false => std::future::pending().await,
             }
         };
+
         let mut last_read = pin!(last_read);
+
         loop {
             tokio::select! {
                 // Errors of a client are not logged.
@@ -313,6 +332,7 @@ impl Server {
             }
             Err(problem) => Err(problem),
         };
+
         let (response, unsent) = response.unwrap_or_else(|problem| (problem.into_response(), None));
         if response.status() == StatusCode::TOO_MANY_REQUESTS
             && let Ok(_waiting) = self.rejections.try_acquire()
@@ -322,6 +342,7 @@ impl Server {
                 .run_until_cancelled(tokio::time::sleep(self.limits.rejection_delay))
                 .await;
         }
+
         client.respond(unsent);
         response.map(|body| {
             Body::new(Produced {
@@ -344,11 +365,13 @@ impl Server {
         } else {
             body::receive(body, |bytes| self.body_permit(bytes, client)).await
         };
+
         client.enter(Phase::Handled);
         let occupied = Occupied::begin(client, &self.budget)
             .await
             .inspect_err(|_| refused("requests"))?;
         let mut request = Request::from_parts(parts, body);
+
         request.extensions_mut().insert(occupied.clone());
         let response = cancel_on_drop(self.router.clone().oneshot(request));
         let response = match tokio::time::timeout(self.limits.request_timeout, response).await {
@@ -356,6 +379,7 @@ impl Server {
             Ok(Err(never)) => match never {},
             Err(_) => Problem::took_too_long().into_response(),
         };
+
         Ok((response, occupied))
     }
 
@@ -374,15 +398,18 @@ impl Server {
         }
 
         let deadline = Instant::now() + PATIENCE;
+
         loop {
             let exhausted = match self.budget.reserve(share, bytes) {
                 Ok(unsent) => return Ok((response, Some(unsent))),
                 Err(exhausted) => exhausted,
             };
+
             if Instant::now() > deadline {
                 refused("unsent");
                 return Err(share.refusal());
             }
+
             self.clients.evict(Evict::NotReading(
                 (exhausted == Exhausted::Share).then_some(share),
             ));
@@ -405,8 +432,10 @@ impl Server {
                 client.enter(Phase::Body);
                 return Ok(permit);
             }
+
             self.clients.evict(Evict::SendingSlowly);
         }
+
         refused("requests");
         Err(Problem::overloaded())
     }

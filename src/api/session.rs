@@ -30,6 +30,7 @@ pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut values = pairs
         .filter(|(given, _)| *given == name)
         .map(|(_, value)| value);
+
     values.next().filter(|_| values.next().is_none())
 }
 
@@ -61,14 +62,17 @@ pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor
     let Some(id) = state.session_id(headers) else {
         return Ok(None);
     };
+
     let found = state
         .look_up(
             Requester::Session(tokens::hash(id)),
             state.manage().session_actor(id),
         )
         .await?;
+
     let Some(actor) = found else { return Ok(None) };
     state.count_request(Requester::SessionUser(actor.user.clone()))?;
+
     Ok(Some(actor))
 }
 
@@ -80,6 +84,7 @@ pub fn cross_site_protection<R: Clone>(state: &ApiState, reject: R) -> CsrfLayer
         Some(Ok(trusting)) => trusting,
         _ => layer,
     };
+
     layer.with_rejection_response(reject)
 }
 
@@ -90,6 +95,7 @@ pub async fn protect(State(state): State<ApiState>, request: Request, next: Next
     if headers.contains_key(header::AUTHORIZATION) || state.session_id(headers).is_none() {
         return next.run(request).await;
     }
+
     let reject = |_: ProtectionError| Problem::cross_site().into_response();
     let response = cross_site_protection(&state, reject)
         .layer(next)
@@ -108,6 +114,7 @@ mod tests {
             let headers = HeaderMap::from_iter([(header::COOKIE, line.parse().unwrap())]);
             cookie(&headers, "a").map(str::to_owned)
         };
+
         assert_eq!(found("a=1; b=2"), Some("1".into()));
         assert_eq!(found("b=2;a=x=y"), Some("x=y".into()));
         assert_eq!(found("a=1; a=2"), None);

@@ -151,10 +151,13 @@ impl ApiState {
         } else {
             &self.known
         };
+
         self.count_request(credential.clone())?;
         known.check(&credential).map_err(Problem::rate_limited)?;
+
         let found = found.await?;
         known.record(credential, found.is_some());
+
         Ok(found)
     }
 

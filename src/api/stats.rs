@@ -71,10 +71,12 @@ impl From<Counts> for Summary {
             cancelled,
             durations,
         } = counts;
+
         let duration_ms = DurationStats {
             p50: durations.quantile(0.5),
             p95: durations.quantile(0.95),
         };
+
         Summary {
             delivered,
             failed,
@@ -119,6 +121,7 @@ pub async fn read(
     let now = Timestamp::now();
     let hours = state.manage().hours(&user, id, now).await?;
     let last_day = hours.iter().filter(|hour| hour.begins_at > now - DAY);
+
     Ok(Json(Stats {
         last_24h: Counts::sum(last_day).into(),
         last_30d: Counts::sum(&hours).into(),

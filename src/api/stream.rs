@@ -73,11 +73,14 @@ pub fn respond(
         has_more: true,
         comment_at: Instant::now() + COMMENT_INTERVAL,
     };
+
     let chunks = unfold(stream, async |mut stream| {
         let chunk = stream.next().await?;
         Some((Ok::<_, Infallible>(chunk), stream))
     });
+
     let content_type = (header::CONTENT_TYPE, "text/event-stream");
+
     // Otherwise nginx collects the stream in a buffer.
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), "no");
     Ok(([content_type, unbuffered], Body::from_stream(chunks)).into_response())
@@ -91,18 +94,22 @@ impl Stream {
             let cursor = self.cursor();
             return Some(format!("retry: {RECONNECT_AFTER}\n{cursor}\n").into());
         }
+
         loop {
             if self.state.closed().is_cancelled() || self.follower.is_revoked() {
                 return None;
             }
+
             if Instant::now() >= self.comment_at {
                 return self.comment().await;
             }
+
             if self.has_more
                 && let Some(events) = self.read().await
             {
                 return Some(events);
             }
+
             if !self.has_more {
                 self.wait().await;
             }
@@ -129,6 +136,7 @@ impl Stream {
                 (self.position, self.has_more) = (page.next, page.more);
                 let last = page.events.last().map(Position::after)?;
                 self.sent = Some(last);
+
                 Some(
                     page.events
                         .into_iter()
@@ -150,17 +158,20 @@ impl Stream {
     /// event. None if the client's token has expired.
     async fn comment(&mut self) -> Option<Bytes> {
         self.comment_at = Instant::now() + COMMENT_INTERVAL;
+
         if let (Some(token), Some(verifier)) = (&self.token, self.state.jwt()) {
             let refused = verifier.user(token).await.err();
             if refused.is_some_and(|problem| problem.status() == Problem::unauthorized().status()) {
                 return None;
             }
         }
+
         let cursor = if self.sent == Some(self.position) {
             String::new()
         } else {
             self.cursor()
         };
+
         Some(format!(": keep-alive\n{cursor}\n").into())
     }
 
@@ -177,6 +188,7 @@ impl Stream {
         else {
             return format!("id: {cursor}\n\n");
         };
+
         // In JSON, line breaks occur only between tokens. In a stream, they would end the field.
         let body = body.replace(['\n', '\r'], " ");
         format!("id: {cursor}\nevent: {kind}\ndata: {body}\n\n")

@@ -37,6 +37,7 @@ impl StrictQuery {
         let names = paths
             .map(|(path, item)| (path.clone(), by_method(item)))
             .collect();
+
         StrictQuery {
             state,
             names: Arc::new(names),
@@ -50,6 +51,7 @@ impl StrictQuery {
         } else {
             method.as_str().to_ascii_lowercase()
         };
+
         let path = path.strip_prefix(self.state.base_path()).unwrap_or(path);
         self.names.get(path)?.get(&method).map(Vec::as_slice)
     }
@@ -63,6 +65,7 @@ fn by_method(item: &Value) -> HashMap<String, Vec<String>> {
             .filter_map(|parameter| parameter["name"].as_str().map(str::to_owned))
             .collect()
     };
+
     let operations = item.as_object().into_iter().flatten();
     operations
         .map(|(method, operation)| (method.clone(), names(operation)))
@@ -82,6 +85,7 @@ pub async fn check(
     let Err(problem) = checked else {
         return next.run(request).await;
     };
+
     let (mut parts, _) = request.into_parts();
     let authenticated = authenticate(&mut parts, &strict.state).await;
     authenticated.err().unwrap_or(problem).into_response()
@@ -92,14 +96,17 @@ pub fn reject_unknown(query: &str, known: &[impl AsRef<str>]) -> Result<(), Prob
     let pairs = Pairs::parse(query.as_bytes())?;
     let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
     let mut unknown: Vec<&str> = Vec::new();
+
     for name in pairs.names().filter(|name| !known.contains(name)) {
         if !unknown.contains(&name) {
             unknown.push(name);
         }
     }
+
     if unknown.is_empty() {
         return Ok(());
     }
+
     let detail = match known.as_slice() {
         [] => "is not a parameter of this operation, which has none".to_owned(),
         known => format!(
@@ -107,10 +114,12 @@ pub fn reject_unknown(query: &str, known: &[impl AsRef<str>]) -> Result<(), Prob
             known.join(", ")
         ),
     };
+
     let error = |name: &str| {
         let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
         FieldError::member(&shown, detail.clone())
     };
+
     Err(Problem::unknown_parameters(
         unknown.into_iter().map(error).collect(),
     ))

@@ -95,12 +95,14 @@ impl From<Webhook> for WebhookBody {
             signing,
             options,
         } = webhook.settings;
+
         let OptionsBody {
             description,
             metadata,
             headers,
             filter,
         } = options.into();
+
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -221,12 +223,14 @@ impl FromMembers for CreateWebhook {
             headers,
             filter,
         } = options?;
+
         let name = name?;
         let url = url?;
         let events = events?;
         let active = active?.unwrap_or(true);
         let ordering = ordering?.unwrap_or(Ordering::None);
         let signing = signing?.unwrap_or(Signing::Hmac);
+
         Some(CreateWebhook {
             name,
             url,
@@ -287,17 +291,20 @@ impl FromMembers for UpdateWebhook {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
+
         let OptionsDraft {
             description,
             metadata,
             headers,
             filter,
         } = options?;
+
         let name = name?;
         let events = events?;
         let active = active?;
         let ordering = ordering?;
         let signing = signing?;
+
         Some(UpdateWebhook {
             name,
             url,
@@ -397,12 +404,14 @@ pub async fn create(
         headers,
         filter,
     } = body.read(state.manage())?;
+
     let options = OptionsDraft {
         description,
         metadata,
         headers,
         filter,
     };
+
     let draft = WebhookDraft {
         name,
         url,
@@ -412,6 +421,7 @@ pub async fn create(
         signing,
         options,
     };
+
     let created = state.manage().create_webhook(&actor, draft).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
@@ -422,8 +432,10 @@ pub async fn create(
         secret,
         warnings: warnings(created.warning),
     };
+
     let mut response = (StatusCode::CREATED, [(header::ETAG, etag)], Json(body)).into_response();
     response.headers_mut().insert(header::LOCATION, location);
+
     Ok(response)
 }
 
@@ -475,11 +487,13 @@ pub async fn update(
     body: Object,
 ) -> Result<Response, Problem> {
     let condition = |settings: &Settings| may_change(&headers, &etag(settings));
+
     // First, so that an unknown webhook and another version are reported before errors of the body.
     let found = state.manage().webhook(&actor.user, id).await?;
     if !condition(&found.settings) {
         return Err(Fault::VersionMismatch.into());
     }
+
     let UpdateWebhook {
         name,
         url,
@@ -492,12 +506,14 @@ pub async fn update(
         headers,
         filter,
     } = body.read(state.manage())?;
+
     let options = OptionsDraft {
         description,
         metadata,
         headers,
         filter,
     };
+
     let patch = WebhookPatch {
         name,
         url,
@@ -507,6 +523,7 @@ pub async fn update(
         signing,
         options,
     };
+
     let updated = state
         .manage()
         .update_webhook(&actor, &found, patch, &condition)
@@ -516,6 +533,7 @@ pub async fn update(
         webhook: updated.webhook.into(),
         warnings: warnings(updated.warning),
     };
+
     Ok(([(header::ETAG, etag)], Json(body)).into_response())
 }
 
@@ -542,5 +560,6 @@ pub async fn delete(
         .manage()
         .delete_webhook(&actor, id, &condition)
         .await?;
+
     Ok(StatusCode::NO_CONTENT)
 }

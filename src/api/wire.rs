@@ -59,6 +59,7 @@ impl AsyncWrite for Watched {
         if polled.is_ready() {
             self.client.flushed();
         }
+
         polled
     }
 

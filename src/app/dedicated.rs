@@ -31,6 +31,7 @@ impl DedicatedRuntime {
             .worker_threads(threads)
             .thread_name(name)
             .enable_all();
+
         if let Priority::Low = priority {
             // That of the calling thread: a thread of the runtime may start another one.
             let niceness = getpriority_process(None)?
@@ -38,6 +39,7 @@ impl DedicatedRuntime {
                 .min(MAX_NICENESS);
             builder.on_thread_start(move || lower_priority(niceness));
         }
+
         Ok(DedicatedRuntime(Some(builder.build()?)))
     }
 

@@ -23,6 +23,7 @@ pub fn raise_limit(config: &Config) {
         Ok(()) => maximum,
         Err(_) => current,
     };
+
     // Twice the connections: each of the two listeners has this limit; streams of the feed have
     // their own. Twice the requests: each may leave an idle connection, which is kept for the next
     // request. Besides these, some requests may be in flight without a permit.
@@ -30,6 +31,7 @@ pub fn raise_limit(config: &Config) {
     let delivery = &config.delivery;
     let requests = (2 + DETACHED as u64) * delivery.concurrency as u64;
     let needed = 2 * http.max_connections as u64 + http.max_streams as u64 + requests + OTHERS;
+
     if let Some(limit) = raised.filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,

@@ -81,12 +81,15 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     config.require_master_key()?;
     descriptors::raise_limit(&config);
+
     let config = Arc::new(config);
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
+
     require_compatible_schema(&store_url).await?;
     let metrics = telemetry::install_metrics()?;
     let (tracer, exporter) = traces::start(&config)?;
+
     let app = App {
         store: Store::open_for_service(&store_url, STORE_CONNECTIONS)?,
         capture_store: Store::open_for_service(&store_url, CAPTURE_CONNECTIONS)?,
@@ -100,6 +103,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         settings,
         config,
     };
+
     if roles.capture {
         match capture::preflight(
             &app.config.source,
@@ -119,14 +123,19 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
             result => result?,
         }
     }
+
     let Shutdown { delay, drain } = app.config.shutdown;
     let mut tasks = BackgroundTasks::new();
+
     tasks.close_listeners_after(delay.0, app.health.clone());
     app.start(roles, &mut tasks).await?;
+
     let result = tasks.join(delay.0 + drain.0 + SHUTDOWN_MARGIN).await;
+
     if let Some(exporter) = exporter {
         exporter.flush().await;
     }
+
     result
 }
 
@@ -163,25 +172,31 @@ impl App {
     /// Starts the tasks of `roles`, and those that every process runs.
     async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
+
         // Reported before the listener starts: ready means that every listener answers and that
         // capture reads or stands by.
         self.health
             .report_unhealthy(START_UP, "not everything has started yet");
+
         if roles.capture {
             self.health
                 .report_unhealthy(capture::STAGE, "not reading changes yet");
         }
+
         self.start_retention(tasks).await;
         self.serve_operations(tasks).await?;
         self.observe(roles, tasks)?;
+
         if roles.api {
             self.serve_api(tasks).await?;
         }
+
         // Stops the dispatcher, once nothing can be handed to it any more.
         let handoff_ended = CancellationToken::new();
         let handoff = roles
             .deliver
             .then(|| self.start_delivery(tasks, handoff_ended.clone()));
+
         if roles.capture {
             let pipeline = CapturePipeline {
                 config: self.config.clone(),
@@ -191,7 +206,9 @@ impl App {
                 handoff,
                 shutdown,
             };
+
             let end_handoff = handoff_ended.drop_guard();
+
             // New changes must not queue behind requests in flight.
             let runtime = DedicatedRuntime::new("capture", CAPTURE_THREADS, Priority::Normal)
                 .context("threads for capture")?;
@@ -209,6 +226,7 @@ impl App {
                 Ok(())
             });
         }
+
         self.health.report_healthy(START_UP);
         Ok(())
     }
@@ -220,10 +238,12 @@ impl App {
         let days = self.config.retention.days;
         let health = self.health.clone();
         let (first_run, first_run_ended) = oneshot::channel();
+
         tasks.spawn(
             "maintenance",
             retention::run(store, days, health, first_run, tasks.shutdown.clone()),
         );
+
         // Start-up continues even if the run failed or takes longer.
         let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_run_ended).await;
     }
@@ -238,6 +258,7 @@ impl App {
             sender: self.sender.clone(),
             settings: self.settings.clone(),
         };
+
         let budget = handoff.budget.clone();
         tasks.spawn(
             "delivery",
@@ -247,11 +268,13 @@ impl App {
             "recovery",
             recover::run(self.store.clone(), tasks.shutdown.clone()),
         );
+
         let notices = notify::Notifier {
             store: self.store.clone(),
             find_address: wiring::find_address(self.config.clone()),
             mailer: self.mailer.clone(),
         };
+
         tasks.spawn("notices", notify::run(notices, tasks.shutdown.clone()));
         let store = self.store.clone();
         let schedule = self.config.delivery.schedule();
@@ -263,14 +286,17 @@ impl App {
             handoff: handoff.clone(),
             lease_length,
         };
+
         tasks.spawn(
             "recording",
             record::run(store, schedule, policy, promotion, answers, tracer, give_up).map(Ok),
         );
         let search = record::promote_stranded(self.store.clone(), tasks.shutdown.clone());
+
         tasks.spawn("stranded deliveries", search.map(Ok));
         let cancellation = record::cancel_inactive(self.store.clone(), tasks.shutdown.clone());
         tasks.spawn("cancellation", cancellation.map(Ok));
+
         handoff
     }
 
@@ -283,6 +309,7 @@ impl App {
         let api_store = self.api_store.clone();
         let vault = self.vault.clone();
         let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
+
         let state = ApiState::new(&self.config, manage)
             .with_jwt(
                 self.config
@@ -293,12 +320,14 @@ impl App {
                     .transpose()?,
             )
             .with_closed(tasks.ending().closed);
+
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));
         let router = api::router(state).merge(pages);
         let runtime = DedicatedRuntime::new("api", API_THREADS, Priority::Low)
             .context("threads for the API")?;
+
         // A listener and a connection are served by the runtime that opened them.
         let server = runtime
             .spawn(api::serve(
@@ -309,12 +338,14 @@ impl App {
                 tasks.ending(),
             ))
             .await??;
+
         let server = runtime.spawn(server);
         tasks.spawn("api", async move {
             let result = server.await;
             drop(runtime);
             Ok(result??)
         });
+
         Ok(())
     }
 
@@ -322,7 +353,9 @@ impl App {
     async fn serve_operations(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let metrics = self.metrics.clone();
         let process = metrics_process::Collector::default();
+
         process.describe();
+
         let router = api::operations_router(
             Arc::new(move || {
                 process.collect();
@@ -330,8 +363,10 @@ impl App {
             }),
             wiring::readiness(self.store.clone(), self.health.clone()),
         );
+
         let listen = self.config.http.metrics_listen;
         let limits = ServeLimits::new(&self.config.http, OPERATIONS_TIMEOUT);
+
         let server = api::serve(
             listen,
             "http.metrics_listen",
@@ -340,9 +375,11 @@ impl App {
             tasks.ending(),
         )
         .await?;
+
         tasks.spawn("operations", async move { Ok(server.await?) });
         let metrics = self.metrics.clone();
         let shutdown = tasks.shutdown.clone();
+
         tasks.spawn("metrics", async move {
             while shutdown
                 .run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP))
@@ -351,8 +388,10 @@ impl App {
             {
                 metrics.run_upkeep();
             }
+
             Ok(())
         });
+
         Ok(())
     }
 
@@ -365,20 +404,24 @@ impl App {
             self.capture_store.clone(),
             self.api_store.clone(),
         ];
+
         tasks.spawn(
             "observation",
             observe::run(store, pools, slot, shutdown).map(Ok),
         );
+
         // Trigger capture has no slot.
         if roles.capture && self.config.source.capture == CaptureMode::Wal {
             let url = self.config.source_url()?.to_owned();
             let shutdown = tasks.shutdown.clone();
             let slot = self.config.source.slot.clone();
+
             tasks.spawn("slot observation", async move {
                 capture::observe::run(&url, &slot, &shutdown).await;
                 Ok(())
             });
         }
+
         Ok(())
     }
 }

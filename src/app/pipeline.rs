@@ -42,6 +42,7 @@ impl CapturePipeline {
     /// lost commits of the store, on a new timeline, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut logged_gap = None;
+
         loop {
             match self.run_once().await {
                 // Only `walhook repair` closes a gap. Deliveries and the API continue meanwhile.
@@ -52,6 +53,7 @@ impl CapturePipeline {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
                         logged_gap = reason;
                     }
+
                     self.health
                         .report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
                     self.shutdown
@@ -91,6 +93,7 @@ impl CapturePipeline {
         let url = self.config.source_url()?;
         let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
         let (durable, acknowledge) = watch::channel(None);
+
         let enqueue = Enqueue {
             store: self.store.clone(),
             lookups: Lookups::new(url, source, self.store.clone()),
@@ -103,6 +106,7 @@ impl CapturePipeline {
             tracer: self.tracer.clone(),
             clock: SystemClock,
         };
+
         let enqueued = AbortOnDropHandle::new(tokio::spawn(enqueue.run(
             changes,
             durable,
@@ -123,6 +127,7 @@ impl CapturePipeline {
             // were committed to the store already, the checkpoint includes them.
             return Err(error.into());
         }
+
         // If enqueue fails, its end of the channel closes and capture ends too. If capture ends,
         // enqueue stores the batches that are still in the channel.
         enqueued.await??;

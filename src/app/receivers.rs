@@ -53,6 +53,7 @@ impl Receivers {
     ) -> Receivers {
         let resolver = Resolver::new(Sources::default(), LOOKUPS, LOOKUP_TIMEOUT);
         let guard = settings.guard.clone().with_lookup(resolver.into_lookup());
+
         Receivers {
             guard,
             user_agent: settings.user_agent.clone(),
@@ -78,6 +79,7 @@ impl manage::Receivers for Receivers {
         logged.url.as_ref()?;
         let event = logged.event_data.as_ref()?;
         let entry = &logged.entry;
+
         let notification = Notification {
             delivery: entry.delivery,
             webhook: logged.webhook,
@@ -89,6 +91,7 @@ impl manage::Receivers for Receivers {
             sequence: entry.sequence,
             test: entry.test,
         };
+
         let digest =
             |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
         let signatures = Signatures {
@@ -96,12 +99,14 @@ impl manage::Receivers for Receivers {
             standard: digest(&logged.standard_signature)?,
             more: logged.more_signatures.clone().unwrap_or_default(),
         };
+
         let request = request::replay(
             &notification,
             entry.started_at,
             signatures,
             &self.user_agent,
         );
+
         let headers = request
             .headers
             .into_iter()
@@ -121,6 +126,7 @@ impl manage::Receivers for Receivers {
         let vault = self.vault.clone();
         let sender = self.sender.clone();
         let tracer = self.tracer.clone();
+
         // A connection is served by the runtime that opened it, and deliveries use those of the
         // store and to receivers too.
         let test = self.runtime.spawn(async move {
@@ -132,13 +138,16 @@ impl manage::Receivers for Receivers {
                 test: true,
                 ..(&delivery).into()
             };
+
             let attempt = sender
                 .attempt_signed(&found.url, &headers, &signer, &notification)
                 .await?;
             let attempted = Attempted { delivery, attempt };
             let log = record::record_test(&store, &tracer, &attempted).await?;
+
             Ok((log, attempted.attempt))
         });
+
         async move { test.await? }.boxed()
     }
 }
@@ -151,6 +160,7 @@ pub fn check_url(guard: &Guard, url: &str) -> Result<Url, String> {
     guard
         .check_literal(&url)
         .map_err(|problem| problem.to_string())?;
+
     Ok(url)
 }
 

@@ -55,15 +55,18 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let url = config.source_url()?;
     let store_url = config.store_url()?;
     let store = super::open_store(store_url, CONNECTIONS).await?;
+
     if !dry_run {
         // Today's events need today's partitions, which do not exist if nothing has run for days.
         super::retention::run_once(&store, config.retention.days)
             .await
             .context("creating the store's partitions")?;
     }
+
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     let source = &config.source;
+
     let request = Request {
         source,
         url,
@@ -72,6 +75,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
         dry_run,
         force,
     };
+
     let repair = Repair::begin(request).await?;
     let lookups = Lookups::for_repair(url, source, store.clone());
     let enqueue = RepairEnqueue {
@@ -80,6 +84,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
         max_data: config.delivery.max_payload_bytes,
         dry_run,
     };
+
     match compare(&repair, enqueue, &transaction, dry_run).await {
         Ok(report) if dry_run => {
             repair.end().await;
@@ -89,9 +94,11 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
             Ok(()) => {
                 failpoint!("repair_committed_heads_not_due")?;
                 repair.end().await;
+
                 if let Err(error) = record::promote_all_stranded(&store).await {
                     tracing::info!(%error, "the first deliveries of ordered webhooks are due when a replica has found them");
                 }
+
                 Ok(report)
             }
             // The commit may have succeeded: then dropping the slot would cause the next gap.
@@ -114,16 +121,21 @@ async fn compare(
         begins: repair.begins(),
         ..Report::default()
     };
+
     let mut differences = repair.differences(transaction).await?;
     while let Some(found) = differences.next(transaction).await? {
         let repaired = enqueue.raise(transaction, &found.changes).await?;
+
         if !dry_run {
             change_ledger(transaction, &found.ledger).await?;
         }
+
         report.add(&found, repaired);
     }
+
     repair.finish(transaction).await?;
     failpoint!("repair_complete_not_committed")?;
+
     Ok(report)
 }
 
@@ -135,12 +147,15 @@ impl Report {
         rows.new += found.new;
         rows.gone += found.gone;
         rows.unknown = found.unknown;
+
         for event in &repaired.events {
             *self.events.entry(event.kind).or_default() += 1;
+
             if self.examples.len() < EXAMPLES {
                 self.examples.push(format!("{} {}", event.kind, event.data));
             }
         }
+
         self.deliveries += repaired.deliveries;
         self.missed += repaired.missed;
         self.unrouted += repaired.unrouted;

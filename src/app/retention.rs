@@ -43,14 +43,17 @@ pub async fn run(
     let indexing = Activity::new("building the indexes of partitions");
     let mut first_run = Some(first_run);
     let store = store.with_limit(LONGEST_RUN);
+
     loop {
         let result = store
             .in_time(LONGEST_RUN, run_once(&store, retention_days))
             .await;
         drop(first_run.take());
+
         let wait = match result {
             Ok(done) => {
                 let wait = report(&done, &health, &waiting);
+
                 // Last, because it may take minutes. Everything but the feed works without these
                 // indexes.
                 let indexed = shutdown
@@ -64,6 +67,7 @@ pub async fn run(
             }
             Err(error) => {
                 let text = format!("{error:#}");
+
                 match error.downcast_ref().is_some_and(is_server_error) {
                     true => health.failing(
                         "the store cannot be maintained; the server log says why",
@@ -72,9 +76,11 @@ pub async fn run(
                     // The readiness check itself reports a store that does not answer.
                     false => health.log_failure(&text),
                 }
+
                 AFTER_FAILURE
             }
         };
+
         if shutdown
             .run_until_cancelled(tokio::time::sleep(wait))
             .await
@@ -92,10 +98,12 @@ async fn build_indexes(store: &Store, activity: &Activity) -> bool {
             if !done.built.is_empty() {
                 tracing::info!(indexes = ?done.built, "built indexes of partitions that are older than the index");
             }
+
             match done.failed.first() {
                 None => activity.succeeded(),
                 Some(error) => activity.failed(error),
             }
+
             done.failed.is_empty() && done.left.is_empty()
         }
         Err(error) => {
@@ -116,15 +124,19 @@ fn report(done: &Maintained, health: &StageHealth, waiting: &Condition) -> Durat
         );
         return AFTER_FAILURE;
     }
+
     health.working();
+
     if done.waiting.is_empty() {
         waiting.ends();
         return INTERVAL;
     }
+
     // Expected while a backup runs, and no reason to be unready.
     if waiting.begins() {
         tracing::info!(partitions = ?done.waiting, "partition maintenance gave way to locks of other sessions; retrying");
     }
+
     AFTER_WAITING
 }
 
@@ -140,17 +152,20 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
     if !done.dropped.is_empty() {
         tracing::info!(partitions = ?done.dropped, "dropped partitions older than retention.days");
     }
+
     if done.expired > 0 {
         tracing::warn!(
             deliveries = done.expired,
             "deliveries were cancelled because their events are older than retention.days"
         );
     }
+
     // One day more: a partition is dropped when its last row has expired.
     let kept = SignedDuration::from_hours((i64::from(retention_days) + 1) * 24);
     store.expire_recoveries(now.checked_sub(kept)?).await?;
     audit::remove_old(store, retention_days).await?;
     idempotency::remove_old(store).await?;
+
     let unsent = notices::remove_old(store, retention_days).await?;
     if unsent > 0 {
         tracing::warn!(
@@ -158,6 +173,7 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
             "unsent notices were dropped: they are older than retention.days"
         );
     }
+
     let given_up = unrouted::remove_old(store, retention_days).await?;
     if given_up > 0 {
         tracing::warn!(
@@ -165,9 +181,11 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
             "unrouted events were dropped: they are older than retention.days"
         );
     }
+
     sessions::remove_old(store).await?;
     keys::remove_expired(store).await?;
     superseded::remove_old(store).await?;
     sequences::remove_orphans(store).await?;
+
     Ok(done)
 }

@@ -30,6 +30,7 @@ impl BackgroundTasks {
     pub fn new() -> BackgroundTasks {
         let shutdown = CancellationToken::new();
         tokio::spawn(cancel_on_signal(shutdown.clone()));
+
         BackgroundTasks {
             set: JoinSet::new(),
             shutdown,
@@ -75,7 +76,9 @@ impl BackgroundTasks {
             self.shutdown.cancelled().await;
             tokio::time::sleep(grace).await;
         };
+
         tokio::pin!(overdue);
+
         loop {
             let ended = tokio::select! {
                 ended = self.set.join_next() => ended,
@@ -86,11 +89,14 @@ impl BackgroundTasks {
                     return result;
                 }
             };
+
             let Some(ended) = ended else { return result };
             let (name, ended) = ended.unwrap_or_else(|panic| ("a task", Err(panic.into())));
+
             if !self.shutdown.is_cancelled() {
                 tracing::error!(task = name, "a task ended unexpectedly: shutting down");
             }
+
             self.shutdown.cancel();
             result = result.and(ended);
         }
@@ -100,6 +106,7 @@ impl BackgroundTasks {
 /// Cancels `shutdown` at the first signal, and exits at the second.
 async fn cancel_on_signal(shutdown: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
+
     let (Ok(mut terminate), Ok(mut interrupt)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -107,6 +114,7 @@ async fn cancel_on_signal(shutdown: CancellationToken) {
         tracing::error!("cannot listen for signals: only SIGKILL can end this process");
         return;
     };
+
     let mut next =
         async || tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} };
     next().await;

@@ -32,6 +32,7 @@ pub async fn retry(config: &Config, selection: &Selection) -> anyhow::Result<Rep
         system_identifier: 0,
         timeline: 0,
     };
+
     let mut enqueue = RepairEnqueue {
         lookups,
         lineage,
@@ -41,10 +42,12 @@ pub async fn retry(config: &Config, selection: &Selection) -> anyhow::Result<Rep
 
     let mut report = Report::default();
     let mut after = Uuid::nil();
+
     loop {
         let page = store.unrouted(selection, after, PAGE).await?;
         let Some(last) = page.last() else { break };
         after = last.id;
+
         for unrouted in &page {
             match enqueue.reroute(&store, unrouted).await? {
                 Rerouted::Routed => report.routed += 1,
@@ -53,9 +56,11 @@ pub async fn retry(config: &Config, selection: &Selection) -> anyhow::Result<Rep
             }
         }
     }
+
     if report.routed > 0 {
         // A running replica does the same within seconds.
         let _ = record::promote_all_stranded(&store).await;
     }
+
     Ok(report)
 }

@@ -29,14 +29,17 @@ pub fn readiness(store: Store, health: Health) -> Readiness {
     Arc::new(move || {
         let store = store.clone();
         let health = health.clone();
+
         Box::pin(async move {
             let mut reasons = health.reasons();
+
             // The reasons are in the server log: anybody who can reach the listener may read this
             // answer.
             let pinged = tokio::time::timeout(PING_TIMEOUT, store.ping()).await;
             if !matches!(pinged, Ok(Ok(()))) {
                 reasons.push("store: it does not answer".to_owned());
             }
+
             reasons.extend(recent_disk_faults());
             reasons
         })

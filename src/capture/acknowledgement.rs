@@ -78,6 +78,7 @@ impl AcknowledgementLimit {
     ) -> AcknowledgementLimit {
         let (writes, stored) = watch::channel(stored);
         let (wanted, requests) = watch::channel(Lsn::ZERO);
+
         let task = tokio::spawn(raise(
             store.clone(),
             slot.to_owned(),
@@ -86,6 +87,7 @@ impl AcknowledgementLimit {
             writes,
             period,
         ));
+
         AcknowledgementLimit {
             stored,
             wanted,
@@ -101,8 +103,10 @@ impl AcknowledgementLimit {
         if wanted > durable && limit.0.saturating_sub(wanted.0) < MARGIN / 2 {
             self.wanted.send_replace(wanted);
         }
+
         let granted = wanted.min(limit);
         self.acknowledged.advance(granted);
+
         granted
     }
 }
@@ -116,8 +120,10 @@ async fn raise(
     period: Duration,
 ) {
     let mut previous = None;
+
     while requests.changed().await.is_ok() {
         let wanted = *requests.borrow_and_update();
+
         // Twice the WAL since the previous time: on a busy server, acknowledgements do not wait for
         // the next period.
         let advanced = previous.map_or(0, |previous: Lsn| wanted.0.saturating_sub(previous.0));
@@ -136,6 +142,7 @@ async fn raise(
             }
             Err(error) => tracing::debug!(%error, "the acknowledgement limit could not be raised"),
         }
+
         tokio::time::sleep(period).await;
     }
 }
@@ -155,6 +162,7 @@ mod tests {
             acknowledged: acknowledged.clone(),
             _task: task,
         };
+
         (limit, requests, acknowledged)
     }
 

@@ -93,6 +93,7 @@ impl KeptClient {
         if std::mem::replace(&mut self.is_unanswered, true) {
             self.close();
         }
+
         self.get().await?;
         let KeptClient {
             client,
@@ -101,6 +102,7 @@ impl KeptClient {
         } = self;
         let query = query(client.as_ref().expect("opened above"));
         let answer = in_time(async { query.await.map_err(Into::into) }).await?;
+
         *is_unanswered = false;
         Ok(answer)
     }

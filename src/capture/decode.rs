@@ -101,11 +101,13 @@ impl RelationMap {
                 .iter()
                 .any(|sent| sent.is_key && sent.targets.contains(wanted))
         };
+
         let wanted = if self.table == Table::UserAddon {
             self.table.columns()
         } else {
             self.table.watched()
         };
+
         wanted
             .iter()
             .filter_map(|name| self.table.column(name))
@@ -139,6 +141,7 @@ impl Decoder {
             .map(|table| (source.tables.qualified_name(table), table))
             .collect();
         let parser = LogicalReplicationParser::with_protocol_version(PROTOCOL_VERSION);
+
         Decoder {
             parser,
             mappings: source.tables.clone(),
@@ -178,8 +181,10 @@ impl Decoder {
                         "a transaction began inside another".into(),
                     ));
                 }
+
                 let committed_at = time(timestamp)?;
                 self.deleted.clear();
+
                 let commit = Lsn(final_lsn);
                 self.open = Some(OpenTransaction {
                     xid,
@@ -188,6 +193,7 @@ impl Decoder {
                     ordinal: 0,
                     muted: false,
                 });
+
                 Ok(Decoded::Began)
             }
             Message::Commit { end_lsn, .. } => {
@@ -207,6 +213,7 @@ impl Decoder {
                 let relation = self.map(relation_id, &namespace, &relation_name, &columns)?;
                 let is_full =
                     ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
+
                 let decoded = match &relation {
                     None => {
                         let table = format_args!("{namespace}.{relation_name}");
@@ -223,6 +230,7 @@ impl Decoder {
                         table: format!("{namespace}.{relation_name}"),
                     },
                 };
+
                 self.relations.insert(relation_id, relation);
                 Ok(decoded)
             }
@@ -238,6 +246,7 @@ impl Decoder {
                 } else {
                     self.padded_types.remove(&type_id);
                 }
+
                 Ok(Decoded::Nothing)
             }
             Message::Message {
@@ -265,11 +274,14 @@ impl Decoder {
             if let Some(open) = &mut self.open {
                 open.muted = true;
             }
+
             return Decoded::Nothing;
         }
+
         if content == SWITCH {
             return Decoded::SwitchRequested;
         }
+
         let heartbeat = std::str::from_utf8(content)
             .ok()
             .and_then(|text| text.strip_prefix(HEARTBEAT));
@@ -283,12 +295,14 @@ impl Decoder {
                 let Some(map) = self.relation(relation_id)? else {
                     return Ok(());
                 };
+
                 let table = map.table;
                 let new = self.tuple(map, &tuple)?;
                 let operation = match self.deleted.take(table, &new) {
                     Some(old) => Operation::Replace { old, new },
                     None => Operation::Insert { new },
                 };
+
                 changes.push(self.change(table, position, operation)?);
             }
             Message::Update {
@@ -301,13 +315,16 @@ impl Decoder {
                 let Some(map) = self.relation(relation_id)? else {
                     return Ok(());
                 };
+
                 let old = old_tuple
                     .map(|old| self.old_tuple(map, &old, key_type))
                     .transpose()?;
                 let mut new = self.tuple(map, &new_tuple)?;
+
                 if let Some(old) = &old {
                     new.fill_from(old);
                 }
+
                 changes.push(self.change(map.table, position, Operation::Update { old, new })?);
             }
             Message::Delete {
@@ -319,6 +336,7 @@ impl Decoder {
                 let Some(map) = self.relation(relation_id)? else {
                     return Ok(());
                 };
+
                 let table = map.table;
                 let old = self.old_tuple(map, &old_tuple, Some(key_type))?;
                 self.deleted.add(table, &old);
@@ -330,12 +348,14 @@ impl Decoder {
                     let Some(map) = self.relation(relation)? else {
                         continue;
                     };
+
                     changes.push(self.change(map.table, position, Operation::Truncate)?);
                 }
             }
             // Origins are not needed. Other messages belong to modes that are not used.
             _ => {}
         }
+
         Ok(())
     }
 
@@ -344,6 +364,7 @@ impl Decoder {
     fn next_position(&mut self) -> Result<Position, CaptureError> {
         let open = self.open.as_mut().ok_or_else(outside_transaction)?;
         open.ordinal += 1;
+
         let timeline = self.timelines.timeline_at(open.commit);
         Ok(Position::Wal {
             timeline,
@@ -392,12 +413,15 @@ impl Decoder {
         let Some(table) = self.oids.get(&oid).or_else(by_name).copied() else {
             return Ok(None);
         };
+
         let column = |column: &ColumnInfo| SentColumn {
             targets: Vec::new(),
             is_key: column.is_key(),
             padded: self.padded_types.contains(&column.type_id),
         };
+
         let mut columns: Vec<SentColumn> = sent.iter().map(column).collect();
+
         for reference in self.mappings.stored(table) {
             let mapped = self.mappings.column(table, reference);
             let mut names = std::iter::once(mapped).chain(self.mappings.formerly(table, reference));
@@ -415,6 +439,7 @@ impl Decoder {
                 None => {}
             }
         }
+
         Ok(Some(RelationMap { table, columns }))
     }
 
@@ -441,13 +466,16 @@ impl Decoder {
         was_sent: impl Fn(&SentColumn) -> bool,
     ) -> Result<Tuple, CaptureError> {
         let table = map.table;
+
         if row.column_count() != map.columns.len() {
             return Err(CaptureError::Protocol(format!(
                 "a row of {} has other columns than were described",
                 table.name()
             )));
         }
+
         let mut tuple = Tuple::absent(table);
+
         for (sent, value) in map
             .columns
             .iter()
@@ -458,6 +486,7 @@ impl Decoder {
                 tuple.set(*column, self.datum(table, *column, value, sent.padded)?);
             }
         }
+
         Ok(tuple)
     }
 
@@ -471,9 +500,11 @@ impl Decoder {
         if value.is_null() {
             return Ok(Datum::Null);
         }
+
         if value.is_unchanged() {
             return Ok(Datum::Absent);
         }
+
         let reference = table.columns()[usize::from(column.0)];
         let text = std::str::from_utf8(value.as_bytes()).map_err(|_| {
             CaptureError::Protocol(format!(
@@ -481,11 +512,13 @@ impl Decoder {
                 table.name()
             ))
         })?;
+
         let text = if padded {
             text.trim_end_matches(' ')
         } else {
             text
         };
+
         Ok(Datum::text(
             self.mappings.value(table, reference, text).unwrap_or(text),
         ))
@@ -512,6 +545,7 @@ pub(super) fn weight(change: &Change) -> usize {
             .map(str::len)
             .sum::<usize>()
     };
+
     match &change.operation {
         Operation::Insert { new } => of(new),
         Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),

@@ -9,6 +9,7 @@ const RELATION: u32 = 41;
 fn source(settings: &str) -> Source {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), settings).unwrap();
+
     load(Sources {
         file: Some(file.path().to_owned()),
         ..Sources::default()
@@ -134,10 +135,13 @@ fn decoder(source: &Source) -> Decoder {
 fn changes(source: &Source, events: Vec<Message>) -> Vec<Change> {
     let mut decoder = decoder(source);
     let mut changes = Vec::new();
+
     decoder.decode(wire(&begin(100)), &mut changes).unwrap();
+
     for each in events {
         decoder.decode(wire(&each), &mut changes).unwrap();
     }
+
     changes
 }
 
@@ -151,6 +155,7 @@ fn names_and_values_are_mapped() {
         values.status = { 5 = "complete" }
         "#,
     );
+
     let columns = [
         "delivery_id",
         "release_id",
@@ -160,6 +165,7 @@ fn names_and_values_are_mapped() {
         "takedown",
         "message",
     ];
+
     let found = changes(
         &source,
         vec![
@@ -184,17 +190,21 @@ fn names_and_values_are_mapped() {
             ]),
         ],
     );
+
     let Operation::Insert { new } = &found[0].operation else {
         panic!("{found:?}")
     };
+
     assert_eq!(
         (new.text(distro_queue::id), new.text(distro_queue::status)),
         (Some("7"), Some("complete"))
     );
     assert_eq!(*new.get(distro_queue::message), Datum::Absent);
+
     let Operation::Insert { new } = &found[1].operation else {
         panic!("{found:?}")
     };
+
     assert_eq!(
         (
             new.text(distro_queue::status),
@@ -202,6 +212,7 @@ fn names_and_values_are_mapped() {
         ),
         (Some("6"), &Datum::Null)
     );
+
     assert_eq!(
         found[1].position,
         Position::Wal {
@@ -219,6 +230,7 @@ fn rows_of_unmapped_tables_count_and_are_skipped() {
         relation("public", "distro_queue", &DISTRO_QUEUE),
         insert(&ROW),
     ]);
+
     let found = changes(&Source::default(), events);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].position.ordinal(), 2);
@@ -234,6 +246,7 @@ fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
         Text("f"),
         Text("long"),
     ];
+
     let new = [
         Text("1"),
         Text("2"),
@@ -242,6 +255,7 @@ fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
         Text("f"),
         Unchanged,
     ];
+
     let found = changes(
         &Source::default(),
         vec![
@@ -249,6 +263,7 @@ fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
             update(Some('O'), Some(&old), &new),
         ],
     );
+
     let Operation::Update {
         old: Some(old),
         new,
@@ -256,6 +271,7 @@ fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
     else {
         panic!("{found:?}")
     };
+
     assert_eq!(
         (
             old.text(distro_queue::status),
@@ -263,6 +279,7 @@ fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
         ),
         (Some("batched"), &Datum::Null)
     );
+
     assert_eq!(
         (
             new.text(distro_queue::status),
@@ -283,6 +300,7 @@ fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as
         Text("f"),
         Unchanged,
     ];
+
     let relation = keyed_relation(
         "public",
         "distro_queue",
@@ -290,6 +308,7 @@ fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as
         &["id", "status"],
         b'i',
     );
+
     let found = changes(
         &Source::default(),
         vec![
@@ -298,6 +317,7 @@ fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as
             update(None, None, &new),
         ],
     );
+
     let Operation::Update {
         old: Some(old),
         new,
@@ -305,6 +325,7 @@ fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as
     else {
         panic!("{found:?}")
     };
+
     assert_eq!(
         (
             old.text(distro_queue::status),
@@ -312,6 +333,7 @@ fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as
         ),
         (Some("batched"), &Datum::Absent)
     );
+
     assert_eq!(
         *new.get(distro_queue::message),
         Datum::Absent,
@@ -331,11 +353,13 @@ fn deletions_in_looked_up_tables_have_their_key() {
         old_tuple: row(&[Text("3"), Text("preflight_qc")]),
         key_type: 'K',
     };
+
     let relation = keyed_relation("public", "user_addon", &columns, &columns, b'd');
     let found = changes(&Source::default(), vec![relation, delete]);
     let Operation::Delete { old } = &found[0].operation else {
         panic!("{found:?}")
     };
+
     assert_eq!(
         (found[0].table, old.text(user_addon::user_id)),
         (Table::UserAddon, Some("3"))
@@ -354,8 +378,10 @@ fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
         outlet = "select 1 as id, 'x' as name where '1' = any($1)"
         "#,
     );
+
     let mut without_message = DISTRO_QUEUE.to_vec();
     without_message.pop();
+
     for columns in [without_message.as_slice(), &DISTRO_QUEUE] {
         let row = vec![Text("1"); columns.len()];
         let found = changes(
@@ -365,6 +391,7 @@ fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
         let Operation::Insert { new } = &found[0].operation else {
             panic!("{found:?}")
         };
+
         assert_eq!(
             (
                 new.text(distro_queue::status),
@@ -373,6 +400,7 @@ fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
             (Some("1"), &Datum::Absent)
         );
     }
+
     for name in ["payment", "outlet"] {
         let found = changes(
             &source,
@@ -390,6 +418,7 @@ fn a_mute_message_mutes_the_rest_of_its_transaction_only() {
     let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let rows = || insert(&ROW);
+
     let events = [
         begin(100),
         relation("public", "distro_queue", &DISTRO_QUEUE),
@@ -406,6 +435,7 @@ fn a_mute_message_mutes_the_rest_of_its_transaction_only() {
     for each in events {
         decoder.decode(wire(&each), &mut found).unwrap();
     }
+
     assert_eq!(
         found.iter().map(|change| change.muted).collect::<Vec<_>>(),
         [false, false, true, false]
@@ -416,6 +446,7 @@ fn a_mute_message_mutes_the_rest_of_its_transaction_only() {
 fn heartbeats_have_an_id_and_commits_have_an_end() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
+
     assert_eq!(
         decoder.decode(wire(&begin(100)), &mut none).unwrap(),
         Decoded::Began
@@ -423,6 +454,7 @@ fn heartbeats_have_an_id_and_commits_have_an_end() {
     let heartbeat = decoder
         .decode(wire(&message(1, "walhook", "heartbeat a-1")), &mut none)
         .unwrap();
+
     assert_eq!(heartbeat, Decoded::Heartbeat("a-1".into()));
     let committed = decoder.decode(wire(&commit(100, 110)), &mut none).unwrap();
     assert_eq!(
@@ -432,6 +464,7 @@ fn heartbeats_have_an_id_and_commits_have_an_end() {
             end: Lsn(110)
         }
     );
+
     assert!(decoder.open().is_none() && none.is_empty());
 }
 
@@ -453,6 +486,7 @@ fn truncated_tables_each_have_a_position() {
         },
         other => other,
     };
+
     let found = changes(
         &Source::default(),
         vec![
@@ -465,6 +499,7 @@ fn truncated_tables_each_have_a_position() {
             },
         ],
     );
+
     let found: Vec<_> = found
         .iter()
         .map(|change| (change.table, change.position.ordinal()))
@@ -483,13 +518,16 @@ fn a_missing_column_is_reported_by_the_platforms_name() {
     let error = decoder
         .decode(wire(&without_status), &mut Vec::new())
         .unwrap_err();
+
     assert!(
         error
             .to_string()
             .starts_with("column status of public.distro_queue is gone: "),
         "{error}"
     );
+
     assert!(!error.is_transient());
+
     // Only e-mail needs the address.
     decoder
         .decode(
@@ -522,6 +560,7 @@ fn a_commits_time_is_counted_from_the_year_2000() {
         final_lsn: 100,
         timestamp: 825_670_800_123_456,
     };
+
     decoder.decode(wire(&begin), &mut Vec::new()).unwrap();
     assert_eq!(
         decoder.open().unwrap().committed_at,
@@ -533,6 +572,7 @@ fn a_commits_time_is_counted_from_the_year_2000() {
 fn a_row_with_other_columns_than_described_is_rejected() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
+
     decoder.decode(wire(&begin(100)), &mut none).unwrap();
     decoder
         .decode(
@@ -540,6 +580,7 @@ fn a_row_with_other_columns_than_described_is_rejected() {
             &mut none,
         )
         .unwrap();
+
     assert!(decoder.decode(wire(&insert(&ROW[..5])), &mut none).is_err());
     assert!(none.is_empty());
 }
@@ -557,6 +598,7 @@ fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
     let Operation::Replace { old, new } = &change.operation else {
         return None;
     };
+
     assert_eq!(old.text(distro_queue::id), new.text(distro_queue::id));
     Some((
         old.text(distro_queue::status),
@@ -575,6 +617,7 @@ fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
         Text("f"),
         Null,
     ];
+
     for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', deleted)] {
         let table = keyed_relation(
             "public",
@@ -583,6 +626,7 @@ fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
             &["id", "status"],
             identity,
         );
+
         let other = insert(&[
             Text("2"),
             Text("2"),
@@ -591,6 +635,7 @@ fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
             Text("f"),
             Null,
         ]);
+
         let found = changes(
             &Source::default(),
             vec![
@@ -601,11 +646,13 @@ fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
                 insert(&inserted),
             ],
         );
+
         let pairs: Vec<_> = found.iter().map(replaced).collect();
         assert_eq!(
             pairs,
             [None, None, Some((Some("batched"), Some("complete"))), None]
         );
+
         let ordinals: Vec<u64> = found
             .iter()
             .map(|change| change.position.ordinal())
@@ -622,10 +669,12 @@ fn with_the_default_identity_old_watched_values_are_unknown() {
         &Source::default(),
         vec![table, delete('K', &deleted), insert(&ROW)],
     );
+
     assert_eq!(replaced(&found[1]), Some((None, Some("batched"))));
     let Operation::Replace { old, .. } = &found[1].operation else {
         panic!("{found:?}")
     };
+
     assert_eq!(
         *old.get(distro_queue::status),
         Datum::Absent,
@@ -641,12 +690,14 @@ fn an_identity_that_is_insufficient_loses_changes_and_none_at_all_loses_nothing(
             .decode(wire(&table), &mut Vec::new())
             .unwrap()
     };
+
     assert_eq!(
         decode(&["id"]),
         Decoded::IdentityLost {
             table: "public.distro_queue".into()
         }
     );
+
     assert_eq!(decode(&["id", "status"]), Decoded::TableDescribed);
     assert_eq!(decode(&[]), Decoded::TableDescribed);
 }
@@ -666,6 +717,7 @@ fn rows_of_different_transactions_are_not_paired() {
     ] {
         decoder.decode(wire(&each), &mut found).unwrap();
     }
+
     assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [None, None]);
 }
 
@@ -673,12 +725,14 @@ fn rows_of_different_transactions_are_not_paired() {
 fn a_position_has_the_timeline_on_which_the_change_was_committed() {
     let mut decoder = decoder(&Source::default());
     let mut changes = Vec::new();
+
     decoder
         .decode(
             wire(&relation("public", "distro_queue", &DISTRO_QUEUE)),
             &mut changes,
         )
         .unwrap();
+
     for (at, end) in [(49, 50), (50, 60)] {
         decoder.decode(wire(&begin(at)), &mut changes).unwrap();
         decoder.decode(wire(&insert(&ROW)), &mut changes).unwrap();
@@ -686,11 +740,13 @@ fn a_position_has_the_timeline_on_which_the_change_was_committed() {
             .decode(wire(&commit(at, end)), &mut changes)
             .unwrap();
     }
+
     let positions: Vec<Position> = changes.iter().map(|change| change.position).collect();
     let position = |timeline, commit| Position::Wal {
         timeline,
         commit: Lsn(commit),
         ordinal: 1,
     };
+
     assert_eq!(positions, [position(1, 49), position(2, 50)]);
 }

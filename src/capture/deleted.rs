@@ -63,12 +63,14 @@ impl DeletedRows {
         let Some(id) = old.text(ID).filter(|_| table.is_captured()) else {
             return;
         };
+
         let values: Watched = table
             .watched_columns()
             .map(|column| old.get(column).clone())
             .collect();
         let weight = weight(id, &values);
         self.rows.put((table, id.into()), values, weight);
+
         while let Some(((table, _), _)) = self.rows.remove_beyond(self.limit) {
             self.forgotten.insert(table);
         }
@@ -80,6 +82,7 @@ impl DeletedRows {
         if self.rows.is_empty() && self.forgotten.is_empty() {
             return None;
         }
+
         let id = new.text(ID)?;
         let Some(values) = self.rows.remove(&(table, Box::from(id))) else {
             if self.forgotten.contains(&table) {
@@ -90,13 +93,17 @@ impl DeletedRows {
                      again count as new"
                 );
             }
+
             return None;
         };
+
         let mut old = Tuple::absent(table);
         old.set(ID, Datum::text(id));
+
         for (column, value) in table.watched_columns().zip(values) {
             old.set(column, value);
         }
+
         Some(old)
     }
 }
@@ -133,6 +140,7 @@ mod tests {
         deleted.add(Table::Outlet, &Tuple::absent(Table::Outlet));
         assert_eq!(deleted.take(Table::Payment, &row("1", "")), None);
         assert_eq!(deleted.take(TABLE, &row("2", "")), None);
+
         let old = deleted
             .take(TABLE, &row("1", "batched"))
             .expect("it was deleted");
@@ -151,6 +159,7 @@ mod tests {
         deleted.add(TABLE, &row("1", "a"));
         deleted.add(TABLE, &row("1", "b"));
         deleted.add(TABLE, &row("2", "c"));
+
         assert_eq!(
             deleted
                 .take(TABLE, &row("1", ""))
@@ -158,6 +167,7 @@ mod tests {
                 .text(distro_queue::status),
             Some("b")
         );
+
         deleted.clear();
         assert_eq!(deleted.take(TABLE, &row("2", "")), None);
         assert!(deleted.rows.is_empty());
@@ -166,15 +176,18 @@ mod tests {
     #[test]
     fn the_oldest_rows_are_forgotten_and_memory_stays_bounded() {
         let mut deleted = DeletedRows::with_limit(10 * (ENTRY_OVERHEAD + 10));
+
         for id in 0..1_000 {
             deleted.add(TABLE, &row(&id.to_string(), "complete"));
         }
+
         let remembered =
             (0..1_000).filter(|id: &i32| deleted.take(TABLE, &row(&id.to_string(), "")).is_some());
         assert_eq!(
             remembered.collect::<Vec<_>>(),
             (991..1_000).collect::<Vec<_>>()
         );
+
         // A row that is larger than the limit.
         deleted.add(TABLE, &row("1000", &"x".repeat(10_000)));
         assert!(deleted.rows.is_empty());

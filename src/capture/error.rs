@@ -67,6 +67,7 @@ impl<E: Into<PrimaryError>> From<E> for CaptureError {
         if let Some(fault) = error.disk_fault() {
             count_disk_fault("primary", fault.as_str());
         }
+
         CaptureError::Primary(error)
     }
 }

@@ -29,12 +29,14 @@ impl FaultLog {
             if !self.stands_by {
                 tracing::info!(reason = %error, "standing by");
             }
+
             *self = FaultLog {
                 stands_by: true,
                 logged: HashSet::new(),
             };
             return;
         }
+
         let is_first = self.logged.is_empty();
         let is_new = self.logged.insert(kind(error));
         if is_first || (is_new && !error.is_transient()) {

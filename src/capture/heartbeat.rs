@@ -91,6 +91,7 @@ impl Heartbeats {
         let source = context.source.clone();
         let store = context.store.clone();
         let health = context.health.clone();
+
         let sender = Sender {
             host,
             client,
@@ -101,6 +102,7 @@ impl Heartbeats {
             policy,
             shared: Arc::clone(&shared),
         };
+
         Heartbeats {
             shared,
             read_until,
@@ -166,14 +168,19 @@ impl Sender {
         let session = Uuid::now_v7();
         let sending = Activity::new("sending heartbeats to the primary");
         let mut ticks = tokio::time::interval(period);
+
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         for number in 0_u64.. {
             self.wait_until_due(&mut ticks).await;
+
             if self.shared.in_flight().len() >= MAX_IN_FLIGHT {
                 continue;
             }
+
             let id = format!("{session}-{number}");
             let sent = tokio::time::timeout(EMIT_TIMEOUT, self.send(&id)).await;
+
             let error = match sent {
                 Ok(Ok(true)) => None,
                 Ok(Ok(false)) => {
@@ -193,12 +200,15 @@ impl Sender {
                     Some(format!("no answer within {EMIT_TIMEOUT:?}"))
                 }
             };
+
             if let Some(error) = error {
                 self.forget(&id);
                 sending.failed(&error);
                 continue;
             }
+
             sending.succeeded();
+
             if checked_at.elapsed() >= period.max(SHORTEST_CHECK) {
                 checked_at = Instant::now();
                 self.check_tables().await;
@@ -227,7 +237,9 @@ impl Sender {
         if !self.client.is_open() && self.is_stopping().await {
             return Err(CaptureError::PrimaryStops);
         }
+
         let client = self.client.get().await?;
+
         // Before the heartbeat: it may be the first commit that waits for a standby. The settings
         // of another server than the stream's would open or close the gate for the wrong
         // transactions.
@@ -237,9 +249,11 @@ impl Sender {
         } = catalog::commits(client, self.lineage).await?;
         verify(lineage, self.lineage)?;
         self.policy.set_synchronous(synchronous);
+
         if synchronous && client.query_typed_one(WAITS, &[]).await?.get(0) {
             return Ok(false);
         }
+
         // Recorded before it is sent: it can come back before its statement has ended.
         self.shared.in_flight().insert(
             id.to_owned(),
@@ -248,12 +262,15 @@ impl Sender {
                 lsn: None,
             },
         );
+
         let emitted = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await;
+
         // Its commit may have waited for a standby, because the setting has changed since it was
         // read.
         let row = emitted.inspect_err(|_| self.policy.set_synchronous(true))?;
         let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
         let timeline = u32::from_str_radix(timeline, 16).unwrap_or(self.lineage.timeline);
+
         // Again: a pooler may have connected to another server. What is sent there never comes
         // back, and must not count as lost.
         verify(
@@ -263,9 +280,11 @@ impl Sender {
             },
             self.lineage,
         )?;
+
         if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }
+
         Ok(true)
     }
 
@@ -285,6 +304,7 @@ impl Sender {
         let Ok(client) = self.client.get().await else {
             return;
         };
+
         let verified = tables::verify(client, &self.source, &self.store, &self.health);
         match tokio::time::timeout(ANSWER_TIMEOUT, verified).await {
             Ok(verified) => self
@@ -298,8 +318,10 @@ impl Sender {
 /// Verifies that a server of lineage `found` has the timeline of the stream.
 fn verify(found: Lineage, stream: Lineage) -> Result<(), CaptureError> {
     lineage::verify(found, stream)?;
+
     if found.timeline > stream.timeline {
         return Err(CaptureError::TimelineChanged);
     }
+
     Ok(())
 }

@@ -34,8 +34,10 @@ impl ReadUntil {
     pub fn report_lag(&self, source: &Source) -> AbortOnDropHandle<()> {
         let known = self.clone();
         let grace = source.heartbeat.0 * 2 + INTERVAL;
+
         AbortOnDropHandle::new(tokio::spawn(async move {
             let mut is_late = false;
+
             loop {
                 tokio::time::sleep(INTERVAL).await;
                 let age = known
@@ -47,6 +49,7 @@ impl ReadUntil {
                 if lag.is_some() || is_late || age.is_none() {
                     gauge!(telemetry::CAPTURE_LAG).set(lag.unwrap_or_default().as_secs_f64());
                 }
+
                 is_late = lag.is_some();
             }
         }))

@@ -52,6 +52,7 @@ pub async fn run(
     let health = &health;
     let batches = &batches;
     let shutdown = &shutdown;
+
     let context = Context {
         source: config,
         url,
@@ -61,6 +62,7 @@ pub async fn run(
         durable: &durable,
         shutdown,
     };
+
     loop {
         let reads_outbox = store
             .checkpoint(&config.slot)
@@ -70,6 +72,7 @@ pub async fn run(
             true => outbox::run(&context).await?,
             false => switch::read_wal(&context).await?,
         };
+
         match (ended, reads_outbox) {
             (Ended::Stopped, _) => return Ok(()),
             (Ended::Switched, true) => switch::wait_for_last_outbox_batch(&context).await?,
@@ -93,14 +96,17 @@ pub async fn preflight(
     let reads_outbox = stored
         .as_ref()
         .is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+
     if let Some(stored) = &stored {
         let found = catalog::lineage(&client).await?;
         lineage::verify(found, stored.checkpoint.lineage)?;
     }
+
     let switch_is_prepared = reads_outbox
         && stored
             .as_ref()
             .is_some_and(|stored| stored.switch.is_some());
+
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
             continuity::verify(&client, config, store, health).await?;
@@ -110,6 +116,7 @@ pub async fn preflight(
             if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
                 gaps::try_record(config, store, health, gap).await;
             }
+
             verified
         }
         (CaptureMode::Wal, true) if switch_is_prepared => {

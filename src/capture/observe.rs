@@ -29,6 +29,7 @@ pub async fn run(url: &str, slot: &str, shutdown: &CancellationToken) {
     let mut client = KeptClient::new(url, None);
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         let measured = tokio::time::timeout(TIMEOUT, measure(&mut client, slot)).await;
         if !matches!(measured, Ok(Ok(()))) {
@@ -40,9 +41,11 @@ pub async fn run(url: &str, slot: &str, shutdown: &CancellationToken) {
 async fn measure(client: &mut KeptClient, slot: &str) -> Result<(), CaptureError> {
     let row = client.get().await?.query_opt(SLOT_LAG, &[&slot]).await?;
     let status = row.as_ref().map_or(MISSING, |row| row.get("wal_status"));
+
     for known in STATUSES {
         gauge!(telemetry::SLOT_STATUS, "status" => known).set(f64::from(known == status));
     }
+
     gauge!(telemetry::SLOT_ACTIVE)
         .set(f64::from(row.as_ref().is_some_and(|row| row.get("active"))));
     let bytes = [
@@ -58,5 +61,6 @@ async fn measure(client: &mut KeptClient, slot: &str) -> Result<(), CaptureError
             gauge!(metric).set(bytes);
         }
     }
+
     Ok(())
 }

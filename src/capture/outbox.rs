@@ -49,7 +49,9 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
         .shutdown
         .run_until_cancelled(stand_by_and_read(context, holder))
         .await;
+
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+
     // Enqueue may still store batches of this process: the claim on the checkpoint fences them.
     if let Err(error) = context
         .store
@@ -58,6 +60,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     {
         tracing::debug!(%error, "the capture lease could not be released; it expires");
     }
+
     ended.unwrap_or(Ok(Ended::Stopped))
 }
 
@@ -65,6 +68,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(context.source);
     let wal_removal = WalRemoval::new();
+
     let mut reading = Reading {
         context,
         holder,
@@ -73,30 +77,37 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         read_until,
         wal_removal,
     };
+
     let mut retries = RETRIES;
     let mut faults = FaultLog::default();
+
     loop {
         let started_at = Instant::now();
         let error = match reading.session(&mut faults).await {
             Ok(ended) => return Ok(ended),
             Err(error) => error,
         };
+
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let standing_by = matches!(error, CaptureError::LeaseHeld(_));
         let is_retried = error.is_transient() || matches!(error.gap(), Some(Gap::OutboxLost(_)));
         if !is_retried {
             return Err(error);
         }
+
         if standing_by {
             context.health.report_healthy(STAGE);
             reading.read_until.forget();
         } else {
             context.health.report_unhealthy(STAGE, error.readiness());
         }
+
         faults.log(&error);
+
         if started_at.elapsed() > STABLE {
             retries.reset();
         }
+
         tokio::time::sleep(if standing_by {
             STAND_BY
         } else {
@@ -128,10 +139,13 @@ impl Reading<'_> {
             health,
             ..
         } = *self.context;
+
         let Some(lease) = CaptureLease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
+
         failpoint!("outbox_lease_taken_checkpoint_not_claimed")?;
+
         if self.cursor.is_some() {
             // Another process may have held the lease meanwhile.
             if store
@@ -149,16 +163,20 @@ impl Reading<'_> {
                 }
                 .into());
             };
+
             (self.cursor, self.switch) = (Cursor::new(stored.checkpoint), stored.switch);
+
             if self.cursor.is_none() {
                 // Another process has switched to the WAL.
                 lease.release().await;
                 return Ok(Ended::Switched);
             }
         }
+
         let client = LimitedClient::connect(url).await?;
         let known = self.cursor.as_ref().map(Cursor::lineage);
         let mut watch = Watch::new(source, store, health);
+
         let work = async {
             // Before anything else: the triggers and the outbox of a replaced primary mean nothing.
             let lineage = verified_lineage(&client, known).await?;
@@ -169,11 +187,14 @@ impl Reading<'_> {
                 health,
             )
             .await?;
+
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
             gauge!(telemetry::CAPTURE_CONNECTED).set(1);
+
             self.read(client, lineage, &lease, &mut watch).await
         };
+
         match work.await.map_err(as_lost_outbox) {
             Err(CaptureError::Primary(PrimaryError::Gap(gap))) => {
                 watch.record(gap.clone()).await?;
@@ -207,6 +228,7 @@ impl Reading<'_> {
             read_until,
             wal_removal,
         } = self;
+
         let Context {
             source,
             batches,
@@ -214,17 +236,21 @@ impl Reading<'_> {
             health,
             ..
         } = **context;
+
         let Some(cursor) = cursor else {
             return Err(PrimaryError::NotSetUp {
                 slot: source.slot.clone(),
             }
             .into());
         };
+
         let switch = switch.as_ref();
         cursor.disconnected();
+
         let durable = durable.clone();
         let noted = watch.noted;
         let altered = Vec::new();
+
         let mut reader = Reader {
             client,
             source,
@@ -236,22 +262,28 @@ impl Reading<'_> {
             noted,
             altered,
         };
+
         let mut examined_at = Instant::now();
         let removal = async {
             // If a switch to the WAL is prepared, its slot and publication are needed.
             if switch.is_none() {
                 wal_removal.run(context, lease, lineage).await;
             }
+
             std::future::pending().await
         };
+
         let reading = async {
             loop {
                 if lease.is_lost() {
                     return Err(CaptureError::LeaseHeld(source.slot.clone()));
                 }
+
                 let started_at = Instant::now();
                 let step = reader.step(cursor).await?;
+
                 read_until.advance(started_at);
+
                 if reader.failed {
                     let watch = &mut *watch;
                     reader
@@ -259,10 +291,12 @@ impl Reading<'_> {
                         .run(move |client| watch.record_failures(client))
                         .await?;
                 }
+
                 if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
                     examine(watch, &reader.client, cursor.backlog_after(), health).await?;
                     (reader.noted, examined_at) = (watch.noted, Instant::now());
                 }
+
                 match step {
                     Step::Read | Step::Altered => {}
                     Step::Closed => return Ok(Ended::Stopped),
@@ -275,6 +309,7 @@ impl Reading<'_> {
                 }
             }
         };
+
         tokio::select! {
             ended = reading => ended,
             never = removal => never,
@@ -288,9 +323,11 @@ async fn verified_lineage(
     known: Option<Lineage>,
 ) -> Result<Lineage, CaptureError> {
     let found = client.run(catalog::lineage).await?;
+
     if let Some(known) = known {
         lineage::verify(found, known)?;
     }
+
     Ok(found)
 }
 
@@ -306,6 +343,7 @@ async fn examine(
         true => health.report_healthy(STAGE),
         false => health.report_unhealthy(STAGE, obstacles.join("; ")),
     }
+
     Ok(())
 }
 
@@ -314,6 +352,7 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
     let CaptureError::Primary(PrimaryError::Query(primary)) = &error else {
         return error;
     };
+
     let lost = [
         SqlState::UNDEFINED_TABLE,
         SqlState::UNDEFINED_COLUMN,
@@ -341,6 +380,7 @@ pub(super) async fn verify(
             "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );
     }
+
     match found
         .findings
         .into_iter()

@@ -38,12 +38,14 @@ impl ReplicationConnection {
         let lineage = lineage.ok_or_else(|| {
             CaptureError::Protocol("IDENTIFY_SYSTEM returned no system and timeline".into())
         })?;
+
         inner
             .exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})"))
             .await?;
         let received = Lsn::ZERO;
         let acknowledged = Lsn::ZERO;
         let never = CancellationToken::new();
+
         Ok(ReplicationConnection {
             inner,
             lineage,
@@ -66,6 +68,7 @@ impl ReplicationConnection {
         if current == 1 {
             return Ok(Some(TimelineHistory::new(current, Vec::new())));
         }
+
         match self
             .inner
             .exec_async(&format!("TIMELINE_HISTORY {current}"))
@@ -94,6 +97,7 @@ impl ReplicationConnection {
             ("publication_names", &*publications),
             ("messages", "on"),
         ];
+
         self.acknowledged = from;
         self.inner
             .start_replication_async(slot, from.0, &options)
@@ -105,6 +109,7 @@ impl ReplicationConnection {
         loop {
             let message = self.inner.get_copy_data_async(&self.never).await?;
             self.has_received = true;
+
             match message.first() {
                 Some(b'w') if message.len() >= XLOG_DATA_HEADER => {
                     let mut header = &message[9..];
@@ -114,6 +119,7 @@ impl ReplicationConnection {
                 Some(b'k') if message.len() >= KEEPALIVE_LENGTH => {
                     let mut header = &message[1..];
                     self.received = self.received.max(Lsn(header.get_u64()));
+
                     if message[KEEPALIVE_LENGTH - 1] != 0 {
                         self.send_status(false).await?;
                     }
@@ -153,6 +159,7 @@ impl ReplicationConnection {
             acknowledged,
             wants_reply,
         );
+
         Ok(sent.await?)
     }
 }
@@ -183,6 +190,7 @@ fn parse_timeline_history(file: &str) -> Result<Vec<(u32, Lsn)>, CaptureError> {
             ))
         })
     });
+
     parsed.collect()
 }
 
@@ -194,6 +202,7 @@ mod tests {
     fn a_timeline_history_has_ancestors_and_their_ends() {
         let file = "1\t0/3000000\tno recovery target specified\n\n# a comment\n 2\tA/FF\tbefore 2026-03-01 09:00:00+00\n";
         let history = parse_timeline_history(file).unwrap();
+
         assert_eq!(history, [(1, Lsn(0x300_0000)), (2, Lsn(0xA_0000_00FF))]);
         assert!(parse_timeline_history("1 somewhere").is_err());
         assert_eq!(parse_timeline_history("").unwrap(), []);

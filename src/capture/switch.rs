@@ -44,10 +44,12 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         drop_remaining_triggers(context).await;
         std::future::pending().await
     };
+
     let last = tokio::select! {
         last = wal::run(context) => last,
         never = cleanup => never,
     };
+
     let last = match last {
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
@@ -55,6 +57,7 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         Err(CaptureError::Primary(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
+
     failpoint!("wal_read_outbox_lease_not_taken")?;
     let holder = Uuid::now_v7();
     let take = async {
@@ -64,18 +67,22 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
             {
                 return Ok::<_, CaptureError>(lease);
             }
+
             tokio::time::sleep(RETRY).await;
         }
     };
+
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else {
         return Ok(Ended::Stopped);
     };
+
     let lease = lease?;
     context
         .store
         .claim_checkpoint(&context.source.slot, holder)
         .await?;
     failpoint!("outbox_claimed_last_batch_not_sent")?;
+
     let window = Window::empty(last.checkpoint.progress.number() + 1);
     let read = Arc::new(ReadPages::of_new_outbox());
     let progress = Progress::Outbox {
@@ -84,10 +91,12 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         last_row: 0,
         read,
     };
+
     let checkpoint = Checkpoint {
         progress,
         ..last.checkpoint
     };
+
     let ended = store(
         context,
         Batch {
@@ -97,17 +106,21 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         },
     )
     .await;
+
     failpoint!("switch_stored_outbox_not_read")?;
     lease.release().await;
+
     Ok(ended)
 }
 
 /// Sends a batch and waits until it is stored.
 async fn store(context: &Context<'_>, batch: Batch) -> Ended {
     let wanted = batch.checkpoint.progress.clone();
+
     if context.batches.send(batch).await.is_err() {
         return Ended::Stopped;
     }
+
     wait_until_durable(context, &wanted).await
 }
 
@@ -118,6 +131,7 @@ async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
             .as_ref()
             .is_some_and(|durable| durable.progress.has_reached(wanted))
     });
+
     match context.shutdown.run_until_cancelled(stored).await {
         Some(Ok(_)) => Ended::Switched,
         Some(Err(_)) | None => Ended::Stopped,
@@ -127,11 +141,13 @@ async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
 /// Waits until the last batch before the switch to the WAL is stored.
 pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<(), CaptureError> {
     let mut durable = context.durable.clone();
+
     while !context.shutdown.is_cancelled() {
         let stored = context.store.checkpoint(&context.source.slot).await?;
         if stored.is_some_and(|stored| !stored.progress.is_outbox()) {
             break;
         }
+
         // The next batch that is stored may be the last.
         if let Some(Err(_)) = context
             .shutdown
@@ -141,8 +157,10 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
             return Ok(());
         }
     }
+
     failpoint!("outbox_read_wal_not_started")?;
     tracing::info!("the outbox is read up to the switch: changes are read from the WAL now");
+
     Ok(())
 }
 
@@ -150,10 +168,12 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
 /// to an outbox that is not read.
 async fn drop_remaining_triggers(context: &Context<'_>) {
     let failing = Condition::new();
+
     while let Err(error) = try_drop_triggers(context).await {
         if failing.begins() {
             tracing::warn!(%error, "the triggers could not be dropped after the switch to the WAL, so the outbox grows; retrying every {DROP_RETRY:?}");
         }
+
         tokio::time::sleep(DROP_RETRY).await;
     }
 }
@@ -190,6 +210,7 @@ impl WalRemoval {
         while let Some(due) = self.due {
             tokio::time::sleep_until(due).await;
             self.due = Some(Instant::now() + context.source.heartbeat.0);
+
             match lease
                 .run_until_lost(try_drop_wal_capture(context, read))
                 .await
@@ -201,6 +222,7 @@ impl WalRemoval {
                     if !error.is_transient() && !matches!(error, PrimaryError::SlotInUse { .. }) {
                         self.due = Some(Instant::now() + DROP_RETRY);
                     }
+
                     if self.failing.begins() {
                         tracing::warn!(%error, "the slot, the publication and the replica identities could not all be removed after the switch to triggers; retrying");
                     }
@@ -212,10 +234,12 @@ impl WalRemoval {
 
 async fn try_drop_wal_capture(context: &Context<'_>, read: Lineage) -> Result<(), PrimaryError> {
     let client = postgres::connect(context.url).await?;
+
     // This connection may lead to another server: to a replaced primary, for example.
     lineage::verify(catalog::lineage(&client).await?, read)?;
     let done =
         uninstall::drop_wal_capture(&client, context.source, context.store, Attempts::Few).await?;
     done.iter().for_each(|line| tracing::info!("{line}"));
+
     Ok(())
 }

@@ -30,6 +30,7 @@ pub(super) async fn verify(
     for gap in missing.iter().filter_map(Finding::gap) {
         gaps::record(source, store, health, &gap, None).await?;
     }
+
     match missing.is_empty() {
         true => health.report_healthy(TABLES),
         false => {
@@ -37,5 +38,6 @@ pub(super) async fn verify(
             health.report_unhealthy(TABLES, reasons.join("; "));
         }
     }
+
     Ok(tables)
 }

@@ -66,6 +66,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         shutdown,
         ..
     } = *context;
+
     let mut retries = RETRIES;
     let mut faults = FaultLog::default();
     let acknowledged = AcknowledgedLsn::default();
@@ -75,11 +76,13 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let walsender = AtomicI32::new(0);
     let silence_limit = SilenceLimit::new(source);
     let mut is_first = true;
+
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let started_at = Instant::now();
         let reader = Uuid::now_v7();
+
         let session = Session {
             context,
             acknowledged: &acknowledged,
@@ -90,7 +93,9 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             is_first,
             reader,
         };
+
         is_first = false;
+
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -100,6 +105,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             result
         };
+
         let error = match result {
             Some(Err(error)) => error,
             Some(Ok(Some(last))) => {
@@ -108,21 +114,26 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
+
         let error = report(context, &read_until, error).await;
         if !error.is_transient() && !error.is_drift() {
             gauge!(telemetry::CAPTURE_CONNECTED).set(0);
             return Err(error);
         }
+
         faults.log(&error);
+
         if started_at.elapsed() > STABLE {
             retries.reset();
         }
+
         let standing_by = matches!(error, CaptureError::SlotActive(_));
         let wait = if standing_by {
             STAND_BY
         } else {
             retries.next_wait()
         };
+
         if shutdown
             .run_until_cancelled(tokio::time::sleep(wait))
             .await
@@ -131,6 +142,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             break;
         }
     }
+
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
     Ok(None)
 }
@@ -148,14 +160,17 @@ async fn report(
         health,
         ..
     } = *context;
+
     let error = match error {
         error if error.is_missing_wal() => missing_wal(context).await,
         error if error.is_missing_publication() => missing_publication(context).await,
         error => error,
     };
+
     if let Some(gap) = error.gap_by_drift() {
         gaps::try_record(source, store, health, gap).await;
     }
+
     match error {
         // Another replica captures, and this one stands by.
         CaptureError::SlotActive(_) => {
@@ -164,6 +179,7 @@ async fn report(
         }
         _ => health.report_unhealthy(STAGE, error.readiness()),
     }
+
     error
 }
 
@@ -176,6 +192,7 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
         health,
         ..
     } = *context;
+
     let recorded = async {
         let stored = store.checkpoint(&source.slot).await?;
         let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
@@ -183,8 +200,10 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
             slot: source.slot.clone(),
             at: at.unwrap_or_default(),
         };
+
         Ok::<_, StoreError>(gaps::record_and_end(source, store, health, gap, at).await)
     };
+
     recorded
         .await
         .map_or_else(CaptureError::from, CaptureError::from)
@@ -199,10 +218,12 @@ async fn missing_publication(context: &Context<'_>) -> CaptureError {
         health,
         ..
     } = *context;
+
     let gap = Gap::PublicationInterrupted {
         publication: source.publication.clone(),
         tables: "every table".to_owned(),
     };
+
     gaps::record_and_end(source, store, health, gap, None)
         .await
         .into()
@@ -214,12 +235,14 @@ async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged:
     let Some(latest) = acknowledged.latest() else {
         return;
     };
+
     let lowered = async {
         let _ = failpoint!("shutdown_started_limit_not_lowered");
         store
             .lower_acknowledgement_limit(&source.slot, reader, latest)
             .await
     };
+
     if !matches!(
         tokio::time::timeout(LAST_WRITE, lowered).await,
         Ok(Ok(true))
@@ -257,11 +280,13 @@ impl Session<'_> {
             health,
             ..
         } = *self.context;
+
         let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(faults)).await;
         let streamed = match opened.unwrap_or(Err(CaptureError::Silent(OPEN_TIMEOUT))) {
             Ok(mut reader) => reader.run().await,
             Err(error) => Err(error),
         };
+
         match streamed {
             Err(CaptureError::Primary(PrimaryError::Replication(
                 error @ ReplicationError::ReplicationSlot(_),
@@ -275,6 +300,7 @@ impl Session<'_> {
                 client
                     .run(|client| tables::verify(client, source, store, health))
                     .await?;
+
                 Err(error.into())
             }
             other => other,
@@ -293,6 +319,7 @@ impl Session<'_> {
             health,
             ..
         } = *self.context;
+
         let found = catalog::publication_members(client, source).await?;
         let known = store
             .publication_members(&source.slot)
@@ -306,8 +333,10 @@ impl Session<'_> {
                 publication,
                 tables,
             };
+
             gaps::record(source, store, health, &gap, None).await?;
         }
+
         store
             .store_publication_members(&source.slot, &found)
             .await?;
@@ -323,35 +352,44 @@ impl Session<'_> {
             health,
             ..
         } = *self.context;
+
         self.acknowledged.forget();
         let (client, target) = postgres::connect_to_host(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
+
         if !continuity::has_commits(&client, source, store, health).await? {
             // Enqueue skips what it has committed, until it is started again.
             if !self.is_first {
                 return Err(CaptureError::StoreBehind(source.slot.clone()));
             }
+
             tracing::warn!(
                 "the store has lost commits of this process; the slot still has their changes, which are read again"
             );
             store.forget_committed();
         }
+
         let tables = tables::verify(&client, source, store, health).await?;
+
         if let Some(holder) = catalog::slot(&client, &source.slot)
             .await?
             .and_then(|slot| slot.active_pid)
         {
             return Err(self.slot_held(&client, holder).await);
         }
+
         // Read before the slot is taken: a process that claims the limit after this has taken the
         // slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
+
         // On the server that was verified: another host of the URL may have another history.
         let conninfo = conninfo::replication_to(&target, &[])?;
         let opened =
             tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
+
         self.verify_timeline(&stream)?;
+
         // Read for each session: another process may have captured in between.
         let history = stream.timeline_history().await?;
         let (checkpoint, history) =
@@ -362,6 +400,7 @@ impl Session<'_> {
             .resume()
             .ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
+
         policy.set_synchronous(
             catalog::commits(&client, stream.lineage())
                 .await?
@@ -372,6 +411,7 @@ impl Session<'_> {
             stream.start(&source.slot, &source.publication, begin),
         )
         .await;
+
         started
             .map_err(|_| CaptureError::Silent(START_TIMEOUT))?
             .map_err(|error| self.start_error(error))?;
@@ -379,6 +419,7 @@ impl Session<'_> {
         faults.clear();
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
+
         // Read after the slot is taken: the previous reader may have moved it and raised the limit
         // until then.
         let slot = catalog::slot(&client, &source.slot).await?;
@@ -388,20 +429,24 @@ impl Session<'_> {
                 .unwrap_or_default(),
             Ordering::Relaxed,
         );
+
         self.acknowledged
             .reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
         failpoint!("slot_taken_limit_not_claimed")?;
+
         let Some(limit) = store
             .claim_acknowledgement(&source.slot, previous_reader, self.reader)
             .await?
         else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
+
         let members = self.publication_members(&client).await?;
         let acknowledged = self.acknowledged.clone();
         let period = source.heartbeat.0;
         let lineage = stream.lineage();
         let read_until = self.read_until.clone();
+
         let tasks = BackgroundTasks {
             heartbeats: Heartbeats::start(
                 self.context,
@@ -422,8 +467,10 @@ impl Session<'_> {
             ),
             gaps: Reports::start(source, store, health),
         };
+
         let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(verified.clock_ahead);
         let decoder = Decoder::new(source, tables, history);
+
         Ok(Reader::new(
             self.context,
             stream,
@@ -453,20 +500,25 @@ impl Session<'_> {
     /// nobody would read the slot until then.
     async fn slot_held(&self, client: &Client, holder: i32) -> CaptureError {
         let slot = self.context.source.slot.clone();
+
         if holder != self.walsender.load(Ordering::Relaxed) {
             return CaptureError::SlotActive(slot);
         }
+
         if let Err(error) = catalog::end_reader(client, &slot, holder).await {
             tracing::debug!(%error, "the earlier connection cannot be ended; the primary does so after wal_sender_timeout");
         }
+
         CaptureError::SlotLingers(slot)
     }
 
     fn start_error(&self, error: ReplicationError) -> CaptureError {
         const OBJECT_IN_USE: &str = "[55006]";
+
         if error.to_string().contains(OBJECT_IN_USE) {
             return CaptureError::SlotActive(self.context.source.slot.clone());
         }
+
         error.into()
     }
 }

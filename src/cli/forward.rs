@@ -53,6 +53,7 @@ fn receiver_url(text: &str) -> Result<String, String> {
     } else {
         format!("http://{text}")
     };
+
     Guard::unrestricted()
         .check_url(&url)
         .map(String::from)
@@ -108,8 +109,10 @@ impl Forwarder {
             extra_ca_file: options.ca_file.clone(),
             ..Settings::from_config(&Config::default())?
         };
+
         let url = options.forward_to.as_str().into();
         let headers = CustomHeaders::default();
+
         let target = Target {
             webhook,
             url,
@@ -117,6 +120,7 @@ impl Forwarder {
             secret,
             headers,
         };
+
         Ok(Forwarder {
             sender: Sender::new(&settings, Arc::new(SystemClock))?,
             target,
@@ -141,12 +145,14 @@ impl Forwarder {
             attempt: 1,
             test: reason == Reason::Test,
         };
+
         let attempt = self.sender.attempt(&self.target, &notification).await;
         let duration = attempt
             .as_ref()
             .ok()
             .and_then(|attempt| Some(attempt.sent.as_ref()?.duration));
         let answer = attempt.as_ref().map(|attempt| &attempt.answer);
+
         let error = match answer {
             Ok(answer) => answer.error().map(|kind| Failure {
                 kind: kind.as_str(),
@@ -158,6 +164,7 @@ impl Forwarder {
                 message: fault.to_string(),
             }),
         };
+
         let line = Line {
             time: Zoned::now(),
             event: event.kind,
@@ -170,11 +177,13 @@ impl Forwarder {
             error,
             again: reason == Reason::Again,
         };
+
         let text = if self.json {
             serde_json::to_string(&line)?
         } else {
             line.to_string()
         };
+
         writeln!(std::io::stdout(), "{text}").context("cannot write to standard output")?;
         Ok(line.delivered)
     }
@@ -223,14 +232,17 @@ impl std::fmt::Display for Line {
         let duration = self.duration_ms.map_or("-".to_owned(), |ms| ms.to_string());
         let time = self.time.strftime("%H:%M:%S");
         let event = self.event.as_str();
+
         write!(
             f,
             "{time}  {event:<34}  {}  {status:<3}  {duration:>4} ms",
             self.event_id
         )?;
+
         if self.again {
             write!(f, "  (again)")?;
         }
+
         self.error
             .as_ref()
             .map_or(Ok(()), |error| write!(f, "  {}", error.message))
@@ -251,6 +263,7 @@ mod tests {
             receiver_url("https://127.0.0.1").unwrap(),
             "https://127.0.0.1/"
         );
+
         for wrong in [
             "",
             "ftp://localhost",
@@ -278,6 +291,7 @@ mod tests {
             }),
             again,
         };
+
         let start =
             "10:05:00  transcode.failed                    00000000-0000-0000-0000-000000000000";
         assert_eq!(
@@ -288,6 +302,7 @@ mod tests {
             line(Some(200), None, true).to_string(),
             format!("{start}  200    12 ms  (again)")
         );
+
         let refused =
             line(None, Some(("connect_refused", "Connection refused")), false).to_string();
         assert_eq!(

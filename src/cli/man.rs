@@ -21,5 +21,6 @@ pub fn execute(arguments: &Arguments) -> CommandResult {
         .with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| format!("cannot write the pages to {}", directory.display()))?;
+
     Ok(ExitCode::SUCCESS)
 }

@@ -95,6 +95,7 @@ impl Cli {
         let result = self.dispatch().await;
         result.unwrap_or_else(|error| {
             telemetry::log_fatal(&error);
+
             if error.is::<ConfigError>() {
                 ExitCode::from(2)
             } else {
@@ -110,11 +111,13 @@ impl Cli {
             environment: std::env::vars_os().collect(),
             file: self.config,
         };
+
         let config = || -> Result<Config, ConfigError> {
             let config = load(sources)?;
             start_logs(&config.log)?;
             Ok(config)
         };
+
         match self.command {
             Command::Run(arguments) => run::execute(arguments, config()?).await,
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
@@ -182,19 +185,24 @@ fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
             "{command} needs confirmation, and there is no terminal: add --yes to confirm"
         );
     }
+
     print!("{question}? [y/N] ");
     std::io::stdout().flush()?;
+
     let mut answer = String::new();
     input.lock().read_line(&mut answer)?;
+
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Waits for SIGINT or SIGTERM.
 async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
+
     let Ok(mut terminated) = signal(SignalKind::terminate()) else {
         return std::future::pending().await;
     };
+
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}

@@ -84,6 +84,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
             anyhow::bail!("no secret: set --secret, --secret-file or WALHOOK_RECEIVE_SECRET")
         }
     };
+
     let verifier = Arc::new(Verifier::new(secret, arguments.tolerance)?);
     let router = Router::new()
         .fallback(receive)
@@ -93,10 +94,13 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
             REQUEST_TIMEOUT,
         ))
         .with_state(verifier);
+
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
+
     eprintln!("listening on http://{}", listener.local_addr()?);
     serve(listener, router).await;
+
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,17 +110,20 @@ async fn serve(mut listener: TcpListener, router: Router) {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let connections = TaskTracker::new();
     let stopping = CancellationToken::new();
+
     let accepting = async {
         loop {
             let permit = free.clone().acquire_owned().await;
             let (stream, _) = Listener::accept(&mut listener).await;
             let served = serve_connection(stream, router.clone(), stopping.clone());
+
             connections.spawn(async move {
                 served.await;
                 drop(permit);
             });
         }
     };
+
     tokio::select! {
         () = accepting => {}
         () = super::stop_signal() => {}
@@ -131,8 +138,10 @@ async fn serve_connection(stream: TcpStream, router: Router, stopping: Cancellat
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT);
+
     let mut connection =
         pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+
     // An error is the client's: it sent no valid request, or disconnected.
     tokio::select! {
         _ = connection.as_mut() => return,
@@ -149,8 +158,10 @@ async fn receive(
     body: Bytes,
 ) -> StatusCode {
     let verdict = verifier.verify(&headers, &body, Timestamp::now());
+
     // A closed standard output is no reason to reject a delivery.
     let _ = writeln!(std::io::stdout(), "{}", Line::new(&headers, verdict.err()));
+
     // The sender considers any 2xx as delivered, and retries after anything else.
     if verdict.is_ok() {
         StatusCode::OK
@@ -202,6 +213,7 @@ impl Verifier {
         if !(24..=64).contains(&key.len()) {
             return Err(WeakSecret);
         }
+
         Ok(Verifier {
             secret,
             key,
@@ -233,9 +245,11 @@ impl Verifier {
         if signed_timestamp(body).is_some_and(|signed| signed != sent) {
             return Err(Rejection::UnsignedTimestamp);
         }
+
         if now.duration_since(sent).unsigned_abs() > self.tolerance {
             return Err(Rejection::StaleTimestamp);
         }
+
         Ok(())
     }
 
@@ -249,6 +263,7 @@ impl Verifier {
         ) else {
             return false;
         };
+
         let expected = STANDARD.encode(hmac(
             &self.key,
             &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body],
@@ -335,6 +350,7 @@ mod tests {
     fn verify(body: &str, signature: &str, timestamp: &str, now: &str) -> Result<(), Rejection> {
         let verifier = verifier();
         let mut headers = HeaderMap::new();
+
         headers.insert("x-webhook-signature", signature.parse().unwrap());
         headers.insert("x-webhook-timestamp", timestamp.parse().unwrap());
         verifier.verify(&headers, body.as_bytes(), now.parse().unwrap())
@@ -354,6 +370,7 @@ mod tests {
         ] {
             assert_eq!(verify(BODY, SIGNATURE, SENT, now), Ok(()), "{now}");
         }
+
         for now in ["2026-03-01T09:10:00.001Z", "2026-03-01T08:59:59.999Z"] {
             assert_eq!(
                 verify(BODY, SIGNATURE, SENT, now),
@@ -367,6 +384,7 @@ mod tests {
     fn any_other_signature_is_rejected() {
         let now = "2026-03-01T09:05:00Z";
         let respaced = BODY.replace(":{}", ": {}");
+
         assert_eq!(
             verify(&respaced, SIGNATURE, SENT, now),
             Err(Rejection::WrongSignature)
@@ -379,6 +397,7 @@ mod tests {
             verify(BODY, &SIGNATURE[..62], SENT, now),
             Err(Rejection::WrongSignature)
         );
+
         for malformed in [
             "",
             "00",
@@ -391,6 +410,7 @@ mod tests {
                 "{malformed}"
             );
         }
+
         let verifier = verifier();
         let unsigned = verifier.verify(&HeaderMap::new(), BODY.as_bytes(), now.parse().unwrap());
         assert_eq!(unsigned, Err(Rejection::MissingSignature));
@@ -410,12 +430,15 @@ mod tests {
             for (name, value) in values.into_iter().chain([("webhook-signature", entries)]) {
                 headers.insert(name, value.parse().unwrap());
             }
+
             verifier.verify(&headers, BODY.as_bytes(), SENT.parse().unwrap())
         };
+
         // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
         // -binary | base64
         let old = "ouGTpqoyXLxy2JpOMDQ4RqQQvxBesW2mheApsr3Fq80=";
         assert_eq!(verify(&format!("v1,AAAA v1,{old} v1a,BBBB")), Ok(()));
+
         for wrong in [
             format!("v1a,{old}"),
             old.to_owned(),

@@ -34,12 +34,14 @@ fn text(report: &Report) -> String {
         "\n{:<20}{:>12}{:>12}{:>12}{:>12}",
         "table", "rows", "changed", "new", "gone"
     ));
+
     for (table, rows) in &report.tables {
         let unknown = if rows.unknown {
             "  (the ledger was incomplete: new rows raise nothing)"
         } else {
             ""
         };
+
         lines.push(format!(
             "{:<20}{:>12}{:>12}{:>12}{:>12}{unknown}",
             table.name(),
@@ -49,6 +51,7 @@ fn text(report: &Report) -> String {
             rows.gone
         ));
     }
+
     lines.push(format!("\n{:<40}{:>12}", "event", "missed"));
     lines.extend(
         report
@@ -56,6 +59,7 @@ fn text(report: &Report) -> String {
             .iter()
             .map(|(kind, count)| format!("{:<40}{count:>12}", kind.as_str())),
     );
+
     if report.tables.values().any(|rows| rows.unknown) {
         lines.push(
             "\nThe ledger (source.ledger) did not have every row. Transitions of the missing rows during the gap cannot be \
@@ -63,13 +67,16 @@ fn text(report: &Report) -> String {
                 .into(),
         );
     }
+
     if !report.examples.is_empty() {
         lines.push("\nexamples".into());
         lines.extend(report.examples.iter().map(|example| format!("  {example}")));
     }
+
     let deliveries = report.deliveries;
     let missed = report.missed;
     let unrouted = report.unrouted;
+
     lines.push(match report.begins {
         None => format!(
             "\nwould create {deliveries} deliveries; {missed} are for inactive webhooks, {unrouted} events have no owner. \
@@ -80,6 +87,7 @@ fn text(report: &Report) -> String {
              Changes are read from {begins}."
         ),
     });
+
     lines.push(String::new());
     lines.join("\n")
 }

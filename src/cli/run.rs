@@ -37,6 +37,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         deliver: has(Role::Deliver),
         api: has(Role::Api),
     };
+
     app::run(config, roles).await?;
     Ok(ExitCode::SUCCESS)
 }

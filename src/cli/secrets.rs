@@ -28,12 +28,15 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
     let vault = Vault::new(&config.secrets.master_key)?;
     let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&store, &vault).await?;
+
     println!("{done} re-encrypted with key {}", vault.first_key());
+
     for (key, count) in &unreadable {
         println!(
             "{count} encrypted with key {key} cannot be read: add that key to secrets.master_key, after the first"
         );
     }
+
     Ok(if unreadable.is_empty() {
         ExitCode::SUCCESS
     } else {

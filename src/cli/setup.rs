@@ -25,12 +25,15 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         };
         return print_text(&text);
     }
+
     let done = setup(&config.source, config.source_url()?, config.store_url()?).await?;
     for line in &done {
         println!("{line}");
     }
+
     if done.is_empty() {
         println!("everything is set up");
     }
+
     Ok(ExitCode::SUCCESS)
 }

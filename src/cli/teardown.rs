@@ -22,20 +22,25 @@ pub struct Arguments {
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let source = config.source_url()?;
     let store = config.store_url()?;
+
     if arguments.print {
         return print_text(&owner_statements(&config.source, source, store).await?);
     }
+
     if !arguments.yes && !confirmed("teardown", &question(&arguments, &config, source, store))? {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
+
     let done = teardown(&config.source, source, store, arguments.store).await?;
     for line in &done {
         println!("{line}");
     }
+
     if done.is_empty() {
         println!("nothing is left to remove");
     }
+
     Ok(ExitCode::SUCCESS)
 }
 
@@ -46,11 +51,13 @@ fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -
         config.source.publication,
         without_password(source)
     );
+
     if arguments.store {
         text.push_str(&format!(
             ", and drop schema walhook with all webhooks and delivery logs on {}",
             without_password(store)
         ));
     }
+
     text
 }

@@ -46,6 +46,7 @@ enum Action {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
+
     match arguments.action {
         Action::Create { user, name } => {
             let token = tokens::create(
@@ -68,6 +69,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
             );
         }
     }
+
     Ok(ExitCode::SUCCESS)
 }
 
@@ -85,5 +87,6 @@ fn line(token: &tokens::Token) -> String {
         revoked,
         token.name.clone(),
     ];
+
     format!("{}\n", columns.join("\t"))
 }

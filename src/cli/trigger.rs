@@ -32,8 +32,10 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
             "Signing secret, new for this request: {}",
             secret.expose_secret()
         );
+
         secret
     });
+
     let data = (events::rule(kind).example)();
     let event = Event {
         id: Uuid::now_v7(),
@@ -42,6 +44,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         data,
         sequence: None,
     };
+
     let forwarder = Forwarder::new(&forward, Uuid::now_v7(), secret)?;
     let delivered = forwarder.forward(&event, Reason::Test).await?;
     Ok(if delivered {

@@ -77,12 +77,14 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         Action::Retry { selected } => {
             let report = unrouted::retry(&config, &selected.into()).await?;
             println!("{} routed", report.routed);
+
             for (reason, count) in &report.unrouted {
                 println!("{count} still unrouted: {reason}");
             }
         }
         Action::Discard { selected, yes } => {
             let store = open_store(config.store_url()?, 1).await?;
+
             if !yes
                 && !confirmed(
                     "unrouted discard",
@@ -92,6 +94,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
                 println!("nothing was changed");
                 return Ok(ExitCode::FAILURE);
             }
+
             let mut discarded = 0;
             each_page(&store, &selected.into(), async |page| {
                 let ids: Vec<Uuid> = page.iter().map(|event| event.id).collect();
@@ -99,9 +102,11 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
                 Ok(())
             })
             .await?;
+
             println!("{discarded} discarded");
         }
     }
+
     Ok(ExitCode::SUCCESS)
 }
 
@@ -111,11 +116,13 @@ async fn each_page(
     mut act: impl AsyncFnMut(&[Unrouted]) -> anyhow::Result<()>,
 ) -> CommandResult {
     let mut after = Uuid::nil();
+
     loop {
         let page = store.unrouted(selection, after, PAGE).await?;
         let Some(last) = page.last() else {
             return Ok(ExitCode::SUCCESS);
         };
+
         after = last.id;
         act(&page).await?;
     }
@@ -149,9 +156,11 @@ fn json_line(event: &Unrouted) -> String {
         occurred_at,
         ..
     } = event;
+
     let occurred_at = millis(*occurred_at);
     let line = json!({
         "id": id, "event": kind, "reason": reason, "detail": detail, "table": table, "row": row, "occurred_at": occurred_at
     });
+
     format!("{line}\n")
 }

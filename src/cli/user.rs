@@ -41,14 +41,17 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         "Permanently remove all webhooks, secrets, tokens, events and delivery logs of user {user} on {}",
         without_password(url)
     );
+
     if !yes && !confirmed("user erase", &question)? {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
+
     let erased = erase::erase(&store, &UserId(user.into())).await?;
     for (what, count) in erased.counts.iter().filter(|(_, count)| *count > 0) {
         println!("{count}\t{what}");
     }
+
     match erased.total() {
         0 => println!("nothing is stored about this user"),
         // Like the audit log, the server log does not name the user.
@@ -57,5 +60,6 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
             tracing::info!(erasure = %erased.id, rows, "a user was erased");
         }
     }
+
     Ok(ExitCode::SUCCESS)
 }

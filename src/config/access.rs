@@ -25,17 +25,20 @@ pub fn check(config: &Config) -> Result<(), String> {
         base_path,
         ..
     } = &config.http;
+
     cors_origins
         .iter()
         .try_for_each(|origin| check_origin("http.cors_origins", origin))?;
     public_url
         .iter()
         .try_for_each(|origin| check_origin("http.public_url", origin))?;
+
     if base_path.split('/').nth(1) == Some("ui") {
         return Err(
             "http.base_path must not begin with /ui: the web UI is served there".to_owned(),
         );
     }
+
     check_limits(&config.http)?;
     config.auth.jwt.as_ref().map_or(Ok(()), check_jwt)
 }
@@ -52,11 +55,13 @@ fn check_limits(http: &Http) -> Result<(), String> {
     {
         return Err(format!("http.{name} must be from 1 to {MAX_CONNECTIONS}"));
     }
+
     if http.max_body_bytes.0 > MAX_BODY_BYTES as u64 {
         return Err(format!(
             "http.max_body_bytes must be at most {MAX_BODY_BYTES}"
         ));
     }
+
     let timeouts = [
         ("header_timeout", http.header_timeout),
         ("idle_timeout", http.idle_timeout),
@@ -74,11 +79,13 @@ fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
             && url.has_host()
             && url.origin().ascii_serialization() == origin
     });
+
     let wrong = || {
         format!(
             "{setting}: `{origin}` is not an origin as browsers write it, such as https://app.example"
         )
     };
+
     if is_origin { Ok(()) } else { Err(wrong()) }
 }
 
@@ -93,6 +100,7 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
     if let Some((name, _)) = texts.iter().find(|(_, value)| value.is_empty()) {
         return Err(format!("auth.jwt.{name} must not be empty"));
     }
+
     if sign_in_audience == jwt.audience {
         return Err(
             "auth.jwt.sign_in_audience must differ from auth.jwt.audience: otherwise an API token would open a \
@@ -100,6 +108,7 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
                 .to_owned(),
         );
     }
+
     match (&jwt.jwks_url, &jwt.jwks_file, &jwt.secret) {
         (Some(url), None, None) => check_jwks_url(url.expose_secret()),
         (None, Some(_), None) => Ok(()),
@@ -124,6 +133,7 @@ fn check_jwks_url(url: &str) -> Result<(), String> {
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     };
+
     match parsed.scheme() {
         "https" => Ok(()),
         "http" if is_loopback => Ok(()),

@@ -60,19 +60,24 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
         Some(path) => read_file(path)?,
         None => Table::new(),
     };
+
     for (key, value) in environment(&sources.environment)? {
         set(&mut settings, &key, &value)?;
     }
+
     for argument in &sources.flags {
         let malformed = || ConfigError::MalformedFlag {
             argument: argument.clone(),
         };
+
         let (key, value) = argument.split_once('=').ok_or_else(malformed)?;
         if key.split('.').count() < 2 {
             return Err(malformed());
         }
+
         set(&mut settings, key, value)?;
     }
+
     // The file alone was valid, so an error here is due to the environment or the flags.
     let config: Config = serde_path_to_error::deserialize(settings).map_err(|error| {
         ConfigError::Invalid(format!(
@@ -81,6 +86,7 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
             error.inner().message()
         ))
     })?;
+
     validate(&config)?;
     Ok(config)
 }
@@ -90,10 +96,12 @@ fn read_file(path: &Path) -> Result<Table, ConfigError> {
         path: path.to_owned(),
         source,
     })?;
+
     let invalid = |error: toml::de::Error| {
         let line = error.span().map_or(1, |span| {
             text[..span.start.min(text.len())].lines().count().max(1)
         });
+
         // An offset directly after a line break belongs to the next line.
         let line = line
             + usize::from(
@@ -101,11 +109,13 @@ fn read_file(path: &Path) -> Result<Table, ConfigError> {
                     .span()
                     .is_some_and(|span| text[..span.start].ends_with('\n')),
             );
+
         ConfigError::File {
             path: path.to_owned(),
             detail: format!("line {line}: {}", error.message()),
         }
     };
+
     toml::from_str::<Config>(&text).map_err(invalid)?;
     toml::from_str(&text).map_err(invalid)
 }
@@ -114,14 +124,17 @@ fn environment(
     variables: &[(OsString, OsString)],
 ) -> Result<BTreeMap<String, String>, ConfigError> {
     let mut settings = BTreeMap::new();
+
     for (name, value) in variables {
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
+
         // Variables without a section, such as one naming the configuration file, are not settings.
         if !rest.contains("__") {
             continue;
         }
+
         let variable = format!("{PREFIX}{rest}");
         let key = rest.to_lowercase().replace("__", ".");
         let value = value
@@ -130,6 +143,7 @@ fn environment(
         let secret_file = key
             .strip_suffix("_file")
             .filter(|key| SECRET_KEYS.contains(key));
+
         match secret_file {
             Some(secret) => {
                 let path = PathBuf::from(value);
@@ -146,12 +160,14 @@ fn environment(
             None => return Err(ConfigError::UnknownVariable { variable }),
         }
     }
+
     Ok(settings)
 }
 
 /// Returns the JSON type of the setting `key`, or `None` if there is no such setting.
 fn type_of(key: &str) -> Option<&'static str> {
     static SCHEMA: LazyLock<Json> = LazyLock::new(|| schemars::schema_for!(Config).to_value());
+
     let resolve = |schema: &'static Json| {
         // An optional section is a reference or null.
         let reference = schema["$ref"]
@@ -161,7 +177,9 @@ fn type_of(key: &str) -> Option<&'static str> {
             .and_then(|path| SCHEMA.pointer(path.trim_start_matches('#')))
             .unwrap_or(schema)
     };
+
     let mut schema: &'static Json = &SCHEMA;
+
     for part in key.split('.') {
         // The keys of a map are the platform's names.
         let inner = schema["properties"]
@@ -169,6 +187,7 @@ fn type_of(key: &str) -> Option<&'static str> {
             .or_else(|| schema.get("additionalProperties"))?;
         schema = resolve(inner.is_object().then_some(inner)?);
     }
+
     match &schema["type"] {
         Json::Array(with_null) => with_null[0].as_str(),
         Json::String(name) if name == "object" => None,
@@ -193,9 +212,11 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
         Some("integer") => Value::Integer(text.parse().map_err(|_| not("a whole number"))?),
         _ => Value::String(text.to_owned()),
     };
+
     let mut parts: Vec<&str> = key.split('.').collect();
     let last = parts.pop().expect("splitting gives at least one part");
     let mut table = settings;
+
     for part in parts {
         let entry = table
             .entry(part)
@@ -204,20 +225,24 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
             .as_table_mut()
             .ok_or_else(|| ConfigError::Invalid(format!("{key}: `{part}` is not a section")))?;
     }
+
     table.insert(last.to_owned(), value);
     Ok(())
 }
 
 fn validate(config: &Config) -> Result<(), ConfigError> {
     let fail = |detail: String| Err(ConfigError::Invalid(detail));
+
     if let Some(name) = config.source.tables.unknown_names().next() {
         return fail(format!(
             "{name}: the reference schema has no such table or column"
         ));
     }
+
     if let Some(problem) = config.source.tables.malformed_names().next() {
         return fail(problem);
     }
+
     if let Some(name) = config
         .source
         .lookups
@@ -228,15 +253,18 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
             "source.lookups.{name}: the reference schema has no such table"
         ));
     }
+
     if let Some(problem) = config.source.contradictions().next() {
         return fail(problem);
     }
+
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
         return fail(format!(
             "http.base_path: `{}` must begin with a slash",
             config.http.base_path
         ));
     }
+
     let positive = [
         ("delivery.concurrency", config.delivery.concurrency),
         (
@@ -257,21 +285,26 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
         return fail(format!("{key} must be at least 1"));
     }
+
     if config.delivery.max_payload_bytes > MAX_BODY {
         return fail(format!(
             "delivery.max_payload_bytes must be at most {MAX_BODY}"
         ));
     }
+
     if config.delivery.timeout.0.is_zero() {
         return fail("delivery.timeout must be longer than 0s".into());
     }
+
     if config.delivery.retry_schedule.len() > 99 {
         return fail("delivery.retry_schedule: at most 99 waits".into());
     }
+
     access::check(config).map_err(ConfigError::Invalid)?;
     config.mail.check().map_err(ConfigError::Invalid)?;
     config.delivery.proxy().map_err(ConfigError::Invalid)?;
     config.tracing.check().map_err(ConfigError::Invalid)?;
+
     for key in &config.secrets.master_key {
         let length = base64::engine::general_purpose::STANDARD
             .decode(key.expose_secret())
@@ -282,6 +315,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
             );
         }
     }
+
     Ok(())
 }
 
@@ -312,6 +346,7 @@ impl Config {
                     .into(),
             ));
         }
+
         Ok(())
     }
 }

@@ -48,6 +48,7 @@ impl Mail {
     /// Returns the configured mail server and sender, or `None` if neither is set.
     pub fn outgoing(&self) -> Result<Option<Outgoing>, ConfigError> {
         let missing = |text: &str| Err(ConfigError::Invalid(text.to_owned()));
+
         match (&self.smtp_url, &self.from) {
             (None, None) => Ok(None),
             (Some(_), None) => {
@@ -77,6 +78,7 @@ fn check_sender(from: &str) -> Result<(), String> {
             "mail.from: `{from}` is not an address such as webhooks@example.com or Name <webhooks@example.com>"
         )
     };
+
     if is_mailbox(from) {
         Ok(())
     } else {
@@ -90,18 +92,21 @@ fn server(url: &str) -> Result<SmtpServer, String> {
          go before the host"
             .to_owned()
     };
+
     let url = Url::parse(url).map_err(|_| shape())?;
     let host = match url.host().ok_or_else(shape)? {
         Host::Domain(name) => decoded(name)?,
         Host::Ipv4(address) => address.to_string(),
         Host::Ipv6(address) => address.to_string(),
     };
+
     let parameters: Vec<(String, String)> = url.query_pairs().into_owned().collect();
     let requested_tls = match parameters.as_slice() {
         [] => None,
         [(name, value)] if name == "tls" => Some(value.as_str()),
         _ => return Err("its only parameter is tls".to_owned()),
     };
+
     let (tls, port) = match (url.scheme(), requested_tls) {
         ("smtp", None) => (SmtpTls::Plain, 25),
         ("smtp", Some("required")) => (SmtpTls::Required, 587),
@@ -110,14 +115,17 @@ fn server(url: &str) -> Result<SmtpServer, String> {
         ("smtp", Some(_)) => return Err("tls is required or opportunistic".to_owned()),
         _ => return Err(shape()),
     };
+
     let login = match (url.username(), url.password()) {
         ("", None) => None,
         ("", Some(_)) => return Err("there is a password but no user".to_owned()),
         (_, None) => return Err("there is a user but no password".to_owned()),
         (user, Some(password)) => Some((decoded(user)?, decoded(password)?.into())),
     };
+
     let hello = url.path().trim_matches('/');
     let hello = (!hello.is_empty()).then(|| decoded(hello)).transpose()?;
+
     Ok(SmtpServer {
         host,
         port: url.port().unwrap_or(port),
@@ -136,6 +144,7 @@ fn decoded(text: &str) -> Result<String, String> {
     if text.chars().any(char::is_control) {
         return Err("it must not contain control characters".to_owned());
     }
+
     Ok(text.into_owned())
 }
 
@@ -149,6 +158,7 @@ fn is_mailbox(text: &str) -> bool {
         },
         None => text,
     };
+
     let is_plain =
         |part: &str| !part.is_empty() && !part.contains(|letter: char| letter.is_whitespace());
     !text.contains(char::is_control)
@@ -180,8 +190,10 @@ mod tests {
             parsed("smtps://[::1]/").unwrap(),
             ("::1".into(), 465, SmtpTls::Wrapped)
         );
+
         let server = server("smtps://us%40er:p%2Fw@m/me.example").unwrap();
         assert_eq!(server.hello.as_deref(), Some("me.example"));
+
         let (user, password) = server.login.unwrap();
         assert_eq!((user.as_str(), password.expose_secret()), ("us@er", "p/w"));
     }
@@ -210,6 +222,7 @@ mod tests {
         for good in ["a@b.example", "Name <a@b.example>", "\"A, B\" <a@b>"] {
             assert!(is_mailbox(good), "{good}");
         }
+
         for bad in [
             "",
             "a",

@@ -48,6 +48,7 @@ impl TableMappings {
             .0
             .get(table.name())
             .and_then(|mapping| mapping.table.as_deref());
+
         // Malformed names are rejected when the configuration is loaded.
         let named = configured.and_then(split_name);
         let (schema, name) =
@@ -139,6 +140,7 @@ impl TableMappings {
             .flatten()
             .filter(|(_, reference)| *reference == meaning)
             .map(|(own, _)| own.as_str());
+
         // A value that is not mapped stands for itself.
         let itself = values
             .is_none_or(|values| !values.contains_key(meaning))
@@ -165,6 +167,7 @@ impl TableMappings {
         } else {
             table.looked_up()
         };
+
         let columns = ["id"].iter().chain(names).map(|name| {
             let values = self
                 .0
@@ -172,6 +175,7 @@ impl TableMappings {
                 .and_then(|mapping| mapping.values.get(*name));
             (self.column(table, name), values)
         });
+
         format!(
             "{:?} {:?}",
             self.qualified_name(table),
@@ -188,9 +192,11 @@ impl TableMappings {
                     "source.tables.{name}.absent: events need it to find their owner"
                 ));
             }
+
             let named = |column: &String| {
                 mapping.columns.contains_key(column) || mapping.formerly.contains_key(column)
             };
+
             mapping.computed.keys().find_map(|column| {
                 let reason = if !table.may_compute(column) {
                     "cannot be computed: it must be a column of the table"
@@ -210,10 +216,12 @@ impl TableMappings {
             let Some(table) = Table::by_name(name) else {
                 return vec![format!("source.tables.{name}")];
             };
+
             let columns = mapping.columns.keys().map(|column| ("columns", column));
             let formerly = mapping.formerly.keys().map(|column| ("formerly", column));
             let values = mapping.values.keys().map(|column| ("values", column));
             let computed = mapping.computed.keys().map(|column| ("computed", column));
+
             columns
                 .chain(formerly)
                 .chain(values)
@@ -247,6 +255,7 @@ impl Source {
                 "source.lookups.{name}: rows of this table are captured, not looked up: add missing columns with source.tables.{name}.computed"
             )
         });
+
         self.tables.contradictions().chain(lookups)
     }
 }
@@ -257,6 +266,7 @@ fn split_name(text: &str) -> Option<(Option<String>, String)> {
     let Some(rest) = rest else {
         return Some((None, first));
     };
+
     match take_part(rest)? {
         (second, None) => Some((Some(first), second)),
         _ => None,
@@ -271,6 +281,7 @@ fn take_part(text: &str) -> Option<(String, Option<&str>)> {
             .map_or((text, None), |(part, rest)| (part, Some(rest)));
         return (!part.is_empty()).then(|| (part.to_owned(), rest));
     };
+
     let mut part = String::new();
     let mut letters = quoted.char_indices();
     while let Some((at, letter)) = letters.next() {
@@ -278,19 +289,23 @@ fn take_part(text: &str) -> Option<(String, Option<&str>)> {
             part.push(letter);
             continue;
         }
+
         let rest = &quoted[at + 1..];
         if rest.starts_with('"') {
             part.push('"');
             letters.next();
             continue;
         }
+
         let next = if rest.is_empty() {
             None
         } else {
             Some(rest.strip_prefix('.')?)
         };
+
         return (!part.is_empty()).then_some((part, next));
     }
+
     None
 }
 
@@ -315,6 +330,7 @@ mod tests {
             split_name(r#""dotted.table""#),
             Some((None, "dotted.table".to_owned()))
         );
+
         for bad in [
             "",
             ".",

@@ -192,6 +192,7 @@ impl Disable {
             },
             DisablePolicy::Cumulative => CountedFailures::Cumulative,
         };
+
         Policy {
             counted,
             threshold: self.threshold,
@@ -290,6 +291,7 @@ fn redact_url<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     use secrecy::ExposeSecret;
+
     let shown = secret
         .as_ref()
         .map(|secret| without_password(secret.expose_secret()));
@@ -303,13 +305,16 @@ pub fn without_password(url: &str) -> String {
     let Ok(mut url) = url::Url::parse(url) else {
         return REDACTED.into();
     };
+
     // Without `//`, or with an `@` that is not encoded, a part of the password may be anywhere.
     if !url.has_authority() || url[url::Position::BeforePath..].contains('@') {
         return REDACTED.into();
     }
+
     if url.password().is_some() && url.set_password(Some("redacted")).is_err() {
         return REDACTED.into();
     }
+
     if matches!(url.scheme(), "http" | "https") {
         let is_redacted = url.username().is_empty() || url.set_username("redacted").is_ok();
         url.set_query(url.query().map(|_| "redacted"));
@@ -319,6 +324,7 @@ pub fn without_password(url: &str) -> String {
             REDACTED.into()
         };
     }
+
     let secret_parameter = |name: &str| matches!(name, "password" | "sslpassword");
     if url.query_pairs().any(|(name, _)| secret_parameter(&name)) {
         let kept: Vec<(String, String)> = url
@@ -328,6 +334,7 @@ pub fn without_password(url: &str) -> String {
             .collect();
         url.query_pairs_mut().clear().extend_pairs(kept);
     }
+
     url.into()
 }
 

@@ -43,9 +43,11 @@ impl Tracing {
                 self.sample_ratio
             ));
         }
+
         if self.otlp_endpoint.is_none() && self.headers.is_some() {
             return Err("tracing.headers needs tracing.otlp_endpoint".to_owned());
         }
+
         self.collector().map(|_| ())
     }
 
@@ -54,9 +56,11 @@ impl Tracing {
         let Some(endpoint) = &self.otlp_endpoint else {
             return Ok(None);
         };
+
         let headers = self.headers.as_ref().map_or(Ok(Vec::new()), |headers| {
             parse_headers(headers.expose_secret())
         })?;
+
         Ok(Some(Collector {
             url: traces_url(endpoint)?,
             headers,
@@ -76,15 +80,18 @@ fn traces_url(endpoint: &str) -> Result<Url, String> {
         "tracing.otlp_endpoint: expected a URL such as http://127.0.0.1:4318; credentials belong in tracing.headers"
             .to_owned()
     };
+
     let mut url = Url::parse(endpoint).map_err(|_| wrong())?;
     let has_credentials = !url.username().is_empty() || url.password().is_some();
     if !matches!(url.scheme(), "http" | "https") || has_credentials || url.fragment().is_some() {
         return Err(wrong());
     }
+
     if !url.path().ends_with(TRACES_PATH) {
         let path = format!("{}{TRACES_PATH}", url.path().trim_end_matches('/'));
         url.set_path(&path);
     }
+
     Ok(url)
 }
 
@@ -94,12 +101,14 @@ fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
         "tracing.headers: expected name=value, several joined by commas, values percent-encoded: authorization=Bearer%20…"
             .to_owned()
     };
+
     let is_token = |name: &str| {
         !name.is_empty()
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
     };
+
     let pairs = text.split(',').map(|pair| {
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         let value = percent_decode_str(value.trim())
@@ -108,14 +117,17 @@ fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
         let is_plain = value
             .bytes()
             .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+
         if !is_token(name.trim()) || !is_plain {
             return Err(wrong());
         }
+
         Ok((
             name.trim().to_owned(),
             SecretString::from(value.into_owned()),
         ))
     });
+
     pairs.collect()
 }
 
@@ -138,6 +150,7 @@ mod tests {
             url("https://otlp.example/v1/traces?x=1").unwrap(),
             "https://otlp.example/v1/traces?x=1"
         );
+
         for wrong in [
             "127.0.0.1:4318",
             "grpc://collector:4317",
@@ -163,6 +176,7 @@ mod tests {
             parsed,
             [("authorization", "Basic aHVudGVy=="), ("x-tenant", "7")]
         );
+
         for wrong in [
             "hunter2",
             "a b=hunter2",

@@ -31,11 +31,13 @@ fn parse(text: &str) -> Result<Proxy, String> {
     let wrong = || {
         "delivery.proxy: expected a URL such as http://user:password@proxy.internal:3128".to_owned()
     };
+
     let mut url = Url::parse(text).map_err(|_| wrong())?;
     let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() || !is_bare {
         return Err(wrong());
     }
+
     let authorization = (!url.username().is_empty() || url.password().is_some()).then(|| {
         let user = decoded(url.username());
         let password = decoded(url.password().unwrap_or_default());
@@ -45,6 +47,7 @@ fn parse(text: &str) -> Result<Proxy, String> {
         )
         .into()
     });
+
     url.set_username("")
         .and_then(|()| url.set_password(None))
         .map_err(|()| wrong())?;

@@ -39,6 +39,7 @@ impl Serialize for Period {
             (1_000_000, "ms"),
             (1_000, "us"),
         ];
+
         let nanos = self.0.as_nanos();
         let whole = UNITS.iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
         serializer.serialize_str(&match whole {

@@ -74,6 +74,7 @@ impl Dispatch {
             per_webhook: settings.per_webhook_concurrency,
             adaptive: settings.adaptive_concurrency,
         };
+
         Dispatch {
             schedule: Schedule::new(
                 limits,
@@ -102,6 +103,7 @@ impl Dispatch {
                 .store_handed_off(fresh.read_at, fresh.targets, now);
             self.start_known(now);
         }
+
         self.schedule.add_fresh(fresh.deliveries, now);
     }
 
@@ -130,13 +132,16 @@ impl Dispatch {
                 if !self.is_lease_too_short(&start.delivery, now) {
                     return Some(start);
                 }
+
                 self.give_up(start.delivery, start.finished, now);
                 continue;
             }
+
             let delivery = self.schedule.next(now)?;
             let webhook = delivery.webhook;
             let class = DeliveryClass::of(&delivery);
             let bytes = delivery.bytes();
+
             let finished = Finished {
                 webhook,
                 class,
@@ -145,6 +150,7 @@ impl Dispatch {
                 took: None,
                 feedback: Feedback::None,
             };
+
             match self.targets.recent(webhook, now) {
                 Some(lookup) => self.start(delivery, finished, lookup, now),
                 None if self.is_lease_too_short(&delivery, now) => {
@@ -162,6 +168,7 @@ impl Dispatch {
 
     fn give_up(&mut self, delivery: Delivery, finished: Finished, now: Instant) {
         self.finish(finished, now);
+
         // Those of slow webhooks are claimed again when their leases end: before, they would only
         // wait here again.
         if self.schedule.speed(delivery.webhook) != Speed::Slow {
@@ -182,11 +189,13 @@ impl Dispatch {
             Lookup::Found(_) => return self.give_up(delivery, finished, now),
             Lookup::Deleted | Lookup::Unreadable => return self.finish(finished, now),
         };
+
         // The webhook was switched off and on since: this delivery was cancelled. If it was stored
         // in between, it is claimed again when its lease ends.
         if delivery.activation != destination.activation {
             return self.finish(finished, now);
         }
+
         let Some(delivery) =
             self.schedule
                 .admit(delivery, &destination.owner, self.webhooks_per_owner)
@@ -214,9 +223,11 @@ impl Dispatch {
         {
             return None;
         }
+
         self.retry_read_at = None;
         self.is_reading = true;
         self.reading = std::mem::take(&mut self.unread);
+
         let mut webhooks: Vec<Uuid> = self
             .reading
             .iter()
@@ -224,6 +235,7 @@ impl Dispatch {
             .collect();
         webhooks.sort_unstable();
         webhooks.dedup();
+
         Some(webhooks)
     }
 
@@ -238,10 +250,12 @@ impl Dispatch {
     ) {
         self.is_reading = false;
         self.targets.store_read(queried_at, webhooks, found, now);
+
         for (delivery, finished) in std::mem::take(&mut self.reading) {
             let lookup = self.targets.last_read(delivery.webhook);
             self.start(delivery, finished, lookup, now);
         }
+
         self.start_known(now);
     }
 
@@ -290,8 +304,10 @@ impl Dispatch {
                 .chain(self.reading.drain(..))
                 .map(|(delivery, _)| delivery),
         );
+
         waiting.extend(self.ready.drain(..).map(|start| start.delivery));
         waiting.append(&mut self.expiring);
+
         waiting
     }
 

@@ -106,6 +106,7 @@ impl Dispatcher {
         let limited = metrics::gauge!(telemetry::LIMITED_WEBHOOKS);
         let mut fresh_is_open = true;
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+
         loop {
             let now = Instant::now();
             self.start_attempts();
@@ -115,11 +116,13 @@ impl Dispatcher {
             self.reap();
             in_flight.set(self.dispatch.in_flight() as f64);
             limited.set(self.dispatch.limited() as f64);
+
             let wake_at = self.dispatch.wake_at(now);
             // Reset only if it must fire earlier, which most iterations do not require.
             if timer.is_elapsed() || wake_at < timer.deadline().into_std() {
                 timer.as_mut().reset(wake_at.into());
             }
+
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(finished) = self.returned.recv() => self.finish(finished),
@@ -132,6 +135,7 @@ impl Dispatcher {
                 () = &mut timer => {}
             }
         }
+
         self.drain().await;
         in_flight.set(0.0);
     }
@@ -139,6 +143,7 @@ impl Dispatcher {
     fn finish(&mut self, first: Finished) {
         let now = Instant::now();
         self.dispatch.finish(first, now);
+
         while let Ok(finished) = self.returned.try_recv() {
             self.dispatch.finish(finished, now);
         }
@@ -159,6 +164,7 @@ impl Dispatcher {
                 finished: start.finished,
                 returns: self.permits.clone(),
             };
+
             let sender = self.context.sender.clone();
             let attempted = self.attempted.clone();
             self.tasks.spawn(attempt(start, permit, sender, attempted));
@@ -170,6 +176,7 @@ impl Dispatcher {
         let Some(webhooks) = self.dispatch.next_read(now) else {
             return;
         };
+
         let store = self.context.store.clone();
         self.read = Some(Box::pin(async move {
             let queried_at = Instant::now();
@@ -180,6 +187,7 @@ impl Dispatcher {
 
     fn end_read(&mut self, (webhooks, queried_at, found): Read) {
         self.read = None;
+
         match found {
             Ok(found) => {
                 self.reading_webhooks.succeeded();
@@ -197,6 +205,7 @@ impl Dispatcher {
         let Some(request) = self.dispatch.next_claim(now) else {
             return;
         };
+
         let store = self.context.store.clone();
         self.claim = Some(Box::pin(async move {
             let result = store.claim(&request).await;
@@ -214,6 +223,7 @@ impl Dispatcher {
                 return self.dispatch.claim_failed(&request, now);
             }
         };
+
         self.claiming.succeeded();
         let Leftover { refused, orphans } = self.dispatch.claimed(&request, claimed, now);
         self.remove_orphans(orphans);
@@ -230,6 +240,7 @@ impl Dispatcher {
         if deliveries.is_empty() {
             return;
         }
+
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             if let Err(error) = store.release(&deliveries).await {
@@ -243,6 +254,7 @@ impl Dispatcher {
         if deliveries.is_empty() {
             return;
         }
+
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             match store.remove_orphans(&deliveries).await {
@@ -262,21 +274,26 @@ impl Dispatcher {
     async fn drain(mut self) {
         let deadline = tokio::time::Instant::now() + self.context.settings.drain;
         let mut waiting = self.dispatch.drain();
+
         self.fresh.close();
+
         while let Ok(fresh) = self.fresh.try_recv() {
             waiting.extend(fresh.deliveries);
         }
+
         if self.claim.is_some()
             && let Ok((_, Ok(claimed))) =
                 tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
         {
             waiting.extend(claimed.deliveries);
         }
+
         if !waiting.is_empty() {
             let released = async {
                 failpoint!("shutdown_started_leases_not_released")?;
                 self.context.store.release(&waiting).await
             };
+
             match tokio::time::timeout(RELEASE_TIMEOUT, released).await {
                 Ok(Ok(())) => tracing::info!(
                     deliveries = waiting.len(),
@@ -289,6 +306,7 @@ impl Dispatcher {
                 }
             }
         }
+
         let end = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout_at(deadline, end).await.is_err() {
             tracing::warn!(
@@ -318,6 +336,7 @@ async fn attempt(
         signer,
         ..
     } = &*destination;
+
     let started = failpoint!("attempt_started_request_not_sent");
     let attempt = match active {
         true if started.is_ok() => sender
@@ -327,13 +346,16 @@ async fn attempt(
         true => None,
         false => Some(sender.cancelled()),
     };
+
     let Some(attempt) = attempt else {
         // No attempt was made, and none is used up: the delivery is claimed again when its lease
         // ends.
         return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
     };
+
     permit.finished.note(&attempt);
     let _ = failpoint!("request_answered_attempt_not_passed_on");
+
     if attempted
         .send(Attempted { delivery, attempt })
         .await

@@ -72,6 +72,7 @@ impl Guard {
     pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
         let lookup = Resolver::of_this_host(DEFAULT_TIMEOUT).into_lookup();
         let allow_networks = allow_networks.into();
+
         Guard {
             allow_http,
             allow_localhost: false,
@@ -94,6 +95,7 @@ impl Guard {
                 })
                 .boxed()
         });
+
         let everything = vec![IpNet::V4(v4(0, 0, 0, 0, 0)), IpNet::V6(v6(0, 0, 0, 0))];
         Guard {
             allow_localhost: true,
@@ -130,6 +132,7 @@ impl Guard {
             let contains = |ip: &IpAddr| networks.iter().any(|network| network.contains(ip));
             contains(&ip) || embedded.as_ref().is_some_and(contains)
         };
+
         !is_in(&self.deny_networks) && (is_global(ip) || is_in(&self.allow_networks))
     }
 
@@ -150,10 +153,12 @@ impl Guard {
                 Err(Unreachable::Blocked(ip))
             };
         }
+
         let addresses = (self.lookup)(host.to_owned(), port).await?;
         if addresses.is_empty() {
             return Err(Unreachable::Unresolved);
         }
+
         match addresses.iter().find(|address| !self.allows(address.ip())) {
             Some(address) => {
                 // Not each at this level: a webhook with many deliveries would fill the log.
@@ -171,6 +176,7 @@ impl Guard {
         let Some(Host::Domain(name)) = url.host() else {
             return Ok(());
         };
+
         self.resolve(name, url.port_or_known_default().unwrap_or(443))
             .await
             .map(drop)
@@ -190,26 +196,32 @@ fn check_form(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
     if text.len() > MAX_URL_BYTES {
         return Err(UrlProblem::TooLong);
     }
+
     let url = Url::parse(text).map_err(|error| match error {
         url::ParseError::EmptyHost => UrlProblem::NoHost,
         error => UrlProblem::Malformed(error),
     })?;
+
     // Requests use the normalised form, which percent-encoding may have made longer.
     if url.as_str().len() > MAX_URL_BYTES {
         return Err(UrlProblem::TooLong);
     }
+
     match url.scheme() {
         "https" => {}
         "http" if allow_http => {}
         _ if allow_http => return Err(UrlProblem::NotHttp),
         _ => return Err(UrlProblem::NotHttps),
     }
+
     if !url.username().is_empty() || url.password().is_some() {
         return Err(UrlProblem::UserInfo);
     }
+
     if url.port() == Some(0) {
         return Err(UrlProblem::PortZero);
     }
+
     if url.has_host() {
         Ok(url)
     } else {
@@ -287,6 +299,7 @@ pub fn is_global(ip: IpAddr) -> bool {
 fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     let octets = ip.octets();
+
     let at = |start: usize| {
         Ipv4Addr::new(
             octets[start],
@@ -295,6 +308,7 @@ fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
             octets[start + 3],
         )
     };
+
     if let Some(mapped) = ip.to_ipv4_mapped() {
         Some(mapped)
     } else if NAT64.contains(&ip) {
@@ -422,6 +436,7 @@ mod tests {
             false,
             vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
         );
+
         for allowed in [
             "10.1.2.3",
             "::ffff:10.1.2.3",
@@ -431,6 +446,7 @@ mod tests {
         ] {
             assert!(guard.allows(ip(allowed)), "{allowed}");
         }
+
         for refused in ["10.2.0.1", "127.0.0.1", "fc00::1", "::ffff:10.2.0.1"] {
             assert!(!guard.allows(ip(refused)), "{refused}");
         }
@@ -447,8 +463,10 @@ mod tests {
         for url in ok {
             assert!(check_url(url, false).is_ok(), "{url}");
         }
+
         let long = format!("https://example.com/{}", "a".repeat(MAX_URL_BYTES));
         let grows_when_encoded = format!("https://example.com/{}", "é".repeat(500));
+
         let cases = [
             ("http://example.com", UrlProblem::NotHttps),
             ("ftp://example.com", UrlProblem::NotHttps),
@@ -466,6 +484,7 @@ mod tests {
         for (url, problem) in cases {
             assert_eq!(check_url(url, false).unwrap_err(), problem, "{url}");
         }
+
         assert!(matches!(
             check_url("example.com/hook", false),
             Err(UrlProblem::Malformed(_))
@@ -481,6 +500,7 @@ mod tests {
     #[tokio::test]
     async fn literal_addresses_are_refused_in_every_notation() {
         let guard = Guard::new(true, Vec::new());
+
         for url in [
             "http://127.0.0.1/",
             "http://2130706433/",
@@ -505,6 +525,7 @@ mod tests {
                 "{url}"
             );
         }
+
         assert!(
             guard
                 .check_literal(&guard.check_url("https://1.1.1.1/").unwrap())
@@ -523,6 +544,7 @@ mod tests {
             guard.resolve("no-such-host.invalid", 443).await,
             Err(Unreachable::Unresolved)
         );
+
         let exempt = Guard::new(
             false,
             vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()],

@@ -74,6 +74,7 @@ impl LookupBudget {
             None => Part::New(take(&self.new).await),
             Some(Speed::Late | Speed::Unanswered) => Part::Late(take(&self.late).await),
         };
+
         LookupPermit {
             budget: self,
             _total: take(&self.total).await,
@@ -117,9 +118,11 @@ impl LookupPermit<'_> {
         if matches!(self.part, Part::Late(_)) {
             return true;
         }
+
         let Ok(late) = self.budget.late.try_acquire() else {
             return false;
         };
+
         self.part = Part::Late(late);
         true
     }
@@ -151,8 +154,10 @@ mod tests {
         budget.note("quick", Speed::Quick, Instant::now());
         budget.note("late", Speed::Late, Instant::now());
         budget.note("silent", Speed::Unanswered, Instant::now());
+
         let new = fill(&budget, "new");
         let mut late = fill(&budget, "late");
+
         assert_eq!((new.len(), late.len()), (8, 4));
         assert!(permit(&budget, "silent").is_none());
         assert_eq!(
@@ -170,17 +175,21 @@ mod tests {
     fn a_late_lookup_leaves_its_permit_to_others() {
         let budget = LookupBudget::new(16);
         budget.note("quick", Speed::Quick, Instant::now());
+
         let mut lookups = fill(&budget, "new");
         lookups.extend(fill(&budget, "quick"));
         assert_eq!(lookups.len(), 16);
+
         let mut remaining = Vec::new();
         let mut ended = 0;
+
         for mut lookup in lookups {
             match lookup.become_late() {
                 true => remaining.push(lookup),
                 false => ended += 1,
             }
         }
+
         assert_eq!((remaining.len(), ended), (4, 12));
         assert!(
             remaining.iter_mut().all(LookupPermit::become_late),
@@ -193,6 +202,7 @@ mod tests {
     fn a_name_is_late_for_a_while_and_unanswered_for_a_shorter_one() {
         let budget = LookupBudget::new(16);
         let start = Instant::now();
+
         budget.note("a", Speed::Quick, start);
         assert_eq!(
             budget.standing("a", start + LATE_TTL * 100),
@@ -209,6 +219,7 @@ mod tests {
         );
         budget.note("a", Speed::Late, start + UNANSWERED_TTL);
         assert_eq!(budget.standing("a", start + LATE_TTL), Some(Speed::Late));
+
         let later = start + UNANSWERED_TTL + LATE_TTL;
         assert_eq!(budget.standing("a", later), None, "it counts as new again");
         budget.note("a", Speed::Quick, later);

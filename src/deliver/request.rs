@@ -69,10 +69,12 @@ pub fn render(
     if let Some(bytes) = omitted_bytes(notification.data) {
         return Err(TooLarge { bytes });
     }
+
     let timestamp = time::millis(at);
     let body = body(notification, &timestamp, max_bytes)?;
     let signatures = signer.sign(notification.delivery, at, &body);
     let headers = headers(notification, at, timestamp, &signatures, user_agent);
+
     Ok(Rendered {
         body: body.into(),
         headers,
@@ -92,6 +94,7 @@ pub fn replay(
     let body =
         body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
     let headers = headers(notification, at, timestamp, &signatures, user_agent);
+
     Rendered {
         body: body.into(),
         headers,
@@ -114,10 +117,12 @@ fn body(
     if bytes > max_bytes {
         return Err(TooLarge { bytes });
     }
+
     let mut body = head.into_bytes();
     body.reserve_exact(bytes - body.len());
     body.extend_from_slice(notification.data.as_bytes());
     body.push(b'}');
+
     Ok(body)
 }
 
@@ -147,14 +152,17 @@ fn headers(
         ("webhook-timestamp", at.as_second().to_string()),
         ("webhook-signature", standard_header(signatures)),
     ];
+
     headers.extend(
         notification
             .sequence
             .map(|sequence| ("X-Webhook-Sequence", sequence.to_string())),
     );
+
     if notification.test {
         headers.push(("X-Webhook-Test", "true".to_owned()));
     }
+
     headers
 }
 
@@ -226,6 +234,7 @@ mod tests {
             ),
             ("X-Webhook-Sequence", "1042"),
         ];
+
         let headers: Vec<(&str, &str)> = request
             .headers
             .iter()
@@ -241,6 +250,7 @@ mod tests {
             sequence: None,
             ..notification("{}")
         };
+
         let request = render(
             &test,
             Timestamp::UNIX_EPOCH,
@@ -249,12 +259,14 @@ mod tests {
             1_000,
         )
         .unwrap();
+
         assert!(
             request
                 .headers
                 .iter()
                 .all(|(name, _)| *name != "X-Webhook-Sequence")
         );
+
         assert!(
             request
                 .headers
@@ -266,6 +278,7 @@ mod tests {
     fn the_size_limit_applies_to_the_whole_body() {
         let envelope = rendered("{}", 65_536).unwrap().body.len() - 2;
         let fitting = format!("\"{}\"", "x".repeat(65_536 - envelope - 2));
+
         assert_eq!(rendered(&fitting, 65_536).unwrap().body.len(), 65_536);
         let larger = format!("\"{}\"", "x".repeat(65_536 - envelope - 1));
         assert_eq!(

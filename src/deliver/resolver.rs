@@ -110,6 +110,7 @@ impl Sockets {
             if opened.as_ref().is_err_and(is_descriptor_limit) {
                 refused.fetch_add(1, Ordering::Relaxed);
             }
+
             opened
         })
     }
@@ -252,6 +253,7 @@ impl Resolver {
         if self.0.budget.is_unanswered(&name, Instant::now()) {
             return Err(Unreachable::Unanswered);
         }
+
         let lookup = lock(&self.0.running)
             .entry(name)
             .or_insert_with_key(|name| self.start(name))
@@ -266,6 +268,7 @@ impl Resolver {
             inner: Arc::clone(&self.0),
             name: name.to_owned(),
         };
+
         let task = tokio::spawn(async move { registered.inner.look_up(&registered.name).await });
         let ended =
             task.map(|end| end.unwrap_or_else(|error| Err(Unreachable::Fault(error.to_string()))));
@@ -295,11 +298,14 @@ impl Inner {
         if let Some(addresses) = hosts.get(name) {
             return Ok(addresses.as_slice().into());
         }
+
         // Already in Punycode. A name that DNS cannot represent has no address.
         let Ok(mut query) = Name::from_ascii(name) else {
             return Err(Unreachable::Unresolved);
         };
+
         query.set_fqdn(true);
+
         let Ok(mut permit) =
             tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await
         else {
@@ -307,6 +313,7 @@ impl Inner {
                 "too many names are being looked up at this moment".to_owned(),
             ));
         };
+
         let started = Instant::now();
         let refusals = self.sockets.refusals();
         let Some(answer) = self.query(&nameservers, query, &mut permit).await else {
@@ -315,13 +322,16 @@ impl Inner {
                 "too many lookups are waiting for an answer at this moment".to_owned(),
             ));
         };
+
         let now = Instant::now();
+
         if matches!(answer, Ok(_) | Err(NoAnswer::NoAddress)) {
             *lock(&self.last_answer) = Some(now);
             let is_quick = now - started <= self.part(QUICK_TENTHS);
             self.budget
                 .note(name, if is_quick { Speed::Quick } else { Speed::Late }, now);
         }
+
         match answer {
             Ok(addresses) => Ok(addresses),
             Err(NoAnswer::NoAddress) => Err(Unreachable::Unresolved),
@@ -356,6 +366,7 @@ impl Inner {
             Err(_) if !permit.become_late() => return None,
             Err(_) => answer.await,
         };
+
         Some(answer.unwrap_or(Err(NoAnswer::Timeout)))
     }
 
@@ -367,6 +378,7 @@ impl Inner {
         if lock(&self.last_answer).is_some_and(|answered| answered >= late) {
             return true;
         }
+
         let probe = nameservers.lookup(Name::root(), RecordType::NS);
         let answer = tokio::time::timeout(self.part(PROBE_TENTHS), probe).await;
         matches!(answer, Ok(Ok(_) | Err(NetError::Dns(_))))
@@ -381,6 +393,7 @@ impl Inner {
         let known = current.take().filter(|known| {
             known.checked_at.elapsed() < FILE_CHECK_INTERVAL || known.versions == versions()
         });
+
         let known = match known {
             Some(known) if known.checked_at.elapsed() < FILE_CHECK_INTERVAL => known,
             Some(known) => Files {
@@ -396,6 +409,7 @@ impl Inner {
                 checked_at: Instant::now(),
             },
         };
+
         let known = current.insert(known);
         Ok((known.nameservers.clone(), Arc::clone(&known.hosts)))
     }
@@ -410,26 +424,32 @@ impl Inner {
                 false,
             ),
         };
+
         for connection in servers
             .iter_mut()
             .flat_map(|server| &mut server.connections)
         {
             connection.port = self.sources.port;
         }
+
         let mut options = ResolverOpts::default();
         options.edns0 = edns0;
+
         // Two tries, with time left to use the answer of one address family when the other's query
         // goes unanswered.
         options.attempts = 1;
         options.timeout = self.part(QUERY_TENTHS) * 2 / 5;
+
         // One nameserver at a time: an unanswered query holds several sockets for each.
         options.num_concurrent_reqs = 1;
         options.max_active_requests = MAX_TCP_QUERIES;
+
         // No cache: answers may be large, and hosts with many lookups have a caching nameserver
         // nearby.
         options.cache_size = 0;
         options.positive_max_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
+
         let config = ResolverConfig::from_parts(None, Vec::new(), servers);
         let builder =
             Nameservers::builder_with_config(config, self.sockets.clone()).with_options(options);
@@ -443,6 +463,7 @@ impl Inner {
 async fn addresses(nameservers: &Nameservers, name: Name) -> Result<Arc<[IpAddr]>, NoAnswer> {
     let query = |kind| nameservers.lookup(name.clone(), kind);
     let (v4, v6) = futures_util::future::join(query(RecordType::A), query(RecordType::AAAA)).await;
+
     let of = |records: &Result<Records, NetError>| -> Vec<IpAddr> {
         let answers = records.as_ref().map(Records::answers).unwrap_or_default();
         answers
@@ -450,6 +471,7 @@ async fn addresses(nameservers: &Nameservers, name: Name) -> Result<Arc<[IpAddr]
             .filter_map(|record| record.data.ip_addr())
             .collect()
     };
+
     let found: Arc<[IpAddr]> = of(&v4)
         .into_iter()
         .chain(of(&v6))
@@ -458,6 +480,7 @@ async fn addresses(nameservers: &Nameservers, name: Name) -> Result<Arc<[IpAddr]
     if !found.is_empty() {
         return Ok(found);
     }
+
     // The name has no address only if that is the answer for both families.
     let failures = [v4, v6]
         .into_iter()
@@ -501,6 +524,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read.map_err(|error| {
             let message = format!("{}: {error}", path.display());
+
             if is_descriptor_limit(&error) {
                 Unreachable::Descriptors(message)
             } else {
@@ -513,6 +537,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
 /// Parses a file in the format of hosts(5) into addresses by name.
 fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
     let mut hosts: HashMap<String, Vec<IpAddr>> = HashMap::new();
+
     for line in text.lines() {
         let mut words = line
             .split('#')
@@ -522,6 +547,7 @@ fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
         let Some(Ok(address)) = words.next().map(str::parse) else {
             continue;
         };
+
         for name in words {
             hosts
                 .entry(name.trim_end_matches('.').to_ascii_lowercase())
@@ -529,6 +555,7 @@ fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
                 .push(address);
         }
     }
+
     hosts
 }
 

@@ -74,6 +74,7 @@ impl Sender {
             clock,
         } = &*self.0;
         let started_at = self.now();
+
         let rendered = request::render(
             notification,
             started_at,
@@ -81,6 +82,7 @@ impl Sender {
             &settings.user_agent,
             settings.max_payload_bytes,
         );
+
         let mut request = match rendered {
             Ok(request) => request,
             Err(TooLarge { bytes }) => {
@@ -91,6 +93,7 @@ impl Sender {
                 });
             }
         };
+
         request.headers.extend(
             settings
                 .sampling
@@ -98,6 +101,7 @@ impl Sender {
         );
         let exchange = client.post(endpoint, &request).await?;
         let retry_after = exchange.retry_after.filter(|_| settings.honor_retry_after);
+
         let sent = Sent {
             url: endpoint.url(),
             signatures: request.signatures,
@@ -106,6 +110,7 @@ impl Sender {
             retry_after: retry_after
                 .and_then(|value| retry_after::parse(value.to_str().ok()?, clock.now())),
         };
+
         Ok(Attempt {
             started_at,
             answer: exchange.answer,

@@ -39,6 +39,7 @@ impl Settings {
                 "service.name: `{name}` must be printable ASCII without spaces: the User-Agent starts with it"
             );
         }
+
         let delivery = &config.delivery;
         Ok(Settings {
             timeout: delivery.timeout.0,

@@ -61,16 +61,19 @@ impl Signer {
                 .map(|key| key_pair(vault, webhook, key))
                 .transpose()
         };
+
         let previous = |keys: &PreviousKeys| -> Result<Previous, VaultError> {
             let secret = vault.open_text(webhook, &keys.secret.key_id, &keys.secret.bytes)?;
             let standard = standard(secret.expose_secret());
             let ed25519 = pair(&keys.private)?;
+
             Ok(Previous {
                 standard,
                 ed25519,
                 expires_at: keys.expires_at,
             })
         };
+
         Ok(Signer {
             ed25519: pair(&target.keys.private)?,
             previous: target
@@ -89,6 +92,7 @@ impl Signer {
             delivery.hyphenated().encode_lower(&mut id),
             at.as_second()
         );
+
         let hmac = |key: &Hmac<Sha256>| {
             key.clone()
                 .chain_update(&head)
@@ -96,14 +100,17 @@ impl Signer {
                 .finalize()
                 .into_bytes()
         };
+
         let previous = self
             .previous
             .as_ref()
             .filter(|previous| at < previous.expires_at);
         let mut more = Vec::new();
+
         if let Some(previous) = previous {
             more.extend_from_slice(&hmac(&previous.standard));
         }
+
         let pairs = [
             self.ed25519.as_ref(),
             previous.and_then(|previous| previous.ed25519.as_ref()),
@@ -113,6 +120,7 @@ impl Signer {
             let content = [head.as_bytes(), body].concat();
             pairs.for_each(|pair| more.extend_from_slice(pair.sign(&content).as_ref()));
         }
+
         Signatures {
             body: self
                 .body
@@ -133,6 +141,7 @@ pub fn standard_header(signatures: &Signatures) -> String {
     let (previous, ed25519) = more.split_at(more.len() % ED25519_BYTES);
     let mut header = format!("v1,{}", STANDARD.encode(signatures.standard));
     let entries = std::iter::once(("v1", previous)).filter(|(_, previous)| !previous.is_empty());
+
     for (version, signature) in entries.chain(
         ed25519
             .chunks(ED25519_BYTES)
@@ -140,6 +149,7 @@ pub fn standard_header(signatures: &Signatures) -> String {
     ) {
         header.push_str(&format!(" {version},{}", STANDARD.encode(signature)));
     }
+
     header
 }
 
@@ -186,6 +196,7 @@ mod tests {
             private: Some(seal(&[9; 32])),
             expires_at: previous_expires_at,
         };
+
         SealedTarget {
             webhook,
             owner: UserId("u".into()),
@@ -216,18 +227,21 @@ mod tests {
         let signer = Signer::open(&vault, &target(&vault, expires_at)).unwrap();
         let before = expires_at - jiff::SignedDuration::from_millis(1);
         let during = signer.sign(Uuid::nil(), before, b"{}");
+
         assert_eq!(
             during.body,
             Signer::new("whsec_bmV3")
                 .sign(Uuid::nil(), before, b"{}")
                 .body
         );
+
         assert_eq!(
             during.standard,
             Signer::new("whsec_bmV3")
                 .sign(Uuid::nil(), before, b"{}")
                 .standard
         );
+
         let (old, ed25519) = during.more.split_at(32);
         assert_eq!(
             old,
@@ -235,13 +249,16 @@ mod tests {
                 .sign(Uuid::nil(), before, b"{}")
                 .standard
         );
+
         let content = format!("{}.{}.{{}}", Uuid::nil(), before.as_second());
         let public = hex::decode(PUBLIC).unwrap();
+
         assert!(is_valid(&public, content.as_bytes(), &ed25519[..64]));
         assert!(
             !is_valid(&public, content.as_bytes(), &ed25519[64..]),
             "it is by the previous key"
         );
+
         let versions = |signatures: &Signatures| -> Vec<String> {
             let header = standard_header(signatures);
             header
@@ -249,8 +266,10 @@ mod tests {
                 .map(|entry| entry.split(',').next().unwrap().to_owned())
                 .collect()
         };
+
         assert_eq!(versions(&during), ["v1", "v1", "v1a", "v1a"]);
         let after = signer.sign(Uuid::nil(), expires_at, b"{}");
+
         assert_eq!(versions(&after), ["v1", "v1a"]);
         assert!(is_valid(
             &public,

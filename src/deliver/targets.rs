@@ -78,9 +78,11 @@ impl Targets {
     ) {
         self.recent
             .retain(|_, (read_at, _)| is_recent(*read_at, now));
+
         for webhook in webhooks {
             self.recent.insert(*webhook, (queried_at, Lookup::Deleted));
         }
+
         for target in found {
             let webhook = target.webhook;
             let lookup = self.prepare(target);
@@ -94,6 +96,7 @@ impl Targets {
         if !is_recent(read_at, now) {
             return;
         }
+
         for target in targets {
             let webhook = target.webhook;
             if self
@@ -124,8 +127,10 @@ impl Targets {
         {
             return Lookup::Found(Arc::clone(destination));
         }
+
         let signer = Signer::open(&self.vault, &target);
         let headers = || open_headers(&self.vault, webhook, target.headers.as_ref());
+
         let (signer, headers) = match signer.and_then(|signer| Ok((signer, headers()?))) {
             Ok(opened) => opened,
             Err(error) => {
@@ -133,6 +138,7 @@ impl Targets {
                 return Lookup::Unreadable;
             }
         };
+
         let destination = Arc::new(Destination {
             owner: target.owner.clone(),
             endpoint: Endpoint::new(&target.url, &self.guard).with_headers(&headers),
@@ -140,6 +146,7 @@ impl Targets {
             activation: target.activation,
             signer,
         });
+
         self.prepared
             .put(webhook, (target, Arc::clone(&destination)));
         Lookup::Found(destination)
@@ -184,6 +191,7 @@ mod tests {
         let Lookup::Found(destination) = lookup else {
             panic!("not found")
         };
+
         destination
             .signer
             .sign(Uuid::nil(), jiff::Timestamp::UNIX_EPOCH, b"body")
@@ -200,6 +208,7 @@ mod tests {
             targets.store_read(now, &[webhook], vec![sealed(&vault, webhook, secret)], now);
             signature(targets.last_read(webhook))
         };
+
         let first = signed("whsec_a");
         assert_eq!(first, signed("whsec_a"));
         assert_ne!(first, signed("whsec_b"));
@@ -213,12 +222,14 @@ mod tests {
         let unreadable = Uuid::from_u128(2);
         let mut targets = Targets::new(mine, guard());
         let now = Instant::now();
+
         targets.store_read(
             now,
             &[deleted, unreadable],
             vec![sealed(&other, unreadable, "s")],
             now,
         );
+
         assert!(matches!(targets.last_read(deleted), Lookup::Deleted));
         assert!(matches!(targets.last_read(unreadable), Lookup::Unreadable));
     }
@@ -229,6 +240,7 @@ mod tests {
         let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault.clone(), guard());
         let good = vault.seal(Owner::headers(webhook), br#"[["X-Key","v"]]"#);
+
         // The webhook's secret in the place of its headers.
         let bad = vault.seal(webhook, br#"[["X-Key","v"]]"#);
         let mut lookup = |headers: Sealed| {
@@ -236,10 +248,13 @@ mod tests {
                 headers: Some(headers),
                 ..sealed(&vault, webhook, "whsec_a")
             };
+
             let now = Instant::now();
             targets.store_read(now, &[webhook], vec![target], now);
+
             targets.last_read(webhook)
         };
+
         assert!(matches!(lookup(good), Lookup::Found(_)));
         assert!(matches!(lookup(bad), Lookup::Unreadable));
     }
@@ -251,11 +266,13 @@ mod tests {
         let mut targets = Targets::new(vault.clone(), guard());
         let before = Instant::now();
         let now = Instant::now() + Duration::from_millis(1);
+
         targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")], now);
         assert!(matches!(targets.last_read(webhook), Lookup::Found(_)));
         targets.store_read(now, &[webhook], Vec::new(), now);
         targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")], now);
         assert!(matches!(targets.last_read(webhook), Lookup::Deleted));
+
         let later = now + MAX_AGE * 2;
         targets.store_handed_off(
             now,
@@ -270,6 +287,7 @@ mod tests {
         let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault(), guard());
         let now = Instant::now();
+
         targets.store_read(now, &[webhook], Vec::new(), now);
         assert!(targets.recent(webhook, now + MAX_AGE).is_some());
         assert!(targets.recent(webhook, now + MAX_AGE * 2).is_none());

@@ -159,6 +159,7 @@ impl From<&Change> for ChangeRecord {
             })
             .collect::<Values>()
         };
+
         let (operation, old, new) = match &change.operation {
             Operation::Insert { new } => ("insert", None, Some(new)),
             Operation::Update { old, new } => ("update", old.as_ref(), Some(new)),
@@ -166,6 +167,7 @@ impl From<&Change> for ChangeRecord {
             Operation::Delete { old } => ("delete", Some(old), None),
             Operation::Truncate => ("truncate", None, None),
         };
+
         let old = old.map(values);
         let new = new.map(values);
         ChangeRecord {
@@ -183,15 +185,19 @@ impl ChangeRecord {
         let table = Table::by_name(&self.table)?;
         let row = |values: &Values| {
             let mut row = Tuple::absent(table);
+
             for (name, value) in values {
                 if let Some(column) = table.column(name) {
                     row.set(column, value.as_deref().map_or(Datum::Null, Datum::text));
                 }
             }
+
             row
         };
+
         let old = self.old.as_ref().map(row);
         let new = self.new.as_ref().map(row);
+
         let operation = match self.operation.as_str() {
             "insert" => Operation::Insert { new: new? },
             "update" => Operation::Update { old, new: new? },
@@ -201,6 +207,7 @@ impl ChangeRecord {
             },
             _ => return None,
         };
+
         Some((table, operation))
     }
 }
@@ -239,6 +246,7 @@ impl Batch {
             Some(change) => progress.includes(&change.position),
             None => progress.has_reached(&self.checkpoint.progress),
         };
+
         self.checkpoint.lineage == *lineage && !is_stored
     }
 }
@@ -261,15 +269,18 @@ mod tests {
             table: Table::Release,
             operation: Operation::Truncate,
         };
+
         let lineage = Lineage {
             system_identifier: 7,
             timeline,
         };
+
         let progress = Progress::Wal {
             commit: Lsn(commit),
             through,
             resume: Lsn(1),
         };
+
         let checkpoint = Checkpoint { lineage, progress };
         Batch {
             changes: first.map(change).into_iter().collect(),
@@ -289,6 +300,7 @@ mod tests {
         ] {
             assert_eq!(canonical_int(text), Some(value));
         }
+
         for text in [
             "",
             "-",
@@ -310,6 +322,7 @@ mod tests {
             system_identifier: 7,
             timeline: 2,
         };
+
         let fits =
             [1, 2, 3].map(|timeline| batch(timeline, None, 9, Through::End).is_on_timeline(stored));
         assert_eq!(fits, [false, true, false]);
@@ -325,10 +338,12 @@ mod tests {
             system_identifier: 7,
             timeline: 2,
         };
+
         let of_outbox = |timeline, through| Batch {
             reader: Some(Uuid::nil()),
             ..batch(timeline, None, 9, through)
         };
+
         let fits =
             [1, 2, 3].map(|timeline| of_outbox(timeline, Through::End).is_on_timeline(stored));
         assert_eq!(fits, [false, true, true]);
@@ -342,6 +357,7 @@ mod tests {
     fn a_batch_that_is_read_again_does_not_follow() {
         let first = batch(1, Some((5, 1)), 6, Through::End);
         let follows = |more: &Batch| more.follows(&first);
+
         assert!(follows(&batch(1, Some((7, 1)), 7, Through::Ordinal(1))));
         assert!(
             follows(&batch(1, None, 7, Through::End)),

@@ -311,6 +311,7 @@ mod tests {
             message: String::new(),
             status: Some(500),
         };
+
         for attempt in 1..=9 {
             assert_eq!(
                 next(attempt, &failed, &schedule, || 0.0),
@@ -320,6 +321,7 @@ mod tests {
                 }
             );
         }
+
         assert_eq!(
             next(10, &failed, &schedule, || 0.0),
             Next::End(Outcome::PermanentlyFailed)
@@ -346,10 +348,12 @@ mod tests {
             message: String::new(),
             status: Some(429),
         };
+
         let retry = |seconds| Next::Retry {
             after: Duration::from_secs(seconds),
             attempt: 2,
         };
+
         for (asked, seconds) in [
             (0, 75),
             (74, 75),
@@ -361,15 +365,18 @@ mod tests {
             let next = next(1, &failed, &schedule, || 0.5).not_before(Duration::from_secs(asked));
             assert_eq!(next, retry(seconds), "{asked}");
         }
+
         let last = next(2, &failed, &schedule, || 0.5);
         assert_eq!(
             last.not_before(Duration::from_secs(90)),
             Next::End(Outcome::PermanentlyFailed)
         );
+
         let weekly = Next::Retry {
             after: 7 * MAX_RETRY_AFTER,
             attempt: 2,
         };
+
         assert_eq!(
             weekly.not_before(Duration::MAX),
             weekly,

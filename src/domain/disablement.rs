@@ -53,6 +53,7 @@ impl Policy {
     pub fn judge(&self, standing: &Standing) -> Verdict {
         let count = self.count(standing);
         let threshold = u64::from(self.threshold);
+
         if !standing.active {
             Verdict::Nothing
         } else if count >= threshold && self.lasted_long_enough(standing) {
@@ -125,6 +126,7 @@ mod tests {
     fn standing(failures: u64, consecutive_failures: u64, failing_for: i64) -> Standing {
         let now = at(1_000_000);
         let failing_since = (consecutive_failures > 0).then(|| at(1_000_000 - failing_for));
+
         Standing {
             active: true,
             failures,
@@ -152,12 +154,14 @@ mod tests {
             CONSECUTIVE.judge(&standing(500, 500, 300)),
             Verdict::Disable
         );
+
         let at_once = Policy {
             counted: CountedFailures::Consecutive {
                 min_duration: Duration::ZERO,
             },
             ..CONSECUTIVE
         };
+
         assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
     }
 
@@ -167,17 +171,21 @@ mod tests {
             warned_at: Some(at(1_000_000 - ago)),
             ..standing(7, 7, 0)
         };
+
         assert_eq!(CUMULATIVE.judge(&warned(86_399)), Verdict::Nothing);
         assert_eq!(CUMULATIVE.judge(&warned(86_400)), Verdict::Warn);
+
         let inactive = Standing {
             active: false,
             ..standing(500, 500, 900)
         };
+
         assert_eq!(CUMULATIVE.judge(&inactive), Verdict::Nothing);
         let first = Policy {
             threshold: 1,
             ..CUMULATIVE
         };
+
         assert_eq!(first.judge(&standing(1, 1, 0)), Verdict::Disable);
     }
 
@@ -187,9 +195,11 @@ mod tests {
             on_gone: true,
             ..CUMULATIVE
         };
+
         let active = standing(1, 1, 0);
         assert!(on_gone.disables_gone(&active, true) && !on_gone.disables_gone(&active, false));
         assert!(!CUMULATIVE.disables_gone(&active, true));
+
         assert!(!on_gone.disables_gone(
             &Standing {
                 active: false,
@@ -207,9 +217,11 @@ mod tests {
 
     fn count(standing: &mut Standing, attempts: &[Attempt]) -> bool {
         let mut failed = false;
+
         for attempt in attempts {
             standing.now = at(standing.now.as_second() + attempt.after);
             failed |= attempt.fails;
+
             if attempt.fails {
                 standing.failures += 1;
                 standing.consecutive_failures += 1;
@@ -219,6 +231,7 @@ mod tests {
                 standing.failing_since = None;
             }
         }
+
         failed
     }
 
@@ -229,11 +242,14 @@ mod tests {
             failing_since: None,
             ..standing(0, 0, 0)
         };
+
         let mut warnings = Vec::new();
+
         for attempts in attempts.chunks(batch) {
             if !count(&mut standing, attempts) {
                 continue;
             }
+
             match policy.judge(&standing) {
                 Verdict::Nothing => {}
                 Verdict::Warn => {
@@ -243,6 +259,7 @@ mod tests {
                 Verdict::Disable => return (true, warnings),
             }
         }
+
         (false, warnings)
     }
 
@@ -266,9 +283,11 @@ mod tests {
             for counted in [CountedFailures::Cumulative, CountedFailures::Consecutive { min_duration }] {
                 let policy = Policy { counted, threshold, on_gone: false };
                 let ((alone, _), (together, _)) = (run(&policy, &attempts, 1), run(&policy, &attempts, batch));
+
                 // A success ends the failures before it in the same batch, so a batch may disable
                 // later.
                 prop_assert!(alone || !together);
+
                 if counted == CountedFailures::Cumulative {
                     prop_assert_eq!(alone, together);
                     let failures = attempts.iter().filter(|attempt| attempt.fails).count();
@@ -281,6 +300,7 @@ mod tests {
         fn warnings_start_at_half_the_threshold_and_are_a_day_apart(attempts in attempts(), batch in 1..20_usize, threshold in 2..80_u32) {
             let policy = Policy { threshold, ..CUMULATIVE };
             let (_, warnings) = run(&policy, &attempts, batch);
+
             prop_assert!(warnings.windows(2).all(|pair| has_passed(BETWEEN_WARNINGS, Some(pair[0]), pair[1])));
             let failures = attempts.iter().filter(|attempt| attempt.fails).count() as u32;
             prop_assert!(warnings.is_empty() || failures >= threshold.div_ceil(2));

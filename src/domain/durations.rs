@@ -53,6 +53,7 @@ impl Durations {
             seen += count;
             seen >= rank
         })?;
+
         Some(if bucket == 0 {
             1
         } else {
@@ -70,6 +71,7 @@ mod tests {
         let mut durations = Durations::default();
         assert_eq!(durations.quantile(0.5), None);
         (1..=1_000).for_each(|millis| durations.add(millis));
+
         for (quantile, exact) in [(0.05, 50.0), (0.5, 500.0), (0.95, 950.0), (1.0, 1_000.0)] {
             let estimate = durations.quantile(quantile).unwrap() as f64;
             assert!(
@@ -91,6 +93,7 @@ mod tests {
             [1, 0, 1],
             "2 ms is the upper bound of its bucket"
         );
+
         let mut sum = Durations::default();
         sum.add_counts(&durations.counts().collect::<Vec<_>>());
         assert_eq!(sum, durations);

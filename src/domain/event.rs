@@ -133,6 +133,7 @@ pub fn bounded_data(data: String, max: usize) -> Arc<str> {
     if data.len() <= max {
         return data.into();
     }
+
     let mut fields: serde_json::Map<String, Value> =
         serde_json::from_str(&data).unwrap_or_default();
     fields.retain(|_, value| match value {
@@ -180,6 +181,7 @@ pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uui
             ordinal,
         ),
     };
+
     let digest = transaction
         .chain_update(ordinal.to_be_bytes())
         .chain_update(kind.as_str())
@@ -196,12 +198,14 @@ pub fn delivery_id(event: Uuid, webhook: Uuid) -> Uuid {
         .finalize();
     let mut bytes = *event.as_bytes();
     bytes[6..].copy_from_slice(&digest[..10]);
+
     with_version_and_variant(bytes)
 }
 
 fn uuid_v7(at: Timestamp, digest: &[u8]) -> Uuid {
     let millis = u64::try_from(at.as_millisecond()).unwrap_or(0);
     let mut bytes = [0; 16];
+
     bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
     bytes[6..].copy_from_slice(&digest[..10]);
     with_version_and_variant(bytes)
@@ -261,6 +265,7 @@ mod tests {
                 EventKind::DeliveryCompleted,
             )
         };
+
         assert_eq!(id(1, 5, 700), id(2, 5, 700));
         assert_ne!(id(1, 5, 700), id(1, 6, 700));
         assert_ne!(
@@ -281,6 +286,7 @@ mod tests {
             transaction: 700,
             ordinal: 5,
         };
+
         let of_outbox = event_id(SYSTEM, &change(row), EventKind::PaymentStatementReady);
         assert_eq!(
             [of_wal.to_string(), of_outbox.to_string()],
@@ -295,6 +301,7 @@ mod tests {
     fn the_same_position_gives_the_same_id_and_any_difference_another() {
         let first = id(9, 1, EventKind::DeliveryCompleted);
         assert_eq!(first, id(9, 1, EventKind::DeliveryCompleted));
+
         for other in [
             id_on(SYSTEM, 2, 9, 1, EventKind::DeliveryCompleted),
             id_on(1, 1, 9, 1, EventKind::DeliveryCompleted),
@@ -315,6 +322,7 @@ mod tests {
             let (seconds, nanos) = id.get_timestamp().unwrap().to_unix();
             assert_eq!((seconds, nanos), (1_772_355_900, 123_000_000));
         }
+
         assert_ne!(delivery, delivery_id(event, Uuid::from_u128(2)));
     }
 
@@ -326,6 +334,7 @@ mod tests {
                 "x".repeat(length)
             )
         };
+
         let whole = data(40);
         assert_eq!(
             (
@@ -334,6 +343,7 @@ mod tests {
             ),
             (&*whole, None)
         );
+
         let stored = bounded_data(data(1_000), whole.len());
         assert_eq!(
             &*stored,
@@ -349,9 +359,11 @@ mod tests {
     #[test]
     fn names_round_trip() {
         assert_eq!(EventKind::ALL.len(), 12);
+
         for kind in EventKind::ALL {
             assert_eq!(kind.as_str().parse::<EventKind>().unwrap(), *kind);
         }
+
         assert!("delivery.unknown".parse::<EventKind>().is_err());
     }
 }

@@ -69,6 +69,7 @@ impl CustomHeaders {
             .collect();
         let is_valid =
             |header: &CustomHeader| is_name(&header.name) && is_value(header.value.expose_secret());
+
         headers
             .iter()
             .all(is_valid)
@@ -85,12 +86,15 @@ mod tests {
         for name in ["X-Api-Key", "a", "!#$%&'*+-.^_`|~09", &"x".repeat(64)] {
             assert!(is_name(name), "{name}");
         }
+
         for name in ["", "X Y", "X:Y", "X\n", "Bücher", "a/b", &"x".repeat(65)] {
             assert!(!is_name(name), "{name}");
         }
+
         for value in ["x", "Bearer a b", "~!\"\\", &"x".repeat(1_024)] {
             assert!(is_value(value), "{value}");
         }
+
         for value in [
             "",
             " x",
@@ -113,9 +117,11 @@ mod tests {
             value: value("a \"b\""),
         }]);
         let read = CustomHeaders::from_text(&headers.to_text()).unwrap();
+
         assert_eq!(read.names(), ["X-Key"]);
         assert_eq!(read.value("x-key").unwrap().expose_secret(), "a \"b\"");
         assert!(!format!("{read:?}").contains("\"b"));
+
         for malformed in ["", "{}", r#"[["X Y","v"]]"#, r#"[["X","a\nb"]]"#, "whsec_x"] {
             assert!(CustomHeaders::from_text(malformed).is_none(), "{malformed}");
         }

@@ -42,6 +42,7 @@ impl State {
 
     fn of_columns(columns: impl Iterator<Item = Column>, row: &Tuple) -> Option<State> {
         let mut values = Vec::new();
+
         for column in columns {
             match row.get(column) {
                 Datum::Absent => return None,
@@ -81,9 +82,11 @@ impl State {
 
         let mut row = Tuple::absent(table);
         row.set(ID, Datum::text(id.to_string()));
+
         for (column, value) in columns.iter().zip(values) {
             row.set(*column, value.map_or(Datum::Null, Datum::text));
         }
+
         Some(row)
     }
 }
@@ -108,6 +111,7 @@ impl LedgerChanges {
         if relation(table).is_none() {
             return;
         }
+
         match &change.operation {
             Operation::Insert { new } | Operation::Replace { new, .. } => self.set(table, new),
             Operation::Update { old: None, .. } => {}
@@ -119,6 +123,7 @@ impl LedgerChanges {
                 if moved {
                     self.remove_row(table, old);
                 }
+
                 if moved
                     || table
                         .watched_columns()
@@ -254,6 +259,7 @@ impl Comparison {
     pub fn advance(&mut self) -> (u64, Vec<Difference>) {
         let mut compared = 0;
         let mut found = Vec::new();
+
         while !self.needs_rows() && !self.needs_ledger() {
             let next = self
                 .rows
@@ -263,10 +269,13 @@ impl Comparison {
                 .chain(self.ledger.pending.front())
                 .map(|row| row.id)
                 .min();
+
             let Some(next) = next else { break };
             let row = self.rows.pending.pop_front_if(|row| row.id == next);
             let known = self.ledger.pending.pop_front_if(|known| known.id == next);
+
             compared += u64::from(row.is_some());
+
             match (row, known) {
                 (Some(row), Some(known)) if row.state != known.state => {
                     found.push(Difference::Changed {
@@ -280,6 +289,7 @@ impl Comparison {
                 _ => {}
             }
         }
+
         (compared, found)
     }
 }

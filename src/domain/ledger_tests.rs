@@ -18,6 +18,7 @@ fn row(id: i64, status: Option<&str>) -> Tuple {
         distro_queue::status,
         status.map_or(Datum::Null, Datum::text),
     );
+
     row
 }
 
@@ -50,6 +51,7 @@ fn a_state_holds_all_watched_values_in_order_and_converts_back_to_a_row() {
         "the other value was not sent"
     );
     row.set(release::delivery_status, Datum::Null);
+
     let state = State::of(Table::Release, &row).unwrap();
     assert_eq!(state.as_str(), r#"["to \"review\"",null]"#);
     assert_eq!(state.row(Table::Release, 7), Some(row));
@@ -93,11 +95,13 @@ fn the_last_change_of_a_row_counts() {
         old: row(5, Some("a")),
         new: row(5, Some("a")),
     }));
+
     let mut rows: Vec<_> = changes
         .rows()
         .map(|(_, id, state)| (id, state.map(State::as_str)))
         .collect();
     rows.sort_unstable();
+
     assert_eq!(
         rows,
         [
@@ -107,6 +111,7 @@ fn the_last_change_of_a_row_counts() {
             (5, Some(r#"["a"]"#))
         ]
     );
+
     assert_eq!(changes.emptied().collect::<Vec<_>>(), [TABLE]);
 }
 
@@ -114,6 +119,7 @@ fn the_last_change_of_a_row_counts() {
 fn updates_of_other_columns_or_without_an_old_row_change_nothing() {
     let mut changes = LedgerChanges::default();
     let mut longer = row(1, Some("a"));
+
     longer.set(distro_queue::message, Datum::text("m"));
     changes.follow(&change(Operation::Update {
         old: Some(row(1, Some("a"))),
@@ -136,6 +142,7 @@ fn new_rows_raise_nothing_unless_the_ledger_is_complete() {
         id: 1,
         state: state("[]"),
     });
+
     assert!(missed(TABLE, &new, row(1, None), true).is_some());
     assert_eq!(missed(TABLE, &new, row(1, None), false), None);
     assert!(missed(Table::Release, &new, Tuple::absent(Table::Release), false).is_some());
@@ -165,6 +172,7 @@ impl PlatformTable {
             Some(new) => self.0.insert(*id, new.clone()),
             None => self.0.remove(id),
         };
+
         let tuple = |status: &String| row(*id, Some(status));
         let operation = match (old, new) {
             (None, None) => return None,
@@ -175,6 +183,7 @@ impl PlatformTable {
             },
             (Some(old), None) => Operation::Delete { old: tuple(&old) },
         };
+
         Some(change(operation))
     }
 
@@ -196,6 +205,7 @@ impl Ledger {
         if changes.emptied().next().is_some() {
             self.0.clear();
         }
+
         for (_, id, state) in changes.rows() {
             match state {
                 Some(state) => drop(self.0.insert(id, state.clone())),
@@ -221,17 +231,21 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
     let mut ledger = ledger.chunks(part + 1);
     let mut seen = 0;
     let mut found = Vec::new();
+
     while !comparison.is_complete() {
         if comparison.needs_rows() {
             comparison.add_rows(rows.next().unwrap_or_default().to_vec());
         }
+
         if comparison.needs_ledger() {
             comparison.add_ledger(ledger.next().unwrap_or_default().to_vec());
         }
+
         let (more, differences) = comparison.advance();
         seen += more;
         found.extend(differences);
     }
+
     (seen, found)
 }
 
@@ -255,6 +269,7 @@ fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
             let id = row_id(new).unwrap();
             let from = old.text(distro_queue::status).map(str::to_owned);
             let status = new.text(distro_queue::status).unwrap().to_owned();
+
             assert_eq!(
                 known.insert(id, status),
                 from,
@@ -274,25 +289,33 @@ proptest! {
         let mut table = PlatformTable::default();
         let mut ledger = Ledger::default();
         let mut known = BTreeMap::new();
+
         let stream = |table: &mut PlatformTable, ledger: &mut Ledger, known: &mut _, history: &[Action]| {
             // Batches of any length leave the same ledger.
             for batch in history.chunks(part) {
                 let mut changes = LedgerChanges::default();
+
                 for change in batch.iter().filter_map(|action| table.act(action)) {
                     changes.follow(&change);
                     apply_transition(known, &change.operation);
                 }
+
                 ledger.apply(&changes);
             }
         };
+
         stream(&mut table, &mut ledger, &mut known, &before);
         prop_assert_eq!(ledger.entries(), table.entries());
+
         for action in &hidden {
             table.act(action);
         }
+
         let (seen, differences) = compare(&table.entries(), &ledger.entries(), part);
         prop_assert_eq!(seen as usize, table.0.len());
+
         let mut changes = LedgerChanges::default();
+
         for difference in &differences {
             match difference {
                 Difference::New(LedgerRow { id, state }) | Difference::Changed { id, to: state, .. } => {
@@ -306,6 +329,7 @@ proptest! {
                 }
             }
         }
+
         ledger.apply(&changes);
         prop_assert_eq!(ledger.entries(), table.entries());
         prop_assert_eq!(&known, &table.0);

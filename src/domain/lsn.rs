@@ -83,6 +83,7 @@ mod tests {
         for text in ["0/0", "16/B374D848", "FFFFFFFF/FFFFFFFF"] {
             assert_eq!(text.parse::<Lsn>().unwrap().to_string(), text);
         }
+
         for bad in ["", "16", "/", "G/0", "1/100000000", "-1/0"] {
             assert!(bad.parse::<Lsn>().is_err(), "{bad}");
         }
@@ -93,6 +94,7 @@ mod tests {
         let history = TimelineHistory::new(4, vec![(1, Lsn(50)), (3, Lsn(100))]);
         let timelines =
             [0, 49, 50, 99, 100, 1_000].map(|position| history.timeline_at(Lsn(position)));
+
         assert_eq!(timelines, [1, 1, 3, 3, 4, 4]);
         assert_eq!(
             (history.end_of(3), history.end_of(2), history.end_of(4)),

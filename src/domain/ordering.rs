@@ -48,6 +48,7 @@ mod tests {
         let key = |ordering: Ordering, data: &str| {
             ordering.key(|| Subject::new(EventKind::ReleaseDistributed, None, data).release())
         };
+
         let of_release = r#"{"label_id": 1, "release_id": 20417, "nested": {"release_id": 5}}"#;
         assert_eq!(
             Ordering::ALL
@@ -56,6 +57,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             [None, Some(20_417), Some(0)]
         );
+
         for without in [
             "{}",
             r#"{"release_id": null}"#,
@@ -71,6 +73,7 @@ mod tests {
                 "{without}"
             );
         }
+
         assert_eq!(
             [Ordering::named("strict"), Ordering::named("Strict")],
             [Some(Ordering::Strict), None]

@@ -209,6 +209,7 @@ mod tests {
             transaction: 700,
             ordinal: 1,
         };
+
         assert!(window(8).has_reached(&stored(7, Through::End)));
         assert!(!stored(7, Through::End).includes(&row) && window(8).includes(&row));
         assert!(stored(20, Through::Ordinal(0)).has_reached(&window(8)));

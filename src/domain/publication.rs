@@ -23,6 +23,7 @@ impl PublicationMembers {
             let before = self.0.get(*name).copied().flatten();
             before.is_some() && before != **number
         };
+
         let left = later
             .0
             .iter()
@@ -65,6 +66,7 @@ mod tests {
             ("d", Some(4)),
             ("e", Some(5)),
         ]);
+
         let later = members(&[
             ("a", Some(1)),
             ("b", Some(9)),
@@ -72,8 +74,10 @@ mod tests {
             ("d", None),
             ("f", Some(7)),
         ]);
+
         assert_eq!(before.left_by(&later), ["b", "d"]);
         assert_eq!(PublicationMembers::default().left_by(&later), [""; 0]);
+
         let before = members(&[("options", Some(1))]);
         let later = members(&[("options", Some(2))]);
         assert_eq!(before.left_by(&later), ["every change"]);

@@ -87,6 +87,7 @@ impl ReadPages {
                 times,
             )
         });
+
         let stored: Stored<'_> = (window, ordinal, self.forgotten, pages.collect());
         serde_json::to_string(&stored).expect("numbers and texts are JSON")
     }
@@ -105,10 +106,12 @@ impl ReadPages {
                 last,
                 contents: Contents { rows, times },
             });
+
         let pages = ReadPages {
             forgotten,
             pages: pages.collect(),
         };
+
         ((known_window, known_ordinal) == (window, ordinal)).then_some(pages)
     }
 }
@@ -122,6 +125,7 @@ mod tests {
             rows: 2,
             times: 1_800_000_000_000_000 + i128::from(last),
         };
+
         ReadPage {
             window,
             to: "10:20:12".into(),
@@ -157,6 +161,7 @@ mod tests {
         let all = (1..=MAX_PAGES as u64 + 3).fold(ReadPages::after_window(0), |pages, number| {
             pages.with(page(number.div_ceil(2), 10 * number))
         });
+
         assert_eq!(
             after(&all, 2, 40).map(|pages| pages.len()),
             Some(MAX_PAGES - 1),
@@ -169,6 +174,7 @@ mod tests {
     fn the_text_holds_for_its_own_checkpoint_only() {
         let pages = ReadPages::after_window(7).with(page(8, 4)).with(page(9, 5));
         let text = pages.to_text(9, i64::MAX);
+
         assert_eq!(ReadPages::from_text(&text, 9, i64::MAX), Some(pages));
         assert_eq!(ReadPages::from_text(&text, 10, i64::MAX), None);
         assert_eq!(ReadPages::from_text(&text, 9, 5), None);

@@ -45,6 +45,7 @@ mod tests {
     fn each_webhook_is_numbered_without_gaps_and_only_changed_numbers_are_stored() {
         let [first, second, unknown] = [1, 2, 3].map(Uuid::from_u128);
         let mut sequences = Sequences::default();
+
         sequences.insert(second, 0);
         sequences.insert(first, 41);
         assert_eq!(sequences.changed(), []);

@@ -110,6 +110,7 @@ impl<'a> Subject<'a> {
             "delivery_status" => &fields.delivery_status,
             _ => &fields.status,
         };
+
         status.as_ref().map(|Text(status)| &**status)
     }
 }
@@ -147,6 +148,7 @@ impl EventFilter {
         let label = |ids: &Vec<i64>| {
             !kind.has_label() || subject.label().is_some_and(|id| ids.contains(&id))
         };
+
         let outlet = |ids: &Vec<i64>| {
             !kind.has_outlet()
                 || subject
@@ -154,12 +156,14 @@ impl EventFilter {
                     .outlet_id
                     .is_some_and(|id| ids.contains(&id))
         };
+
         let status = |statuses: &Vec<String>| {
             kind.status_key().is_none()
                 || subject
                     .status()
                     .is_some_and(|own| statuses.iter().any(|status| status == own))
         };
+
         self.label_ids.as_ref().is_none_or(label)
             && self.outlet_ids.as_ref().is_none_or(outlet)
             && self.statuses.as_ref().is_none_or(status)
@@ -205,6 +209,7 @@ mod tests {
     #[test]
     fn an_event_passes_if_each_list_has_its_value() {
         let kind = EventKind::DeliveryFailed;
+
         for (filter, expected) in [
             ("{}", true),
             (r#"{"label_ids":[1,2]}"#, true),
@@ -237,8 +242,10 @@ mod tests {
             None,
             "{}",
         );
+
         let review = EventKind::ReleaseReviewStatusChanged;
         let data = r#"{"label_id":1,"previous_status":"draft","new_status":"to_review","review_issues":[{"status":"x"}]}"#;
+
         assert_passes(
             true,
             r#"{"outlet_ids":[9],"statuses":["to_review"]}"#,
@@ -246,6 +253,7 @@ mod tests {
             Some(1),
             data,
         );
+
         assert_passes(false, r#"{"statuses":["draft"]}"#, review, Some(1), data);
         let distributed = EventKind::ReleaseDistributed;
         assert_passes(
@@ -261,6 +269,7 @@ mod tests {
     fn a_null_is_in_no_list() {
         let kind = EventKind::DeliveryCompleted;
         let data = r#"{"outlet_id":null,"status":"complete"}"#;
+
         assert_passes(false, r#"{"outlet_ids":[1]}"#, kind, Some(1), data);
         assert_passes(true, r#"{"statuses":["complete"]}"#, kind, Some(1), data);
         assert_passes(false, r#"{"label_ids":[1]}"#, kind, None, data);
@@ -282,6 +291,7 @@ mod tests {
     fn a_webhook_gets_only_events_that_it_subscribes_to() {
         let subject = Subject::new(EventKind::DeliveryFailed, Some(1), FAILED);
         let one = filter(r#"{"label_ids":[1]}"#);
+
         assert!(is_wanted(&[EventKind::DeliveryFailed], None, &subject));
         assert!(is_wanted(
             &[EventKind::DeliveryFailed],

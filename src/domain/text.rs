@@ -49,6 +49,7 @@ pub enum TextFault {
 /// Returns a name without spaces at its ends: 1 to 200 characters on one line.
 pub fn name(text: &str) -> Result<&str, TextFault> {
     check(text, MAX_NAME_LENGTH, |_| false)?;
+
     // A selector alone is not seen either: it chooses how the character before it is drawn.
     if text
         .chars()
@@ -56,6 +57,7 @@ pub fn name(text: &str) -> Result<&str, TextFault> {
     {
         return Err(TextFault::Blank);
     }
+
     Ok(text.trim())
 }
 
@@ -77,6 +79,7 @@ fn check(
     if text.chars().count() > max_length {
         return Err(TextFault::TooLong(max_length));
     }
+
     match (1..)
         .zip(text.chars())
         .find(|(_, c)| is_hidden(*c) && !is_allowed(*c))
@@ -98,6 +101,7 @@ mod tests {
         assert_eq!(name("\u{a0}a b "), Ok("a b"));
         assert!(name(&"é".repeat(200)).is_ok());
         assert_eq!(name(&"é".repeat(201)), Err(TextFault::TooLong(200)));
+
         for blank in ["", " ", "\u{a0}\u{3000}", "\u{fe0f}", " \u{fe0e}\u{fe0f} "] {
             assert_eq!(name(blank), Err(TextFault::Blank), "{blank:?}");
         }
@@ -116,6 +120,7 @@ mod tests {
             };
             assert_eq!(name(&format!("a{hidden}b")), Err(fault), "{hidden:?}");
         }
+
         let seen = "aé 語\u{301}שלום🎵❤\u{fe0f}";
         assert!(!seen.chars().any(is_hidden));
     }
@@ -124,6 +129,7 @@ mod tests {
     fn a_text_of_several_lines_has_no_other_hidden_characters() {
         assert_eq!(check_lines("a\n\nb", 4), Ok(()));
         assert_eq!(check_lines("a\n\nb", 3), Err(TextFault::TooLong(3)));
+
         let message = check_lines("ab\u{200b}", 4).unwrap_err().to_string();
         assert_eq!(
             message,

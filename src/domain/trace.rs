@@ -28,6 +28,7 @@ impl SpanId {
             Stage::Capture => b"capture",
             Stage::Store => b"store",
         };
+
         SpanId::from_digest(
             Sha256::new()
                 .chain_update(event.as_bytes())
@@ -99,10 +100,12 @@ mod tests {
     fn ids_are_deterministic_and_distinct() {
         let at: Timestamp = "2026-03-01T09:05:00.120Z".parse().unwrap();
         let later: Timestamp = "2026-03-01T09:05:00.121Z".parse().unwrap();
+
         assert_eq!(
             SpanId::of_attempt(EVENT, 1, at),
             SpanId::of_attempt(EVENT, 1, at)
         );
+
         let ids = [
             SpanId::of_stage(EVENT, Stage::Event),
             SpanId::of_stage(EVENT, Stage::Capture),
@@ -112,6 +115,7 @@ mod tests {
             SpanId::of_attempt(EVENT, 2, at),
             SpanId::of_attempt(EVENT, 1, later),
         ];
+
         let distinct: std::collections::HashSet<SpanId> = ids.into();
         assert_eq!(distinct.len(), ids.len());
     }
@@ -136,6 +140,7 @@ mod tests {
             let digest = Sha256::digest(index.to_be_bytes());
             Uuid::from_slice(&digest[..16]).unwrap()
         };
+
         for (ratio, range) in [
             (0.0, 0..1),
             (0.1, 800..1_200),
@@ -148,6 +153,7 @@ mod tests {
                 .count();
             assert!(range.contains(&taken), "{ratio}: {taken}");
         }
+
         // Events traced at ratio 0.5 are also traced at 0.6.
         assert!((0..1_000).all(
             |i| !Sampling::new(0.5).includes(event(i)) || Sampling::new(0.6).includes(event(i))

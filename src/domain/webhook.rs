@@ -116,6 +116,7 @@ impl Tally {
             }
             Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => return,
         }
+
         self.last_triggered_at = self.last_triggered_at.max(Some(attempt.started_at));
     }
 
@@ -143,6 +144,7 @@ mod tests {
 
     fn tally(answers: &[(i64, Answer)]) -> Tally {
         let mut tally = Tally::default();
+
         for (second, answer) in answers {
             tally.add(&Attempt {
                 started_at: at(*second),
@@ -150,6 +152,7 @@ mod tests {
                 sent: None,
             });
         }
+
         tally
     }
 
@@ -166,6 +169,7 @@ mod tests {
         let ok = Answer::Accepted { status: 200 };
         let bad = failed(ErrorKind::Dns);
         let counted = tally(&[(1, bad.clone()), (2, ok), (5, bad.clone()), (4, bad)]);
+
         assert_eq!(
             (
                 counted.successes,
@@ -174,6 +178,7 @@ mod tests {
             ),
             (1, 3, 2)
         );
+
         assert_eq!(counted.last_triggered_at, Some(at(5)));
         assert_eq!(
             counted.last_failure.unwrap().describe(),
@@ -195,6 +200,7 @@ mod tests {
     #[test]
     fn an_uncounted_attempt_only_updates_when_the_webhook_was_last_called() {
         let mut uncounted = Tally::default();
+
         for (second, answer) in [
             (4, failed(ErrorKind::Dns)),
             (3, Answer::Accepted { status: 200 }),
@@ -206,6 +212,7 @@ mod tests {
                 sent: None,
             });
         }
+
         assert_eq!(
             uncounted,
             Tally {
@@ -221,7 +228,9 @@ mod tests {
             kind: ErrorKind::HttpStatus,
             status: Some(500),
         };
+
         assert_eq!(status.describe(), "HTTP 500 answers");
+
         assert_eq!(
             Failure {
                 kind: ErrorKind::ConnectTimeout,
@@ -230,6 +239,7 @@ mod tests {
             .describe(),
             "connection timeout"
         );
+
         let descriptions: std::collections::BTreeSet<String> = ErrorKind::ALL
             .iter()
             .map(|kind| {
@@ -240,6 +250,7 @@ mod tests {
                 .describe()
             })
             .collect();
+
         assert_eq!(
             descriptions.len(),
             ErrorKind::ALL.len(),

@@ -52,12 +52,14 @@ impl Snapshot {
             .next()
             .into_iter()
             .flat_map(|list| list.split(','));
+
         let running: HashSet<u32> = running
             .filter_map(|id| Some(id.parse::<u64>().ok()? as u32))
             .collect();
         let next = self.next_transaction();
         let has_ended =
             |id: u32| next.is_some_and(|next| is_before(next, id)) && !running.contains(&id);
+
         transactions
             .iter()
             .copied()
@@ -131,6 +133,7 @@ mod tests {
             [9, 10, 11, 14, 19, 20, 21].map(|id| snapshot.has_ended(id)),
             [true, false, true, false, true, false, false]
         );
+
         // After the 32 bits have wrapped around.
         let wrapped = Snapshot::from("4294967290:4294967300:4294967290,4294967297");
         let ended =
@@ -159,6 +162,7 @@ mod tests {
     #[test]
     fn a_snapshot_whose_bounds_are_in_reverse_order_is_corrected() {
         assert_eq!(Snapshot::from("83401:83375:").as_str(), "83401:83401:");
+
         for text in ["83375:83401:83380,83390", "10:10:", "ten"] {
             assert_eq!(Snapshot::from(text).as_str(), text);
         }

@@ -42,19 +42,23 @@ impl Batches {
             Some(batch) => batch,
             None => self.receiver.recv().await?,
         };
+
         while batch.changes.len() < MAX_CHANGES {
             let Ok(more) = self.receiver.try_recv() else {
                 break;
             };
+
             if !more.follows(&batch) {
                 self.next = Some(more);
                 break;
             }
+
             batch.changes.extend(more.changes);
             batch.checkpoint = more.checkpoint;
             batch.transaction = more.transaction.or(batch.transaction);
             batch.reader = more.reader;
         }
+
         Some(batch)
     }
 }

@@ -70,13 +70,16 @@ impl Raised {
         let Raised {
             once, distributed, ..
         } = self;
+
         once.0.retain(|(id, release)| {
             let is_withdrawn = *id == event.id;
             if is_withdrawn {
                 distributed.remove(release);
             }
+
             !is_withdrawn
         });
+
         event
     }
 }
@@ -105,6 +108,7 @@ impl Derivation {
             max_data,
             ..Raised::default()
         };
+
         Derivation {
             stored,
             raised,
@@ -120,6 +124,7 @@ impl Derivation {
         batch: &Batch,
     ) -> Result<(), LookupError> {
         let lineage = batch.checkpoint.lineage;
+
         if let Some(from) = &self.unprepared {
             lookups.continue_from(from, lineage);
             lookups
@@ -127,9 +132,11 @@ impl Derivation {
                 .await?;
             self.unprepared = None;
         }
+
         let source = Source::Stream {
             transaction: batch.transaction,
         };
+
         derive_from(
             lookups,
             &batch.changes,
@@ -139,6 +146,7 @@ impl Derivation {
             &mut self.raised,
         )
         .await?;
+
         lookups.reached(&batch.checkpoint);
         Ok(())
     }
@@ -156,7 +164,9 @@ pub async fn derive_found(
         max_data,
         ..Raised::default()
     };
+
     lookups.begin(changes, lineage.timeline).await?;
+
     derive_from(
         lookups,
         changes,
@@ -166,6 +176,7 @@ pub async fn derive_found(
         &mut raised,
     )
     .await?;
+
     Ok(raised)
 }
 
@@ -193,11 +204,14 @@ async fn derive_from(
         Source::Stream { transaction } => transaction,
         Source::Repair => None,
     };
+
     while let Some(change) = changes.get(*next) {
         let change = &*lookups.completed(change);
+
         if source != Source::Repair {
             lookups.follow(change, &mut raised.lookup_rows);
         }
+
         match derive_one(lookups, change, lineage, raised) {
             Step::Done => {
                 follow_addons(change, &mut raised.addons);
@@ -210,11 +224,13 @@ async fn derive_from(
                 if keys.is_subset(&fetched) {
                     return Err(LookupError::Unanswered(format!("{keys:?}")));
                 }
+
                 lookups.fetch(&keys, transaction).await?;
                 fetched.extend(keys);
             }
         }
     }
+
     Ok(())
 }
 
@@ -228,25 +244,31 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     if change.muted {
         return derive_muted(lookups, change, raised);
     }
+
     let mut results = Vec::new();
+
     for rule in rules_for(change.table) {
         match run_rule(rule, change, lookups) {
             Err(NoEvent::Lookup(_)) => return Step::RowMissing,
             result => results.push((rule, result)),
         }
     }
+
     for (rule, result) in results {
         match result {
             Err(NoEvent::NotApplicable | NoEvent::Lookup(_)) => {}
             Err(NoEvent::Ignored(reason)) => raised.ignored.push(reason),
             Ok(derived) => {
                 let id = event_id(lineage.system_identifier, change, rule.kind);
+
                 if let Some(release) = derived.once_for_release {
                     if !raised.distributed.insert(release) {
                         continue;
                     }
+
                     raised.once.0.push((id, release));
                 }
+
                 raised.events.push(Event {
                     id,
                     kind: rule.kind,
@@ -278,6 +300,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
             Err(NoEvent::Malformed(detail)) => {
                 let table = change.table.name();
                 let lsn = change.position.commit().map(tracing::field::display);
+
                 recurring!(
                     warn,
                     table,
@@ -285,6 +308,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     lsn,
                     "rows do not match the mapping: they are stored as unrouted events"
                 );
+
                 raised.unrouted.push(Unrouted::new(
                     rule.kind,
                     change,
@@ -295,6 +319,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
             }
         }
     }
+
     Step::Done
 }
 
@@ -320,12 +345,14 @@ fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step
             _ => {}
         }
     }
+
     Step::Done
 }
 
 /// Returns the rows that the rules of the remaining changes need next.
 fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
+
     for change in changes {
         for rule in rules_for(change.table) {
             if let Err(NoEvent::Lookup(key)) = run_rule(rule, &lookups.completed(change), lookups) {
@@ -333,5 +360,6 @@ fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
             }
         }
     }
+
     missing
 }

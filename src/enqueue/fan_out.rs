@@ -43,17 +43,21 @@ pub fn fan_out(
 ) -> FannedOut {
     let mut fanned_out = FannedOut::default();
     let mut keys = HashSet::new();
+
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         let subject = Subject::from(event);
         for subscription in webhooks.filter(|subscription| subscription.wants(&subject)) {
             let webhook = subscription.target.webhook;
+
             if !subscription.target.active {
                 fanned_out.missed.push((webhook, event.id));
                 continue;
             }
+
             let id = delivery_id(event.id, webhook);
             let sequence = sequences.next(webhook);
+
             let mut delivery = NewDelivery {
                 id,
                 webhook,
@@ -61,11 +65,13 @@ pub fn fan_out(
                 leased: false,
                 sequence,
             };
+
             let Some(key) = subscription.ordering.key(|| subject.release()) else {
                 delivery.leased = keeps(event, &delivery, None, &subscription.target);
                 fanned_out.deliveries.push(delivery);
                 continue;
             };
+
             let is_first = keys.insert((webhook, key));
             delivery.leased = is_first && keeps(event, &delivery, Some(key), &subscription.target);
             fanned_out.ordered.push(OrderedDelivery {
@@ -75,5 +81,6 @@ pub fn fan_out(
             });
         }
     }
+
     fanned_out
 }

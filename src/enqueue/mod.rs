@@ -90,10 +90,12 @@ impl<C: Clock> Enqueue<C> {
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
+
         // The first batch does what fails or times out here.
         let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
         let mut is_late = false;
         let mut batches = Batches::new(batches);
+
         loop {
             let received = match is_late {
                 true => {
@@ -103,6 +105,7 @@ impl<C: Clock> Enqueue<C> {
                 }
                 false => batches.receive().await,
             };
+
             let Some(batch) = received else { return Ok(()) };
             if !self
                 .store_with_retries(&batch, &mut checkpoint, &shutdown)
@@ -110,9 +113,11 @@ impl<C: Clock> Enqueue<C> {
             {
                 return Ok(());
             }
+
             let lag = batch.changes.last().map(|last| self.lag(last.committed_at));
             let _ = failpoint!("events_committed_capture_not_notified");
             durable.send_replace(Some(batch.checkpoint));
+
             if let Some(lag) = lag {
                 show_lag(lag);
                 is_late = lag > LAG_INTERVAL;
@@ -126,6 +131,7 @@ impl<C: Clock> Enqueue<C> {
         let Enqueue { lookups, store, .. } = self;
         let lookups = async { lookups.warm_up().await.map_err(EnqueueError::from) };
         let store = async { Ok(store.prepare_enqueue().await?) };
+
         tokio::try_join!(lookups, store)?;
         Ok(())
     }
@@ -151,6 +157,7 @@ impl<C: Clock> Enqueue<C> {
         let mut derivation = None;
         let mut is_sieved = false;
         let health = self.health.stage(STAGE, "storing events");
+
         loop {
             let result = self
                 .store_measuring_lag(batch, checkpoint, &mut derivation, limit)
@@ -159,14 +166,17 @@ impl<C: Clock> Enqueue<C> {
                 health.working();
                 return Ok(true);
             };
+
             if !error.is_transient() {
                 // The end of this stage is reported by its caller. If the stage starts again, it
                 // has stored all that it has received.
                 self.health.report_healthy(STAGE);
                 return Err(error);
             }
+
             // The commit may have succeeded: read the checkpoint again.
             *checkpoint = None;
+
             if matches!(&error, EnqueueError::Store(error) if error.refuses_data()) && !is_sieved {
                 is_sieved = true;
                 let store = self.store.clone();
@@ -181,12 +191,15 @@ impl<C: Clock> Enqueue<C> {
                     }
                 }
             }
+
             if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
                 limit = (limit * 2).min(LONGEST_LIMIT);
             }
+
             if health.starts_failing(error.public_reason()) {
                 tracing::warn!(%error, progress = %batch.checkpoint.progress, "storing events fails; retrying until it succeeds");
             }
+
             if !retries.wait_unless(shutdown).await {
                 return Ok(false);
             }
@@ -209,6 +222,7 @@ impl<C: Clock> Enqueue<C> {
         let mut ticks =
             tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
         let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, derivation, limit));
+
         loop {
             tokio::select! {
                 biased;
@@ -233,36 +247,46 @@ impl<C: Clock> Enqueue<C> {
                     .await?
             }
         };
+
         if known.is_none() && self.store.has_lost_commits(&checkpoint) {
             return Err(EnqueueError::StoreBehind(self.slot.clone()));
         }
+
         failpoint!("batch_received_events_not_derived")?;
+
         if !batch.is_on_timeline(checkpoint.lineage) {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
+
         if checkpoint.progress.has_reached(&batch.checkpoint.progress) {
             // `known` is not set: the next transaction may be the process's first, which is
             // committed differently.
             return Ok(());
         }
+
         let started_at = self.clock.now();
+
         // Another process has stored a part of the batch.
         derivation.take_if(|derivation| derivation.stored != checkpoint.progress);
         self.lookups
             .set_incomplete(self.health.is_unhealthy(GAP))
             .await?;
+
         let derivation =
             derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint, self.max_data));
         derivation.finish(&mut self.lookups, batch).await?;
+
         let is_first = known.is_none();
         let store = self.store.clone();
         let raised = &mut derivation.raised;
+
         store
             .in_time(limit, self.commit(batch, &checkpoint, raised, is_first))
             .await?;
         self.store.note_committed(&batch.checkpoint);
         self.trace(&derivation.raised.events, started_at);
         *known = Some(batch.checkpoint.clone());
+
         Ok(())
     }
 
@@ -284,14 +308,18 @@ impl<C: Clock> Enqueue<C> {
             once,
             ..
         } = raised;
+
         let lease = NewLease {
             token: Uuid::now_v7(),
             seconds: self.lease_length.as_secs_f64(),
         };
+
         let transaction = self.store.pipelined_transaction().await?;
+
         // Needs no round trip on a connection that has prepared them. The commit can then be sent
         // right after the inserts.
         prepare_inserts(&*transaction).await?;
+
         // Read before the database reads its clock: the lease and the webhooks' state must not seem
         // younger than they are.
         let read_at = Instant::now();
@@ -299,8 +327,10 @@ impl<C: Clock> Enqueue<C> {
             token: lease.token,
             until: read_at + self.lease_length,
         };
+
         let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
         let (rest_stored, is_rest_stored) = oneshot::channel();
+
         // Statements that need no answer are sent at once, the others while the server executes
         // them.
         let raise = async {
@@ -313,8 +343,10 @@ impl<C: Clock> Enqueue<C> {
             if !advanced {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
+
             once.keep_first(events, first_time);
             failpoint!("checkpoint_advanced_events_not_inserted")?;
+
             // Sent last: a statement after it would not be part of the transaction.
             let commit = async {
                 match is_rest_stored.await {
@@ -323,11 +355,13 @@ impl<C: Clock> Enqueue<C> {
                     Err(_) => std::future::pending().await,
                 }
             };
+
             let when = if is_first {
                 HandOffWhen::AfterCommit
             } else {
                 HandOffWhen::BeforeCommit
             };
+
             Ok(store_events(
                 &*transaction,
                 events,
@@ -339,6 +373,7 @@ impl<C: Clock> Enqueue<C> {
             )
             .await?)
         };
+
         let store_rest = async {
             let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
@@ -348,15 +383,18 @@ impl<C: Clock> Enqueue<C> {
                 update_ledger(&*transaction, ledger, is_first),
                 change_lookup_rows(&*transaction, lookup_rows),
             )?;
+
             failpoint!("events_inserted_commit_not_sent")?;
             let _ = rest_stored.send(());
             Ok(())
         };
+
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, store_rest)?;
         transaction.release();
         failpoint!("events_committed_answer_not_received")?;
         count(events, unrouted, ignored);
+
         Ok(())
     }
 
@@ -369,6 +407,7 @@ impl<C: Clock> Enqueue<C> {
             let lsn = position.commit().map(tracing::field::display);
             tracing::debug!(event = %id, %kind, lsn, ordinal = position.ordinal(), "stored");
         }
+
         self.tracer.stored(events, started_at, self.clock.now());
     }
 }

@@ -58,6 +58,7 @@ impl RepairEnqueue {
     ) -> Result<Repaired, EnqueueError> {
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
+
         // A dry run locks no numbers: others may make deliveries meanwhile.
         let (subscriptions, mut sequences) =
             subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
@@ -67,11 +68,13 @@ impl RepairEnqueue {
             &mut sequences,
             |_, _, _, _| false,
         );
+
         if !self.dry_run {
             insert_parked(transaction, &raised.events, &fanned_out, repaired).await?;
             sequences::store(transaction, &sequences.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }
+
         Ok(Repaired {
             deliveries: fanned_out.deliveries.len() + fanned_out.ordered.len(),
             missed: fanned_out.missed.len(),

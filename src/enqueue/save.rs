@@ -39,6 +39,7 @@ pub async fn subscriptions_of(
     let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
     users.sort_unstable();
     users.dedup();
+
     let mut kinds: Vec<EventKind> = events
         .iter()
         .filter(|_| numbered)
@@ -46,29 +47,35 @@ pub async fn subscriptions_of(
         .collect();
     kinds.sort_unstable();
     kinds.dedup();
+
     let mut by_user = Subscriptions::new();
     let mut sequences = Sequences::default();
     let mut unnumbered = Vec::new();
+
     if !users.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
         for subscription in transaction.subscriptions(&users, &names).await? {
             let webhook = subscription.target.webhook;
+
             match subscription.last {
                 Some(last) => sequences.insert(webhook, last),
                 None if subscription.takes_any(&kinds) => unnumbered.push(webhook),
                 None => {}
             }
+
             by_user
                 .entry(subscription.user.clone())
                 .or_default()
                 .push(subscription);
         }
     }
+
     if !unnumbered.is_empty() {
         transaction
             .start_sequences(&unnumbered, &mut sequences)
             .await?;
     }
+
     Ok((by_user, sequences))
 }
 
@@ -99,14 +106,18 @@ pub async fn store_events(
             },
         )
     };
+
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     let mut heads = HashSet::new();
+
     for part in parts {
         heads.extend(insert(transaction, part, &fan_out(part), lease).await?);
     }
+
     let fanned_out = fan_out(last);
     let numbers = sequences.changed();
+
     let store_last = async {
         tokio::try_join!(
             biased;
@@ -115,6 +126,7 @@ pub async fn store_events(
             commit
         )
     };
+
     let targets: Vec<SealedTarget> = subscriptions
         .into_values()
         .flatten()
@@ -125,6 +137,7 @@ pub async fn store_events(
     } else {
         Vec::new()
     };
+
     match when {
         HandOffWhen::BeforeCommit => {
             handoff.send(targets);
@@ -136,9 +149,11 @@ pub async fn store_events(
             handoff.send(targets);
         }
     }
+
     if !heads.is_empty() {
         failpoint!("events_committed_heads_not_handed_off")?;
     }
+
     handoff.send_heads(&heads, targets_of_heads);
     Ok(())
 }
@@ -178,9 +193,11 @@ pub(super) fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[&'static
     for event in events {
         counter!(telemetry::EVENTS, "event" => event.kind.as_str()).increment(1);
     }
+
     for reason in ignored {
         counter!(telemetry::IGNORED_TRANSITIONS, "reason" => *reason).increment(1);
     }
+
     if let Some(first) = unrouted.first() {
         counter!(telemetry::UNROUTED_EVENTS).increment(unrouted.len() as u64);
         recurring!(

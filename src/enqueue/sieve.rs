@@ -61,9 +61,11 @@ impl<'a> Rows<'a> {
             Rows::LookedUp(rows) => change_lookup_rows(transaction, &changes_of(rows)).await,
             Rows::Addons(pairs) => {
                 let mut changes = AddonChanges::default();
+
                 for (user, addon) in pairs {
                     changes.grant(user, addon);
                 }
+
                 change_addons(transaction, &changes).await
             }
         }
@@ -83,12 +85,14 @@ pub(super) async fn sieve(
 
     let events = refused(store, Rows::Events(&raised.events)).await?;
     let mut count = events.len();
+
     for (index, detail) in events.into_iter().rev() {
         let event = raised.withdraw(index);
         let change = batch
             .changes
             .iter()
             .find(|change| change.position == event.position);
+
         let unrouted = change.map(|change| {
             Unrouted::new(
                 event.kind,
@@ -98,22 +102,26 @@ pub(super) async fn sieve(
                 detail,
             )
         });
+
         raised.unrouted.extend(unrouted);
     }
 
     let unrouted = refused(store, Rows::Unrouted(&raised.unrouted)).await?;
     count += unrouted.len();
+
     for (index, _) in unrouted {
         raised.unrouted[index].change = None;
     }
 
     let rows = rows_of(&raised.ledger);
     let ledger = refused(store, Rows::Ledger(&rows)).await?;
+
     count += ledger.len();
     remove(&mut raised.ledger, &rows, &ledger);
 
     let rows = rows_of(&raised.lookup_rows);
     let looked_up = refused(store, Rows::LookedUp(&rows)).await?;
+
     count += looked_up.len();
     remove(&mut raised.lookup_rows, &rows, &looked_up);
 
@@ -124,6 +132,7 @@ pub(super) async fn sieve(
         let (user, addon) = &granted[*index];
         raised.addons.withdraw(user, addon);
     }
+
     Ok(count + addons.len())
 }
 
@@ -136,12 +145,14 @@ fn rows_of(changes: &LedgerChanges) -> Vec<Row> {
 
 fn changes_of(rows: &[Row]) -> LedgerChanges {
     let mut changes = LedgerChanges::default();
+
     for (table, id, state) in rows {
         match state {
             Some(state) => changes.put(*table, *id, state.clone()),
             None => changes.remove(*table, *id),
         }
     }
+
     changes
 }
 
@@ -158,14 +169,18 @@ fn remove(changes: &mut LedgerChanges, rows: &[Row], refused: &[(usize, String)]
 async fn refused(store: &Store, rows: Rows<'_>) -> Result<Vec<(usize, String)>, StoreError> {
     let mut found = Vec::new();
     let mut pending = Vec::new();
+
     if rows.len() > 0 {
         pending.push(0..rows.len());
     }
+
     while let Some(range) = pending.pop() {
         let mut connection = store.connection().await?;
         let transaction = connection.transaction().await?;
         let result = rows.part(range.clone()).put(&transaction).await;
+
         transaction.rollback().await?;
+
         match result {
             Ok(()) => {}
             Err(error) if error.refuses_data() && range.len() == 1 => {
@@ -179,5 +194,6 @@ async fn refused(store: &Store, rows: Rows<'_>) -> Result<Vec<(usize, String)>, 
             Err(error) => return Err(error),
         }
     }
+
     Ok(found)
 }

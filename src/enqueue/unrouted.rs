@@ -34,6 +34,7 @@ impl RepairEnqueue {
         let Some((table, operation)) = record.and_then(|record| record.operation()) else {
             return Ok(Rerouted::Unrouted("change_not_stored".to_owned()));
         };
+
         let ordinal = unrouted.ordinal as u64;
         let position = match unrouted.commit {
             Some(commit) => Position::Wal {
@@ -47,6 +48,7 @@ impl RepairEnqueue {
                 ordinal,
             },
         };
+
         let change = Change {
             position,
             committed_at: unrouted.occurred_at,
@@ -60,16 +62,19 @@ impl RepairEnqueue {
         raised
             .events
             .retain(|event| event.kind.as_str() == unrouted.kind);
+
         let Some(event) = raised.events.first_mut() else {
             let again = raised
                 .unrouted
                 .into_iter()
                 .find(|again| again.kind == unrouted.kind);
+
             // By the present mapping, the change raises no such event.
             return Ok(Rerouted::Unrouted(
                 again.map_or_else(|| "not_raised".to_owned(), |again| again.reason),
             ));
         };
+
         raised.once.rename(event.id, unrouted.id);
         event.id = unrouted.id;
         raised.unrouted.clear();
@@ -79,6 +84,7 @@ impl RepairEnqueue {
         if !take_unrouted(&transaction, unrouted.id).await? {
             return Ok(Rerouted::Gone);
         }
+
         // Without a commit, the unrouted event stays.
         match self.store(&transaction, raised, false).await {
             Err(EnqueueError::Store(error)) if error.refuses_data() => {
@@ -89,6 +95,7 @@ impl RepairEnqueue {
             }
             result => result?,
         };
+
         transaction.commit().await.map_err(StoreError::from)?;
         Ok(Rerouted::Routed)
     }

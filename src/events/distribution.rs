@@ -38,6 +38,7 @@ impl Entry {
         let release = facts.release(release_id)?;
         let owner = owner_of(release.label_id, facts)?;
         let outlet_id = row.optional(distro_queue::outlet_id)?;
+
         let entry = Entry {
             distro_queue_id: row.required(distro_queue::id)?,
             release_id,
@@ -49,6 +50,7 @@ impl Entry {
                 .transpose()?
                 .flatten(),
         };
+
         Ok((owner, entry))
     }
 }
@@ -130,6 +132,7 @@ impl EventData for DeliveryFailed {
         let row = Transition::of(change, distro_queue::status)?;
         let status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
         let (owner, entry) = Entry::read(&row, facts)?;
+
         Ok((
             owner,
             DeliveryFailed {
@@ -201,6 +204,7 @@ impl EventData for OutletStatusChanged {
             .from
             .filter(|status| facts.recognises_distribution_status(status))
             .map(str::to_owned);
+
         Ok((
             owner,
             OutletStatusChanged {
@@ -252,6 +256,7 @@ mod tests {
     fn a_completed_delivery_is_sent_to_the_labels_owner() {
         let change = moved(TABLE, &entry("complete", "f"), "status", Some("batched"));
         let derived = FakeFacts::default().raised(EventKind::DeliveryCompleted, &change);
+
         assert_eq!(
             (derived.owner, derived.once_for_release),
             (user("alice"), None)
@@ -270,6 +275,7 @@ mod tests {
                 EventKind::DistributionOutletStatusChanged
             ]
         );
+
         let expected = r#"{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","status":"complete","takedown":true}"#;
         assert_eq!(data(EventKind::TakedownCompleted, &change), expected);
     }
@@ -284,6 +290,7 @@ mod tests {
                     "message",
                     Some("no \"artwork\""),
                 );
+
                 let change = moved(TABLE, &row, "status", Some("batched"));
                 assert_eq!(
                     raised(&change),
@@ -292,12 +299,14 @@ mod tests {
                         EventKind::DistributionOutletStatusChanged
                     ]
                 );
+
                 let expected = format!(
                     r#"{{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","status":"{status}","message":"no \"artwork\""}}"#
                 );
                 assert_eq!(data(EventKind::DeliveryFailed, &change), expected);
             }
         }
+
         let without_message = moved(TABLE, &entry("error", "f"), "status", Some("batched"));
         assert!(
             data(EventKind::DeliveryFailed, &without_message)
@@ -308,6 +317,7 @@ mod tests {
     #[test]
     fn every_change_into_a_final_status_raises_one_event() {
         use EventKind::{DeliveryCompleted, DeliveryFailed, DistributionOutletStatusChanged};
+
         for (from, to, expected) in [
             (
                 "scheduled",
@@ -385,11 +395,13 @@ mod tests {
             "release_id",
             Some("11"),
         );
+
         let expected = r#"{"distro_queue_id":7,"release_id":11,"label_id":1,"release_cat":null,"outlet_id":null,"outlet_name":null,"status":"complete"}"#;
         assert_eq!(
             data(EventKind::DeliveryCompleted, &insert(TABLE, row)),
             expected
         );
+
         let without_name = insert(
             TABLE,
             with(TABLE, &entry("complete", "f"), "outlet_id", Some("6")),
@@ -398,6 +410,7 @@ mod tests {
             data(EventKind::DeliveryCompleted, &without_name)
                 .contains(r#""outlet_id":6,"outlet_name":null"#)
         );
+
         let row = with(TABLE, &entry("complete", "t"), "takedown", None);
         assert!(raised(&insert(TABLE, row)).contains(&EventKind::DeliveryCompleted));
     }
@@ -411,6 +424,7 @@ mod tests {
             );
             FakeFacts::default().derive(EventKind::DeliveryCompleted, &change)
         };
+
         assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
         assert_eq!(
             of_release(Some("30")),
@@ -431,6 +445,7 @@ mod tests {
         let facts = FakeFacts::default();
         let bad =
             |column, value| insert(TABLE, with(TABLE, &entry("complete", "f"), column, value));
+
         for (column, value) in [
             ("id", None),
             ("release_id", Some("ten")),
@@ -443,6 +458,7 @@ mod tests {
                 "{column}: {end:?}"
             );
         }
+
         let without_status = facts.derive(
             EventKind::DistributionOutletStatusChanged,
             &bad("status", None),
@@ -458,7 +474,9 @@ mod tests {
         let facts = FakeFacts::default();
         let row = || entry("complete", "f");
         let mut unknown = row();
+
         unknown.set(distro_queue::status, Datum::Absent);
+
         for operation in [
             Operation::Delete { old: row() },
             Operation::Truncate,
@@ -484,12 +502,14 @@ mod tests {
                 );
             }
         }
+
         for change in [
             insert(TABLE, row()),
             update(TABLE, Some(entry("batched", "f")), row()),
         ] {
             assert!(!raised(&change).is_empty());
         }
+
         assert_eq!(facts.lookups(), 0);
     }
 }

@@ -47,6 +47,7 @@ impl EventData for StatementReady {
             .text(payment::currency)?
             .map(str::trim)
             .filter(|code| !code.is_empty());
+
         let data = StatementReady {
             payment_request_id: row.required(payment::id)?,
             invoice_number: row.required(payment::invoice_number)?,
@@ -55,6 +56,7 @@ impl EventData for StatementReady {
             total_due_usd: row.required(payment::total_due_usd)?,
             currency: currency.unwrap_or(DEFAULT_CURRENCY).to_owned(),
         };
+
         Ok((
             Owner {
                 user: UserId(owner.into()),
@@ -91,6 +93,7 @@ mod tests {
     #[test]
     fn a_ready_statement_keeps_all_digits_of_its_amounts() {
         let expected = r#"{"payment_request_id":900,"invoice_number":"INV-900","period":"2026-03-31","amount":120.50,"total_due_usd":12345678901234.00,"currency":"EUR"}"#;
+
         for change in [
             insert(TABLE, payment()),
             moved(TABLE, &payment(), "status", Some("draft")),
@@ -153,10 +156,12 @@ mod tests {
             FakeFacts::default()
                 .derive(KIND, &insert(TABLE, with(TABLE, &payment(), column, value)))
         };
+
         assert_eq!(
             derive("user_id", None),
             Err(NoEvent::Unrouted("payment_without_user"))
         );
+
         for (column, value) in [
             ("id", Some("x")),
             ("invoice_number", None),

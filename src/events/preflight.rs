@@ -58,14 +58,18 @@ impl EventData for ReportReady {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, preflight_report::generated_at)?;
         require(row.to.is_some())?;
+
         let release_id = row.parent(
             preflight_report::release_id,
             "preflight_report_without_release",
         )?;
         let release = facts.release(release_id)?;
+
         require(release.pre_review_hold)?;
         let owner = owner_of(release.label_id, facts)?;
+
         require(facts.has_addon(&owner.user, Addon::PreflightQc)?)?;
+
         let data = ReportReady {
             release_id,
             label_id: release.label_id,
@@ -82,6 +86,7 @@ impl EventData for ReportReady {
                 requires_feedback: row.required(preflight_report::requires_feedback)?,
             },
         };
+
         Ok((owner, data))
     }
 }
@@ -112,6 +117,7 @@ mod tests {
     #[test]
     fn a_report_is_ready_when_it_is_generated_or_regenerated() {
         let expected = r#"{"release_id":10,"label_id":1,"release_cat":"CAT-10","release_title":"Title 10","generated_at":"2026-03-01T09:05:00.123000+00:00","profile":{"name":"strict","version":3},"counts":{"blocking":1,"informational":4,"requires_feedback":2}}"#;
+
         for change in [
             insert(TABLE, report()),
             moved(TABLE, &report(), "generated_at", None),
@@ -151,6 +157,7 @@ mod tests {
                 "{change:?}"
             );
         }
+
         assert_eq!(facts.lookups(), 0);
     }
 
@@ -161,6 +168,7 @@ mod tests {
             FakeFacts::default().derive(KIND, &off_hold),
             Err(NoEvent::NotApplicable)
         );
+
         let facts = FakeFacts::default();
         facts.without_addons.set(true);
         assert_eq!(
@@ -177,6 +185,7 @@ mod tests {
                 &insert(TABLE, with(TABLE, &report(), "release_id", release)),
             )
         };
+
         assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
         assert_eq!(
             of_release(Some("30")),

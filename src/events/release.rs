@@ -36,6 +36,7 @@ impl Identity {
             release_cat: row.optional(release::cat)?,
             release_title: row.optional(release::title)?,
         };
+
         Ok((owner, identity))
     }
 }
@@ -77,6 +78,7 @@ impl EventData for ReviewStatusChanged {
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, release::review_status)?;
+
         // A new release has no previous status.
         require(!row.inserted)?;
         let statuses = row.from.and_then(variant).zip(row.to.and_then(variant));
@@ -89,6 +91,7 @@ impl EventData for ReviewStatusChanged {
             }
             _ => None,
         };
+
         Ok((
             owner,
             ReviewStatusChanged {
@@ -123,6 +126,7 @@ impl EventData for ReleaseDistributed {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, release::delivery_status, DISTRIBUTED)?;
         let (owner, identity) = Identity::read(&row, facts)?;
+
         Ok((
             owner,
             ReleaseDistributed {
@@ -182,6 +186,7 @@ mod tests {
         for from in STATUSES {
             for to in STATUSES {
                 let facts = FakeFacts::default();
+
                 if from == to {
                     assert_eq!(
                         facts.derive(REVIEW, &review(from, to)),
@@ -189,16 +194,19 @@ mod tests {
                     );
                     continue;
                 }
+
                 let derived = facts.raised(REVIEW, &review(from, to));
                 assert_eq!(
                     (derived.owner, derived.once_for_release),
                     (user("alice"), None)
                 );
+
                 let issues = if ["require_changes", "rejected"].contains(&to) {
                     r#","review_issues":[]"#
                 } else {
                     ""
                 };
+
                 let expected = format!(
                     r#"{{"release_id":10,"label_id":1,"release_cat":"CAT-10","release_title":"Title 10","previous_status":"{from}","new_status":"{to}"{issues}}}"#
                 );
@@ -210,6 +218,7 @@ mod tests {
     #[test]
     fn issues_are_sent_byte_for_byte_with_two_statuses_only() {
         let issues = r#"[{"code": "artwork", "at": 1.50, "note": "caf\u00e9 \"x\""}]"#;
+
         for (to, present) in [
             ("require_changes", true),
             ("rejected", true),
@@ -226,9 +235,11 @@ mod tests {
             );
             assert_eq!(data.contains("review_issues"), present, "{to}: {data}");
         }
+
         for nothing in [Datum::Null, Datum::text("null")] {
             let mut row = release("rejected", "none");
             row.set(release::review_issues, nothing);
+
             let change = moved(TABLE, &row, "review_status", Some("to_review"));
             assert!(
                 FakeFacts::default()
@@ -237,8 +248,10 @@ mod tests {
                     .ends_with(r#","review_issues":[]}"#)
             );
         }
+
         let mut unsent = release("rejected", "none");
         unsent.set(release::review_issues, Datum::Absent);
+
         let end = FakeFacts::default().derive(
             REVIEW,
             &moved(TABLE, &unsent, "review_status", Some("to_review")),
@@ -248,12 +261,14 @@ mod tests {
             Err(NoEvent::Lookup(LookupKey::Row(TABLE, 10))),
             "a long value that was not sent is looked up, not taken as null"
         );
+
         let garbled = with(
             TABLE,
             &release("rejected", "none"),
             "review_issues",
             Some("[{"),
         );
+
         let end = FakeFacts::default().derive(
             REVIEW,
             &moved(TABLE, &garbled, "review_status", Some("draft")),
@@ -276,12 +291,14 @@ mod tests {
                 Err(NoEvent::Ignored("unknown_review_status"))
             );
         }
+
         assert_eq!(facts.lookups(), 0);
     }
 
     #[test]
     fn an_inserted_release_raises_no_review_event() {
         let facts = FakeFacts::default();
+
         for status in STATUSES {
             assert_eq!(
                 facts.derive(REVIEW, &insert(TABLE, release(status, "none"))),
@@ -294,6 +311,7 @@ mod tests {
     fn a_release_is_distributed_once() {
         let row = release("approved", "distributed");
         let expected = r#"{"release_id":10,"label_id":1,"release_cat":"CAT-10","release_title":"Title 10","delivery_status":"distributed"}"#;
+
         for change in [
             insert(TABLE, row.clone()),
             moved(TABLE, &row, "delivery_status", Some("pending")),
@@ -306,7 +324,9 @@ mod tests {
             );
             assert_eq!(derived.data, expected);
         }
+
         let facts = FakeFacts::default();
+
         for change in [
             moved(TABLE, &row, "title", Some("Before")),
             moved(
@@ -330,8 +350,10 @@ mod tests {
         let old = release("to_review", "pending");
         let facts = FakeFacts::default();
         let both = update(TABLE, Some(old.clone()), release("approved", "distributed"));
+
         facts.raised(REVIEW, &both);
         facts.raised(DISTRIBUTED_EVENT, &both);
+
         let one = update(TABLE, Some(old), release("to_review", "distributed"));
         assert_eq!(facts.derive(REVIEW, &one), Err(NoEvent::NotApplicable));
         facts.raised(DISTRIBUTED_EVENT, &one);
@@ -347,15 +369,19 @@ mod tests {
                 "label_id",
                 label,
             );
+
             let change = update(TABLE, Some(old), new);
             [REVIEW, DISTRIBUTED_EVENT].map(|kind| FakeFacts::default().derive(kind, &change))
         };
+
         for end in of_label(Some("2")) {
             assert!(matches!(end, Ok(derived) if derived.owner == user("bob")));
         }
+
         for end in of_label(Some("3")) {
             assert_eq!(end, Err(NoEvent::Unrouted("label_without_user")));
         }
+
         for end in of_label(None) {
             assert_eq!(end, Err(NoEvent::Unrouted("release_without_label")));
         }
@@ -369,6 +395,7 @@ mod tests {
             "title",
             None,
         );
+
         let data = FakeFacts::default()
             .raised(DISTRIBUTED_EVENT, &insert(TABLE, row.clone()))
             .data;
@@ -376,6 +403,7 @@ mod tests {
             data.contains(r#""release_cat":null,"release_title":null"#),
             "{data}"
         );
+
         let change = moved(TABLE, &row, "review_status", Some("audit"));
         let data = FakeFacts::default().raised(REVIEW, &change).data;
         assert!(

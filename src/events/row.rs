@@ -37,9 +37,11 @@ impl<'a> Transition<'a> {
                 return Err(NoEvent::NotApplicable);
             }
         };
+
         let after = row.get(column);
         let changed =
             |before: &Datum| before != after && *before != Datum::Absent && *after != Datum::Absent;
+
         require(old.is_none_or(|old| changed(old.get(column))))?;
         let from = old.and_then(|old| old.text(column));
         Ok(Transition {
@@ -103,6 +105,7 @@ impl<'a> Transition<'a> {
         let table = self.table.name();
         let name = self.table.columns()[usize::from(column.0)];
         let id = self.id().unwrap_or("unknown");
+
         NoEvent::Malformed(format!(
             "{table} {id}: {name} is {what}; correct the row, or map it in source.tables.{table}"
         ))
@@ -191,6 +194,7 @@ mod tests {
         assert!(is_malformed(
             read(column, None, |row| row.required::<i64>(column))
         ));
+
         for bad in ["", "1.0", "9223372036854775808", "seven"] {
             assert!(
                 is_malformed(read(column, Some(bad), |row| row.optional::<i64>(column))),
@@ -207,12 +211,15 @@ mod tests {
     fn booleans_may_be_written_as_in_postgres_json_or_as_numbers() {
         let column = stream_radar_flag::status;
         let value = |text| read(column, text, |row| row.optional::<bool>(column));
+
         for text in ["t", "true", "1"] {
             assert_eq!(value(Some(text)), Ok(Some(true)), "{text}");
         }
+
         for text in ["f", "false", "0"] {
             assert_eq!(value(Some(text)), Ok(Some(false)), "{text}");
         }
+
         assert_eq!(value(None), Ok(None));
         assert!(is_malformed(value(Some("maybe"))));
     }
@@ -225,6 +232,7 @@ mod tests {
         else {
             panic!("a malformed integer was accepted")
         };
+
         assert!(
             message.starts_with("stream_radar_flag 7: track_id is not a 64-bit integer"),
             "{message}"
@@ -236,14 +244,17 @@ mod tests {
     fn a_value_that_was_not_sent_is_looked_up_and_not_taken_as_null() {
         let column = stream_radar_flag::isrc;
         let mut tuple = tuple(Table::StreamRadarFlag, &[("id", "7")]);
+
         tuple.set(column, Datum::Absent);
         let row = inserted(&tuple);
         let lookup = NoEvent::Lookup(LookupKey::Row(Table::StreamRadarFlag, 7));
+
         assert_eq!(row.optional::<String>(column), Err(lookup.clone()));
         assert_eq!(row.required::<String>(column), Err(lookup.clone()));
         assert_eq!(row.optional::<i64>(column), Err(lookup.clone()));
         assert_eq!(row.optional::<bool>(column), Err(lookup));
         tuple.set(stream_radar_flag::id, Datum::Absent);
+
         let row = inserted(&tuple);
         assert!(
             is_malformed(row.text(column)),
@@ -258,10 +269,12 @@ mod tests {
             tuple.set(distro_queue::status, status);
             tuple
         };
+
         let changed = |old: Datum, new: Datum| {
             let change = update(Table::DistroQueue, Some(row(old)), row(new));
             Transition::of(&change, distro_queue::status).is_ok()
         };
+
         assert!(changed(Datum::text("a"), Datum::text("b")));
         assert!(changed(Datum::Null, Datum::text("b")));
         assert!(changed(Datum::text("a"), Datum::Null));

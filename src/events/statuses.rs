@@ -20,8 +20,10 @@ pub fn statuses(kind: EventKind) -> Statuses {
     let Some(key) = kind.status_key() else {
         return Statuses::None;
     };
+
     let schema = (rule(kind).schema)();
     let property = &schema["properties"][key];
+
     let names = |values: &[Value]| {
         values
             .iter()
@@ -29,6 +31,7 @@ pub fn statuses(kind: EventKind) -> Statuses {
             .map(str::to_owned)
             .collect()
     };
+
     match (&property["const"], &property["enum"]) {
         (only @ Value::String(_), _) => Statuses::OneOf(names(std::slice::from_ref(only))),
         (_, Value::Array(values)) => Statuses::OneOf(names(values)),
@@ -48,6 +51,7 @@ mod tests {
             Statuses::Any => "any".to_owned(),
             Statuses::OneOf(names) => names.join(" "),
         };
+
         let expected = [
             "complete",
             "error fault rejected batch_exception",
@@ -62,6 +66,7 @@ mod tests {
             "complete error incomplete",
             "any",
         ];
+
         assert_eq!(
             EventKind::ALL
                 .iter()
@@ -76,8 +81,10 @@ mod tests {
         for rule in CATALOGUE {
             let schema = (rule.schema)();
             let has = |key: &str| schema["properties"][key].is_object();
+
             assert_eq!(rule.kind.has_outlet(), has("outlet_id"), "{}", rule.kind);
             assert!(rule.kind.status_key().is_none_or(has), "{}", rule.kind);
+
             // Events of Stream Radar belong to a label that their data does not name.
             assert!(rule.kind.has_label() || !has("label_id"), "{}", rule.kind);
         }

@@ -66,6 +66,7 @@ fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Recording, Dete
         "stream_radar_flag_without_release",
     )?;
     let owner = owner_of(facts.release(release_id)?.label_id, facts)?;
+
     require(facts.has_addon(&owner.user, Addon::StreamRadar)?)?;
     let dsp: String = row.required(stream_radar_flag::dsp)?;
     let recording = Recording {
@@ -76,12 +77,14 @@ fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Recording, Dete
         track_id: row.optional(stream_radar_flag::track_id)?,
         severity: row.required(stream_radar_flag::severity)?,
     };
+
     let detection = Detection {
         first_detected_at: row.optional(stream_radar_flag::first_detected_at)?,
         last_detected_at: row.optional(stream_radar_flag::last_detected_at)?,
         estimated_affected_streams: row.optional(stream_radar_flag::estimated_affected_streams)?,
         published_at: row.required(stream_radar_flag::published_at)?,
     };
+
     Ok((owner, recording, detection))
 }
 
@@ -135,12 +138,14 @@ impl EventData for FlagCreated {
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, stream_radar_flag::status, ACTIVE)?;
+
         // After any status other than `resolved`, the flag is shown to the user for the first time.
         let transition = if row.from == Some(RESOLVED) {
             Opening::Reopened
         } else {
             Opening::Published
         };
+
         let (owner, recording, detection) = read(&row, facts)?;
         Ok((
             owner,
@@ -181,10 +186,13 @@ impl EventData for FlagResolved {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, stream_radar_flag::status, RESOLVED)?;
         require(!row.inserted)?;
+
         if row.from != Some(ACTIVE) {
             return Err(NoEvent::Ignored("unknown_flag_status"));
         }
+
         let (owner, recording, detection) = read(&row, facts)?;
+
         // If the platform stores no time, this transaction resolved the flag.
         let resolved_at = row
             .optional(stream_radar_flag::resolved_at)?
@@ -266,6 +274,7 @@ mod tests {
     fn resolving_an_active_flag_raises_an_event() {
         let change = moved(TABLE, &flag("resolved"), "status", Some("active"));
         let derived = FakeFacts::default().raised(RESOLVED_EVENT, &change);
+
         assert_eq!(
             (derived.owner, derived.once_for_release),
             (user("alice"), None)
@@ -273,6 +282,7 @@ mod tests {
         let expected = format!(
             r#"{HEAD},"status":"resolved",{TAIL},"resolved_at":"2026-03-08T06:00:00.500000+00:00"}}"#
         );
+
         assert_eq!(derived.data, expected);
         assert_eq!(
             FakeFacts::default().derive(CREATED, &change),
@@ -293,6 +303,7 @@ mod tests {
                 &moved(TABLE, &row, "status", Some("active")),
             )
             .data;
+
         assert!(
             data.ends_with(r#","resolved_at":"2026-03-01T09:05:00.250000+00:00"}"#),
             "{data}"
@@ -302,6 +313,7 @@ mod tests {
     #[test]
     fn other_changes_raise_nothing_and_look_nothing_up() {
         let facts = FakeFacts::default();
+
         for change in [
             insert(TABLE, flag("resolved")),
             insert(TABLE, flag("pending")),
@@ -316,6 +328,7 @@ mod tests {
                 );
             }
         }
+
         assert_eq!(facts.lookups(), 0);
     }
 
@@ -327,6 +340,7 @@ mod tests {
             facts.derive(CREATED, &insert(TABLE, flag("active"))),
             Err(NoEvent::NotApplicable)
         );
+
         let resolved = moved(TABLE, &flag("resolved"), "status", Some("active"));
         assert_eq!(
             facts.derive(RESOLVED_EVENT, &resolved),
@@ -337,6 +351,7 @@ mod tests {
     #[test]
     fn nulls_in_rows_become_nulls_in_the_data() {
         let mut row = flag("active");
+
         for column in [
             "track_id",
             "first_detected_at",
@@ -345,10 +360,12 @@ mod tests {
         ] {
             row = with(TABLE, &row, column, None);
         }
+
         let data = FakeFacts::default()
             .raised(CREATED, &insert(TABLE, row))
             .data;
         assert!(data.contains(r#""track_id":null,"severity""#), "{data}");
+
         let times = r#""first_detected_at":null,"last_detected_at":null,"estimated_affected_streams":null,"published_at":""#;
         assert!(data.contains(times), "{data}");
     }
@@ -361,6 +378,7 @@ mod tests {
                 &insert(TABLE, with(TABLE, &flag("active"), "release_id", release)),
             )
         };
+
         assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
         assert_eq!(
             of_release(Some("30")),

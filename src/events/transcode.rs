@@ -94,12 +94,14 @@ impl<const COMPLETED: bool> EventData for TranscodeEnded<COMPLETED> {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, transcoder_queue::status)?;
         let status: Status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
+
         require((status == Status::Complete) == COMPLETED)?;
         let track_id = row.parent(transcoder_queue::track_id, "transcoder_queue_without_track")?;
         let release_id = facts.track_release(track_id)?;
         let label_id = facts.release(release_id)?.label_id;
         let owner = owner_of(label_id, facts)?;
         let transcoder_queue_id = row.required(transcoder_queue::id)?;
+
         let data = TranscodeEnded {
             release_id,
             label_id,
@@ -109,6 +111,7 @@ impl<const COMPLETED: bool> EventData for TranscodeEnded<COMPLETED> {
             status_message: status.into(),
             files: facts.transcoded_files(transcoder_queue_id)?.to_vec(),
         };
+
         Ok((owner, data))
     }
 }
@@ -177,6 +180,7 @@ mod tests {
             raised(&moved(TABLE, &entry("incomplete"), "status", Some("error"))),
             [EventKind::TranscodeFailed]
         );
+
         for change in [
             insert(TABLE, entry("running")),
             moved(TABLE, &entry("running"), "status", Some("error")),
@@ -191,6 +195,7 @@ mod tests {
                 );
             }
         }
+
         assert_eq!(facts.lookups(), 0);
     }
 
@@ -200,6 +205,7 @@ mod tests {
             let change = insert(TABLE, with(TABLE, &entry("complete"), "track_id", track));
             FakeFacts::default().derive(EventKind::TranscodeCompleted, &change)
         };
+
         assert!(matches!(of_track(Some("200")), Ok(derived) if derived.owner == user("bob")));
         assert_eq!(
             of_track(Some("300")),

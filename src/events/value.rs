@@ -119,14 +119,17 @@ impl FromText for Time {
             } else {
                 Timestamp::from_millisecond(number)
             };
+
             return at.ok().map(Time);
         }
+
         let without_zone = || {
             text.parse::<civil::DateTime>()
                 .ok()?
                 .to_zoned(TimeZone::UTC)
                 .ok()
         };
+
         let at = text
             .parse::<Timestamp>()
             .ok()
@@ -197,6 +200,7 @@ impl FromText for Issues {
             array if array.starts_with('[') => Ok(value.to_owned()),
             single => RawValue::from_string(format!("[{single}]")),
         };
+
         array.ok().map(Issues)
     }
 }
@@ -256,6 +260,7 @@ mod tests {
                 "{text}"
             );
         }
+
         for text in [
             "infinity",
             "-infinity",
@@ -274,6 +279,7 @@ mod tests {
             json(Date::from_text("2026-03-31")),
             Some("\"2026-03-31\"".into())
         );
+
         for text in ["infinity", "", "0044-03-15 BC", "31.03.2026"] {
             assert_eq!(Date::from_text(text), None, "{text}");
         }
@@ -291,6 +297,7 @@ mod tests {
         ] {
             assert_eq!(json(Amount::from_text(text)).as_deref(), Some(text));
         }
+
         for text in [
             "NaN",
             "Infinity",
@@ -328,9 +335,11 @@ mod tests {
                 "{text}"
             );
         }
+
         for text in ["", "[", "blurred", "[] []"] {
             assert!(Issues::from_text(text).is_none(), "{text}");
         }
+
         assert_eq!(to_json(&Issues::default()), "[]");
     }
 }

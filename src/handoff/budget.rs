@@ -86,6 +86,7 @@ impl Counters {
             let used: usize = self.held[*limiting as usize..].iter().map(of).sum();
             limiting.share(total).saturating_sub(used)
         });
+
         free.min().unwrap_or_default()
     }
 
@@ -121,7 +122,9 @@ impl Counters {
         if self.free_for(webhook) == 0 || !self.has_bytes(webhook, bytes) {
             return false;
         }
+
         self.webhooks.entry(id).or_insert(webhook);
+
         self.change(id, |load| {
             load.add(Load {
                 deliveries: 1,
@@ -129,6 +132,7 @@ impl Counters {
                 ..Load::default()
             })
         });
+
         true
     }
 
@@ -147,8 +151,10 @@ impl Counters {
         let Some(webhook) = self.webhooks.get_mut(&id) else {
             return;
         };
+
         change(&mut webhook.load);
         change(&mut self.held[webhook.speed as usize]);
+
         if webhook.load == Load::default() {
             self.forget_unless_remembered(id);
         }
@@ -169,10 +175,12 @@ impl Counters {
         if self.speed(webhook) != Speed::Unknown {
             return false;
         }
+
         let is_suspect = self.owners.start(webhook, owner) >= webhooks_per_owner;
         if is_suspect {
             self.set_speed(webhook, Speed::Slow);
         }
+
         is_suspect
     }
 
@@ -209,6 +217,7 @@ impl Counters {
                 },
             );
         }
+
         self.change(webhook, |load| {
             load.remove(Load {
                 deliveries: 1,
@@ -229,12 +238,14 @@ impl Counters {
         let limit = speed.share(permits * DETACHED);
         let detaches =
             speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
+
         if detaches {
             self.change(webhook, |load| {
                 load.remove(permit.load());
                 load.add(Permit::None.load());
             });
         }
+
         detaches
     }
 
@@ -249,13 +260,16 @@ impl Counters {
             Speed::Responsive => (&mut self.responsive, &mut self.slow),
             Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),
         };
+
         let forgotten = remembering.push(id, ()).filter(|(other, ())| *other != id);
         forgetting.pop(&id);
+
         if let Some((forgotten, ())) =
             forgotten.filter(|(other, ())| self.webhook(*other).load == Load::default())
         {
             self.forget_unless_remembered(forgotten);
         }
+
         if let Some(webhook) = self.webhooks.get_mut(&id) {
             let from = std::mem::replace(&mut webhook.speed, to);
             self.held[from as usize].remove(webhook.load);
@@ -279,6 +293,7 @@ impl Counters {
     /// most half of them: while receivers fail, first attempts still go out.
     pub fn free_permits(&self, total: usize, speed: Speed, permit: Permit) -> usize {
         let free = self.free_of(speed, total, Load::permits);
+
         match permit {
             Permit::Retry => free.min(self.free_of(speed, (total / 2).max(1), |load| load.retries)),
             Permit::Fresh | Permit::None => free,
@@ -302,6 +317,7 @@ impl Counters {
                     .min(self.free_for(webhook)),
             )
         };
+
         let of_others = ahead.min(self.free_for(Webhook::default()));
         let is_listed = |(_, limit): &(Uuid, usize)| {
             if of_others == 0 {
@@ -310,6 +326,7 @@ impl Counters {
                 *limit < of_others
             }
         };
+
         let known = self
             .webhooks
             .range((Bound::Excluded(start_after), Bound::Unbounded));
@@ -324,8 +341,10 @@ impl Counters {
             .map(|id| limit(*id, Webhook::default()))
             .filter(is_listed);
         let mut listed: Vec<(Uuid, usize)> = known.chain(others).collect();
+
         listed.sort_unstable();
         let is_complete = listed.len() <= MAX_CLAIM_LIMITS;
+
         listed.truncate(MAX_CLAIM_LIMITS);
         let end_with = listed.last().filter(|_| !is_complete).map(|(id, _)| *id);
         ClaimLimits {
@@ -391,12 +410,14 @@ mod tests {
     /// Returns how many were.
     fn fill(budget: &DeliveryBudget, webhooks: std::ops::Range<usize>, bytes: usize) -> usize {
         let mut reserved = 0;
+
         loop {
             let before = reserved;
             reserved += webhooks
                 .clone()
                 .filter(|webhook| budget.reserve(id(*webhook), bytes))
                 .count();
+
             if reserved == before {
                 return reserved;
             }
@@ -414,6 +435,7 @@ mod tests {
         let slow = id(1);
         let other = id(2);
         let reserved = fill(&budget, 1..2, 1);
+
         assert!((1_000..=PER_WEBHOOK).contains(&reserved), "{reserved}");
         assert_eq!(free_for(&budget, slow), 0);
         assert!(budget.reserve(other, 1));
@@ -427,20 +449,25 @@ mod tests {
     fn large_deliveries_are_bounded_by_their_bytes() {
         const LARGE: usize = 64 << 10;
         let budget = DeliveryBudget::default();
+
         deliver(&budget, 1..2_000, QUICK);
         let one = fill(&budget, 1..2, LARGE);
+
         assert!(one * LARGE <= CAPACITY_BYTES / SHARE_OF_FREE, "{one}");
         let all = fill(&budget, 2..2_000, LARGE);
+
         assert_eq!((one + all) * LARGE, CAPACITY_BYTES);
         assert_eq!(budget.counters().free_bytes(), 0);
         assert!(!budget.reserve(id(77_777), 1));
         (0..one).for_each(|_| budget.release(id(1), LARGE));
         assert_eq!(budget.counters().free_bytes(), one * LARGE);
+
         // A delivery that is larger than the whole budget is admitted when nothing else is held.
         let budget = DeliveryBudget::default();
         assert!(budget.reserve(id(1), 2 * CAPACITY_BYTES));
         assert!(!budget.reserve(id(2), 1));
         budget.release(id(1), 2 * CAPACITY_BYTES);
+
         let counters = budget.counters();
         assert_eq!(
             (counters.free_bytes(), counters.free()),
@@ -464,8 +491,10 @@ mod tests {
         let budget = DeliveryBudget::default();
         deliver(&budget, 0..5_000, QUICK);
         deliver(&budget, 30_000..39_000, HANGING);
+
         let slow = fill(&budget, 30_000..39_000, 1);
         let new = fill(&budget, 10_000..30_000, 1);
+
         assert_eq!(
             [slow, slow + new],
             [Speed::Slow, Speed::Unknown].map(|speed| speed.share(CAPACITY))
@@ -477,7 +506,9 @@ mod tests {
     #[test]
     fn the_last_answer_decides_the_speed() {
         use Speed::{Responsive, Slow, Unknown};
+
         let budget = DeliveryBudget::default();
+
         for (took, speed) in [
             (None, Unknown),
             (QUICK, Responsive),
@@ -489,16 +520,20 @@ mod tests {
             deliver(&budget, 1..2, took);
             assert_eq!(budget.counters().speed(id(1)), speed);
         }
+
         // The deliveries held for a webhook count as those of its speed.
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
+
         counters.start(id(1), Permit::Fresh);
         counters.finish(id(1), 7, HANGING, Permit::Fresh);
+
         let one = Load {
             deliveries: 1,
             bytes: 8,
             ..Load::default()
         };
+
         assert_eq!(counters.held, [Load::default(), Load::default(), one]);
         counters.start(id(1), Permit::Fresh);
         counters.finish(id(1), 8, QUICK, Permit::Fresh);
@@ -509,7 +544,9 @@ mod tests {
     fn the_first_slow_request_of_each_webhook_gives_its_permit_back_within_bounds() {
         const PERMITS: usize = 1;
         let budget = DeliveryBudget::default();
+
         deliver(&budget, 1..100, QUICK);
+
         let note_slow = |webhook: usize| {
             assert!(budget.reserve(id(webhook), 1));
             budget.counters().start(id(webhook), Permit::Fresh);
@@ -517,22 +554,28 @@ mod tests {
                 .counters()
                 .detach(id(webhook), Permit::Fresh, PERMITS);
             budget.counters().note_slow(id(webhook));
+
             is_detached
         };
+
         // Unknown webhooks leave a quarter to responsive ones.
         let unknown: Vec<_> = (200..220).map(note_slow).collect();
         let limit = Speed::Unknown.share(PERMITS * DETACHED);
+
         assert_eq!(
             unknown,
             [vec![true; limit], vec![false; 20 - limit]].concat()
         );
         assert_eq!([1, 1, 2, 3].map(note_slow), [true, false, true, false]);
+
         let mut counters = budget.counters();
         let permits = |counters: &Counters| counters.total(Load::permits);
+
         assert_eq!(
             (counters.in_flight(), permits(&counters)),
             (24, 24 - PERMITS * DETACHED)
         );
+
         // A quick answer to another request makes the webhook responsive. Its slow request still
         // has no permit.
         counters.finish(id(1), 1, QUICK, Permit::Fresh);
@@ -543,6 +586,7 @@ mod tests {
         );
         counters.finish(id(1), 1, HANGING, Permit::None);
         assert_eq!(counters.speed(id(1)), Speed::Slow);
+
         let detached = counters.total(|load| load.detached);
         assert_eq!(
             (permits(&counters), detached),
@@ -565,6 +609,7 @@ mod tests {
             counters.start(id(webhook), Permit::Fresh);
             counters.suspect(id(webhook), owner, LIMIT)
         };
+
         let finish = |webhook: usize, took| {
             budget
                 .counters()
@@ -576,6 +621,7 @@ mod tests {
             assert!(!start(webhook, &owner));
             finish(webhook, HANGING);
         }
+
         assert!(start(LIMIT, &owner));
         assert_eq!(budget.counters().speed(id(LIMIT)), Speed::Slow);
         assert!(!start(LIMIT + 1, &other));
@@ -597,27 +643,33 @@ mod tests {
         deliver(&budget, 1..3, QUICK);
         deliver(&budget, 3..5, HANGING);
         assert!(budget.reserve(id(2), 1) && budget.reserve(id(10), 1));
+
         let limits = || {
             let mut limits =
                 budget
                     .counters()
                     .claim_limits(16, &HashMap::from([(id(1), 5)]), Uuid::nil());
             limits.listed.sort_unstable();
+
             (limits.of_others, limits.listed, limits.end_with)
         };
+
         assert_eq!(
             limits(),
             (16, vec![(id(1), 5), (id(2), 15), (id(10), 15)], None)
         );
+
         // Slow webhooks are listed once their share is used up.
         deliver(&budget, 100_000..109_000, HANGING);
         fill(&budget, 100_000..109_000, 1);
+
         let counters = budget.counters();
         let ClaimLimits {
             of_others,
             listed,
             end_with,
         } = counters.claim_limits(16, &HashMap::new(), id(2));
+
         assert_eq!((of_others, listed.len()), (16, MAX_CLAIM_LIMITS));
         assert!(
             listed[..2] == [(id(3), 0), (id(4), 0)] && end_with == listed.last().map(|(id, _)| *id)

@@ -54,6 +54,7 @@ impl Cache {
             let cat = text(release::cat);
             let title = text(release::title);
             let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
+
             Some(Arc::new(Release {
                 label_id,
                 cat,
@@ -61,6 +62,7 @@ impl Cache {
                 pre_review_hold,
             }))
         });
+
         Some(release)
     }
 
@@ -83,15 +85,18 @@ impl Cache {
     pub fn files(&self, entry: i64) -> Option<Arc<[TranscodedFile]>> {
         let ids = self.files.borrow_mut().get(&entry)?.clone();
         let mut files = Vec::with_capacity(ids.len());
+
         for id in ids {
             let row = self.row(Table::TranscoderQueueFile, id)??;
             let asset_type_id = row.int(file::asset_type_id).unwrap_or_default();
             let status = row.text(file::status).unwrap_or_default().to_owned();
+
             files.push(TranscodedFile {
                 asset_type_id,
                 status,
             });
         }
+
         Some(files.into())
     }
 
@@ -131,6 +136,7 @@ impl Cache {
             Table::UserAddon => self.addons = RefCell::default(),
             _ => self.rows.get_mut().retain(|(other, _)| *other != table),
         }
+
         if table == Table::TranscoderQueueFile {
             self.files = RefCell::default();
         }
@@ -139,6 +145,7 @@ impl Cache {
     /// Adds the add-ons that `users` have. Cached ones are newer and stay.
     pub fn addons_fetched(&mut self, users: &[String], found: &[UserAddon]) {
         let mut by_user: HashMap<&str, Addons> = HashMap::new();
+
         for UserAddon {
             user,
             addon,
@@ -151,16 +158,19 @@ impl Cache {
                 .entry(addon.as_str().into())
                 .or_default() += copies;
         }
+
         for user in users {
             let id = UserId(user.as_str().into());
             if self.has_addons_of(&id) {
                 continue;
             }
+
             let addons = if self.emptied.contains(&Table::UserAddon) {
                 None
             } else {
                 by_user.remove(user.as_str())
             };
+
             self.put_addons(id, addons.unwrap_or_default());
         }
     }
@@ -171,6 +181,7 @@ impl Cache {
         for row in found {
             self.add_fetched(table, row);
         }
+
         for id in ids {
             if self.row(table, *id).is_none() {
                 self.put_row(table, *id, None);
@@ -182,9 +193,11 @@ impl Cache {
     pub fn files_fetched(&mut self, entries: &[i64], found: &[Tuple]) {
         const TABLE: Table = Table::TranscoderQueueFile;
         let mut of_entries: HashMap<i64, BTreeSet<i64>> = HashMap::new();
+
         for row in found {
             self.add_fetched(TABLE, row);
             let Some(id) = row.id() else { continue };
+
             // The row as of the current change may belong to another entry, or be gone.
             let parent = self
                 .row(TABLE, id)
@@ -194,6 +207,7 @@ impl Cache {
                 of_entries.entry(parent).or_default().insert(id);
             }
         }
+
         for entry in entries {
             if !self.has_files_of(*entry) {
                 self.put_files(*entry, of_entries.remove(entry).unwrap_or_default());
@@ -208,9 +222,11 @@ impl Cache {
             self.follow_addon(&change.operation);
             return;
         }
+
         if table.looked_up().is_empty() {
             return;
         }
+
         match &change.operation {
             Operation::Insert { new } | Operation::Replace { new, .. } => {
                 self.learn(table, new, changes)
@@ -219,6 +235,7 @@ impl Cache {
                 if let Some(old) = old.as_ref().filter(|old| old.id() != new.id()) {
                     self.remove(table, old, changes);
                 }
+
                 self.learn(table, new, changes);
             }
             Operation::Delete { old } => self.remove(table, old, changes),
@@ -236,18 +253,21 @@ impl Cache {
             self.emptied.insert(Table::UserAddon);
             return;
         }
+
         let (old, new) = AddonChange::of(operation);
         match old {
             AddonChange::None => {}
             AddonChange::One(user, addon) => self.change_addons(user, |addons| {
                 let copies = addons.entry(addon.into()).or_default();
                 *copies -= 1;
+
                 if *copies <= 0 {
                     addons.remove(addon);
                 }
             }),
             AddonChange::All(user) => self.change_addons(user, Addons::clear),
         }
+
         if let Some((user, addon)) = new {
             self.change_addons(user, |addons| *addons.entry(addon.into()).or_default() += 1);
         }
@@ -258,21 +278,25 @@ impl Cache {
         let Some(id) = new.id() else { return };
         let known = self.row(table, id);
         let mut row = reduced(table, new);
+
         if let Some(Some(known)) = &known {
             row.fill_from(known);
         }
+
         if known
             .as_ref()
             .is_some_and(|known| known.as_deref() == Some(&row))
         {
             return;
         }
+
         let Some(state) = State::of_looked_up(table, &row) else {
             // Neither the stream nor the store has all values: the row is read again when it is
             // needed.
             self.rows.get_mut().remove(&(table, id));
             return;
         };
+
         changes.put(table, id, state);
         self.put(table, id, Some(row));
     }
@@ -298,12 +322,14 @@ impl Cache {
                     files.remove(&id);
                 });
             }
+
             if let Some(entry) = after {
                 self.change_files(entry, |files| {
                     files.insert(id);
                 });
             }
         }
+
         self.put_row(table, id, row);
     }
 
@@ -366,6 +392,7 @@ impl<'a> AddonChange<'a> {
             row.text(user_addon::user_id)
                 .zip(row.text(user_addon::addon))
         };
+
         match operation {
             Operation::Insert { new } => (AddonChange::None, given(new)),
             // A replaced row follows its deletion.
@@ -383,6 +410,7 @@ impl<'a> AddonChange<'a> {
         let Some(user) = old.text(user_addon::user_id) else {
             return AddonChange::None;
         };
+
         match old.get(user_addon::addon) {
             Datum::Text(addon) => AddonChange::One(user, addon),
             Datum::Absent => AddonChange::All(user),
@@ -395,6 +423,7 @@ impl<'a> AddonChange<'a> {
 /// the store.
 fn reduced(table: Table, row: &Tuple) -> Tuple {
     let mut reduced = Tuple::absent(table);
+
     for column in std::iter::once(crate::domain::table::ID).chain(table.looked_up_columns()) {
         let most = table.most_characters(table.columns()[usize::from(column.0)]);
         let value = match row.text(column).zip(most) {
@@ -403,8 +432,10 @@ fn reduced(table: Table, row: &Tuple) -> Tuple {
             }
             _ => row.get(column).clone(),
         };
+
         reduced.set(column, value);
     }
+
     reduced
 }
 

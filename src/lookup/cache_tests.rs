@@ -6,9 +6,11 @@ use crate::domain::position::Position;
 
 fn row(table: Table, values: &[(&str, &str)]) -> Tuple {
     let mut row = Tuple::absent(table);
+
     for (name, value) in values {
         row.set(table.column(name).expect("a column"), Datum::text(*value));
     }
+
     row
 }
 
@@ -19,10 +21,13 @@ fn release(id: i64, title: Option<&str>) -> Tuple {
         ("cat", "C"),
         ("pre_review_hold", "t"),
     ];
+
     let mut row = row(Table::Release, &values);
+
     if let Some(title) = title {
         row.set(release::title, Datum::text(title));
     }
+
     row
 }
 
@@ -51,12 +56,14 @@ fn follow(
     operations: impl IntoIterator<Item = Operation>,
 ) -> LedgerChanges {
     let mut changes = LedgerChanges::default();
+
     for operation in operations {
         let position = Position::Outbox {
             window: 1,
             transaction: 1,
             ordinal: 1,
         };
+
         let committed_at = jiff::Timestamp::UNIX_EPOCH;
         cache.follow(
             &Change {
@@ -69,6 +76,7 @@ fn follow(
             &mut changes,
         );
     }
+
     changes
 }
 
@@ -90,6 +98,7 @@ fn between_batches_rows_are_bounded_by_their_size() {
             .filter(|id| cache.release(*id).is_some())
             .collect::<Vec<_>>()
     };
+
     // More of a title is not kept.
     let title = "x".repeat(MAX_BODY + 7);
     follow(
@@ -102,6 +111,7 @@ fn between_batches_rows_are_bounded_by_their_size() {
         640,
         "a batch keeps all rows that it needs"
     );
+
     assert_eq!(
         cache
             .release(640)
@@ -109,6 +119,7 @@ fn between_batches_rows_are_bounded_by_their_size() {
             .and_then(|row| row.title.as_ref().map(String::len)),
         Some(MAX_BODY)
     );
+
     cache.begin();
     assert_eq!(known(&cache), (132..=640).collect::<Vec<_>>());
 }
@@ -117,13 +128,16 @@ fn between_batches_rows_are_bounded_by_their_size() {
 fn values_that_were_not_sent_keep_their_former_value() {
     let mut cache = Cache::default();
     let changes = follow(&mut cache, Table::Release, [update(release(1, None))]);
+
     assert!(
         cache.release(1).is_none() && changes.is_empty(),
         "its title is unknown"
     );
     follow(&mut cache, Table::Release, [insert(release(1, Some("a")))]);
+
     let changes = follow(&mut cache, Table::Release, [update(release(1, None))]);
     assert!(changes.is_empty(), "nothing has changed");
+
     let known = cache.release(1).flatten().expect("known");
     assert_eq!(
         (
@@ -144,6 +158,7 @@ fn a_row_that_is_fetched_is_older_than_one_that_the_stream_has_shown() {
         [insert(release(1, Some("new")))],
     );
     cache.fetched(Table::Release, &[1, 2], &[release(1, Some("old"))]);
+
     assert_eq!(
         cache
             .release(1)
@@ -152,7 +167,9 @@ fn a_row_that_is_fetched_is_older_than_one_that_the_stream_has_shown() {
             .as_deref(),
         Some("new")
     );
+
     assert!(matches!(cache.release(2), Some(None)));
+
     follow(
         &mut cache,
         Table::Release,
@@ -160,6 +177,7 @@ fn a_row_that_is_fetched_is_older_than_one_that_the_stream_has_shown() {
             old: row(Table::Release, &[("id", "1")]),
         }],
     );
+
     assert!(
         matches!(cache.release(1), Some(Some(_))),
         "later events may refer to it"
@@ -170,6 +188,7 @@ fn a_row_that_is_fetched_is_older_than_one_that_the_stream_has_shown() {
 fn a_release_without_a_label_has_no_owner() {
     let mut cache = Cache::default();
     let mut released = release(1, Some("a"));
+
     released.set(release::label_id, Datum::Null);
     follow(
         &mut cache,
@@ -199,6 +218,7 @@ fn files_follow_their_entry() {
         &[file("1", "5", "queued"), file("2", "5", "queued")],
     );
     assert_eq!(statuses(&cache, 5).unwrap(), ["queued", "queued"]);
+
     let key = row(Table::TranscoderQueueFile, &[("id", "2")]);
     let operations = [
         update(file("1", "5", "complete")),
@@ -206,6 +226,7 @@ fn files_follow_their_entry() {
         update(file("3", "6", "error")),
         Operation::Delete { old: key },
     ];
+
     follow(&mut cache, Table::TranscoderQueueFile, operations);
     assert_eq!(
         (statuses(&cache, 5).unwrap(), statuses(&cache, 6).unwrap()),
@@ -234,6 +255,7 @@ fn one_of_two_rows_of_an_add_on_can_be_deleted() {
         addon: "stream_radar".into(),
         copies: 2,
     };
+
     cache.addons_fetched(&["1".into()], &[addon]);
     let old = || {
         row(
@@ -241,6 +263,7 @@ fn one_of_two_rows_of_an_add_on_can_be_deleted() {
             &[("user_id", "1"), ("addon", "stream_radar")],
         )
     };
+
     for expected in [true, false] {
         follow(
             &mut cache,

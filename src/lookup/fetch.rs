@@ -138,6 +138,7 @@ enum Fault {
 impl Fault {
     fn of(error: &tokio_postgres::Error, after: Duration) -> Fault {
         const CLASSES: [&str; 5] = ["21", "22", "23", "54", "P0"];
+
         match error.code() {
             Some(code) if CLASSES.iter().any(|class| code.code().starts_with(class)) => Fault::Row,
             Some(&SqlState::QUERY_CANCELED) if after >= STATEMENT_TIMEOUT => Fault::Slow,
@@ -187,6 +188,7 @@ impl Session {
         let started_at = Instant::now();
         let mut polls = VISIBLE_POLLS;
         let begin = format!("{BEGIN} {CURRENT_SNAPSHOT}");
+
         loop {
             let (began, rows) = self.read_in(&begin, table, query, parameters).await?;
             let shows = |message: &SimpleQueryMessage| match message {
@@ -195,12 +197,15 @@ impl Session {
                     .is_some_and(|snapshot| Snapshot::from(snapshot).has_ended(transaction)),
                 _ => false,
             };
+
             if began.iter().any(shows) {
                 return Ok(rows);
             }
+
             if started_at.elapsed() > VISIBLE_WITHIN {
                 return Err(LookupError::Invisible(VISIBLE_WITHIN));
             }
+
             polls.wait().await;
         }
     }
@@ -217,8 +222,10 @@ impl Session {
             if let Some(fault) = DiskFault::of(&source) {
                 count_disk_fault("primary", fault.as_str());
             }
+
             LookupError::Query { table, source }
         };
+
         let answers = async {
             // Sent in this order.
             tokio::join!(
@@ -228,15 +235,18 @@ impl Session {
                 self.client.batch_execute("commit")
             )
         };
+
         // Also if the caller stops waiting: its limit may be shorter.
         self.is_silent = true;
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
         let (began, rows, committed) =
             answers.map_err(|_| LookupError::Silent(table, ANSWER_TIMEOUT))?;
+
         self.is_silent = false;
         let began = began.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         committed.map_err(failed)?;
+
         Ok((began, rows))
     }
 }
@@ -245,6 +255,7 @@ impl Primary {
     pub fn new(url: &str, source: &config::Source) -> Primary {
         let mappings = source.tables.clone();
         let custom = source.lookups.clone();
+
         Primary {
             url: url.to_owned(),
             mappings,
@@ -279,6 +290,7 @@ impl Primary {
                 pending.extend([rest, first]);
                 continue;
             }
+
             let asked_at = Instant::now();
             let error = match self.chunk_of_rows(table, keys, after).await {
                 Ok(rows) => {
@@ -288,13 +300,16 @@ impl Primary {
                 }
                 Err(error) => error,
             };
+
             let fault = match &error {
                 LookupError::Query { source, .. } => Fault::of(source, asked_at.elapsed()),
                 _ => Fault::Other,
             };
+
             if fault == Fault::Slow {
                 self.chunk = (keys.len() / 2).max(1);
             }
+
             match (fault, keys) {
                 (Fault::Other, _) | (_, []) => return Err(error),
                 (_, [key]) => fetched.failed.push((key.clone(), error.to_string())),
@@ -304,6 +319,7 @@ impl Primary {
                 }
             }
         }
+
         Ok(fetched)
     }
 
@@ -316,9 +332,11 @@ impl Primary {
         if self.mappings.is_absent(table) {
             return Ok(Vec::new());
         }
+
         let query = self.query(table).await?;
         let session = self.session().await?;
         let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&keys, Type::TEXT_ARRAY)];
+
         let rows = match after {
             Some(transaction) => {
                 session
@@ -327,11 +345,14 @@ impl Primary {
             }
             None => session.read(table.name(), &query, &parameters).await,
         };
+
         // The table may have changed: the query is built again, which finds out.
         let rows = rows.inspect_err(|_| session.queries.clear())?;
         let mut tuples = Vec::with_capacity(rows.len());
+
         for row in rows {
             let mut tuple = Tuple::absent(table);
+
             for (index, name) in table.columns().iter().enumerate() {
                 let value: Option<&str> =
                     row.try_get(*name)
@@ -339,16 +360,20 @@ impl Primary {
                             table: table.name(),
                             column: name,
                         })?;
+
                 let value = match value {
                     Some(text) => {
                         Datum::text(self.mappings.value(table, name, text).unwrap_or(text))
                     }
                     None => Datum::Null,
                 };
+
                 tuple.set(Column(index as u8), value);
             }
+
             tuples.push(tuple);
         }
+
         Ok(tuples)
     }
 
@@ -365,6 +390,7 @@ impl Primary {
                 queries: HashMap::new(),
                 is_silent: false,
             };
+
             let rows = session.read("the timeline", TIMELINE, &[]).await?;
             let timeline = rows
                 .first()
@@ -372,6 +398,7 @@ impl Primary {
             session.timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok());
             self.session = Some(session);
         }
+
         let found = self.session.as_ref().and_then(|session| session.timeline);
         if let Some(found) = found.filter(|found| *found < self.timeline) {
             // The next connection may lead to another host.
@@ -381,6 +408,7 @@ impl Primary {
                 known: self.timeline,
             });
         }
+
         Ok(self
             .session
             .as_mut()
@@ -392,6 +420,7 @@ impl Primary {
         if let Some(query) = known {
             return Ok(query);
         }
+
         let query = match self.custom.get(table.name()) {
             // Rows are read as text, whatever types their columns have.
             Some(sql) => {
@@ -413,6 +442,7 @@ impl Primary {
             }
             None => self.mapped_query(table).await?,
         };
+
         self.session().await?.queries.insert(table, query.clone());
         Ok(query)
     }
@@ -420,6 +450,7 @@ impl Primary {
     async fn mapped_query(&mut self, table: Table) -> Result<String, LookupError> {
         let (schema, name) = self.mappings.qualified_name(table);
         let session = self.session().await?;
+
         let rows = session
             .read(
                 table.name(),
@@ -427,14 +458,17 @@ impl Primary {
                 &[(&schema, Type::TEXT), (&name, Type::TEXT)],
             )
             .await?;
+
         let types: HashMap<&str, &str> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let full_name = || format!("{schema}.{name}");
+
         if types.is_empty() {
             return Err(LookupError::TableGone {
                 table: full_name(),
                 key: table.name(),
             });
         }
+
         for reference in self.mappings.stored(table) {
             let column = self.mappings.column(table, reference);
             if !types.contains_key(column) {
@@ -448,13 +482,16 @@ impl Primary {
                 });
             }
         }
+
         let key = self.mappings.column(table, key_column(table));
+
         // References may be wider than the ids to which they lead: a number that is too large is
         // the id of no row.
         let key_type = match types[key] {
             "int2" | "int4" | "smallint" | "integer" => "int8",
             key_type => key_type,
         };
+
         let columns: Vec<String> = table
             .columns()
             .iter()
@@ -466,6 +503,7 @@ impl Primary {
                         quote_identifier(self.mappings.column(table, column))
                     )),
                 };
+
                 format!(
                     "{} as {}",
                     limited(value, table.most_characters(column)),
@@ -473,6 +511,7 @@ impl Primary {
                 )
             })
             .collect();
+
         let columns = columns.join(", ");
         let full_name = quote_qualified(&schema, &name);
         let key = quote_identifier(key);
@@ -482,6 +521,7 @@ impl Primary {
             ("key", &*key),
             ("key_type", key_type),
         ];
+
         Ok(fill(LOOKUP, &names))
     }
 }
@@ -494,6 +534,7 @@ pub async fn try_queries(
 ) -> Vec<(Table, Result<(), LookupError>)> {
     let mut primary = Primary::new(url, source);
     let mut tried = Vec::new();
+
     for table in Table::ALL
         .iter()
         .copied()
@@ -501,6 +542,7 @@ pub async fn try_queries(
     {
         tried.push((table, primary.rows(table, &[], None).await.map(drop)));
     }
+
     tried
 }
 

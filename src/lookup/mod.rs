@@ -89,6 +89,7 @@ impl Lookups {
             .into_iter()
             .chain(configured)
             .chain(mapped);
+
         Lookups {
             primary: Primary::new(url, source),
             store,
@@ -125,6 +126,7 @@ impl Lookups {
         {
             self.primary.rows(table, &[], None).await?;
         }
+
         Ok(())
     }
 
@@ -135,6 +137,7 @@ impl Lookups {
             self.forget_stored(Table::ALL.iter().copied().collect())
                 .await?;
         }
+
         Ok(())
     }
 
@@ -144,12 +147,15 @@ impl Lookups {
         if let Some(stored) = &self.stored {
             return Ok(stored.clone());
         }
+
         if self.mappings.is_empty() {
             return Ok(self.stored.insert(HashSet::new()).clone());
         }
+
         let copied = self.store.lookup_tables().await?;
         let mut stored = HashSet::new();
         let mut outdated = HashSet::new();
+
         for (table, mapping) in Table::ALL
             .iter()
             .filter_map(|table| Some((*table, copied.get(&table.number()?)?)))
@@ -161,10 +167,13 @@ impl Lookups {
                 outdated.insert(table)
             };
         }
+
         self.stored = Some(stored.clone());
+
         if !outdated.is_empty() {
             self.forget_stored(outdated).await?;
         }
+
         Ok(stored)
     }
 
@@ -172,9 +181,11 @@ impl Lookups {
         let numbers: Vec<i16> = tables.iter().filter_map(|table| table.number()).collect();
         self.store.forget_lookup_tables(&numbers).await?;
         self.forget();
+
         if let Some(stored) = &mut self.stored {
             stored.retain(|table| !tables.contains(table));
         }
+
         tracing::warn!(
             "looked-up rows in the store are outdated: rows are read from the primary, as they are now, until `walhook repair --force` \
              copies them again"
@@ -220,25 +231,31 @@ impl Lookups {
         for table in Table::ALL.iter().filter(|table| !stored.contains(table)) {
             self.cache.forget(*table);
         }
+
         self.cache.begin();
         self.rows.clear();
         self.failed.clear();
 
         let mut changed = Changed::default();
+
         for change in changes.iter().filter(|change| self.is_stored(change.table)) {
             changed.add(change, &self.cache);
         }
+
         for (table, ids) in &changed.rows {
             self.fetch_stored(*table, ids).await?;
         }
+
         let entries = changed.entries(&self.cache);
         if !entries.is_empty() {
             self.fetch_files(&entries.into_iter().collect::<Vec<_>>())
                 .await?;
         }
+
         if !changed.users.is_empty() {
             self.fetch_addons(&changed.users).await?;
         }
+
         Ok(())
     }
 
@@ -250,6 +267,7 @@ impl Lookups {
                 .await?;
             self.cache.fetched(table, ids, &rows_of(table, &found));
         }
+
         Ok(())
     }
 
@@ -260,6 +278,7 @@ impl Lookups {
             .await?;
         self.cache
             .files_fetched(entries, &rows_of(Table::TranscoderQueueFile, &found));
+
         Ok(())
     }
 
@@ -269,6 +288,7 @@ impl Lookups {
             .in_time(ANSWER_TIMEOUT, self.store.addons(users))
             .await?;
         self.cache.addons_fetched(users, &found);
+
         Ok(())
     }
 
@@ -277,15 +297,18 @@ impl Lookups {
         if self.rows.is_empty() {
             return Cow::Borrowed(change);
         }
+
         let (_, Some(new)) = rows(&change.operation) else {
             return Cow::Borrowed(change);
         };
+
         let found = new
             .id()
             .and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
         let Some(found) = found else {
             return Cow::Borrowed(change);
         };
+
         let mut completed = change.clone();
         if let Operation::Insert { new }
         | Operation::Update { new, .. }
@@ -293,6 +316,7 @@ impl Lookups {
         {
             new.fill_from(found);
         }
+
         Cow::Owned(completed)
     }
 
@@ -323,19 +347,24 @@ impl Lookups {
         for ((table, is_changed_row), wanted) in by_table(keys) {
             if self.is_stored(table) && !is_changed_row {
                 let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
+
                 match table {
                     Table::UserAddon => self.fetch_addons(&wanted).await?,
                     Table::TranscoderQueueFile => self.fetch_files(&ids).await?,
                     _ => self.fetch_stored(table, &ids).await?,
                 }
+
                 continue;
             }
+
             let Fetched { rows, failed } = self.primary.rows(table, &wanted, transaction).await?;
             let known = |key: &String| !failed.iter().any(|(failed, _)| failed == key);
             let wanted: Vec<String> = wanted.into_iter().filter(known).collect();
             let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
+
             self.failed
                 .extend(failed.into_iter().map(|(key, error)| ((table, key), error)));
+
             match table {
                 _ if is_changed_row => {
                     self.rows.extend(ids.iter().map(|id| ((table, *id), None)));
@@ -352,6 +381,7 @@ impl Lookups {
                 _ => self.cache.fetched(table, &ids, &rows),
             }
         }
+
         Ok(())
     }
 }
@@ -372,6 +402,7 @@ impl Changed {
     fn add(&mut self, change: &Change, cache: &Cache) {
         let table = change.table;
         let (old, new) = rows(&change.operation);
+
         if table == Table::UserAddon {
             let named = old
                 .into_iter()
@@ -381,20 +412,24 @@ impl Changed {
             self.users.extend(unknown.map(str::to_owned));
             return;
         }
+
         let is_file = table == Table::TranscoderQueueFile;
         let is_partial = new.is_some_and(|new| {
             table
                 .looked_up_columns()
                 .any(|column| *new.get(column) == Datum::Absent)
         });
+
         for id in old.into_iter().chain(new).filter_map(Tuple::id) {
             if is_file {
                 self.files.insert(id);
             }
+
             if (is_file || is_partial) && cache.row(table, id).is_none() {
                 self.rows.entry(table).or_default().push(id);
             }
         }
+
         let parent = new
             .filter(|_| is_file)
             .and_then(|new| new.int(transcoder_queue_file::transcoder_queue_id));
@@ -405,10 +440,12 @@ impl Changed {
     /// after their change.
     fn entries(&self, cache: &Cache) -> BTreeSet<i64> {
         let mut entries = self.entries.clone();
+
         for id in &self.files {
             let row = cache.row(Table::TranscoderQueueFile, *id).flatten();
             entries.extend(row.and_then(|row| row.int(transcoder_queue_file::transcoder_queue_id)));
         }
+
         entries.retain(|entry| !cache.has_files_of(*entry));
         entries
     }
@@ -448,15 +485,18 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
     if change.table != Table::UserAddon {
         return;
     }
+
     if change.operation == Operation::Truncate {
         changes.clear();
     }
+
     let (taken, given) = AddonChange::of(&change.operation);
     match taken {
         AddonChange::None => {}
         AddonChange::One(user, addon) => changes.revoke(user, addon),
         AddonChange::All(user) => changes.revoke_all(user),
     }
+
     if let Some((user, addon)) = given {
         changes.grant(user, addon);
     }
@@ -533,11 +573,13 @@ fn parts(key: &LookupKey) -> (Table, bool, String) {
 /// incompletely.
 fn by_table(keys: &HashSet<LookupKey>) -> BTreeMap<(Table, bool), Vec<String>> {
     let mut grouped: BTreeMap<(Table, bool), Vec<String>> = BTreeMap::new();
+
     for (table, is_changed_row, key) in keys.iter().map(parts) {
         grouped
             .entry((table, is_changed_row))
             .or_default()
             .push(key);
     }
+
     grouped
 }

@@ -31,6 +31,7 @@ impl Erased {
             Some((_, sum)) => *sum += count,
             None => self.counts.push((what, count)),
         }
+
         count > 0
     }
 
@@ -56,14 +57,18 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
         id: Uuid::now_v7(),
         counts: Vec::new(),
     };
+
     let mut webhooks = BTreeSet::new();
+
     for _ in 0..MAX_PASSES {
         let before = erased.total();
         pass(store, user, &mut webhooks, &mut erased).await?;
+
         if erased.total() == before {
             break;
         }
     }
+
     failpoint!("rows_removed_erasure_not_ended").map_err(StoreError::from)?;
     Ok(erased)
 }
@@ -82,6 +87,7 @@ async fn pass(
             erase::remove(store, removal, user, erased.unrecorded()).await?,
         ) {}
     }
+
     failpoint!("access_removed_webhooks_not_removed").map_err(StoreError::from)?;
     erased.add(
         "webhooks with their secrets",
@@ -89,6 +95,7 @@ async fn pass(
     );
     failpoint!("webhooks_removed_traces_not_removed").map_err(StoreError::from)?;
     webhooks.extend(erase::find_deleted_webhooks(store, user).await?);
+
     for webhook in &*webhooks {
         for removal in OF_WEBHOOK {
             while erased.add(
@@ -97,6 +104,7 @@ async fn pass(
             ) {}
         }
     }
+
     failpoint!("traces_removed_events_not_removed").map_err(StoreError::from)?;
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
@@ -104,12 +112,15 @@ async fn pass(
         erased.add("events", chunk.removed);
         after = chunk.next();
     }
+
     failpoint!("events_removed_records_not_removed").map_err(StoreError::from)?;
+
     for removal in RECORDS {
         while erased.add(
             removal.what,
             erase::remove(store, removal, user, erased.unrecorded()).await?,
         ) {}
     }
+
     Ok(())
 }

@@ -78,6 +78,7 @@ impl DeliveryState {
                 .into_iter()
                 .find(|state| state.as_str() == outcome)
         };
+
         match (delivery.is_pending, &delivery.outcome) {
             (true, _) => DeliveryState::Pending,
             (false, outcome) => outcome
@@ -99,8 +100,10 @@ impl Manage {
             {
                 return Err(Fault::FeedInPreparation);
             }
+
             self.feed.is_indexed.store(true, Ordering::Relaxed);
         }
+
         Ok(())
     }
 
@@ -129,8 +132,10 @@ impl Manage {
         if !filter.is_empty() {
             self.searches.count(user)?;
         }
+
         let _permit = self.feed.reads.acquire().await.expect("it is never closed");
         counter!(telemetry::FEED_READS).increment(1);
+
         let feed::Page { events, next, more } =
             feed::page(&self.store, user, filter, after, size).await?;
         Ok(FeedPage {
@@ -161,9 +166,11 @@ impl Manage {
         if kind.is_some() {
             self.searches.count(user)?;
         }
+
         let before = before.map_or(i64::MAX, |before| before.0);
         let (mut found, horizon) = feed::newest(&self.store, user, kind, before, limit + 1).await?;
         let more = found.len() > limit;
+
         found.truncate(limit);
         let next = found
             .last()
@@ -177,6 +184,7 @@ impl Manage {
     pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
         self.searches.count(user)?;
         self.require_indexes().await?;
+
         let event = feed::get(&self.store, user, id)
             .await?
             .ok_or(Fault::NoSuchEvent)?;
@@ -187,6 +195,7 @@ impl Manage {
             .map(|webhook| delivery_id(id, *webhook))
             .collect();
         let deliveries = feed::deliveries(&self.store, &webhooks, &ids, &event).await?;
+
         Ok((event, deliveries))
     }
 }

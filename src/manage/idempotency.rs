@@ -39,6 +39,7 @@ impl Manage {
         if idempotency::claim(&self.store, id, user, key_hash, fingerprint, hold).await? {
             return Ok(IdempotencyClaim::New(id));
         }
+
         let Some(found) = idempotency::find(&self.store, user, key_hash).await? else {
             // Below the limit, another request released the key between the two statements. The
             // client may repeat this one.
@@ -49,13 +50,16 @@ impl Manage {
                 IdempotencyClaim::InProgress
             });
         };
+
         if found.fingerprint != fingerprint {
             return Ok(IdempotencyClaim::Reused);
         }
+
         let owner = found.id;
         let Some(sealed) = found.response() else {
             return Ok(IdempotencyClaim::InProgress);
         };
+
         let opened = self
             .vault
             .open(owner, &sealed.key_id, &sealed.bytes)
@@ -63,6 +67,7 @@ impl Manage {
                 recurring!(error, %user, %error, "stored responses cannot be decrypted");
                 Fault::Internal
             })?;
+
         Ok(IdempotencyClaim::Answered(opened))
     }
 

@@ -104,9 +104,11 @@ impl Manage {
         if !target.settings.active {
             return Err(Fault::WebhookInactive);
         }
+
         let (selection, scope) = self.count_replay(&actor.user, &target, draft).await?;
         let started = replay::begin(&self.store, actor, webhook, &selection, scope.count).await?;
         let id = started.ok_or(Fault::TooManyRecoveries)?;
+
         tracing::info!(%webhook, replay = %id, count = scope.count, user = %actor.user, "replay started");
         Ok(StartedJob { id, scope })
     }
@@ -122,6 +124,7 @@ impl Manage {
         let selection = draft.selection(since, until);
         let filter = webhook.settings.options.filter.as_ref();
         let counted = replay::count(&self.store, user, webhook.id, filter, &selection).await?;
+
         Ok((
             selection,
             JobScope {
@@ -157,6 +160,7 @@ impl Manage {
         if !jobs::cancel(&self.store, actor, webhook, job).await? {
             return Err(Fault::NoSuchJob);
         }
+
         tracing::info!(%webhook, %job, user = %actor.user, "job cancelled");
         Ok(())
     }

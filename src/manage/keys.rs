@@ -130,6 +130,7 @@ impl Manage {
             public_key,
             previous_expires_at,
         } = replaced.ok_or(Fault::NoSuchWebhook)?;
+
         tracing::info!(%webhook, user = %actor.user, overlap = ?overlap.0, "webhook secret replaced");
         Ok(NewKeys {
             secret,
@@ -148,6 +149,7 @@ impl Manage {
             );
             found.truncate(MAX_PUBLIC_KEYS);
         }
+
         Ok(found)
     }
 
@@ -178,6 +180,7 @@ mod tests {
         assert_eq!("168h".parse(), Ok(Overlap(MAX_OVERLAP)));
         assert_eq!("0s".parse(), Ok(Overlap::NONE));
         assert_eq!("168h 1ms".parse::<Overlap>(), Err(OverlapFault::TooLong));
+
         for wrong in ["", "24", "-1h", "a day", "7d"] {
             assert_eq!(
                 wrong.parse::<Overlap>(),

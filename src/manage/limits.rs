@@ -28,6 +28,7 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
             let quota = Quota::per_second(rate);
             NonZeroU32::new(burst).map_or(quota, |burst| quota.allow_burst(burst))
         });
+
         RateLimit {
             limiter: quota.map(RateLimiter::keyed),
             checks: AtomicU64::new(0),
@@ -48,11 +49,13 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
         let Some(limiter) = &self.limiter else {
             return Ok(());
         };
+
         if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS
             == CHECKS_BETWEEN_SWEEPS - 1
         {
             limiter.retain_recent();
         }
+
         limiter.check_key(key).map_err(|refusal| {
             let wait = refusal.wait_time_from(limiter.clock().now());
             wait.as_millis().div_ceil(1_000).max(1) as u64
@@ -87,6 +90,7 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
         if *count == self.limit {
             return None;
         }
+
         *count += 1;
         Some(Permit {
             counts: self.counts.clone(),
@@ -100,6 +104,7 @@ impl<K: Eq + Hash> Drop for Permit<K> {
         let mut counts = self.counts.lock().expect("no holder of this lock panics");
         if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
+
             if *count == 0 {
                 counts.remove(&self.key);
             }
@@ -192,6 +197,7 @@ mod tests {
         let other = Uuid::from_u128(2);
         let mut permits: Vec<Permit<Uuid>> =
             (0..4).map(|_| limit.acquire(&busy).unwrap()).collect();
+
         assert!(limit.acquire(&busy).is_none());
         assert!(limit.acquire(&other).is_some());
         permits.pop();
@@ -209,11 +215,14 @@ mod tests {
             parts: 10,
             ahead: Duration::from_secs(20),
         };
+
         for second in 0..3 {
             assert_eq!(times.wait(&"busy", at(second)), Duration::ZERO);
             times.count("busy", at(second), at(second + 1));
         }
+
         times.count("other", at(2), at(3));
+
         // 30 s must pass, of which 3 have passed and 20 may be in the future.
         assert_eq!(times.wait(&"busy", at(3)), Duration::from_secs(7));
         assert_eq!(times.wait(&"other", at(3)), Duration::ZERO);

@@ -60,9 +60,11 @@ impl Manage {
         } else {
             Some(self.searches.begin(user)?)
         };
+
         let before = before.map(|cursor| cursor.id);
         let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
         let page = Page::new(List::Log(webhook), found.entries, limit, |entry| entry.id);
+
         Ok(page.or_continue_after(found.horizon))
     }
 

@@ -68,6 +68,7 @@ impl Metadata {
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Checked<Metadata> {
         let mut metadata = BTreeMap::new();
         let mut faults = Vec::new();
+
         for (index, (key, value)) in pairs.into_iter().enumerate() {
             if index == MAX_METADATA {
                 faults.push(OptionFault::new(
@@ -76,6 +77,7 @@ impl Metadata {
                 ));
                 break;
             }
+
             let mut fault =
                 |detail: String| faults.push(OptionFault::new(&["metadata", &key], detail));
             let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -84,6 +86,7 @@ impl Metadata {
                     "a key must have 1 to {MAX_METADATA_KEY_LENGTH} characters: A-Z, a-z, 0-9, _ . and -"
                 ));
             }
+
             if value.chars().count() > MAX_METADATA_VALUE_LENGTH {
                 fault(format!(
                     "must not be longer than {MAX_METADATA_VALUE_LENGTH} characters"
@@ -91,11 +94,14 @@ impl Metadata {
             } else if value.chars().any(char::is_control) {
                 fault("must not contain control characters".to_owned());
             }
+
             if metadata.contains_key(&key) {
                 fault("occurs twice".to_owned());
             }
+
             metadata.insert(key, value);
         }
+
         if faults.is_empty() {
             Ok(Metadata(metadata))
         } else {
@@ -120,6 +126,7 @@ impl HeaderDraft {
         let mut headers = Vec::new();
         let mut faults = Vec::new();
         let mut names = BTreeSet::new();
+
         for (index, (name, value)) in pairs.into_iter().enumerate() {
             if index == MAX_HEADERS {
                 faults.push(OptionFault::new(
@@ -128,8 +135,10 @@ impl HeaderDraft {
                 ));
                 break;
             }
+
             let mut fault =
                 |detail: String| faults.push(OptionFault::new(&["headers", &name], detail));
+
             if !is_name(&name) {
                 fault(format!(
                     "a name must have 1 to {MAX_NAME_LENGTH} characters: letters, digits and !#$%&'*+-.^_`|~"
@@ -143,13 +152,16 @@ impl HeaderDraft {
                     "a value must have 1 to {MAX_VALUE_LENGTH} printable ASCII characters, without spaces at the ends"
                 ));
             }
+
             let value = if value == MASK {
                 HeaderValue::Kept
             } else {
                 HeaderValue::New(value.into())
             };
+
             headers.push((name, value));
         }
+
         if faults.is_empty() {
             Ok(HeaderDraft(headers))
         } else {
@@ -175,6 +187,7 @@ impl HeaderDraft {
         let kept = |(name, value): &(String, HeaderValue)| {
             matches!(value, HeaderValue::Kept).then(|| name.clone())
         };
+
         let kept: Option<Vec<String>> = self.0.iter().map(kept).collect();
         kept.is_some_and(|names| names == present.names)
     }
@@ -183,11 +196,13 @@ impl HeaderDraft {
     fn resolve(self, present: &CustomHeaders) -> Checked<CustomHeaders> {
         let mut headers = Vec::new();
         let mut faults = Vec::new();
+
         for (name, value) in self.0 {
             let value = match value {
                 HeaderValue::New(value) => Some(value),
                 HeaderValue::Kept => present.value(&name).cloned(),
             };
+
             match value {
                 Some(value) => headers.push(CustomHeader { name, value }),
                 None => {
@@ -198,6 +213,7 @@ impl HeaderDraft {
                 }
             }
         }
+
         let bytes: usize = headers
             .iter()
             .map(|header| header.name.len() + header.value.expose_secret().len())
@@ -208,6 +224,7 @@ impl HeaderDraft {
             );
             faults.push(OptionFault::new(&["headers"], detail));
         }
+
         if faults.is_empty() {
             Ok(CustomHeaders(headers))
         } else {
@@ -231,6 +248,7 @@ impl FilterDraft {
         let mut faults = Vec::new();
         let label_ids = label_ids.map(|ids| id_set("label_ids", ids, &mut faults));
         let outlet_ids = outlet_ids.map(|ids| id_set("outlet_ids", ids, &mut faults));
+
         for (index, status) in statuses.iter().flatten().enumerate() {
             let length = status.chars().count();
             if !(1..=MAX_STATUS_LENGTH).contains(&length) || status.chars().any(char::is_control) {
@@ -243,12 +261,14 @@ impl FilterDraft {
                 ));
             }
         }
+
         let statuses = statuses.map(|statuses| set("statuses", statuses, &mut faults));
         let filter = EventFilter {
             label_ids,
             outlet_ids,
             statuses,
         };
+
         if faults.is_empty() {
             Ok(FilterDraft(
                 Some(filter).filter(|filter| !filter.is_empty()),
@@ -266,6 +286,7 @@ fn id_set(name: &str, ids: Vec<i64>, faults: &mut Vec<OptionFault>) -> Vec<i64> 
             "must be positive",
         ));
     }
+
     set(name, ids, faults)
 }
 
@@ -276,6 +297,7 @@ fn set<T: Ord>(name: &str, items: Vec<T>, faults: &mut Vec<OptionFault>) -> Vec<
             format!("must have 1 to {MAX_FILTER_ENTRIES} entries"),
         ));
     }
+
     items
         .into_iter()
         .collect::<BTreeSet<_>>()
@@ -288,21 +310,25 @@ fn set<T: Ord>(name: &str, items: Vec<T>, faults: &mut Vec<OptionFault>) -> Vec<
 pub(super) fn check_filter(filter: &EventFilter, events: &[EventKind]) -> Vec<OptionFault> {
     let mut faults = Vec::new();
     let mut fault = |path: &[&str], detail: &str| faults.push(OptionFault::new(path, detail));
+
     if filter.label_ids.is_some() && !events.iter().any(|kind| kind.has_label()) {
         fault(
             &["filter", "label_ids"],
             "none of the webhook's events belongs to a label",
         );
     }
+
     if filter.outlet_ids.is_some() && !events.iter().any(|kind| kind.has_outlet()) {
         fault(
             &["filter", "outlet_ids"],
             "none of the webhook's events has an outlet",
         );
     }
+
     let Some(wanted) = &filter.statuses else {
         return faults;
     };
+
     let possible: Vec<Statuses> = events.iter().map(|kind| statuses(*kind)).collect();
     if possible.iter().all(|statuses| *statuses == Statuses::None) {
         fault(
@@ -315,6 +341,7 @@ pub(super) fn check_filter(filter: &EventFilter, events: &[EventKind]) -> Vec<Op
             Statuses::OneOf(names) => names.contains(status),
             Statuses::Any => true,
         };
+
         let impossible = wanted
             .iter()
             .filter(|status| !possible.iter().any(|statuses| can_be(statuses, status)));
@@ -329,6 +356,7 @@ pub(super) fn check_filter(filter: &EventFilter, events: &[EventKind]) -> Vec<Op
             );
         }
     }
+
     faults
 }
 
@@ -339,6 +367,7 @@ pub(super) fn check_given_again(draft: Option<&HeaderDraft>, present: &HeaderNam
         Some(draft) => draft.kept().collect(),
         None => present.names.iter().map(String::as_str).collect(),
     };
+
     let detail =
         "give the value again, or remove the header: the new URL has another scheme, host or port";
     let faults: Vec<OptionFault> = kept
@@ -374,11 +403,13 @@ impl Manage {
             headers,
             filter,
         } = draft;
+
         let headers = headers.filter(|headers| !headers.is_unchanged(&present.headers));
         let kept = headers
             .as_ref()
             .filter(|headers| headers.keeps_values())
             .map(|_| present.headers.clone());
+
         let headers = match headers {
             None => None,
             Some(draft) => {
@@ -387,13 +418,16 @@ impl Manage {
                 } else {
                     CustomHeaders::default()
                 };
+
                 let resolved = draft.resolve(&stored).map_err(Fault::InvalidOptions)?;
                 Some(NewHeaders::seal(&self.vault, webhook, &resolved))
             }
         };
+
         let description = description.map(|Description(text)| text);
         let metadata = metadata.map(|Metadata(pairs)| pairs);
         let filter = filter.map(|FilterDraft(filter)| filter);
+
         Ok(PreparedOptions {
             changes: OptionChanges {
                 description,
@@ -451,11 +485,13 @@ mod tests {
                 .count(),
             500
         );
+
         assert_eq!(
             Description::new("a\nb".into()).unwrap().0.as_deref(),
             Some("a\nb")
         );
         assert_eq!(Description::new(" \n".into()).unwrap().0, None);
+
         for wrong in ["x".repeat(501), "a\rb".into(), "\u{200b}".into()] {
             assert_eq!(pointers(Description::new(wrong)), ["/description"]);
         }
@@ -469,6 +505,7 @@ mod tests {
                 .0["k"],
             "ü"
         );
+
         let long = "x".repeat(501);
         let wrong = [
             ("", "v"),
@@ -477,6 +514,7 @@ mod tests {
             ("k", &*long),
             ("l", "a\nb"),
         ];
+
         let expected = [
             "/metadata/",
             "/metadata/a b",
@@ -484,9 +522,11 @@ mod tests {
             "/metadata/k",
             "/metadata/l",
         ];
+
         assert_eq!(pointers(Metadata::new(pairs(&wrong))), expected);
         let many =
             |count: usize| Metadata::new((0..count).map(|n| (format!("k{n}"), String::new())));
+
         assert!(many(20).is_ok());
         assert_eq!(pointers(many(21)), ["/metadata"]);
         assert_eq!(
@@ -500,6 +540,7 @@ mod tests {
         assert!(
             HeaderDraft::new(pairs(&[("Authorization", "Bearer x"), ("X-Api-Key", "k")])).is_ok()
         );
+
         let wrong = [
             ("X Y", "v"),
             ("Host", "v"),
@@ -508,6 +549,7 @@ mod tests {
             ("X-B", "a\nb"),
             ("X-C", ""),
         ];
+
         let expected = [
             "/headers/X Y",
             "/headers/Host",
@@ -515,11 +557,14 @@ mod tests {
             "/headers/X-B",
             "/headers/X-C",
         ];
+
         assert_eq!(pointers(HeaderDraft::new(pairs(&wrong))), expected);
         let many =
             |count: usize| HeaderDraft::new((0..count).map(|n| (format!("X-{n}"), "v".to_owned())));
+
         assert!(many(10).is_ok());
         assert_eq!(pointers(many(11)), ["/headers"]);
+
         let long: Vec<_> = (0..5)
             .map(|n| (format!("X-{n}"), "v".repeat(1_000)))
             .collect();
@@ -528,6 +573,7 @@ mod tests {
                 .unwrap()
                 .resolve(&Default::default())
         };
+
         assert!(in_total(4).is_ok());
         assert_eq!(pointers(in_total(5)), ["/headers"]);
     }
@@ -542,15 +588,18 @@ mod tests {
         let kept = draft(&[("x-old", MASK), ("X-New", "v")])
             .resolve(&present)
             .unwrap();
+
         assert_eq!(kept.value("X-Old").unwrap().expose_secret(), "secret");
         assert_eq!(
             pointers(draft(&[("X-Other", MASK)]).resolve(&present)),
             ["/headers/X-Other"]
         );
+
         let names = HeaderNames {
             names: vec!["X-Old".into()],
             changed_at: None,
         };
+
         assert!(draft(&[("X-Old", MASK)]).is_unchanged(&names));
         assert!(!draft(&[("X-Old", "secret")]).is_unchanged(&names));
         assert!(
@@ -568,11 +617,13 @@ mod tests {
         .unwrap()
         .0
         .unwrap();
+
         assert_eq!(
             (filter.label_ids, filter.statuses),
             (Some(vec![1, 3]), Some(vec!["a".into(), "b".into()]))
         );
         assert_eq!(FilterDraft::new(None, None, None).unwrap().0, None);
+
         let wrong = FilterDraft::new(Some(vec![1, 0]), Some(vec![]), Some(vec!["x".repeat(65)]));
         assert_eq!(
             pointers(wrong),
@@ -582,6 +633,7 @@ mod tests {
                 "/filter/statuses/0"
             ]
         );
+
         assert_eq!(
             pointers(FilterDraft::new(Some((1..102).collect()), None, None)),
             ["/filter/label_ids"]
@@ -593,10 +645,12 @@ mod tests {
         use EventKind::{
             DeliveryFailed, DistributionOutletStatusChanged, PaymentStatementReady, TranscodeFailed,
         };
+
         let check = |filter: &str, events: &[EventKind]| {
             let faults = check_filter(&serde_json::from_str(filter).unwrap(), events);
             faults.iter().map(OptionFault::pointer).collect::<Vec<_>>()
         };
+
         let all = r#"{"label_ids":[1],"outlet_ids":[1],"statuses":["rejected"]}"#;
         assert_eq!(
             check(all, &[PaymentStatementReady]),
@@ -606,11 +660,13 @@ mod tests {
                 "/filter/statuses"
             ]
         );
+
         assert!(check(all, &[PaymentStatementReady, DeliveryFailed]).is_empty());
         assert_eq!(
             check(all, &[TranscodeFailed]),
             ["/filter/outlet_ids", "/filter/statuses"]
         );
+
         let unknown = r#"{"statuses":["limbo"]}"#;
         assert_eq!(check(unknown, &[DeliveryFailed]), ["/filter/statuses"]);
         assert!(check(unknown, &[DeliveryFailed, DistributionOutletStatusChanged]).is_empty());

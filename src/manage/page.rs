@@ -25,6 +25,7 @@ impl List {
             List::Log(webhook) => ("log", webhook),
             List::Jobs(webhook) => ("jobs", webhook),
         };
+
         let digest = Sha256::new()
             .chain_update(name)
             .chain_update(webhook)
@@ -91,6 +92,7 @@ impl<T> Page<T> {
     ) -> Page<T> {
         let more = rows.len() > limit;
         rows.truncate(limit);
+
         let next = rows
             .last()
             .filter(|_| more)
@@ -122,12 +124,15 @@ mod tests {
         let ids: Vec<Uuid> = (1..=3).map(Uuid::from_u128).collect();
         let list = List::Log(Uuid::from_u128(7));
         let page = Page::new(list, ids.clone(), 2, |id| *id);
+
         assert_eq!(page.items, ids[..2]);
         let text = page.next.unwrap().to_string();
+
         assert_eq!(
             Cursor::parse(list, &text).map(|cursor| cursor.id),
             Ok(ids[1])
         );
+
         for other in [
             List::Webhooks,
             List::Log(Uuid::from_u128(8)),
@@ -139,7 +144,9 @@ mod tests {
                 "{other:?}"
             );
         }
+
         assert_eq!(Page::new(list, ids, 3, |id| *id).next, None);
+
         for malformed in ["", "x", &text[..27], &text[..22]] {
             assert_eq!(
                 Cursor::parse(list, malformed),

@@ -131,9 +131,11 @@ impl Manage {
         if !self.webhook(&actor.user, webhook).await?.settings.active {
             return Err(Fault::WebhookInactive);
         }
+
         let (scope, counted) = self.count_recovery(&actor.user, webhook, draft).await?;
         let started = recovery::begin(&self.store, actor, webhook, &scope, counted.count).await?;
         let id = started.ok_or(Fault::TooManyRecoveries)?;
+
         tracing::info!(%webhook, recovery = %id, count = counted.count, user = %actor.user, "recovery started");
         Ok(StartedJob { id, scope: counted })
     }
@@ -148,6 +150,7 @@ impl Manage {
         let (since, until) = self.stored_period(draft.period);
         let scope = draft.scope(since, until);
         let counted = recovery::count(&self.store, webhook, &scope).await?;
+
         Ok((
             scope,
             JobScope {
@@ -193,8 +196,10 @@ mod tests {
             wide,
             (at("2026-03-01T00:00:00Z"), at("2026-03-31T00:00:00Z"))
         );
+
         let until_later = limited("2026-03-02T00:00:00Z", Some("2027-01-01T00:00:00Z"));
         assert_eq!(until_later, (at("2026-03-02T00:00:00Z"), wide.1));
+
         let expired = limited("2020-01-01T00:00:00Z", Some("2020-01-02T00:00:00Z"));
         assert_eq!(expired.0, expired.1, "no event of this range is stored");
     }
@@ -208,6 +213,7 @@ mod tests {
                 .unwrap()
                 .scope(since, until)
         };
+
         assert!(
             scope(None).missed
                 && scope(None).outcomes == [Outcome::PermanentlyFailed, Outcome::Cancelled]
@@ -223,6 +229,7 @@ mod tests {
             RecoveryDraft::new(since, Some(since), None).unwrap_err(),
             PeriodFault::UntilNotAfterSince
         );
+
         let tomorrow = Timestamp::now() + SignedDuration::from_hours(24);
         assert_eq!(
             RecoveryDraft::new(tomorrow, None, None).unwrap_err(),

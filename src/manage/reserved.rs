@@ -56,6 +56,7 @@ mod tests {
         ] {
             assert!(is_reserved(name), "{name}");
         }
+
         for name in [
             "Authorization",
             "Cookie",

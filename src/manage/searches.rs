@@ -51,6 +51,7 @@ impl Searches {
         let permit = self.in_progress.acquire(user).ok_or(Fault::SearchLimit {
             retry_after_seconds: 1,
         })?;
+
         self.count(user)?;
         Ok(permit)
     }
@@ -63,6 +64,7 @@ impl Searches {
             .ok_or(Fault::JobCountLimit {
                 retry_after_seconds: 1,
             })?;
+
         let timed = self.count_time.begin(user);
         Ok((
             permit,

@@ -40,9 +40,11 @@ impl Manage {
         if let Some(old) = replaces {
             self.sign_out(old).await?;
         }
+
         let session = random_text();
         sessions::insert(&self.store, &hash(session.expose_secret()), user, token).await?;
         tracing::info!(%user, "signed in");
+
         Ok(session)
     }
 
@@ -76,6 +78,7 @@ impl Manage {
         let Some(sealed) = sessions::revealed(&self.store, &hash(session), webhook).await? else {
             return Ok(None);
         };
+
         let secret = self
             .vault
             .open_text(webhook, &sealed.key_id, &sealed.bytes)
@@ -83,6 +86,7 @@ impl Manage {
                 recurring!(error, %webhook, %error, "a webhook's secret cannot be decrypted");
                 Fault::Internal
             })?;
+
         Ok(Some(secret))
     }
 }

@@ -87,6 +87,7 @@ impl Manage {
         let Some(_permit) = self.lookups.acquire(user) else {
             return Ok(Some(UrlWarning::TooManyLookups));
         };
+
         match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(&url.0)).await {
             Ok(Ok(())) => Ok(None),
             Ok(Err(Unreachable::Blocked(reason))) => Err(Fault::BlockedHost(reason)),
@@ -107,6 +108,7 @@ fn receiver_url(
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(SettingFault::SpacesInUrl);
     }
+
     let url = parse(text).map_err(SettingFault::Url)?;
     Ok(ReceiverUrl(url.into()))
 }
@@ -123,6 +125,7 @@ mod tests {
             "transcode.failed",
             "delivery.completed",
         ];
+
         let expected = [
             EventKind::DeliveryCompleted,
             EventKind::DeliveryFailed,
@@ -134,6 +137,7 @@ mod tests {
                 .0,
             expected
         );
+
         assert_eq!(EventSet::new([]), Err(SettingFault::NoEvents));
     }
 
@@ -143,6 +147,7 @@ mod tests {
             text.parse()
                 .map_err(|error: url::ParseError| error.to_string())
         };
+
         for (typed, kept) in [
             ("https://a.example/in?x=1", "https://a.example/in?x=1"),
             (" https://A.example\n", "https://a.example/"),
@@ -150,6 +155,7 @@ mod tests {
         ] {
             assert_eq!(receiver_url(typed.to_owned(), parse).unwrap().0, kept);
         }
+
         for wrong in [
             "https://a.example/\tx",
             "https://a.example https://b.example",
@@ -161,9 +167,11 @@ mod tests {
                 "{wrong}"
             );
         }
+
         let refused = receiver_url("http://a".to_owned(), |_| {
             Err("must begin with https://".to_owned())
         });
+
         assert_eq!(refused.unwrap_err().to_string(), "must begin with https://");
     }
 }

@@ -19,6 +19,7 @@ impl Manage {
         let mut found = hours::list(&self.store, user, webhook, since)
             .await?
             .ok_or(Fault::NoSuchWebhook)?;
+
         // The store includes an hour that started exactly 30 days ago.
         found.retain(|hour| hour.begins_at > since);
         Ok(found)

@@ -41,8 +41,10 @@ impl Manage {
         let refused = |retry_after_seconds| Fault::TestQuota {
             retry_after_seconds,
         };
+
         self.test_quota.check(&actor.user).map_err(refused)?;
         let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;
+
         // A task of its own: the attempt is logged even if the client disconnects.
         let manage = self.clone();
         let actor = actor.clone();
@@ -50,6 +52,7 @@ impl Manage {
             let _permit = permit;
             manage.attempt_test(&actor, webhook, kind).await
         });
+
         task.await.map_err(|_| Fault::Internal)?
     }
 
@@ -66,8 +69,10 @@ impl Manage {
         let event = Uuid::now_v7();
         let occurred_at = Timestamp::now();
         let data = (rule.example)();
+
         logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data)
             .await?;
+
         let delivery = Delivery {
             id: delivery_id(event, webhook),
             webhook,
@@ -87,6 +92,7 @@ impl Manage {
                 until: Instant::now(),
             },
         };
+
         let sent = self.receivers.send_test(delivery).await;
         let (log_id, attempt) = sent.map_err(|error| match error.downcast::<StoreError>() {
             Ok(error) => Fault::Store(error),
@@ -95,6 +101,7 @@ impl Manage {
                 Fault::Internal
             }
         })?;
+
         let answer = &attempt.answer;
         Ok(TestReport {
             response_status: answer.status(),

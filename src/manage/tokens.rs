@@ -28,6 +28,7 @@ pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretSt
         &hash(token.expose_secret()),
     )
     .await?;
+
     Ok(token)
 }
 

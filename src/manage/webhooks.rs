@@ -103,11 +103,13 @@ impl Manage {
             signing,
             options,
         } = draft;
+
         let id = Uuid::now_v7();
         let PreparedOptions { changes, .. } = self
             .prepare_options(id, &Options::default(), options)
             .await?;
         let options = changes.applied_to(&Options::default());
+
         check_options(&options, &events.0)?;
         let warning = self.check_host(&actor.user, &url).await?;
         let settings = Settings {
@@ -119,8 +121,10 @@ impl Manage {
             signing,
             options,
         };
+
         let (secret, sealed) = self.new_secret(id);
         let headers = changes.headers.and_then(|new| new.sealed);
+
         let new = NewWebhook {
             id,
             settings,
@@ -128,9 +132,11 @@ impl Manage {
             headers,
             pair: self.key_pair_for(signing, id),
         };
+
         let limit = self.webhooks_per_user;
         let created = webhooks::create(&self.store, actor, &new, limit).await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
+
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
         Ok(CreatedWebhook {
             webhook,
@@ -153,11 +159,13 @@ impl Manage {
         condition: Condition<'_>,
     ) -> Result<UpdatedWebhook> {
         let id = *id;
+
         // Checked before the change as well, so that only the owner of this version causes DNS
         // lookups and learns of errors.
         if !condition(found) {
             return Err(Fault::VersionMismatch);
         }
+
         let WebhookPatch {
             name,
             url,
@@ -167,13 +175,16 @@ impl Manage {
             signing,
             options,
         } = patch;
+
         let moves = |present: &Settings| {
             url.as_ref()
                 .is_some_and(|url| !has_same_origin(&url.0, &present.url))
         };
+
         if moves(found) {
             check_given_again(options.headers.as_ref(), &found.options.headers)?;
         }
+
         let PreparedOptions {
             changes: options,
             kept,
@@ -188,15 +199,18 @@ impl Manage {
             key_pair: signing.and_then(|signing| self.key_pair_for(signing, id)),
             options,
         };
+
         check_changes(&changes, found)?;
         let warning = match &url {
             Some(url) => self.check_host(&actor.user, url).await?,
             None => None,
         };
+
         let is_allowed = |present: &Settings| {
             let is_kept = kept
                 .as_ref()
                 .is_none_or(|kept| present.options.headers == *kept);
+
             // Another edit may have moved the webhook in the meantime, and given it headers for its
             // new host.
             let has_own_headers =
@@ -204,6 +218,7 @@ impl Manage {
             let may_move = has_own_headers || !moves(present);
             condition(present) && is_kept && may_move && check_changes(&changes, present).is_ok()
         };
+
         let webhook =
             applied(webhooks::update(&self.store, actor, id, &changes, &is_allowed).await?)?;
         Ok(UpdatedWebhook { webhook, warning })
@@ -241,12 +256,14 @@ pub fn version(settings: &Settings) -> String {
         signing,
         options,
     } = settings;
+
     let Options {
         description,
         metadata,
         filter,
         headers,
     } = options;
+
     // The headers' values are not here, but each change of one changes the time.
     let options = (
         description,
@@ -255,6 +272,7 @@ pub fn version(settings: &Settings) -> String {
         &headers.names,
         headers.changed_at,
     );
+
     let canonical = serde_json::to_vec(&(
         name,
         url,
@@ -264,6 +282,7 @@ pub fn version(settings: &Settings) -> String {
         signing.as_str(),
         options,
     ));
+
     let canonical = canonical.expect("strings, numbers and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
 }
@@ -279,6 +298,7 @@ fn check_changes(changes: &Changes, present: &Settings) -> Result<()> {
     if changes.events.is_none() && changes.options.filter.is_none() {
         return Ok(());
     }
+
     let stored = || {
         present
             .events
@@ -286,6 +306,7 @@ fn check_changes(changes: &Changes, present: &Settings) -> Result<()> {
             .filter_map(|event| event.parse().ok())
             .collect()
     };
+
     check_options(
         &changes.options.applied_to(&present.options),
         &changes.events.clone().unwrap_or_else(stored),

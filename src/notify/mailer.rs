@@ -62,6 +62,7 @@ impl Mailer {
         let Some(outgoing) = config.mail.outgoing()? else {
             return Ok(None);
         };
+
         let from = message::mailbox(&outgoing.from)
             .with_context(|| format!("mail.from: `{}` is not an e-mail address", outgoing.from))?;
         let server = outgoing.server;
@@ -69,6 +70,7 @@ impl Mailer {
             SmtpTls::Plain => None,
             _ => Some(tls(&server.host, config.mail.extra_ca_file.as_deref())?),
         };
+
         let hello = server
             .hello
             .clone()
@@ -80,6 +82,7 @@ impl Mailer {
             public_url: config.http.public_url.clone(),
             retention_days: config.retention.days,
         };
+
         Ok(Some(Mailer {
             server,
             tls,
@@ -94,9 +97,11 @@ impl Mailer {
         let mut connection = self.connect_within_timeout().await?;
         let bytes = message.formatted();
         let sending = connection.send(message.envelope(), &bytes);
+
         timeout(SEND_TIMEOUT, sending)
             .await
             .map_err(|_| SendError::Timeout(SEND_TIMEOUT))??;
+
         // The mail is accepted, whether or not the server answers QUIT.
         tokio::spawn(async move { timeout(QUIT_TIMEOUT, connection.abort()).await });
         Ok(())
@@ -127,6 +132,7 @@ impl Mailer {
             login,
             ..
         } = &self.server;
+
         let wrapped = self.tls.clone().filter(|_| *tls == SmtpTls::Wrapped);
         let address = (host.as_str(), *port);
         let mut connection =
@@ -136,13 +142,16 @@ impl Mailer {
             SmtpTls::Opportunistic => connection.can_starttls(),
             SmtpTls::Required => true,
         };
+
         if let Some(tls) = self.tls.clone().filter(|_| starttls) {
             connection.starttls(tls, &self.hello).await?;
         }
+
         if let Some((user, password)) = login {
             let credentials = Credentials::new(user.clone(), password.expose_secret().to_owned());
             connection.auth(DEFAULT_MECHANISMS, &credentials).await?;
         }
+
         Ok(connection)
     }
 }
@@ -151,6 +160,7 @@ impl Mailer {
 /// `extra`.
 fn tls(host: &str, extra: Option<&Path>) -> anyhow::Result<TlsParameters> {
     let mut builder = TlsParameters::builder(host.to_owned());
+
     if let Some(path) = extra {
         let describe = || {
             format!(
@@ -158,8 +168,10 @@ fn tls(host: &str, extra: Option<&Path>) -> anyhow::Result<TlsParameters> {
                 path.display()
             )
         };
+
         let pem = std::fs::read(path).with_context(describe)?;
         builder = builder.add_root_certificate(Certificate::from_pem(&pem).with_context(describe)?);
     }
+
     builder.build().context("TLS to the mail server")
 }

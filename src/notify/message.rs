@@ -57,6 +57,7 @@ pub fn mailbox(text: &str) -> Option<Mailbox> {
     if text.contains(char::is_control) {
         return None;
     }
+
     text.parse().ok()
 }
 
@@ -68,6 +69,7 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         NoticeKind::Disabled => format!("Webhook disabled: {name}"),
         NoticeKind::Warning => format!("Warning: webhook {name} is failing"),
     };
+
     let since = format(notice.recovery_since(), "%Y-%m-%dT%H:%M:00Z");
     let mail = Mail {
         notice,
@@ -77,12 +79,14 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         since,
         context,
     };
+
     let text = Text(&mail)
         .render()
         .expect("writing to a String cannot fail");
     let html = Html(&mail)
         .render()
         .expect("writing to a String cannot fail");
+
     Message::builder()
         .from(context.from.clone())
         .to(to)
@@ -175,6 +179,7 @@ mod tests {
     fn a_mail_names_the_failure_and_the_next_steps() {
         let notice = notice(NoticeKind::Disabled, "Hooks & <co>");
         let context = context();
+
         let values = Mail {
             notice: &notice,
             is_disabled: true,
@@ -183,8 +188,10 @@ mod tests {
             since: "2026-03-01T09:05:00Z".to_owned(),
             context: &context,
         };
+
         let text = Text(&values).render().unwrap();
         let html = Html(&values).render().unwrap();
+
         for part in [
             "Hooks & <co>",
             &notice.url,
@@ -194,12 +201,14 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+
         assert!(
             html.contains("Hooks &#38; &#60;co&#62;")
                 && !html.contains("<co>")
                 && !html.contains("<2>"),
             "{html}"
         );
+
         let mail = composed(&notice);
         assert!(
             mail.contains("2026-03-01T04:28:00Z"),
@@ -231,6 +240,7 @@ mod tests {
                 public_url: public_url.map(str::to_owned),
                 ..context()
             };
+
             let values = Mail {
                 notice: &notice,
                 is_disabled: false,
@@ -239,17 +249,20 @@ mod tests {
                 since: String::new(),
                 context: &context,
             };
+
             [
                 Text(&values).render().unwrap(),
                 Html(&values).render().unwrap(),
             ]
         };
+
         let page = format!("https://hooks.example/ui/webhooks/{}", notice.webhook);
         let [text, html] = parts(Some("https://hooks.example"));
         assert!(
             text.contains(&page) && html.contains(&format!("<a href=\"{page}\">")),
             "{text}\n{html}"
         );
+
         for part in parts(None) {
             assert!(!part.contains("/ui/"), "{part}");
         }
@@ -258,6 +271,7 @@ mod tests {
     #[test]
     fn a_name_cannot_inject_a_header() {
         let plain = headers(&composed(&notice(NoticeKind::Warning, "n"))).len();
+
         for name in [
             "a\r\nBcc: x@y.example",
             "a\n\nbody",
@@ -274,6 +288,7 @@ mod tests {
                 "{name:?}: {mail}"
             );
         }
+
         assert!(mailbox("a@b.example\r\nBcc: c@d.example").is_none());
         assert!(
             mailbox("a@b.example, c@d.example").is_none(),

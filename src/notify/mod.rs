@@ -73,15 +73,18 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
     let mut counted_at = None;
     let mut store_retries = STORE_RETRIES;
     let reading = Activity::new("reading notices");
+
     while !stop.is_cancelled() {
         let step = match &notifier.mailer {
             Some(mailer) => notifier.send_next(mailer, &mut failures).await,
             None => notifier.log_next().await,
         };
+
         let pause = match step {
             Ok(worked) => {
                 store_retries.reset();
                 reading.succeeded();
+
                 if worked {
                     Duration::ZERO
                 } else {
@@ -93,14 +96,18 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
                 store_retries.next_wait()
             }
         };
+
         if counted_at.is_none_or(|at: Instant| at.elapsed() >= COUNT_INTERVAL) {
             counted_at = Some(Instant::now());
+
             if let Ok(pending) = notifier.count_pending().await {
                 metrics::gauge!(telemetry::NOTICES_PENDING).set(pending as f64);
             }
         }
+
         stop.run_until_cancelled(sleep(pause)).await;
     }
+
     Ok(())
 }
 
@@ -124,6 +131,7 @@ impl Notifier {
         let Some(claimed) = notices::claim(&self.store, LEASE).await? else {
             return Ok(false);
         };
+
         let notice = &claimed.notice;
         let Notice {
             id,
@@ -132,17 +140,21 @@ impl Notifier {
             user,
             ..
         } = notice;
+
         let kind = kind.as_str();
         failpoint!("notice_claimed_mail_not_sent")?;
+
         let sent = tokio::select! {
             biased;
             sent = self.send(mailer, &claimed) => sent,
             () = self.keep_lease(&claimed) => Ok(None),
         };
+
         match sent {
             Ok(None) => tracing::info!(notice = %id, "another replica has taken over the notice"),
             Ok(Some(end)) => {
                 self.record_end(&claimed, end).await;
+
                 if end == End::Sent {
                     metrics::counter!(telemetry::NOTICES_SENT, "kind" => kind).increment(1);
                     tracing::info!(notice = %id, %webhook, kind, "webhook owner notified");
@@ -154,10 +166,13 @@ impl Notifier {
             }
             Err(Failed { cause, error }) => {
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => cause).increment(1);
+
                 if failures.entry(cause).or_default().must_log() {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
+
                 failpoint!("mail_rejected_retry_not_stored")?;
+
                 notices::retry(
                     &self.store,
                     &claimed,
@@ -167,6 +182,7 @@ impl Notifier {
                 .await?;
             }
         }
+
         Ok(true)
     }
 
@@ -179,12 +195,14 @@ impl Notifier {
         let Some(to) = address.as_deref().and_then(message::mailbox) else {
             return Ok(Some(End::NoAddress));
         };
+
         // The lease may have ended meanwhile: the process may have been suspended.
         match notices::extend(&self.store, claimed, LEASE).await {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(error) => return Err(Failed::new("store", &error.to_string())),
         }
+
         mailer
             .send(notice, to)
             .await
@@ -195,9 +213,11 @@ impl Notifier {
     /// Renews the lease. Returns when it is lost.
     async fn keep_lease(&self, claimed: &Claimed) {
         let mut until = Instant::now() + LEASE;
+
         loop {
             sleep(RENEWAL_INTERVAL).await;
             let renewed_at = Instant::now();
+
             match timeout_at(until, notices::extend(&self.store, claimed, LEASE)).await {
                 Ok(Ok(true)) => until = renewed_at + LEASE,
                 Ok(Ok(false)) | Err(_) => return,
@@ -215,6 +235,7 @@ impl Notifier {
             // The end counts even if the lease is lost.
             std::future::pending().await
         };
+
         tokio::select! {
             () = self.try_record_end(&claimed.notice, end) => {}
             () = renewal => {}
@@ -225,6 +246,7 @@ impl Notifier {
         let _ = failpoint!("mail_accepted_notice_not_ended");
         let mut retries = Backoff::new(Duration::from_millis(50), RENEWAL_INTERVAL);
         let recording = Activity::new("recording the end of a notice");
+
         while let Err(error) = notices::end(&self.store, notice.id, end).await {
             recording.failed(&format_args!("notice {}: {error}", notice.id));
             retries.wait().await;
@@ -239,6 +261,7 @@ impl Notifier {
             LOG_BATCH,
         )
         .await?;
+
         for Notice {
             id,
             kind,
@@ -253,6 +276,7 @@ impl Notifier {
             tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
                 "webhook owner not notified: mail.smtp_url and mail.from are not set");
         }
+
         Ok(!unsent.is_empty())
     }
 }

@@ -51,6 +51,7 @@ mod tests {
         assert_eq!(found("53100"), Some(DiskFault::Full));
         assert_eq!(found("58030"), Some(DiskFault::Io));
         assert_eq!(found("XX001"), Some(DiskFault::Damaged));
+
         for other in ["53200", "53300", "57P01", "40001", "42P01"] {
             assert_eq!(found(other), None, "{other}");
         }

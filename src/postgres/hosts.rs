@@ -33,15 +33,18 @@ where
         let (client, connection) = only(config, host).connect(tls.clone()).await?;
         Ok::<_, Error>((client, connection, host))
     };
+
     let mut untried = order(config).into_iter();
     let mut attempts = FuturesUnordered::new();
     let mut failed = None;
+
     loop {
         match untried.next() {
             Some(host) => attempts.push(attempt(host)),
             None if attempts.is_empty() => return Err(failed.expect("at least one host was tried")),
             None => {}
         }
+
         tokio::select! {
             biased;
             Some(result) = attempts.next() => match result {
@@ -66,11 +69,13 @@ pub(super) fn count(config: &Config) -> usize {
 /// any of them.
 fn order(config: &Config) -> Vec<usize> {
     let mut hosts: Vec<usize> = (0..count(config)).collect();
+
     if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
         // The last bits of such an id are random.
         let start = Uuid::now_v7().as_u128() as usize % hosts.len();
         hosts.rotate_left(start);
     }
+
     hosts
 }
 
@@ -89,6 +94,7 @@ pub(super) fn only(config: &Config, host: usize) -> Config {
     if count(config) == 1 {
         return config.clone();
     }
+
     let mut only = Config::new();
     config.get_hosts().get(host).map(|host| match host {
         Host::Tcp(name) => only.host(name),
@@ -98,6 +104,7 @@ pub(super) fn only(config: &Config, host: usize) -> Config {
         .get_hostaddrs()
         .get(host)
         .map(|address| only.hostaddr(*address));
+
     let ports = config.get_ports();
     ports
         .get(host)
@@ -124,6 +131,7 @@ pub(super) fn only(config: &Config, host: usize) -> Config {
     config
         .get_keepalives_retries()
         .map(|retries| only.keepalives_retries(retries));
+
     only.keepalives(config.get_keepalives())
         .keepalives_idle(config.get_keepalives_idle())
         .ssl_mode(config.get_ssl_mode())
@@ -131,6 +139,7 @@ pub(super) fn only(config: &Config, host: usize) -> Config {
         .target_session_attrs(config.get_target_session_attrs())
         .channel_binding(config.get_channel_binding())
         .load_balance_hosts(config.get_load_balance_hosts());
+
     only
 }
 
@@ -146,12 +155,14 @@ mod tests {
     fn one_of_several_hosts_keeps_every_other_parameter() {
         let parse = |hosts: &str| format!("{hosts} {EVERYTHING}").parse::<Config>().unwrap();
         let several = parse("host=a,/run,c port=1,2,3");
+
         for (index, host) in ["host=a port=1", "host=/run port=2", "host=c port=3"]
             .into_iter()
             .enumerate()
         {
             assert_eq!(only(&several, index), parse(host));
         }
+
         let addresses = parse("hostaddr=127.0.0.1,127.0.0.2 port=5");
         assert_eq!(only(&addresses, 1), parse("hostaddr=127.0.0.2 port=5"));
         assert_eq!(only(&parse("host=a"), 0), parse("host=a"));

@@ -42,6 +42,7 @@ impl Parameters {
             true => take_from_url(text, &mut found)?,
             false => take_from_keys(text, &mut found)?,
         };
+
         Some((rest, Parameters(found)))
     }
 
@@ -62,25 +63,31 @@ impl Parameters {
             Some(value) => value.trim().parse::<u32>().ok().map(Some),
             None => Some(None),
         };
+
         let idle = number(["keepalives_idle"; 2])?;
         let interval = number(["keepalives_interval"; 2])?;
         let count = number(["keepalives_count", "keepalives_retries"])?;
         let unacknowledged = number(["tcp_user_timeout"; 2])?;
         let seconds = |s: u32| Duration::from_secs(s.into());
         let millis = |ms: u32| Duration::from_millis(ms.into());
+
         // The system's default applies to options that are not set here.
         if idle != Some(0) {
             config.keepalives_idle(idle.map_or(KEEPALIVES_IDLE, seconds));
         }
+
         if interval != Some(0) {
             config.keepalives_interval(interval.map_or(KEEPALIVES_INTERVAL, seconds));
         }
+
         if count != Some(0) {
             config.keepalives_retries(count.unwrap_or(KEEPALIVES_COUNT));
         }
+
         if unacknowledged != Some(0) {
             config.tcp_user_timeout(unacknowledged.map_or(TCP_USER_TIMEOUT, millis));
         }
+
         Some(())
     }
 }
@@ -91,7 +98,9 @@ fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String
     let Some(question) = text[host..].find('?').map(|offset| host + offset) else {
         return Some(text.to_owned());
     };
+
     let mut kept = Vec::new();
+
     for parameter in text[question + 1..]
         .split('&')
         .filter(|parameter| !parameter.is_empty())
@@ -104,6 +113,7 @@ fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String
             kept.push(parameter);
         }
     }
+
     let separator = if kept.is_empty() { "" } else { "?" };
     Some(format!(
         "{}{separator}{}",
@@ -120,12 +130,15 @@ fn take_from_keys(text: &str, found: &mut Vec<(String, String)>) -> Option<Strin
         let (name, after) = rest.split_once('=')?;
         let after = after.trim_start();
         let (value, length) = quoted_value(after)?;
+
         match EXTRACTED.contains(&name.trim()) {
             true => found.push((name.trim().to_owned(), value)),
             false => kept.push(format!("{}={}", name.trim(), &after[..length])),
         }
+
         rest = after[length..].trim_start();
     }
+
     Some(kept.join(" "))
 }
 
@@ -142,5 +155,6 @@ fn quoted_value(text: &str) -> Option<(String, usize)> {
             letter => value.push(letter),
         }
     }
+
     (!quoted).then_some((value, text.len()))
 }

@@ -88,6 +88,7 @@ impl Tls {
                 .filter(|value| !value.is_empty())
                 .map(PathBuf::from)
         };
+
         let authorities = path("sslrootcert").filter(|path| path.as_os_str() != "system");
         let verification = match given.get("sslmode") {
             // With an authority to verify against, the connection must be verified.
@@ -99,11 +100,13 @@ impl Tls {
             Some("require" | "verify-full") => Verification::Full,
             Some(other) => return Err(TlsError::Mode(other.to_owned())),
         };
+
         let identity = match (path("sslcert"), path("sslkey")) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             _ => return Err(TlsError::HalfIdentity),
         };
+
         Ok(Tls {
             verification,
             authorities,
@@ -117,6 +120,7 @@ impl Tls {
             Verification::Disable => return Ok(None),
             other => other,
         };
+
         let provider = tls::provider();
         let builder = match verification {
             Verification::Full => tls::builder().with_root_certificates(self.roots()?),
@@ -127,11 +131,13 @@ impl Tls {
                     }
                     _ => None,
                 };
+
                 tls::builder()
                     .dangerous()
                     .with_custom_certificate_verifier(Arc::new(PartialVerifier { chain, provider }))
             }
         };
+
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
@@ -142,6 +148,7 @@ impl Tls {
                     .map_err(TlsError::Identity)?
             }
         };
+
         Ok(Some(MakeRustlsConnect::new(config)))
     }
 
@@ -149,8 +156,10 @@ impl Tls {
         let Some(path) = &self.authorities else {
             return Ok(tls::system_roots());
         };
+
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates("sslrootcert", path)?);
+
         Ok(roots)
     }
 }
@@ -199,9 +208,11 @@ impl ServerCertVerifier for PartialVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
+
         let Some(chain) = &self.chain else {
             return Ok(ServerCertVerified::assertion());
         };
+
         match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             Err(rustls::Error::InvalidCertificate(
                 NotValidForName | NotValidForNameContext { .. },
@@ -245,6 +256,7 @@ pub fn system_certificates() -> Option<PathBuf> {
         "/etc/ssl/ca-bundle.pem",
         "/etc/ssl/cert.pem",
     ];
+
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     named
         .into_iter()

@@ -130,6 +130,7 @@ impl SlotState<'_> {
         let Some(slot) = slot else {
             return SlotState::Missing;
         };
+
         match slot.foreign(name) {
             Some(foreign) => SlotState::Foreign(foreign),
             None if slot.wal_status.as_deref() == Some("lost") => SlotState::Invalidated,
@@ -152,6 +153,7 @@ impl Slot {
             Some(_) if !self.in_this_database => "is a slot of another database".to_owned(),
             Some(_) => return None,
         };
+
         let remedy = "set source.slot to another name, or drop the slot and run `walhook setup`";
         Some(Finding::fail(format!("slot {name}"), state, remedy).blocking())
     }
@@ -226,12 +228,14 @@ impl Relation {
                 self.virtual_columns.join(", ")
             ));
         }
+
         if let Some(other) = self.published_without_generated.first() {
             return Some(format!(
                 "is in publication {other} without its generated columns ({})",
                 self.generated.join(", ")
             ));
         }
+
         self.unpublished_columns
             .first()
             .map(|column| self.partly_published(column))
@@ -257,6 +261,7 @@ impl Relation {
     /// that setup has set.
     pub fn rejection(&self) -> Option<String> {
         let columns: Vec<&str> = self.identity_columns.iter().map(String::as_str).collect();
+
         match self.identity.as_str() {
             "f" => self.full_obstacle(),
             _ if self.uses_own_index() => self.index_obstacle(&columns),
@@ -364,8 +369,10 @@ pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, 
         system_identifier,
         timeline: timeline.ok_or(PrimaryError::Standby)?,
     };
+
     // First: the settings of a replaced primary mean nothing.
     lineage::verify(lineage, known)?;
+
     match row.get::<_, Option<String>>("own_standby") {
         Some(name) => Err(PrimaryError::OwnStandby(name)),
         None => Ok(Commits {
@@ -387,6 +394,7 @@ pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Pr
 /// its reader has ended, so an error if it stays in use.
 pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
+
     loop {
         let slot = slot(client, name).await?;
         match slot.as_ref().and_then(|slot| slot.active_pid) {
@@ -498,6 +506,7 @@ pub(crate) async fn publication_members(
         (&names, Type::TEXT_ARRAY),
     ];
     let rows = client.query_typed(PUBLICATION_MEMBERS, &parameters).await?;
+
     Ok(rows
         .iter()
         .map(|row| (row.get("name"), row.get("number")))
@@ -523,6 +532,7 @@ pub(crate) async fn tables(
             relations: Vec::new(),
         })
         .collect();
+
     let (schemas, names): (Vec<String>, Vec<String>) = mapped
         .iter()
         .map(|mapped| source.tables.qualified_name(mapped.table))
@@ -537,6 +547,7 @@ pub(crate) async fn tables(
         (&indexes, Type::TEXT_ARRAY),
         (&source.publication, Type::TEXT),
     ];
+
     for row in client.query_typed(RELATIONS, &parameters).await? {
         let relation = Relation::from(&row);
         let index = usize::try_from(relation.number - 1).unwrap_or(usize::MAX);
@@ -544,6 +555,7 @@ pub(crate) async fn tables(
             mapped.relations.push(relation);
         }
     }
+
     Ok(mapped)
 }
 

@@ -29,9 +29,11 @@ pub(crate) fn replication_to(
         "{} {SESSION}",
         target.config.get_options().unwrap_or_default()
     );
+
     for (name, value) in settings {
         session.push_str(&format!(" -c {name}={value}"));
     }
+
     let mut parameters = vec![
         ("replication", "database".to_owned()),
         ("options", session.trim().to_owned()),
@@ -39,6 +41,7 @@ pub(crate) fn replication_to(
     address(target, &mut parameters)?;
     security(target, &mut parameters)?;
     timeouts(target, &mut parameters);
+
     let written = parameters
         .iter()
         .map(|(name, value)| format!("{name}={}", quoted(value)));
@@ -61,12 +64,14 @@ fn address(
     parameters: &mut Parameters,
 ) -> Result<(), ConnectError> {
     let mut hosts = Vec::new();
+
     for host in config.get_hosts() {
         hosts.push(match host {
             Host::Tcp(name) => name.as_str(),
             Host::Unix(path) => path.to_str().ok_or(ConnectError::Url)?,
         });
     }
+
     let join = |values: Vec<String>| values.join(",");
     let lists = [
         ("host", hosts.join(",")),
@@ -85,17 +90,20 @@ fn address(
             join(config.get_ports().iter().map(ToString::to_string).collect()),
         ),
     ];
+
     parameters.extend(lists.into_iter().filter(|(_, list)| !list.is_empty()));
     let texts = [
         ("user", config.get_user()),
         ("dbname", config.get_dbname()),
         ("application_name", config.get_application_name()),
     ];
+
     parameters.extend(
         texts
             .into_iter()
             .filter_map(|(name, text)| Some((name, text?.to_owned()))),
     );
+
     match config.get_target_session_attrs() {
         TargetSessionAttrs::ReadWrite => {
             parameters.push(("target_session_attrs", "read-write".into()))
@@ -105,9 +113,11 @@ fn address(
         }
         _ => {}
     }
+
     if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
         parameters.push(("load_balance_hosts", "random".into()));
     }
+
     Ok(())
 }
 
@@ -119,14 +129,17 @@ fn security(
         let password = std::str::from_utf8(password).map_err(|_| ConnectError::Url)?;
         parameters.push(("password", password.to_owned()));
     }
+
     match config.get_channel_binding() {
         ChannelBinding::Disable => parameters.push(("channel_binding", "disable".into())),
         ChannelBinding::Require => parameters.push(("channel_binding", "require".into())),
         _ => {}
     }
+
     if config.get_ssl_negotiation() == SslNegotiation::Direct {
         parameters.push(("sslnegotiation", "direct".into()));
     }
+
     parameters.push(("sslmode", tls.verification.word().into()));
     let verified = matches!(
         tls.verification,
@@ -136,6 +149,7 @@ fn security(
         .authorities
         .clone()
         .or_else(|| system_certificates().filter(|_| verified));
+
     let files = [
         ("sslrootcert", authorities),
         (
@@ -151,6 +165,7 @@ fn security(
             parameters.push((name, path.to_str().ok_or(ConnectError::Url)?.to_owned()));
         }
     }
+
     Ok(())
 }
 
@@ -158,7 +173,9 @@ fn timeouts(Target { config, .. }: &Target, parameters: &mut Parameters) {
     let mut seconds = |name, wait: Option<Duration>| {
         parameters.extend(wait.map(|wait| (name, wait.as_secs().max(1).to_string())));
     };
+
     seconds("connect_timeout", config.get_connect_timeout().copied());
+
     if config.get_keepalives() {
         seconds("keepalives_idle", Some(config.get_keepalives_idle()));
         seconds("keepalives_interval", config.get_keepalives_interval());
@@ -170,6 +187,7 @@ fn timeouts(Target { config, .. }: &Target, parameters: &mut Parameters) {
     } else {
         parameters.push(("keepalives", "0".into()));
     }
+
     let unacknowledged = config.get_tcp_user_timeout();
     parameters
         .extend(unacknowledged.map(|limit| ("tcp_user_timeout", limit.as_millis().to_string())));
@@ -204,7 +222,9 @@ mod tests {
             "user='walhook'",
             "dbname='platform'",
         ];
+
         assert_contains(&conninfo, &wanted);
+
         assert_contains(
             &conninfo,
             &[
@@ -213,6 +233,7 @@ mod tests {
                 "connect_timeout='10'",
             ],
         );
+
         for setting in [
             "DateStyle=ISO",
             "TimeZone=UTC",
@@ -235,6 +256,7 @@ mod tests {
             );
             assert!(is_by_socket(url).unwrap());
         }
+
         assert!(!is_by_socket("postgres://u@h1:1,h2/db").unwrap());
         let conninfo = parameters_of("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
         assert_contains(
@@ -251,6 +273,7 @@ mod tests {
     fn parameters_of_the_url_are_kept_and_session_settings_override_its_options() {
         let url = "postgres://u:p%3F'\\%25@h/db?application_name=mine&options=-c%20TimeZone%3DCET&keepalives_retries=3";
         let conninfo = replication(url, &[("lock_timeout", "60s")]).unwrap();
+
         assert_contains(
             &conninfo,
             &[
@@ -259,6 +282,7 @@ mod tests {
                 r"password='p?\'\\%'",
             ],
         );
+
         assert!(
             conninfo.find("TimeZone=CET").unwrap() < conninfo.find("TimeZone=UTC").unwrap(),
             "{conninfo}"
@@ -277,6 +301,7 @@ mod tests {
             assert_contains(&parameters_of(url), &wanted);
             assert_contains(&parameters_of(url), &["tcp_user_timeout='30000'"]);
         }
+
         let own =
             "tcp_user_timeout=1500 keepalives_idle=7200 keepalives_interval=75 keepalives_count=9";
         let url = format!("postgres://u@h/db?{}", own.replace(' ', "&"));
@@ -293,9 +318,11 @@ mod tests {
                 &["keepalives_interval='75'", "keepalives_count='9'"],
             );
         }
+
         let system = parameters_of(
             "postgres://u@h/db?tcp_user_timeout=0&keepalives_interval=0&keepalives_count=0",
         );
+
         for absent in [
             "tcp_user_timeout",
             "keepalives_interval",
@@ -303,6 +330,7 @@ mod tests {
         ] {
             assert!(!system.contains(absent), "{system}");
         }
+
         assert_contains(
             &parameters_of("postgres://u@h/db?keepalives=0"),
             &["keepalives='0'"],
@@ -322,6 +350,7 @@ mod tests {
             &parameters_of("host=h sslrootcert='/etc/ca file.pem' dbname=d"),
             &["sslmode='verify-full'", "dbname='d'"],
         );
+
         let named = parameters_of(
             "postgres://h/db?sslmode=verify-ca&sslcert=/c.pem&sslkey=/k.pem&sslrootcert=/ca.pem",
         );
@@ -329,6 +358,7 @@ mod tests {
             &named,
             &["sslmode='verify-ca'", "sslcert='/c.pem'", "sslkey='/k.pem'"],
         );
+
         let plain = parameters_of("postgres://h/db?sslmode=disable");
         assert!(
             plain.contains("sslmode='disable'") && !plain.contains("sslrootcert"),
@@ -346,6 +376,7 @@ mod tests {
             let error = replication(url, &[]).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }
+
         let half = replication("postgres://h/db?sslcert=/c.pem", &[])
             .unwrap_err()
             .to_string();

@@ -191,6 +191,7 @@ fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(code) = error.code() else {
         return true;
     };
+
     let permanent = [
         SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         SqlState::INVALID_PASSWORD,
@@ -200,6 +201,7 @@ fn is_transient(error: &tokio_postgres::Error) -> bool {
         SqlState::UNDEFINED_FUNCTION,
         SqlState::UNDEFINED_COLUMN,
     ];
+
     !permanent.contains(code)
 }
 

@@ -120,6 +120,7 @@ impl Finding {
                 remedy,
             );
         }
+
         Finding::ok(subject, "agrees with this machine's")
     }
 
@@ -195,6 +196,7 @@ impl Finding {
     /// Returns the gap that the finding causes in a running stream.
     pub fn gap(&self) -> Option<Gap> {
         let tables = self.relations.join(", ");
+
         match self.condition {
             Condition::ReplicaIdentity(_) => Some(Gap::IdentityLost { tables }),
             Condition::Publication | Condition::PublishedTables => {

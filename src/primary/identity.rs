@@ -27,6 +27,7 @@ const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout";
 /// Returns the columns, by the platform's names, that the old rows of `table` must have in the WAL.
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
+
     match table {
         // A deletion must name the user and the add-on.
         Table::UserAddon => vec![name("user_id"), name("addon")],
@@ -54,6 +55,7 @@ pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal,
     if !is_configured && relation.full_obstacle().is_none() {
         return (Goal::Full, None);
     }
+
     match index_obstacle(source, table, relation) {
         Some(reason) => (Goal::Full, Some(reason)),
         None => (Goal::Index, None),
@@ -65,6 +67,7 @@ fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<
     if relation.partitioned {
         return Some("an index cannot be built concurrently on a partitioned table".into());
     }
+
     let wanted = wanted(source, table);
     if let Some(nullable) = wanted
         .iter()
@@ -74,6 +77,7 @@ fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<
             "{nullable} may be null, and the columns of an identity index may not"
         ));
     }
+
     relation
         .index_obstacle(&wanted)
         .map(|obstacle| format!("the table {obstacle}"))
@@ -83,9 +87,11 @@ fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<
 /// succeed.
 pub(crate) fn refusal(source: &Source, table: Table, relation: &Relation) -> Option<String> {
     let obstacle = relation.full_obstacle()?;
+
     if is_met(source, table, relation) && relation.rejection().is_none() {
         return None;
     }
+
     let reason = index_obstacle(source, table, relation)?;
     Some(format!(
         "{obstacle}, with which replica identity full makes every UPDATE and DELETE fail; an index is impossible, since {reason}"
@@ -137,6 +143,7 @@ pub(crate) async fn set(
             )
         }
     };
+
     change_table(client, &table_name, Attempts::Many, &statements).await
 }
 
@@ -152,6 +159,7 @@ async fn build_index(
         Some(false) => drop_index(client, relation, Attempts::Many).await?,
         None => {}
     }
+
     let quoted: Vec<String> = columns
         .iter()
         .map(|column| quote_identifier(column))
@@ -161,8 +169,10 @@ async fn build_index(
         &relation.quoted(),
         &quoted,
     );
+
     client.batch_execute(INDEX_BOUNDS).await?;
     let built = client.batch_execute(&create).await;
+
     client.batch_execute(NO_INDEX_BOUNDS).await?;
     let Err(error) = built else { return Ok(()) };
     let error = match error.code() {
@@ -173,6 +183,7 @@ async fn build_index(
         Some(&SqlState::LOCK_NOT_AVAILABLE) => busy(client, &[relation.quoted()]).await,
         _ => error.into(),
     };
+
     drop_index(client, relation, Attempts::Many).await?;
     Err(error)
 }
@@ -242,12 +253,14 @@ pub(crate) async fn remainders(
 ) -> Result<Vec<Remainder>, PrimaryError> {
     let mut remainders = Vec::new();
     let mut restored = HashSet::new();
+
     for found in found.into_iter().flatten() {
         if let Some(remainder) = changed_identity(client, found).await? {
             restored.insert(found.table_oid);
             remainders.push(remainder);
         }
     }
+
     let captured = Table::ALL
         .iter()
         .copied()
@@ -256,6 +269,7 @@ pub(crate) async fn remainders(
         let is_ours = |relation: &&Relation| {
             found.is_none_or(|found| found.iter().any(|found| found.table_oid == relation.oid))
         };
+
         for relation in mapped.relations.iter().filter(is_ours) {
             // The store has no record of the earlier identity.
             let is_unknown = relation.uses_own_index() && !restored.contains(&relation.oid);
@@ -263,6 +277,7 @@ pub(crate) async fn remainders(
             remainders.extend(relation.own_index_valid.map(|_| own_index(relation)));
         }
     }
+
     Ok(remainders)
 }
 
@@ -278,13 +293,16 @@ async fn changed_identity(
             &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)],
         )
         .await?;
+
     let Some(current) = row.as_ref().map(Current::from) else {
         return Ok(None);
     };
+
     let set_by_setup = current.identity == "f" || current.own_index;
     if !set_by_setup || found.identity == current.identity {
         return Ok(None);
     }
+
     let earlier = match (found.identity.as_str(), &found.index) {
         ("n", _) => "nothing".to_owned(),
         ("f", _) => "full".to_owned(),
@@ -293,14 +311,17 @@ async fn changed_identity(
         }
         _ => "default".to_owned(),
     };
+
     let Current {
         schema,
         name,
         owned,
         ..
     } = current;
+
     let table = quote_qualified(&schema, &name);
     let subject = format!("replica identity of {schema}.{name}");
+
     Ok(Some(Remainder {
         state: format!("still the one that capture from the WAL needed; it was {earlier} before"),
         statement: statement(&table, &earlier),
@@ -314,6 +335,7 @@ async fn changed_identity(
 fn identity_by_index(relation: &Relation) -> Remainder {
     let table = relation.quoted();
     let subject = format!("replica identity of {}", relation.qualified());
+
     Remainder {
         state: format!("still the index {}", relation.own_index),
         statement: statement(&table, "default"),

@@ -47,28 +47,36 @@ pub async fn setup(
 async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
     let mut found = inspect(&client, source, Conditions::All).await?;
+
     found.accept()?;
     let failover = found.can_fail_over(source);
+
     // Connects as a walsender before anything is changed, in case the server refuses that.
     let mut walsender = if found.slot.is_some() {
         None
     } else {
         Some(slot::connect(source, url, failover).await?)
     };
+
     let migrated = migrate::migrate(store_url).await?;
     failpoint!("store_migrated_primary_not_prepared")?;
+
     let store = Store::open(store_url, 2)?;
     let stored = store.stored_checkpoint(&source.slot).await?;
+
     found.verify_not_replaced(stored.as_ref())?;
     let mut done = Vec::new();
+
     if !stored.as_ref().is_some_and(StoredCheckpoint::is_outbox) {
         done.extend(uninstall::drop_triggers_after_switch(&client, source, &store).await?);
+
         if triggers::catalog::trigger_state(&client)
             .await?
             .is_installed()
         {
             return Err(PrimaryError::SwitchToTriggers);
         }
+
         let is_readable = matches!(
             SlotState::of(found.slot.as_ref(), &source.slot),
             SlotState::Readable(_)
@@ -77,18 +85,22 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
             return Err(lost_slot(source, &store, &stored.checkpoint, found.slot.is_some()).await);
         }
     }
+
     if !migrated.is_empty() {
         done.push(format!(
             "store: schema brought up to date ({})",
             migrated.join(", ")
         ));
     }
+
     // Without a prepared switch, the slot is of an earlier setup that did not finish, or is left
     // over from capture from the WAL.
     let switches = stored.as_ref().is_some_and(|stored| {
         stored.is_outbox() && (found.slot.is_none() || stored.switch.is_none())
     });
+
     let mut lease = None;
+
     if switches {
         // Taken before anything is changed: a process that starts to read the outbox removes slot,
         // publication and identities.
@@ -99,10 +111,13 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     } else if found.slot.is_some() && stored.is_none() {
         done.push(slot::drop_unfinished(&client, source, &store).await?);
     }
+
     if walsender.is_none() && (switches || stored.is_none()) {
         walsender = Some(slot::connect(source, url, failover).await?);
     }
+
     done.extend(prepare(&client, source, &store, &found).await?);
+
     if let Some(walsender) = walsender {
         failpoint!("tables_published_slot_not_noted")?;
         done.push(
@@ -111,9 +126,11 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
                 .to_string(),
         );
     }
+
     if let Some(lease) = lease {
         lease.release().await;
     }
+
     Ok(done)
 }
 
@@ -131,9 +148,11 @@ pub(crate) async fn prepare(
         .into_iter()
         .map(|(table, relation)| (table, relation, identity::goal(source, table, relation).0))
         .collect();
+
     done.extend(set_identities(client, source, store, &unmet).await?);
     failpoint!("identities_set_tables_not_published")?;
     done.extend(publish(client, source, found).await?);
+
     Ok(done)
 }
 
@@ -147,12 +166,14 @@ async fn lost_slot(
     let Some(at) = checkpoint.progress.resume() else {
         return PrimaryError::OutboxIsRead;
     };
+
     let slot = source.slot.clone();
     let gap = if exists {
         Gap::SlotInvalidated { slot, at }
     } else {
         Gap::SlotMissing { slot, at }
     };
+
     match store
         .record_gap(&source.slot, gap.reason(), &gap.to_string(), Some(at))
         .await
@@ -170,6 +191,7 @@ fn unmet<'a>(source: &Source, found: &'a Inspection) -> Vec<(Table, &'a Relation
             .iter()
             .map(|relation| (mapped.table, relation))
     });
+
     all.filter(|(table, relation)| !identity::is_met(source, *table, relation))
         .collect()
 }
@@ -188,6 +210,7 @@ pub(crate) async fn prepared_for_streaming(
     if streamed.missing.is_empty() {
         return Ok(streamed);
     }
+
     let found = inspect(client, source, Conditions::Wal).await?;
     let lacking: Vec<(Table, &Relation)> = unmet(source, &found)
         .into_iter()
@@ -196,7 +219,9 @@ pub(crate) async fn prepared_for_streaming(
                 || !relation.identifies(&identity::wanted(source, *table))
         })
         .collect();
+
     let mut prepared = Vec::new();
+
     for (table, relation) in lacking {
         let is_possible = relation.owned && identity::refusal(source, table, relation).is_none();
         let is_unchanged = relation.rejection().is_some() || relation.has_no_identity();
@@ -204,9 +229,11 @@ pub(crate) async fn prepared_for_streaming(
             prepared.push((table, relation, urgent_goal(source, table, relation)));
         }
     }
+
     for line in set_identities(client, source, store, &prepared).await? {
         tracing::info!("{line}");
     }
+
     // Another task may have prepared the others in the meantime.
     tables_for_streaming(client, source).await
 }
@@ -235,6 +262,7 @@ async fn set_identities(
     relations: &[(Table, &Relation, Goal)],
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done = Vec::new();
+
     for (table, relation, goal) in relations.iter().copied() {
         let earlier = FoundIdentity {
             table_oid: relation.oid,
@@ -245,14 +273,17 @@ async fn set_identities(
                 .clone()
                 .filter(|_| relation.identity == "i"),
         };
+
         store.remember_identity(&earlier).await?;
         failpoint!("identity_remembered_not_set")?;
         identity::set(client, source, table, relation, goal).await?;
+
         let (_, reason) = identity::goal(source, table, relation);
         let what = match goal {
             Goal::Full => "full".to_owned(),
             Goal::Index => format!("index over {}", identity::wanted(source, table).join(", ")),
         };
+
         let reason = reason
             .map(|reason| format!(", since {reason}"))
             .unwrap_or_default();
@@ -261,6 +292,7 @@ async fn set_identities(
             relation.qualified()
         ));
     }
+
     Ok(done)
 }
 
@@ -273,6 +305,7 @@ async fn publish(
     let mut done = Vec::new();
     let missing = unpublished(&found.tables, found.publication.as_ref());
     let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
+
     let run = async |template: &str, tables: &[String]| {
         let is_since_18 = found
             .server
@@ -282,6 +315,7 @@ async fn publish(
         let statement = template
             .replace("{publication}", &quote_identifier(name))
             .replace("{generated}", generated);
+
         change_publication(
             client,
             &statement.replace("{tables}", &tables.join(", ")),
@@ -289,6 +323,7 @@ async fn publish(
         )
         .await
     };
+
     match &found.publication {
         None => {
             run(PUBLICATION_CREATE, &tables).await?;
@@ -302,11 +337,13 @@ async fn publish(
                 run(PUBLICATION_OPTIONS, &[]).await?;
                 done.push(format!("publication {name}: options set"));
             }
+
             if !tables.is_empty() {
                 run(PUBLICATION_ADD, &tables).await?;
                 done.push(format!("publication {name}: added {}", tables.join(", ")));
             }
         }
     }
+
     Ok(done)
 }

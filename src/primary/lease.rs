@@ -32,10 +32,12 @@ impl CaptureLease {
         if !store.take_capture_lease(slot, holder, LENGTH).await? {
             return Ok(None);
         }
+
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(store.clone(), slot.to_owned(), holder, lost.clone()));
         let store = store.clone();
         let slot = slot.to_owned();
+
         Ok(Some(CaptureLease {
             store,
             slot,
@@ -63,7 +65,9 @@ impl CaptureLease {
             _renewal,
             ..
         } = self;
+
         drop(_renewal);
+
         if let Err(error) = store.release_capture_lease(&slot, holder).await {
             tracing::debug!(%error, "the capture lease could not be released; it expires");
         }
@@ -72,14 +76,17 @@ impl CaptureLease {
 
 async fn renew(store: Store, slot: String, holder: Uuid, lost: CancellationToken) {
     let mut renewed = Instant::now();
+
     loop {
         tokio::time::sleep(RENEWAL).await;
         let started_at = Instant::now();
+
         match tokio::time::timeout(LENGTH, store.take_capture_lease(&slot, holder, LENGTH)).await {
             Ok(Ok(true)) => renewed = started_at,
             Ok(Ok(false)) => return lost.cancel(),
             Ok(Err(_)) | Err(_) => {}
         }
+
         if renewed.elapsed() > LENGTH {
             tracing::debug!(
                 "the capture lease was not renewed in time; it stays valid until another process takes it"

@@ -12,6 +12,7 @@ pub(crate) fn verify(found: Lineage, known: Lineage) -> Result<(), PrimaryError>
         let found = found.system_identifier;
         return Err(PrimaryError::ForeignCluster { known, found });
     }
+
     verify_not_replaced(found, known)
 }
 
@@ -85,6 +86,7 @@ mod tests {
                 matches!(error, PrimaryError::ForeignCluster { known: 7, found: 8 }),
                 "{error}"
             );
+
             assert!(
                 verify_not_replaced(
                     Lineage {

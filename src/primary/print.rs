@@ -24,6 +24,7 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         let (schema, name) = source.tables.qualified_name(table);
         quote_qualified(&schema, &name)
     };
+
     let tables: Vec<String> = followed(source).map(quoted).collect();
 
     let mut text = String::from("-- The server must run with wal_level = logical.\n\n");
@@ -37,9 +38,11 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         "-- Old values of the tables whose changes raise events. Instead of full, a unique index over the columns named suffices,\n\
          -- if none of them may be null.\n",
     );
+
     for table in followed(source).filter(|table| table.is_captured()) {
         text.push_str(&identity_of(source, table, &quoted(table)));
     }
+
     text.push_str(
         "\n-- After the replica identities: a published table without one rejects updates.\n",
     );
@@ -47,6 +50,7 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         .replace("{publication}", &quote_identifier(&source.publication))
         .replace("{tables}", &tables.join(", "))
         .replace("{generated}", "");
+
     text.push_str(&publication);
     text.push_str(&format!(
         "-- On PostgreSQL 18, or updates of tables with generated columns fail:\n\
@@ -57,6 +61,7 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         "\n-- Then `walhook setup`, as {role}: it creates the slot {} and reads the existing rows at the slot's snapshot.\n",
         source.slot
     ));
+
     text
 }
 
@@ -65,6 +70,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
     let client = postgres::connect(url).await?;
     let wanted = followed(source).filter(|table| is_required(*table));
     let mapped = catalog::tables(&client, source, wanted).await?;
+
     accept_columns(source, &mapped)?;
     let Server { role, database, .. } = catalog::server(&client).await?;
     let role = quote_identifier(&role);
@@ -74,6 +80,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
         .map(Relation::quoted)
         .collect();
     let (schema, name) = source.tables.qualified_name(Table::AppUser);
+
     let mail = match source.follows(Table::AppUser) {
         true => format!(
             "grant select on {} to {role}; -- for e-mail\n",
@@ -81,6 +88,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
         ),
         false => String::new(),
     };
+
     let script = Script::new(&Comparison::with_nothing(source, &mapped), None, &[], false);
     Ok(format!(
         "-- Walhook's role creates and owns everything below; it needs no more than this.\n\
@@ -112,16 +120,19 @@ fn usage_of_schemas(source: &Source, role: &str) -> String {
 fn identity_of(source: &Source, table: Table, quoted: &str) -> String {
     let columns = identity::wanted(source, table);
     let full = identity::statement(quoted, "full");
+
     // In the reference schema, its column generated_at may be null.
     if source.replica_identity == ReplicaIdentity::Full || table == Table::PreflightReport {
         return format!("-- {}\n{full}", columns.join(", "));
     }
+
     let index = quote_identifier(&index_name(table));
     let columns: Vec<String> = columns
         .iter()
         .map(|column| quote_identifier(column))
         .collect();
     let create = identity::index_statement(&index, quoted, &columns);
+
     format!(
         "{create}{}",
         identity::statement(quoted, &format!("using index {index}"))

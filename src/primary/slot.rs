@@ -122,12 +122,14 @@ pub(crate) async fn connect(
         failover,
         ..Default::default()
     };
+
     let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
         .with_slot_options(options)
         .with_retry_config(RetryConfig {
             max_attempts: 1,
             ..RetryConfig::default()
         });
+
     let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
     let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)])?;
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
@@ -144,8 +146,10 @@ pub(crate) async fn drop_unfinished(
     if !store.is_creating_slot(&source.slot).await? {
         return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     }
+
     catalog::unused_slot(client, &source.slot).await?;
     client.execute(SLOT_DROP, &[&source.slot]).await?;
+
     Ok(format!(
         "slot {}: dropped, because an earlier setup did not finish",
         source.slot
@@ -162,10 +166,13 @@ pub(crate) async fn create(
 ) -> Result<Created, PrimaryError> {
     store.begin_slot(&source.slot).await?;
     failpoint!("slot_noted_not_created")?;
+
     let opened = open(walsender, client, source).await?;
     let stored = begin(&opened, client, source, url, store).await;
+
     // The snapshot is valid until this connection runs another command or is closed.
     drop(opened.walsender);
+
     match stored {
         Ok((created, Ok(()))) => Ok(created),
         // The commit may have succeeded: then dropping the slot would cause a gap. If it has not,
@@ -190,6 +197,7 @@ pub(crate) async fn open(
         Ok(Err(error)) => return Err(error.into()),
         Err(_) => Some(ALL_WAITS),
     };
+
     if let Some(limit) = limit {
         let holder = catalog::oldest_transaction(client).await?;
         let holder = holder
@@ -201,15 +209,18 @@ pub(crate) async fn open(
             holder,
         });
     }
+
     // No snapshot means that another process has created the slot in the meantime.
     let Some(snapshot) = walsender.exported_snapshot_name().map(str::to_owned) else {
         return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     };
+
     let identity = walsender.server_identity();
     let lineage = Lineage {
         system_identifier: identity.system_id(),
         timeline: identity.timeline(),
     };
+
     match start_lsn(client, source).await {
         Ok(begins) => Ok(Opened {
             walsender,
@@ -260,8 +271,10 @@ async fn begin(
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     let slot = source.slot.clone();
     let begins = opened.begins;
+
     end_slot_creation(&transaction, &slot).await?;
     let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
+
     // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a
     // transaction id again that the snapshot counts as ended.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
@@ -269,6 +282,7 @@ async fn begin(
         snapshot: row.get::<_, &str>("snapshot").into(),
         begins,
     };
+
     if prepare_switch(&transaction, &slot, &switch).await? {
         set_acknowledgement_limit(
             &transaction,
@@ -276,21 +290,26 @@ async fn begin(
             Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN)),
         )
         .await?;
+
         failpoint!("slot_created_switch_not_committed")?;
         let commit = async {
             transaction.commit().await?;
             Ok(failpoint!("switch_committed_answer_not_received")?)
         };
+
         let committed = commit.await;
         return Ok((Created::Switch { slot, begins }, committed));
     }
+
     store_beginning(&transaction, source, opened).await?;
     let seeded = seed(&snapshot, source, &transaction).await?;
+
     failpoint!("slot_created_checkpoint_not_committed")?;
     let commit = async {
         transaction.commit().await?;
         Ok(failpoint!("checkpoint_committed_answer_not_received")?)
     };
+
     let committed = commit.await;
     Ok((
         Created::First {
@@ -327,6 +346,7 @@ pub(crate) async fn store_beginning(
         ref members,
         ..
     } = *opened;
+
     // The next commit record may start at the slot's LSN, and the slot streams it. It does not
     // count as stored: ordinals start at one.
     let progress = Progress::Wal {
@@ -334,6 +354,7 @@ pub(crate) async fn store_beginning(
         through: Through::Ordinal(0),
         resume: begins,
     };
+
     insert_first_checkpoint(
         transaction,
         &source.slot,
@@ -341,6 +362,7 @@ pub(crate) async fn store_beginning(
         Some(members),
     )
     .await?;
+
     let limit = Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }
@@ -359,12 +381,14 @@ async fn seed_distributed_releases(
         Table::Release,
         &["id", "delivery_status"],
     );
+
     let rows = snapshot
         .client()
         .query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)])
         .await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
+
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let ids = rows
             .iter()
@@ -378,6 +402,7 @@ async fn seed_distributed_releases(
         seed_distributed(transaction, &ids).await?;
         distributed += ids.len();
     }
+
     Ok(distributed)
 }
 
@@ -388,25 +413,32 @@ async fn seed_ledger(
     transaction: &Transaction<'_>,
 ) -> Result<usize, PrimaryError> {
     forget_ledger(transaction).await?;
+
     if !source.ledger {
         return Ok(0);
     }
+
     let mut seeded = 0;
+
     for table in ledger::tables().filter(|table| source.follows(*table)) {
         let mut rows = snapshot.watched_rows(source, table).await?;
+
         loop {
             let part = rows.next().await?;
             if part.is_empty() {
                 break;
             }
+
             seeded += part.len();
             let mut changes = LedgerChanges::default();
             part.into_iter()
                 .for_each(|entry| changes.put(table, entry.id, entry.state));
             change_ledger(transaction, &changes).await?;
         }
+
         rows.close().await?;
     }
+
     mark_ledger_complete(transaction).await?;
     Ok(seeded)
 }
@@ -428,8 +460,10 @@ pub(crate) async fn seed_lookups(
             Table::UserAddon => seed_addons(snapshot, source, transaction).await?,
             _ => seed_lookup_rows(snapshot, source, transaction, table).await?,
         }
+
         mark_lookup_table(transaction, table, &source.tables.lookup_mapping(table)).await?;
     }
+
     Ok(())
 }
 
@@ -440,17 +474,22 @@ async fn seed_lookup_rows(
     table: Table,
 ) -> Result<(), PrimaryError> {
     let mut rows = snapshot.looked_up_rows(source, table).await?;
+
     loop {
         let part = rows.next().await?;
         if part.is_empty() {
             break;
         }
+
         let mut changes = LedgerChanges::default();
+
         for row in part {
             changes.put(table, row.id, row.state);
         }
+
         change_lookup_rows(transaction, &changes).await?;
     }
+
     rows.close().await
 }
 
@@ -461,6 +500,7 @@ async fn seed_addons(
 ) -> Result<(), PrimaryError> {
     const ADDON: &str = "addon";
     let mut none = AddonChanges::default();
+
     none.clear();
     change_addons(transaction, &none).await?;
 
@@ -472,6 +512,7 @@ async fn seed_addons(
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let mut found = AddonChanges::default();
+
         for row in rows {
             let (user, addon): (Option<&str>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
             if let Some((user, addon)) = user.zip(addon) {
@@ -484,8 +525,10 @@ async fn seed_addons(
                 );
             }
         }
+
         change_addons(transaction, &found).await?;
     }
+
     Ok(())
 }
 
@@ -498,6 +541,7 @@ fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> 
     let names = columns
         .iter()
         .map(|(name, expression)| (*name, expression.as_str()));
+
     fill(
         template,
         &names.chain([("table", &*table_name)]).collect::<Vec<_>>(),

@@ -48,6 +48,7 @@ impl SnapshotSession {
     async fn begin(url: &str, imported: Option<&str>) -> Result<SnapshotSession, PrimaryError> {
         let client = postgres::connect(url).await?;
         client.batch_execute(BEGIN).await?;
+
         if let Some(name) = imported {
             // Names that the server gives consist of hexadecimal digits and dashes.
             client
@@ -57,6 +58,7 @@ impl SnapshotSession {
                 ))
                 .await?;
         }
+
         let at = client
             .query_typed_one("select clock_timestamp()", &[])
             .await?
@@ -100,6 +102,7 @@ impl SnapshotSession {
             .map(|name| as_text(source, table, name))
             .collect();
         let id_type = self.id_type(source, table).await?;
+
         // Qualified, since a plain name would be that of the query's first column, which is a text.
         let order = match id_type.as_str() {
             "int2" | "int4" | "int8" => format!("this.{id}"),
@@ -109,6 +112,7 @@ impl SnapshotSession {
                 format!("case when this.{id}::text ~ '{INTEGER}' then this.{id}::text::numeric end")
             }
         };
+
         let columns = columns.join(", ");
         let table_name = quoted(source, table);
         let placeholders = [
@@ -117,8 +121,10 @@ impl SnapshotSession {
             ("table", &*table_name),
             ("order", &*order),
         ];
+
         let statement = fill(WATCHED_ROWS, &placeholders);
         self.client.batch_execute(&statement).await?;
+
         Ok(Rows {
             snapshot: self,
             source,
@@ -152,12 +158,14 @@ impl SnapshotSession {
             ("table", &*table_name),
             ("id_type", &*id_type),
         ];
+
         let statement = fill(ROWS_BY_ID, &names);
         let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
         let rows = self
             .client
             .query_typed(&statement, &[(&ids, Type::TEXT_ARRAY)])
             .await?;
+
         Ok(rows
             .iter()
             .map(|row| tuple(source, table, table.columns(), |index| row.get(index)))
@@ -193,6 +201,7 @@ impl Rows<'_> {
         let mut has_more = true;
         while entries.is_empty() && has_more {
             has_more = false;
+
             for message in &self
                 .snapshot
                 .client
@@ -202,7 +211,9 @@ impl Rows<'_> {
                 let SimpleQueryMessage::Row(row) = message else {
                     continue;
                 };
+
                 has_more = true;
+
                 let Some(id) = row.get(0).and_then(canonical_int) else {
                     self.skipped += 1;
                     self.example.get_or_insert_with(|| {
@@ -210,13 +221,16 @@ impl Rows<'_> {
                     });
                     continue;
                 };
+
                 let values = tuple(self.source, self.table, self.names, |index| {
                     row.get(index + 1)
                 });
+
                 entries
                     .extend((self.state)(self.table, &values).map(|state| LedgerRow { id, state }));
             }
         }
+
         Ok(entries)
     }
 
@@ -228,6 +242,7 @@ impl Rows<'_> {
             let column = self.source.tables.column(self.table, "id");
             tracing::warn!(%schema, %table, column, skipped, example, "rows are skipped: their ids are no integers");
         }
+
         Ok(self
             .snapshot
             .client
@@ -261,13 +276,16 @@ fn tuple<'a>(
     value: impl Fn(usize) -> Option<&'a str>,
 ) -> Tuple {
     let mut tuple = Tuple::absent(table);
+
     for (index, name) in names.iter().enumerate() {
         let datum = value(index).map_or(Datum::Null, |text| {
             Datum::text(source.tables.value(table, name, text).unwrap_or(text))
         });
+
         if let Some(column) = table.column(name) {
             tuple.set(column, datum);
         }
     }
+
     tuple
 }

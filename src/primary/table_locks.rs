@@ -54,6 +54,7 @@ pub(crate) async fn try_in_transaction<'a>(
             Err(error) => return Err(error),
         }
     }
+
     Ok(false)
 }
 
@@ -67,6 +68,7 @@ async fn attempt<'a>(
             .batch_execute(&QUIESCE.replace("{table}", table))
             .await?;
     }
+
     client.batch_execute("begin").await?;
     let ended = async {
         work().await?;
@@ -74,10 +76,12 @@ async fn attempt<'a>(
         limit_work(client).await?;
         Ok(client.batch_execute("commit").await?)
     };
+
     let ended = ended.await;
     if ended.is_err() {
         client.batch_execute("rollback").await?;
     }
+
     ended
 }
 
@@ -132,6 +136,7 @@ pub(crate) async fn change_table(
         };
         change.boxed()
     };
+
     let tables = [table.to_owned()];
     match try_in_transaction(client, attempts, &tables, change).await? {
         true => Ok(()),
@@ -166,6 +171,7 @@ pub(crate) async fn busy(client: &Client, tables: &[String]) -> PrimaryError {
     } else {
         "one of the tables".to_owned()
     };
+
     PrimaryError::TableBusy { table, holder }
 }
 
@@ -173,6 +179,7 @@ fn is_lock_timeout(error: &PrimaryError) -> bool {
     let PrimaryError::Query(error) = error else {
         return false;
     };
+
     let timeouts = [
         SqlState::QUERY_CANCELED,
         SqlState::LOCK_NOT_AVAILABLE,

@@ -41,6 +41,7 @@ pub(super) async fn setup(
 ) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
     let mut found = inspect(&client, source, Conditions::All).await?;
+
     found.accept()?;
     let mut done = Vec::new();
     let migrated = migrate::migrate(store_url).await?;
@@ -50,6 +51,7 @@ pub(super) async fn setup(
             migrated.join(", ")
         ));
     }
+
     let store = Store::open(store_url, 2)?;
     // Completes an earlier switch to the WAL: its old triggers would be taken for those of this
     // switch, and then dropped.
@@ -57,13 +59,17 @@ pub(super) async fn setup(
         done.push(dropped);
         found = inspect(&client, source, Conditions::All).await?;
     }
+
     done.extend(found.notes());
     let Some(triggers) = &found.triggers else {
         return Err(PrimaryError::SwitchToTriggers);
     };
+
     let stored = store.stored_checkpoint(&source.slot).await?;
     found.verify_not_replaced(stored.as_ref())?;
+
     let reads_outbox = stored.as_ref().is_some_and(StoredCheckpoint::is_outbox);
+
     match &stored {
         None if found.slot.is_some() => {
             return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
@@ -91,19 +97,24 @@ pub(super) async fn setup(
         }
         _ => {}
     }
+
     let switches = stored.is_some() && !reads_outbox && !triggers.state.is_installed();
     done.extend(triggers.install(&client, source, switches).await?);
+
     if switches {
         done.push("the WAL is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
     }
+
     if stored.is_none() {
         failpoint!("triggers_created_checkpoint_not_stored")?;
         let seeded = begin(url, source, &store, &client).await?;
         done.push(format!("the outbox is read from here; {seeded}"));
     }
+
     if reads_outbox {
         done.extend(complete_switch(&client, source, &store).await);
     }
+
     Ok(done)
 }
 
@@ -139,8 +150,10 @@ impl Triggers {
         if script.is_empty() {
             return Ok(None);
         }
+
         script.run(client, source, self.state.schema).await?;
         failpoint!("triggers_committed_answer_not_received")?;
+
         let functions = self.comparison.outdated.len();
         let triggers = self.comparison.to_create().count();
         let paired = if self.state.paired {
@@ -148,6 +161,7 @@ impl Triggers {
         } else {
             ", rows that move between partitions are paired"
         };
+
         Ok(Some(format!(
             "schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}"
         )))
@@ -165,6 +179,7 @@ pub(crate) async fn reinstall(
     let Some(triggers) = &found.triggers else {
         return Err(PrimaryError::SwitchToTriggers);
     };
+
     let installed = triggers.install(client, source, false).await?;
     Ok(found.notes().into_iter().chain(installed).collect())
 }
@@ -192,12 +207,14 @@ impl Beginning {
             system_identifier: row.get::<_, i64>("system_identifier") as u64,
             timeline,
         };
+
         let highest: i64 = session.client().query_typed_one(HIGHEST, &[]).await?.get(0);
         let window = Window {
             number: inserted.0,
             from: snapshot.clone(),
             to: snapshot,
         };
+
         Ok(Beginning {
             lineage,
             window,
@@ -218,6 +235,7 @@ impl Beginning {
         client
             .execute_typed(BEGIN, &[(&number, Type::INT8), (&row, Type::INT8)])
             .await?;
+
         Ok(())
     }
 
@@ -228,6 +246,7 @@ impl Beginning {
             last_row,
             ..
         } = *self;
+
         let progress = Progress::in_window(window.clone(), Through::End, last_row);
         Checkpoint { lineage, progress }
     }
@@ -251,11 +270,14 @@ async fn begin(
     let beginning = Beginning::at(&session, client).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
+
     insert_first_checkpoint(&transaction, &source.slot, &beginning.checkpoint(), None).await?;
     let seeded = slot::seed(&session, source, &transaction).await?;
+
     transaction.commit().await.map_err(StoreError::from)?;
     failpoint!("outbox_checkpoint_stored_position_not_recorded")?;
     beginning.record(client).await?;
+
     Ok(seeded)
 }
 
@@ -266,12 +288,16 @@ pub(crate) async fn stop_reading(
 ) -> Result<CaptureLease, PrimaryError> {
     const ATTEMPTS: u32 = 14;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+
     let holder = Uuid::now_v7();
+
     for _ in 0..ATTEMPTS {
         if let Some(lease) = CaptureLease::take(store, &source.slot, holder).await? {
             return Ok(lease);
         }
+
         tokio::time::sleep(PAUSE).await;
     }
+
     Err(PrimaryError::Captured)
 }

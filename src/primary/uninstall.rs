@@ -35,26 +35,35 @@ pub async fn teardown(
     drop_store: bool,
 ) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
+
     // The store has the earlier replica identities: without it nothing could be restored, so fail
     // before anything is changed.
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
     let triggers = trigger_state(&client).await?;
+
     verify_owner(&client, source, &store, &triggers).await?;
     let mut done = drop_wal_capture(&client, source, &store, Attempts::Many).await?;
+
     failpoint!("wal_capture_removed_triggers_not_removed")?;
+
     if let Some(schema) = triggers.schema {
         done.push(drop_triggers(&client, schema).await?);
     }
+
     failpoint!("primary_restored_checkpoint_not_deleted")?;
+
     if has_schema {
         store.forget_checkpoint(&source.slot).await?;
     }
+
     failpoint!("checkpoint_deleted_schema_not_dropped")?;
+
     if drop_store && store.drop_schema().await? {
         failpoint!("schema_dropped_answer_not_received")?;
         done.push("store: schema walhook dropped".into());
     }
+
     Ok(done)
 }
 
@@ -69,15 +78,18 @@ pub async fn owner_statements(
     let store = Store::open(store_url, 1)?;
     let mut text =
         String::from("-- As the owner of the publication and of the tables, or as a superuser:\n");
+
     if catalog::publication(&client, &source.publication)
         .await?
         .is_some()
     {
         text.push_str(&drop_publication(source));
     }
+
     for remainder in remainders(&client, source, &store).await? {
         text.push_str(&remainder.statement);
     }
+
     text.push_str("-- Then `walhook teardown`, as its own role: it removes the rest and deletes the checkpoint.\n");
     Ok(text)
 }
@@ -110,12 +122,14 @@ async fn verify_owner(
     let foreign =
         |subject: &str| Finding::fail(subject, "belongs to another role", REMEDY).blocking();
     let mut findings = Vec::new();
+
     if catalog::publication(client, &source.publication)
         .await?
         .is_some_and(|publication| !publication.owned)
     {
         findings.push(foreign(&format!("publication {}", source.publication)));
     }
+
     let remainders = remainders(client, source, store).await?;
     findings.extend(
         remainders
@@ -123,12 +137,14 @@ async fn verify_owner(
             .filter(|remainder| !remainder.owned)
             .map(|remainder| foreign(&remainder.subject)),
     );
+
     if triggers.schema.is_some() && !triggers.owned {
         let remedy = "run `walhook teardown` as its owner";
         findings.push(
             Finding::fail("schema walhook_capture", "belongs to another role", remedy).blocking(),
         );
     }
+
     if findings.is_empty() {
         Ok(())
     } else {
@@ -145,6 +161,7 @@ pub(crate) async fn drop_wal_capture(
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
     failpoint!("slot_dropped_publication_not_dropped")?;
+
     if catalog::publication(client, &source.publication)
         .await?
         .is_some()
@@ -152,15 +169,19 @@ pub(crate) async fn drop_wal_capture(
         change_publication(client, &drop_publication(source), &[]).await?;
         done.push(format!("publication {}: dropped", source.publication));
     }
+
     failpoint!("publication_dropped_identities_not_restored")?;
+
     for remainder in remainders(client, source, store).await? {
         remainder.remove(client, attempts).await?;
         failpoint!("identity_restored_not_forgotten")?;
         done.push(remainder.done);
     }
+
     if store.has_schema().await? {
         store.forget_identities().await?;
     }
+
     Ok(done)
 }
 
@@ -173,6 +194,7 @@ pub async fn inspect_remains(
 ) -> Result<Vec<Finding>, PrimaryError> {
     let client = postgres::connect(url).await?;
     let mut findings = Vec::new();
+
     if let Some(publication) = catalog::publication(&client, &source.publication).await? {
         let subject = format!("publication {}", source.publication);
         findings.push(Finding::warn(
@@ -181,6 +203,7 @@ pub async fn inspect_remains(
             identity::remedy_of_remaining(publication.owned),
         ));
     }
+
     let left = remainders(&client, source, store).await?.into_iter();
     findings.extend(left.map(
         |Remainder {
@@ -190,6 +213,7 @@ pub async fn inspect_remains(
              ..
          }| { Finding::warn(subject, state, identity::remedy_of_remaining(owned)) },
     ));
+
     Ok(findings)
 }
 
@@ -201,13 +225,16 @@ pub(super) async fn drop_slot(
     let Some(slot) = catalog::slot(client, &source.slot).await? else {
         return Ok(None);
     };
+
     if let Some(foreign) = slot.foreign(&source.slot) {
         return Err(PrimaryError::Preconditions(vec![foreign]));
     }
+
     catalog::unused_slot(client, &source.slot).await?;
     client
         .query_typed(SLOT_DROP, &[(&source.slot, Type::TEXT)])
         .await?;
+
     Ok(Some(format!("slot {}: dropped", source.slot)))
 }
 
@@ -224,6 +251,7 @@ async fn drop_triggers(client: &Client, schema: u32) -> Result<String, PrimaryEr
         drop_with_triggers(client, schema, Some(&function), &statement).await?;
         failpoint!("triggers_of_table_dropped_outbox_not_dropped")?;
     }
+
     drop_with_triggers(client, schema, None, OUTBOX_DROP).await?;
     Ok("schema walhook_capture: dropped, with the triggers".into())
 }
@@ -245,12 +273,14 @@ async fn drop_with_triggers(
         .iter()
         .map(|table| lock_table(table, LockMode::AccessExclusive))
         .collect();
+
     // Waits for locks only of the outbox and of tables that belong to other roles.
     let drop = if tables.len() == owned.len() && function.is_some() {
         Part::Free(statement)
     } else {
         Part::Locking(statement)
     };
+
     if run_with_retries(
         client,
         Some(schema),
@@ -261,6 +291,7 @@ async fn drop_with_triggers(
     {
         return Ok(());
     }
+
     let names: Vec<String> = tables.iter().map(TableWithTriggers::quoted).collect();
     Err(busy(client, &names).await)
 }
@@ -278,14 +309,18 @@ pub(crate) async fn drop_triggers_after_switch(
     else {
         return Ok(None);
     };
+
     // The triggers of a replaced primary are not those that the switch has left.
     let found = catalog::lineage(client).await?;
     lineage::verify_not_replaced(found, stored.checkpoint.lineage)?;
+
     let done = match schema {
         Some(schema) => Some(drop_triggers(client, schema).await?),
         None => None,
     };
+
     failpoint!("outbox_dropped_switch_not_forgotten")?;
     store.forget_switch(&source.slot).await?;
+
     Ok(done)
 }

@@ -116,6 +116,7 @@ impl Batches {
                 None => std::future::pending().await,
             }
         };
+
         tokio::select! {
             count = self.attempted.recv_many(&mut fresh, capacity) => if count == 0 {
                 let last = self.batching.take_last();
@@ -123,11 +124,14 @@ impl Batches {
             },
             () = retry => {}
         }
+
         if let Some(time) = self.batching.collection_time(&fresh) {
             tokio::time::sleep(time).await;
         }
+
         let missing = capacity.saturating_sub(fresh.len());
         fresh.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(missing));
+
         Some((fresh, self.batching.take_due(Instant::now())))
     }
 

@@ -34,6 +34,7 @@ pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
     let activity = Activity::new("cancelling the deliveries of inactive webhooks");
     let mut pause = INTERVAL;
     let mut total = 0;
+
     while shutdown
         .run_until_cancelled(tokio::time::sleep(pause))
         .await
@@ -45,16 +46,20 @@ pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
         else {
             return;
         };
+
         pause = INTERVAL;
+
         match cancelled {
             Ok(Cancelled { deliveries, next }) => {
                 activity.succeeded();
                 total += deliveries;
+
                 if deliveries > 0 {
                     // The same webhooks may have more.
                     pause = Duration::ZERO;
                     continue;
                 }
+
                 if total > 0 {
                     tracing::info!(
                         deliveries = total,
@@ -62,6 +67,7 @@ pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
                     );
                     total = 0;
                 }
+
                 (after, pause) = next.map_or((Uuid::nil(), INTERVAL), |next| (next, PAUSE));
             }
             Err(error) => activity.failed(&error),
@@ -74,9 +80,11 @@ pub async fn cancel_inactive(store: Store, shutdown: CancellationToken) {
 pub async fn cancel_next(store: &Store, after: Uuid) -> Result<Cancelled> {
     let found = store.find_cancellable(after, WEBHOOKS).await?;
     let mut deliveries = 0;
+
     for webhook in found.webhooks {
         deliveries += store.cancel_pending(webhook).await?;
     }
+
     Ok(Cancelled {
         deliveries,
         next: found.last.filter(|_| found.visited >= i64::from(WEBHOOKS)),

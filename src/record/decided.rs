@@ -41,6 +41,7 @@ impl Decided {
             schedule,
             random,
         );
+
         if let Some(asked) = attempted
             .attempt
             .sent
@@ -49,6 +50,7 @@ impl Decided {
         {
             next = next.not_before(asked);
         }
+
         // Frees the event's data: it is not recorded, and too large to keep with an unmatched
         // attempt.
         attempted.delivery.data = Arc::default();
@@ -74,6 +76,7 @@ impl Decided {
             with_response,
             ..AttemptRow::new(self.id, &self.attempted, self.next.outcome())
         };
+
         CompletedAttempt {
             row,
             next: self.next,
@@ -98,12 +101,15 @@ impl Decided {
             tracing::debug!(event = %delivery.event, delivery = %delivery.id, webhook = %delivery.webhook,
                 round = delivery.round, attempt = delivery.attempt, %error, status = attempt.answer.status(), "attempt failed");
         }
+
         let error = attempt.answer.error().map_or("none", |kind| kind.as_str());
         let outcome = self.next.outcome().as_str();
         metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error)
             .increment(1);
+
         if let Some(sent) = &attempt.sent {
             metrics::histogram!(telemetry::ATTEMPT_DURATION).record(sent.duration);
+
             if let Some(latency) = self.commit_to_receipt(sent.duration) {
                 metrics::histogram!(telemetry::COMMIT_TO_RECEIPT).record(latency);
             }

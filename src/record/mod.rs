@@ -59,6 +59,7 @@ pub async fn run(
         policy,
         promotion,
     };
+
     let mut batches = Batches::new(attempted);
     while let Some((fresh, mut batch)) = batches.next().await {
         for attempted in fresh {
@@ -66,6 +67,7 @@ pub async fn run(
             tracer.attempted(&decided.attempted, decided.next.outcome());
             batch.push(decided);
         }
+
         let _ = failpoint!("attempts_received_not_recorded");
         let settled = tokio::select! {
             settled = recorder.save(&batch) => settled,
@@ -75,6 +77,7 @@ pub async fn run(
                 return;
             }
         };
+
         batches.keep_unmatched(batch, settled);
     }
 }
@@ -92,11 +95,14 @@ impl Recorder {
         if let Ok(settled) = self.try_save(batch, true).await {
             return settled;
         }
+
         // The store rejected one of the attempts, which must not delay the others.
         let mut settled = Vec::new();
+
         for decided in batch.chunks(1) {
             settled.push(self.save_alone(decided).await);
         }
+
         settled
     }
 
@@ -106,7 +112,9 @@ impl Recorder {
             Ok(settled) => return settled[0],
             Err(error) => error,
         };
+
         recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
+
         match self.try_save(decided, false).await {
             Ok(settled) => settled[0],
             Err(error) => {
@@ -133,12 +141,14 @@ impl Recorder {
             handoff,
             lease_length,
         } = &self.promotion;
+
         loop {
             // After the dispatcher's end, any replica may claim them.
             let limits = (!handoff.is_closed()).then(|| PromotionLimits {
                 lease_length: *lease_length,
                 max_bytes: handoff.budget.counters().free_bytes(),
             });
+
             match record(&self.store, &attempts, &self.policy, limits).await {
                 Ok(mut recorded) => {
                     recording.succeeded();
@@ -161,11 +171,13 @@ impl Recorder {
         if promoted.is_empty() {
             return;
         }
+
         let _ = failpoint!("delivery_promoted_not_handed_off");
         let refused = self.promotion.handoff.offer(promoted);
         if refused.is_empty() {
             return;
         }
+
         if let Err(error) = self.store.release(&refused).await {
             tracing::debug!(%error, "leases were not released; their deliveries are due when they end");
         }
@@ -179,6 +191,7 @@ fn report(batch: &[Decided], recorded: &Recorded) {
         .zip(&recorded.counted)
         .filter(|(_, counted)| **counted)
         .for_each(|(decided, _)| decided.report());
+
     for Disabled {
         webhook,
         user,
@@ -203,6 +216,7 @@ pub async fn record_test(
         Answer::Accepted { .. } => Outcome::Delivered,
         _ => Outcome::Failed,
     };
+
     tracer.tested(attempted, outcome);
     store
         .log_attempt(AttemptRow {
@@ -210,5 +224,6 @@ pub async fn record_test(
             ..AttemptRow::new(id, attempted, outcome)
         })
         .await?;
+
     Ok(id)
 }

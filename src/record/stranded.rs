@@ -43,6 +43,7 @@ pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
         {
             Ok(visited) => {
                 activity.succeeded();
+
                 if visited.promoted > 0 {
                     recurring!(
                         warn,
@@ -51,6 +52,7 @@ pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
                          replicas of an earlier version run"
                     );
                 }
+
                 let next = visited.last().filter(|_| visited.keys >= i64::from(KEYS));
                 (after, pause) = next.map_or((START, INTERVAL), |next| (next, PAUSE));
             }
@@ -69,5 +71,6 @@ pub async fn promote_all_stranded(store: &Store) -> Result<()> {
         let visited = store.promote_stranded(start, KEYS).await?;
         after = visited.last().filter(|_| visited.keys >= i64::from(KEYS));
     }
+
     Ok(())
 }

@@ -31,6 +31,7 @@ pub(super) async fn superseded<'a>(
         let delivery = &attempt.row.attempted.delivery;
         (delivery.id, delivery.lease.token)
     };
+
     let uncounted = attempts
         .iter()
         .zip(counted)
@@ -43,6 +44,7 @@ pub(super) async fn superseded<'a>(
             logged: Vec::new(),
         });
     }
+
     let taken = transaction.take_superseded(&deliveries, &leases).await?;
     let mut noted: HashSet<(Uuid, Uuid)> = taken.into_iter().collect();
     if noted.is_empty() {
@@ -51,22 +53,27 @@ pub(super) async fn superseded<'a>(
             logged: Vec::new(),
         });
     }
+
     let mut late = Vec::new();
+
     for (attempt, settled) in attempts
         .iter()
         .zip(&mut settled)
         .filter(|(_, settled)| !**settled)
     {
         *settled = noted.remove(&id(attempt));
+
         // For an inactive webhook nothing was sent, and the cancellation is logged already.
         if *settled && attempt.row.attempted.attempt.answer != Answer::Inactive {
             late.push(*attempt);
         }
     }
+
     // Nothing is logged for a webhook that does not exist: its user may have been erased.
     let webhook = |attempt: &CompletedAttempt<'_>| attempt.row.attempted.delivery.webhook;
     let webhooks: Vec<Uuid> = late.iter().map(webhook).collect();
     let existing = transaction.hold_webhooks(&webhooks).await?;
+
     late.retain(|attempt| existing.contains(&webhook(attempt)));
     Ok(Superseded {
         settled,

@@ -95,9 +95,11 @@ async fn record_once(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let recorded = record_in(&transaction, attempts, policy, lease).await?;
+
     failpoint!("attempts_written_record_not_committed")?;
     transaction.commit().await?;
     failpoint!("record_committed_answer_not_received")?;
+
     Ok(recorded)
 }
 
@@ -118,6 +120,7 @@ pub async fn record_in(
             false => transaction.lock_leased(attempts).await,
         }
     };
+
     let ((), counted) = tokio::try_join!(biased; transaction.plan_by_index(), fence)?;
     let Superseded {
         settled,
@@ -131,6 +134,7 @@ pub async fn record_in(
     let logged = [attempts.as_slice(), &late].concat();
     let mut disabled = Vec::new();
     let mut promoted = Vec::new();
+
     if !logged.is_empty() {
         let tallies = tallies(&attempts, &late);
         let held = if all_end { &[] } else { attempts.as_slice() };
@@ -140,10 +144,12 @@ pub async fn record_in(
             transaction.end_deliveries(held).await?;
             promote(transaction, &attempts, lease).await
         };
+
         let counters;
         (promoted, counters) =
             tokio::try_join!(biased; end, write(transaction, held, &logged, &tallies))?;
         disabled = apply(transaction, &judge(&counters, &tallies, policy)).await?;
+
         // Their deliveries are cancelled.
         promoted.retain(|delivery| {
             disabled
@@ -151,6 +157,7 @@ pub async fn record_in(
                 .all(|disabled| disabled.webhook != delivery.webhook)
         });
     }
+
     Ok(Recorded {
         counted,
         settled,
@@ -168,12 +175,14 @@ async fn write(
     tallies: &BTreeMap<Uuid, Tally>,
 ) -> Result<Vec<Counters>> {
     let rows: Vec<AttemptRow<'_>> = logged.iter().map(|attempt| attempt.row).collect();
+
     // Every transaction locks webhooks before their hours.
     let count = async {
         let counters = transaction.count_webhooks(tallies).await?;
         transaction.add_hours(logged).await?;
         Ok(counters)
     };
+
     // Pipelined in this order: if one fails, its error is the first, and those of the others follow
     // from it.
     let ((), (), counters) = tokio::try_join!(
@@ -182,6 +191,7 @@ async fn write(
         transaction.retry_deliveries(held),
         count,
     )?;
+
     Ok(counters)
 }
 
@@ -197,6 +207,7 @@ async fn promote(
     let key = |attempt: &CompletedAttempt<'_>| {
         Some((attempt.delivery().webhook, attempt.delivery().order_key?))
     };
+
     transaction
         .promote(&ended.filter_map(key).collect(), lease)
         .await
@@ -209,18 +220,21 @@ fn tallies(
     late: &[CompletedAttempt<'_>],
 ) -> BTreeMap<Uuid, Tally> {
     let mut tallies: BTreeMap<Uuid, Tally> = BTreeMap::new();
+
     for attempt in attempts {
         tallies
             .entry(attempt.delivery().webhook)
             .or_default()
             .add(&attempt.row.attempted.attempt);
     }
+
     for attempt in late {
         tallies
             .entry(attempt.delivery().webhook)
             .or_default()
             .add_uncounted(&attempt.row.attempted.attempt);
     }
+
     tallies.retain(|_, tally| !tally.is_empty());
     tallies
 }
@@ -241,8 +255,10 @@ fn judge(
                 true => (Verdict::Disable, Failure::GONE),
                 false => (policy.judge(standing), last_failure),
             };
+
             let failures = policy.count(standing);
             let threshold = policy.threshold;
+
             Some((
                 verdict,
                 Failing {
@@ -254,6 +270,7 @@ fn judge(
                 },
             ))
         });
+
     judged
         .filter(|(verdict, _)| *verdict != Verdict::Nothing)
         .collect()
@@ -265,6 +282,7 @@ async fn apply(
     judged: &[(Verdict, Failing)],
 ) -> Result<Vec<Disabled>> {
     let mut disabled = Vec::new();
+
     for (verdict, failing) in judged {
         if *verdict == Verdict::Warn {
             transaction.warn(failing).await?;
@@ -274,6 +292,7 @@ async fn apply(
                 user,
                 via: Via::Automatic,
             };
+
             transaction
                 .audit(&actor, Action::WebhookDisabled, webhook, &["active"])
                 .await?;
@@ -287,5 +306,6 @@ async fn apply(
             });
         }
     }
+
     Ok(disabled)
 }

@@ -42,9 +42,11 @@ impl<T> Unmatched<T> {
         if lease_ends_at <= now {
             return;
         }
+
         if self.0.len() == CAPACITY {
             self.0.pop_front();
         }
+
         let wait = now
             .saturating_duration_since(since)
             .clamp(FIRST_RETRY, LONGEST_RETRY);
@@ -62,16 +64,19 @@ impl<T> Unmatched<T> {
     /// Removes and returns at most `most` attempts that are due for another try at `now`.
     pub fn take_due(&mut self, now: Instant, most: usize) -> Vec<T> {
         let mut due = Vec::new();
+
         for _ in 0..self.0.len() {
             let Some(kept) = self.0.pop_front() else {
                 break;
             };
+
             if kept.retry_at <= now && due.len() < most {
                 due.push(kept.attempt);
             } else {
                 self.0.push_back(kept);
             }
         }
+
         due
     }
 
@@ -96,7 +101,9 @@ mod tests {
         let mut unmatched = Unmatched::new();
         let mut now = since;
         let mut tries = Vec::new();
+
         unmatched.keep(1, since, since + LEASE, now);
+
         while let Some(retry_at) = unmatched.next_retry_at() {
             assert!(
                 unmatched
@@ -108,6 +115,7 @@ mod tests {
             tries.push(now - since);
             unmatched.keep(1, since, since + LEASE, now);
         }
+
         let first: Vec<u128> = tries.iter().take(6).map(Duration::as_millis).collect();
         assert_eq!(first, [50, 100, 200, 400, 800, 1_600]);
         assert_eq!((tries.last(), unmatched.len()), (Some(&LEASE), 0));
@@ -118,9 +126,11 @@ mod tests {
     fn the_least_recently_tried_attempts_are_dropped_when_there_are_too_many() {
         let now = Instant::now();
         let mut unmatched = Unmatched::new();
+
         for attempt in 0..CAPACITY + 10 {
             unmatched.keep(attempt, now, now + LEASE, now);
         }
+
         assert_eq!(unmatched.len(), CAPACITY);
         assert_eq!(unmatched.take_due(now + LEASE, 2), [10, 11]);
         assert_eq!(unmatched.take(CAPACITY).len(), CAPACITY - 2);

@@ -43,6 +43,7 @@ pub async fn step(store: &Store, turns: &mut Turns) -> Result<Step> {
         transaction.commit().await?;
         failpoint!("job_step_committed_answer_not_received")?;
     }
+
     Ok(step)
 }
 
@@ -51,8 +52,10 @@ pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Res
     let Some(job) = transaction.take_job(turns.served()).await? else {
         return Ok(Step::Idle);
     };
+
     // Before the work: a step that fails is a turn too.
     turns.count(&job.user);
+
     let ended = match &job.work {
         _ if !job.active => transaction.end_job(job.id).await?,
         Work::Recovery(criteria, progress) => {
@@ -60,11 +63,13 @@ pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Res
         }
         Work::Replay(replay) => replay::work(transaction, replay).await?,
     };
+
     let finished = |recovered| Step::Finished {
         recovery: job.id,
         webhook: job.webhook,
         recovered,
     };
+
     Ok(ended.map_or(Step::Worked, finished))
 }
 
@@ -84,6 +89,7 @@ async fn recover(
     if started > 0 {
         failpoint!("recovery_rounds_started_progress_not_stored")?;
     }
+
     let is_finished = next.is_none();
     let recovered = transaction
         .move_recovery(id, next.unwrap_or(progress), started, is_finished, wait)
@@ -105,6 +111,7 @@ async fn work(
     progress: Progress,
 ) -> Result<Done> {
     let webhook = criteria.webhook;
+
     // Redeliveries are sent at once, outside the order. Missed events queue behind the deliveries
     // that wait for each other.
     let with_parked = progress.phase == Phase::MissedEvents;
@@ -119,8 +126,10 @@ async fn work(
             wait: PAUSE,
         });
     }
+
     let mut started = 0;
     let mut next = None;
+
     if criteria.includes(progress.phase) {
         let Scan {
             read, last, logged, ..
@@ -134,6 +143,7 @@ async fn work(
             ..progress
         });
     }
+
     if next.is_none()
         && progress.phase == Phase::AttemptLog
         && criteria.includes(Phase::MissedEvents)
@@ -143,6 +153,7 @@ async fn work(
             position: Uuid::nil(),
         });
     }
+
     Ok(Done {
         started,
         next,
@@ -162,7 +173,9 @@ async fn deliver_missed(
     if events.is_empty() {
         return Ok(0);
     }
+
     let ids: Vec<Uuid> = events.iter().map(|(event, _)| *event).collect();
     transaction.exclude(webhook, &ids).await?;
+
     Ok(deliver_stored(transaction, webhook, &events).await?.len())
 }

@@ -37,6 +37,7 @@ pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
             Ok(step) => {
                 activity.succeeded();
                 retries.reset();
+
                 if let Step::Finished {
                     recovery,
                     webhook,
@@ -45,6 +46,7 @@ pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
                 {
                     tracing::info!(job = %recovery, %webhook, deliveries = recovered, "recovery or replay ended");
                 }
+
                 if step == Step::Idle {
                     IDLE
                 } else {
@@ -58,5 +60,6 @@ pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
         };
         stop.run_until_cancelled(tokio::time::sleep(pause)).await;
     }
+
     Ok(())
 }

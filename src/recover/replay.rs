@@ -80,14 +80,17 @@ pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<O
         Phase::AttemptLog => exclude_logged(transaction, replay).await?,
         Phase::UnnumberedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
     };
+
     if !created.is_empty() {
         failpoint!("replay_deliveries_created_progress_not_stored")?;
     }
+
     let size = if created.is_empty() {
         replay.chunk_size
     } else {
         size
     };
+
     let progress = next.unwrap_or(replay.progress);
     let total = transaction
         .move_replay(replay, progress, &created, size, next.is_none(), wait)
@@ -104,6 +107,7 @@ async fn exclude_pending(transaction: &impl JobStatements, replay: &Replay) -> R
     if has_backlog(pending) {
         return Ok(Done::pause(replay));
     }
+
     transaction.exclude_pending(replay).await?;
     Ok(Done::at(Progress {
         phase: Phase::AttemptLog,
@@ -124,6 +128,7 @@ async fn exclude_logged(transaction: &impl JobStatements, replay: &Replay) -> Re
             ..replay.progress
         },
     };
+
     Ok(Done::at(next))
 }
 
@@ -138,6 +143,7 @@ async fn deliver_chunk(
     if has_backlog(pending) || !is_mostly_attempted(pending, replay.chunk.len()) {
         return Ok(Done::pause(replay));
     }
+
     let scan = transaction
         .scan_replay(
             replay,
@@ -145,6 +151,7 @@ async fn deliver_chunk(
             i64::from(size),
         )
         .await?;
+
     let next = match replay.progress.phase {
         Phase::Events => scan.next,
         _ => Some(scan.next.unwrap_or(Progress {
@@ -152,12 +159,14 @@ async fn deliver_chunk(
             ..replay.progress
         })),
     };
+
     let created = deliver(transaction, replay, &scan.found).await?;
     let wait = if created.is_empty() {
         Duration::ZERO
     } else {
         PAUSE
     };
+
     Ok(Done {
         created,
         next,
@@ -176,6 +185,7 @@ fn is_mostly_attempted(pending: Pending, chunk: usize) -> bool {
 
 fn next_chunk_size(replay: &Replay) -> i32 {
     let last = replay.chunk_size;
+
     match replay.chunk_age {
         None => FIRST_CHUNK,
         Some(age) if age < FAST => (last * 2).min(MAX_CHUNK),
@@ -199,6 +209,7 @@ async fn deliver(
     else {
         return Ok(Vec::new());
     };
+
     let events: Vec<Uuid> = found
         .iter()
         .filter(|event| goes_to(subscription, event))
@@ -207,6 +218,7 @@ async fn deliver(
     if events.is_empty() {
         return Ok(Vec::new());
     }
+
     // Before the exclusions are read: it waits for a recovery that is delivering the same missed
     // events.
     transaction.remove_missed(webhook, &events).await?;
@@ -223,6 +235,7 @@ async fn deliver(
         .into_iter()
         .filter(|event| !excluded.contains(event))
         .collect();
+
     deliver_stored(
         transaction,
         webhook,

@@ -30,6 +30,7 @@ pub async fn deliver_stored(
     transaction
         .start_sequences(&[webhook], &mut sequences)
         .await?;
+
     let ordering = transaction.ordering(webhook).await?;
     let ids = events
         .iter()
@@ -38,9 +39,11 @@ pub async fn deliver_stored(
     let mut deliveries = Vec::new();
     let mut ordered = Vec::new();
     let mut keys = HashSet::new();
+
     for (event, release) in events {
         let id = delivery_id(*event, webhook);
         let sequence = sequences.next(webhook);
+
         let delivery = NewDelivery {
             id,
             webhook,
@@ -48,6 +51,7 @@ pub async fn deliver_stored(
             leased: false,
             sequence,
         };
+
         match ordering.key(|| *release) {
             None => deliveries.push(delivery),
             Some(key) => ordered.push(OrderedDelivery {
@@ -57,10 +61,12 @@ pub async fn deliver_stored(
             }),
         }
     }
+
     transaction
         .insert_deliveries(&deliveries, NewLease::NONE)
         .await?;
     transaction.insert_ordered(&ordered, NewLease::NONE).await?;
     transaction.store_sequences(&sequences.changed()).await?;
+
     Ok(ids)
 }

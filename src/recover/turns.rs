@@ -24,6 +24,7 @@ impl Turns {
         if self.served.contains(user) || self.served.len() >= MAX_USERS {
             self.served.clear();
         }
+
         self.served.push(user.clone());
     }
 }
@@ -36,12 +37,15 @@ mod tests {
     fn a_round_ends_when_a_user_gets_a_second_step() {
         let user = |name: usize| UserId(name.to_string().into());
         let mut turns = Turns::default();
+
         for name in [1, 2, 3] {
             turns.count(&user(name));
         }
+
         assert_eq!(turns.served(), [user(1), user(2), user(3)]);
         turns.count(&user(1));
         assert_eq!(turns.served(), [user(1)]);
+
         for name in 0..5_000 {
             turns.count(&user(name));
             assert!(turns.served().len() <= MAX_USERS);

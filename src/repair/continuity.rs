@@ -40,6 +40,7 @@ pub(crate) async fn verify(
     let at = checkpoint
         .as_ref()
         .and_then(|checkpoint| checkpoint.progress.resume());
+
     match examine(client, source, store, checkpoint).await {
         Err(PrimaryError::Gap(gap)) => {
             Err(gaps::record_and_end(source, store, health, gap, at).await)
@@ -63,20 +64,24 @@ async fn examine(
     {
         return Err(PrimaryError::OutboxIsRead);
     }
+
     let server = catalog::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
     let Some(found) = server.lineage() else {
         return Err(PrimaryError::Standby);
     };
+
     if let Some(checkpoint) = &checkpoint {
         // Before anything else is compared: on a replaced primary, slot and WAL differ from the
         // checkpoint without a gap.
         lineage::verify(found, checkpoint.lineage)?;
     }
+
     let wal_level = wal_level(&server);
     if wal_level.severity == Severity::Fail {
         return Err(PrimaryError::Preconditions(vec![wal_level]));
     }
+
     let Some(at) = checkpoint.and_then(|checkpoint| checkpoint.progress.resume()) else {
         return Err(match catalog::slot(client, &source.slot).await? {
             Some(_) => PrimaryError::SlotWithoutCheckpoint(source.slot.clone()),
@@ -85,6 +90,7 @@ async fn examine(
             },
         });
     };
+
     let slot = catalog::slot(client, &source.slot).await?;
     let slot = match SlotState::of(slot.as_ref(), &source.slot) {
         SlotState::Missing => {
@@ -102,19 +108,24 @@ async fn examine(
         }
         SlotState::Readable(slot) => slot,
     };
+
     if let Some(end) = server.flushed().filter(|end| *end < at) {
         return Err(PrimaryError::Gap(Gap::WalBehind { end, at }));
     }
+
     let open = store.open_gaps(&source.slot).await?;
     let unfinished = Gap::RepairUnfinished {
         slot: source.slot.clone(),
     };
+
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
     }
+
     // These are found while streaming, by what only one process knows or at the cost of a stream
     // that fails.
     let slot_name = || source.slot.clone();
+
     for gap in [
         Gap::WalMissing {
             slot: slot_name(),
@@ -129,6 +140,7 @@ async fn examine(
             return Err(PrimaryError::Gap(gap));
         }
     }
+
     // Read after the slot: a process of Walhook stores both before it advances the slot.
     let limit = store.acknowledgement_limit(&source.slot).await?;
     let resume = store
@@ -143,6 +155,7 @@ async fn examine(
             at,
         }));
     }
+
     Ok(Verified { clock_ahead })
 }
 
@@ -162,9 +175,11 @@ pub(crate) async fn has_commits(
     else {
         return Ok(true);
     };
+
     let Some(at) = found.progress.resume() else {
         return Ok(true);
     };
+
     let confirmed = catalog::slot(client, &source.slot)
         .await?
         .and_then(|slot| slot.confirmed());
@@ -175,6 +190,7 @@ pub(crate) async fn has_commits(
         };
         return Err(gaps::record_and_end(source, store, health, gap, Some(at)).await);
     }
+
     Ok(false)
 }
 
@@ -197,26 +213,31 @@ pub(crate) async fn enter_timeline(
     let confirmed = catalog::slot(client, &source.slot)
         .await?
         .and_then(|slot| slot.confirmed());
+
     for _ in 0..MOVES {
         let Some(known) = store.checkpoint(&source.slot).await? else {
             return Err(PrimaryError::NotSetUp {
                 slot: source.slot.clone(),
             });
         };
+
         // Another replica may have entered a later timeline since the server was verified.
         lineage::verify(found, known.lineage)?;
+
         if found == known.lineage {
             // Without the history file, earlier timelines are unknown.
             let history =
                 history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
             return Ok((known, history));
         }
+
         let Some(history) = &history else {
             return Err(PrimaryError::Protocol(format!(
                 "the server has no history of its timeline {}",
                 found.timeline
             )));
         };
+
         let descends = descends(&known, history)
             .and_then(|()| continues(&known, confirmed, &source.slot, history));
         if let Err(gap) = descends {
@@ -224,6 +245,7 @@ pub(crate) async fn enter_timeline(
                 gaps::record_and_end(source, store, health, gap, known.progress.resume()).await,
             );
         }
+
         if store
             .enter_timeline(&source.slot, &known, found.timeline)
             .await?
@@ -231,6 +253,7 @@ pub(crate) async fn enter_timeline(
             let from = known.lineage.timeline;
             let to = found.timeline;
             recurring!(warn, from, to, "the primary is on a new timeline");
+
             return Ok((
                 Checkpoint {
                     lineage: found,
@@ -240,6 +263,7 @@ pub(crate) async fn enter_timeline(
             ));
         }
     }
+
     Err(PrimaryError::CheckpointMoves(source.slot.clone()))
 }
 
@@ -253,9 +277,11 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
             found: timeline,
         });
     };
+
     let Progress::Wal { commit, resume, .. } = checkpoint.progress else {
         return Ok(());
     };
+
     // A partly stored transaction must also have committed before the switch.
     if resume > switch || (commit > resume && commit >= switch) {
         return Err(Gap::TimelineForked {
@@ -264,6 +290,7 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
             at: resume.max(commit),
         });
     }
+
     Ok(())
 }
 
@@ -322,6 +349,7 @@ mod tests {
                 .reason(),
             "timeline_forked"
         );
+
         assert_eq!(
             descends(&checkpoint(100, 95), &history)
                 .unwrap_err()
@@ -338,6 +366,7 @@ mod tests {
             continues(&checkpoint(90, 95), confirmed.map(Lsn), "walhook", &history)
                 .map_err(|gap| gap.reason())
         };
+
         assert_eq!(reason(None), Ok(()));
         assert_eq!(
             reason(Some(100)),

@@ -72,6 +72,7 @@ impl<'a> Differences<'a> {
             .filter(|table| source.follows(*table))
             .collect();
         tables.reverse();
+
         Differences {
             source,
             snapshot,
@@ -95,8 +96,10 @@ impl<'a> Differences<'a> {
                 let Some(table) = self.tables.pop() else {
                     return Ok(None);
                 };
+
                 let rows = self.snapshot.watched_rows(self.source, table).await?;
                 let comparison = Comparison::default();
+
                 OpenTable {
                     table,
                     rows,
@@ -107,20 +110,24 @@ impl<'a> Differences<'a> {
                 }
             }
         };
+
         while open.pending.len() < CHANGES && !open.comparison.is_complete() {
             open.advance(transaction).await?;
         }
+
         let table = open.table;
         let compared = std::mem::take(&mut open.compared);
         let part: Vec<Difference> = open
             .pending
             .drain(..open.pending.len().min(CHANGES))
             .collect();
+
         if open.pending.is_empty() && open.comparison.is_complete() {
             open.rows.close().await?;
         } else {
             self.current = Some(open);
         }
+
         self.found(table, compared, part).await.map(Some)
     }
 
@@ -141,7 +148,9 @@ impl<'a> Differences<'a> {
             changes: Vec::new(),
             ledger: LedgerChanges::default(),
         };
+
         let mut rows = self.rows(table, &part).await?;
+
         for difference in part {
             let row = id(&difference).and_then(|id| rows.remove(&id));
             if let Some(operation) =
@@ -154,6 +163,7 @@ impl<'a> Differences<'a> {
                     ordinal,
                     ..
                 } = *self;
+
                 found.changes.push(Change {
                     position: Position::Wal {
                         timeline,
@@ -166,6 +176,7 @@ impl<'a> Differences<'a> {
                     operation,
                 });
             }
+
             match difference {
                 Difference::New(LedgerRow { id, state }) => {
                     found.new += 1;
@@ -181,6 +192,7 @@ impl<'a> Differences<'a> {
                 }
             }
         }
+
         Ok(found)
     }
 
@@ -196,10 +208,12 @@ impl<'a> Differences<'a> {
             Difference::Changed { .. } => true,
             Difference::Gone(_) => false,
         };
+
         let ids: Vec<i64> = part.iter().filter(raises).filter_map(id).collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
+
         let rows = self.snapshot.rows(self.source, table, &ids).await?;
         let with_id = |row: Tuple| Some((row.id()?, row));
         Ok(rows.into_iter().filter_map(with_id).collect())
@@ -218,14 +232,17 @@ impl OpenTable<'_> {
         if self.comparison.needs_rows() {
             self.comparison.add_rows(self.rows.next().await?);
         }
+
         if self.comparison.needs_ledger() {
             let page = ledger_page(transaction, self.table, self.after_id, PAGE).await?;
             self.after_id = page.last().map(|entry| entry.id).or(self.after_id);
             self.comparison.add_ledger(page);
         }
+
         let (compared, differences) = self.comparison.advance();
         self.compared += compared;
         self.pending.extend(differences);
+
         Ok(())
     }
 }

@@ -28,9 +28,11 @@ pub(crate) async fn record(
         .record_gap(&source.slot, gap.reason(), &gap.to_string(), at)
         .await?;
     report_open(source, store, health).await?;
+
     if new {
         tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
     }
+
     Ok(())
 }
 
@@ -57,6 +59,7 @@ pub(crate) async fn report_open(
 ) -> Result<Vec<OpenGap>, StoreError> {
     let open = store.open_gaps(&source.slot).await?;
     gauge!(telemetry::GAPS).set(open.len() as f64);
+
     if open.is_empty() {
         health.report_healthy(GAP);
     } else {
@@ -69,6 +72,7 @@ pub(crate) async fn report_open(
             ),
         );
     }
+
     Ok(open)
 }
 
@@ -92,6 +96,7 @@ impl Reports {
                 try_record(&source, &store, &health, gap).await;
             }
         });
+
         Reports {
             gaps,
             _task: AbortOnDropHandle::new(task),

@@ -90,7 +90,9 @@ impl<'a> Repair<'a> {
         if !lock_repair(transaction, &source.slot).await? {
             return Err(PrimaryError::RepairRunning(source.slot.clone()));
         }
+
         let client = postgres::connect(url).await?;
+
         match source.capture {
             CaptureMode::Wal => Repair::by_wal(request, client).await,
             CaptureMode::Trigger => Repair::by_triggers(request, client).await,
@@ -106,8 +108,10 @@ impl<'a> Repair<'a> {
             dry_run,
             force,
         } = request;
+
         let old = catalog::unused_slot(&client, &source.slot).await?;
         let gaps = diagnose(&client, source, store, force).await?;
+
         if dry_run {
             let snapshot = SnapshotSession::now(url).await?;
             return Ok(Repair {
@@ -120,13 +124,17 @@ impl<'a> Repair<'a> {
                 done: Vec::new(),
             });
         }
+
         let found = inspect(&client, source, Conditions::All).await?;
         found.accept()?;
+
         let mut done = prepare(&client, source, store, &found).await?;
+
         // Recorded first: until the repair is finished, no process may read from the new slot.
         let unfinished = Gap::RepairUnfinished {
             slot: source.slot.clone(),
         };
+
         store
             .record_gap(
                 &source.slot,
@@ -135,17 +143,21 @@ impl<'a> Repair<'a> {
                 None,
             )
             .await?;
+
         failpoint!("repair_noted_old_slot_not_dropped")?;
+
         if old.is_some() {
             client.execute(SLOT_DROP, &[&source.slot]).await?;
             done.push(format!("slot {}: dropped", source.slot));
         }
+
         let opened = open(
             connect(source, url, found.can_fail_over(source)).await?,
             &client,
             source,
         )
         .await?;
+
         done.push(format!(
             "slot {}: created at {}",
             source.slot, opened.begins
@@ -155,6 +167,7 @@ impl<'a> Repair<'a> {
             hold_checkpoint(transaction, &source.slot).await?;
             opened.snapshot(url).await
         };
+
         match imported.await {
             Ok(snapshot) => Ok(Repair {
                 source,
@@ -184,11 +197,14 @@ impl<'a> Repair<'a> {
             dry_run,
             force,
         } = request;
+
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
+
         if dry_run {
             let snapshot = SnapshotSession::now(url).await?;
             let done = Vec::new();
+
             return Ok(Repair {
                 source,
                 client,
@@ -199,21 +215,26 @@ impl<'a> Repair<'a> {
                 done,
             });
         }
+
         let done = reinstall(&client, source).await?;
+
         // Later failures either happen after the snapshot, or the comparison covers them and they
         // are reported needlessly.
         acknowledge(&client).await?;
         failpoint!("trigger_failures_reset_snapshot_not_taken")?;
         hold_checkpoint(transaction, &source.slot).await?;
+
         let snapshot = SnapshotSession::now(url).await?;
         let mut beginning = Beginning::at(&snapshot, &client).await?;
         let known = store.checkpoint(&source.slot).await?;
         if let Some(known) = known.as_ref().filter(|_| !force) {
             lineage::verify(beginning.lineage, known.lineage)?;
         }
+
         // Window numbers continue from the checkpoint.
         let number = known.map_or(0, |known| known.progress.number() + 1);
         beginning.window.number = number.max(beginning.inserted.0);
+
         Ok(Repair {
             source,
             client,
@@ -262,6 +283,7 @@ impl<'a> Repair<'a> {
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
         let timeline = self.lineage().timeline;
+
         Ok(Differences::new(
             self.source,
             &self.snapshot,
@@ -276,13 +298,17 @@ impl<'a> Repair<'a> {
         if matches!(self.begins, Begins::Nowhere) {
             return Ok(());
         }
+
         failpoint!("differences_raised_checkpoint_not_stored")?;
         seed_lookups(&self.snapshot, self.source, transaction).await?;
+
         match self.source.ledger {
             true => mark_ledger_complete(transaction).await?,
             false => forget_ledger(transaction).await?,
         }
+
         close_gaps(transaction, &self.source.slot).await?;
+
         match &self.begins {
             Begins::Nowhere => Ok(()),
             Begins::Slot(opened) => store_beginning(transaction, self.source, opened).await,
@@ -304,6 +330,7 @@ impl<'a> Repair<'a> {
         {
             tracing::warn!(%error, "a failover before `walhook run` has read the outbox would be reported as a gap");
         }
+
         if let Some(lease) = self.lease {
             lease.release().await;
         }
@@ -314,7 +341,9 @@ impl<'a> Repair<'a> {
         let Begins::Slot(opened) = self.begins else {
             return error;
         };
+
         drop(opened);
+
         match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
             Ok(_) => error,
             Err(cleanup) => error.context(format!(
@@ -341,6 +370,7 @@ async fn diagnose(
         Err(PrimaryError::ForeignCluster { .. } | PrimaryError::Replaced(_)) if force => {}
         Err(error) => return Err(error),
     }
+
     open_gaps(source, store, &health, force).await
 }
 
@@ -356,6 +386,7 @@ async fn diagnose_triggers(
         let found = catalog::lineage(client).await?;
         lineage::verify(found, known.lineage)?;
     }
+
     let health = Health::default();
     let mut watch = Watch::new(source, store, &health);
     match watch.examine(client, 0).await {
@@ -372,6 +403,7 @@ async fn diagnose_triggers(
         Err(PrimaryError::Gap(gap)) => watch.record(gap).await?,
         Err(error) => return Err(error),
     }
+
     open_gaps(source, store, &health, force).await
 }
 

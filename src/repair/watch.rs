@@ -54,10 +54,12 @@ impl<'a> Watch<'a> {
         if !self.recorded.insert(gap.reason()) {
             return Ok(());
         }
+
         let recorded = gaps::record(self.source, self.store, self.health, &gap, None).await;
         if recorded.is_err() {
             self.recorded.remove(gap.reason());
         }
+
         Ok(recorded?)
     }
 
@@ -66,15 +68,18 @@ impl<'a> Watch<'a> {
         if self.recorded.contains(Gap::TRIGGER_FAILED) {
             return Ok(());
         }
+
         let Some((count, last)) = failures(client).await? else {
             return Ok(());
         };
+
         // The count is visible at once, the reason only when its transaction commits.
         if last.is_none()
             && self.unexplained.get_or_insert_with(Instant::now).elapsed() < EXPLANATION
         {
             return Ok(());
         }
+
         self.unexplained = None;
         self.record(Gap::TriggersFailed {
             count,
@@ -94,23 +99,27 @@ impl<'a> Watch<'a> {
         let Some(triggers) = &found.triggers else {
             return Err(PrimaryError::OutboxIsRead);
         };
+
         if !triggers.state.missing.is_empty() {
             let missing = triggers.state.missing.join(", ");
             return Err(PrimaryError::Gap(Gap::OutboxLost(format!(
                 "{missing} is missing"
             ))));
         }
+
         self.noted = triggers.state.noted;
         let losses = found.trigger_losses();
         if !losses.is_empty() {
             self.record(Gap::TriggersLacking(losses.join("; "))).await?;
         }
+
         if gaps::report_open(self.source, self.store, self.health)
             .await?
             .is_empty()
         {
             self.recorded.clear();
         }
+
         let row = client
             .query_typed_one(BACKLOG, &[(&(row as i64), Type::INT8)])
             .await?;
@@ -118,6 +127,7 @@ impl<'a> Watch<'a> {
         gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
         gauge!(telemetry::TRIGGER_FAILURES)
             .set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
+
         Ok(found.trigger_obstacles())
     }
 }

@@ -37,6 +37,7 @@ pub async fn change_addons(transaction: &impl GenericClient, changes: &AddonChan
             .run(include_str!("../../sql/store/user_addon_clear.sql"), &[])
             .await?;
     }
+
     let emptied: Vec<&str> = changes.emptied().collect();
     if !emptied.is_empty() {
         transaction
@@ -46,6 +47,7 @@ pub async fn change_addons(transaction: &impl GenericClient, changes: &AddonChan
             )
             .await?;
     }
+
     for (granted, sql) in [(false, REVOKE), (false, REDUCE), (true, GRANT)] {
         let rows = changes.rows(granted);
         if !rows.is_empty() {
@@ -53,5 +55,6 @@ pub async fn change_addons(transaction: &impl GenericClient, changes: &AddonChan
             transaction.run(sql, &rows.params()).await?;
         }
     }
+
     Ok(())
 }

@@ -97,17 +97,20 @@ pub async fn record(
         Via::CommandLine => ("command_line", None),
         Via::Automatic => ("automatic", None),
     };
+
     // Operators and Walhook itself are not limited: one row is shared with no transaction of
     // another user.
     let limit = match actor.via {
         Via::CommandLine | Via::Automatic => i64::MAX,
         Via::Token(_) | Via::Jwt | Via::Session(_) => MAX_DAILY_ROWS,
     };
+
     let now = Timestamp::now().as_millisecond();
     let id = Uuid::now_v7();
     let action = action.as_str();
     let today = lowest_id_at(start_of_day(now));
     let further = further_changes_id(&actor.user, action, now);
+
     let params: [&(dyn ToSql + Sync); 10] = [
         &id,
         &actor.user,
@@ -120,6 +123,7 @@ pub async fn record(
         &limit,
         &further,
     ];
+
     transaction.run(INSERT, &params).await.map(drop)
 }
 

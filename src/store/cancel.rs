@@ -62,15 +62,18 @@ impl Store {
     async fn cancel_chunk(&self, webhook: Uuid) -> Result<u64> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+
         plan_by_index(&transaction).await?;
         let Cancelled { removed, logged } =
             transaction.fetch_one(CANCEL, &[&webhook, &CHUNK]).await?;
         if removed == 0 {
             return Ok(0);
         }
+
         hours::add_cancelled(&transaction, webhook, logged.unsigned_abs()).await?;
         failpoint!("deliveries_cancelled_chunk_not_committed")?;
         transaction.commit().await?;
+
         Ok(removed.unsigned_abs())
     }
 

@@ -76,6 +76,7 @@ impl FromRow for StoredCheckpoint {
             END => Through::End,
             ordinal => Through::Ordinal(u64::try_from(ordinal).map_err(|_| negative("ordinal"))?),
         };
+
         let snapshot =
             |name| Ok::<_, StoreError>(row.try_get::<_, Option<&str>>(name)?.map(Snapshot::from));
         let progress = match snapshot("window_from")?.zip(snapshot("window_to")?) {
@@ -84,6 +85,7 @@ impl FromRow for StoredCheckpoint {
                 let text: Option<&str> = row.try_get("outbox_pages")?;
                 let read = text.and_then(|text| ReadPages::from_text(text, number.0, ordinal));
                 let read = Arc::new(read.unwrap_or_else(|| ReadPages::after_window(number.0)));
+
                 Progress::Outbox {
                     window: Window {
                         number: number.0,
@@ -101,6 +103,7 @@ impl FromRow for StoredCheckpoint {
                 resume,
             },
         };
+
         let switch =
             snapshot("handover_snapshot")?.zip(column::<Option<Lsn>>(row, "handover_lsn")?);
         Ok(StoredCheckpoint {
@@ -146,6 +149,7 @@ impl<'a> From<&'a Progress> for Columns<'a> {
             Through::Ordinal(ordinal) => *ordinal as i64,
             Through::End => END,
         };
+
         let (resume, window, outbox_pages) = match progress {
             Progress::Wal { resume, .. } => (*resume, None, None),
             Progress::Outbox {
@@ -159,6 +163,7 @@ impl<'a> From<&'a Progress> for Columns<'a> {
                 Some(read.to_text(window.number, ordinal)),
             ),
         };
+
         Columns {
             commit: Lsn(progress.number()),
             ordinal,
@@ -285,6 +290,7 @@ impl Store {
         } = Columns::from(&found.progress);
         let from = found.lineage.timeline as i32;
         let to = timeline as i32;
+
         Ok(self
             .run(ENTER_TIMELINE, &[&slot, &commit, &ordinal, &from, &to])
             .await?
@@ -305,6 +311,7 @@ impl Store {
     pub async fn forget_checkpoint(&self, slot: &str) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+
         close_gaps(&transaction, slot).await?;
         end_slot_creation(&transaction, slot).await?;
         Ok(transaction.commit().await?)
@@ -379,6 +386,7 @@ impl Store {
             identity,
             index,
         } = found;
+
         self.run(REMEMBER, &[table_oid, table_name, identity, index])
             .await?;
         Ok(())
@@ -413,6 +421,7 @@ impl Store {
             .await?;
         self.run(include_str!("../../sql/store/schema_drop.sql"), &[])
             .await?;
+
         Ok(was_created)
     }
 
@@ -447,6 +456,7 @@ pub async fn advance_checkpoint(
     let to = Columns::from(&next.progress);
     let old_timeline = expected.lineage.timeline as i32;
     let new_timeline = next.lineage.timeline as i32;
+
     let params: [&(dyn ToSql + Sync); 12] = [
         &slot,
         &from.commit,
@@ -461,6 +471,7 @@ pub async fn advance_checkpoint(
         &old_timeline,
         &to.outbox_pages,
     ];
+
     Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
 }
 
@@ -479,6 +490,7 @@ pub async fn insert_first_checkpoint(
     } = first.lineage;
     let system_identifier = system_identifier as i64;
     let timeline = timeline as i32;
+
     let Columns {
         commit,
         ordinal,
@@ -487,8 +499,10 @@ pub async fn insert_first_checkpoint(
         window_to,
         ..
     } = Columns::from(&first.progress);
+
     let sql = include_str!("../../sql/store/checkpoint_first.sql");
     let members = members.map(Json);
+
     let params: &Params<'_> = &[
         &slot,
         &system_identifier,
@@ -500,6 +514,7 @@ pub async fn insert_first_checkpoint(
         &window_to,
         &members,
     ];
+
     transaction.run(sql, params).await?;
     Ok(())
 }
@@ -512,6 +527,7 @@ pub async fn prepare_switch(
 ) -> Result<bool> {
     const PREPARE: &str = include_str!("../../sql/store/checkpoint_hand_over.sql");
     commit_durably(transaction).await?;
+
     Ok(transaction
         .run(PREPARE, &[&slot, &switch.snapshot.as_str(), &switch.begins])
         .await?
@@ -574,6 +590,7 @@ mod tests {
             through: Through::End,
             resume: Lsn(9),
         };
+
         let columns = Columns::from(&wal);
         assert_eq!(
             (columns.commit, columns.ordinal, columns.resume),
@@ -583,13 +600,16 @@ mod tests {
             (columns.window_from, columns.window_to, columns.outbox_pages),
             (None, None, None)
         );
+
         let window = Window {
             number: 8,
             from: "1:5:".into(),
             to: "5:9:".into(),
         };
+
         let outbox = Progress::in_window(window, Through::Ordinal(3), 4);
         let columns = Columns::from(&outbox);
+
         assert_eq!(
             (columns.commit, columns.ordinal, columns.resume),
             (Lsn(8), 3, Lsn(4))

@@ -27,16 +27,19 @@ impl Claimed {
             self.orphans.push(id);
             return Ok(());
         };
+
         let Ok(kind) = kind.parse() else {
             // Replicas of a newer build may know it. The lease keeps this replica from claiming it
             // again for a while.
             recurring!(warn, delivery = %id, kind, "deliveries of an event type that this build does not know are left alone");
             return Ok(());
         };
+
         let number = |name: &str| {
             let negative = |_| StoreError::Corrupt(format!("delivery {id}: {name} is negative"));
             u16::try_from(row.get::<_, i16>(name)).map_err(negative)
         };
+
         self.deliveries.push(Delivery {
             id,
             webhook: row.get("webhook_id"),
@@ -51,6 +54,7 @@ impl Claimed {
             activation: row.get("activation"),
             lease,
         });
+
         Ok(())
     }
 }

@@ -58,6 +58,7 @@ mod tests {
             through: Through::End,
             resume: Lsn(commit + 1),
         };
+
         Checkpoint {
             lineage: Lineage {
                 system_identifier: 1,

@@ -49,15 +49,20 @@ where
                 let (client, task, _) = postgres::open(config, self.tls.clone()).await?;
                 Ok::<_, Error>((client, task))
             };
+
             if self.settings.is_empty() {
                 return connect(&config).await;
             }
+
             let mut options = config.get_options().unwrap_or_default().to_owned();
+
             for (name, value) in &self.settings {
                 options.push_str(&format!(" -c {name}={value}"));
             }
+
             let mut configured = config.clone();
             configured.options(options);
+
             match connect(&configured).await {
                 // A pooler that does not accept these startup parameters.
                 Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {

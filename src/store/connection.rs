@@ -106,12 +106,14 @@ impl Drop for Connection {
         if !is_abandoned {
             return;
         }
+
         // Without a runtime the process is ending, and cannot cancel anything.
         let (Some(object), Ok(runtime)) =
             (self.object.take(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
+
         let (token, Canceller(tls)) = (object.cancel_token(), self.canceller.clone());
         runtime.spawn(async move {
             let cancelled = async {
@@ -120,9 +122,11 @@ impl Drop for Connection {
                     None => token.cancel_query(NoTls).await,
                 }
             };
+
             if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, cancelled).await, Ok(Ok(()))) {
                 tracing::debug!("a statement of an abandoned request could not be cancelled; it ends by its timeout");
             }
+
             // Held until now, so that abandoned statements count against the pool's limit.
             drop(Object::take(object));
         });

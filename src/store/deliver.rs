@@ -77,26 +77,33 @@ impl Store {
     async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
         let mut connection = self.connection().await?;
         let length = lease_length(request.timeout);
+
         // Computed before the transaction begins, when the database reads its clock: by this
         // process's clock the lease ends first.
         let lease = Lease {
             token: Uuid::now_v7(),
             until: Instant::now() + length,
         };
+
         let transaction = connection.transaction().await?;
         let ((), (claimed, refused)) = tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, lease, length))?;
+
         release_leases(
             &transaction,
             refused.into_iter().map(|id| (id, lease.token)).collect(),
         )
         .await?;
+
         if !claimed.deliveries.is_empty() {
             failpoint!("deliveries_leased_claim_not_committed")?;
         }
+
         transaction.commit().await?;
+
         if !claimed.deliveries.is_empty() {
             failpoint!("claim_committed_deliveries_not_queued")?;
         }
+
         Ok(claimed)
     }
 
@@ -109,12 +116,14 @@ impl Store {
     async fn release_all(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+
         plan_by_index(&transaction).await?;
         let held = deliveries
             .iter()
             .map(|delivery| (delivery.id, delivery.lease.token))
             .collect();
         release_leases(&transaction, held).await?;
+
         Ok(transaction.commit().await?)
     }
 
@@ -127,6 +136,7 @@ impl Store {
     async fn remove(&self, deliveries: &[Uuid]) -> Result<usize> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+
         plan_by_index(&transaction).await?;
         let removed: Vec<(Uuid, Option<i64>)> = transaction
             .fetch_all(REMOVE_ORPHANS, &[&deliveries])
@@ -135,8 +145,10 @@ impl Store {
             .iter()
             .filter_map(|(webhook, key)| Some((*webhook, (*key)?)))
             .collect();
+
         order::promote(&transaction, &keys, None).await?;
         transaction.commit().await?;
+
         Ok(removed.len())
     }
 }
@@ -149,10 +161,12 @@ pub(super) async fn release_leases(
     if held.is_empty() {
         return Ok(());
     }
+
     held.sort_unstable();
     let (ids, leases): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().unzip();
     let statement = transaction.prepare_cached(RELEASE).await?;
     transaction.execute(&statement, &[&ids, &leases]).await?;
+
     Ok(())
 }
 
@@ -178,6 +192,7 @@ async fn claim(
     let per_webhook = request.per_webhook as i64;
     let start_after = &request.start_after;
     let end_with = &request.end_with.unwrap_or(Uuid::max());
+
     let arguments: [&(dyn ToSql + Sync); 9] = [
         &lease.token,
         &seconds,
@@ -189,16 +204,19 @@ async fn claim(
         &limits,
         end_with,
     ];
+
     let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
     let mut claimed = Claimed::default();
     let mut refused = Vec::new();
     let mut bytes = 0;
+
     while let Some(row) = rows.next().await.transpose()? {
         claimed.visited = row.get::<_, i64>("visited") as usize;
         claimed.last_visited = row
             .get::<_, Option<Uuid>>("last")
             .filter(|_| claimed.visited >= request.max_webhooks);
         bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
+
         match row.get::<_, Option<Uuid>>("id") {
             Some(id) if bytes > request.max_bytes && !claimed.deliveries.is_empty() => {
                 refused.push(id)
@@ -207,6 +225,7 @@ async fn claim(
             None => {}
         }
     }
+
     claimed.refused = refused.len();
     Ok((claimed, refused))
 }

@@ -81,6 +81,7 @@ impl Failing {
         let failures = self.failures as i64;
         let threshold = i64::from(self.threshold);
         let notice = Uuid::now_v7();
+
         let first: [&(dyn ToSql + Sync); 6] = [
             &self.webhook,
             &reason,
@@ -89,6 +90,7 @@ impl Failing {
             &failures,
             &threshold,
         ];
+
         transaction
             .fetch_optional(sql, &[&first[..], more].concat())
             .await

@@ -93,6 +93,7 @@ async fn releases_by(
     if releases.is_empty() {
         return Ok(HashSet::new());
     }
+
     let releases: Vec<i64> = releases.iter().copied().collect();
     Ok(client
         .fetch_all(sql, &[&releases])
@@ -135,6 +136,7 @@ pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
     ] {
         client.prepare_cached(statement).await?;
     }
+
     order::prepare_insert(client).await
 }
 
@@ -143,6 +145,7 @@ impl Store {
     /// connection to the next batch.
     pub async fn prepare_enqueue(&self) -> Result<()> {
         let connection = self.connection().await?;
+
         for statement in [
             CHECKPOINT_READ,
             CHECKPOINT_ADVANCE,
@@ -152,6 +155,7 @@ impl Store {
         ] {
             connection.prepare_cached(statement).await?;
         }
+
         prepare_inserts(&*connection).await
     }
 }
@@ -194,6 +198,7 @@ pub async fn insert_deliveries(
         new.leased,
         new.sequence
     ));
+
     let params = rows.followed_by(&[&lease.token, &lease.seconds]);
     run_unless_empty(transaction, DELIVERY_INSERT, deliveries.len(), &params).await
 }
@@ -222,5 +227,6 @@ async fn run_unless_empty(
     if rows > 0 {
         client.run(sql, params).await?;
     }
+
     Ok(())
 }

@@ -114,6 +114,7 @@ async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'a, Result<T
             result => return result,
         }
     }
+
     transaction().await
 }
 
@@ -136,8 +137,10 @@ async fn try_remove(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let removed = transaction.run(removal.sql, &[of, &CHUNK]).await?;
+
     record(&transaction, unrecorded.filter(|_| removed > 0)).await?;
     transaction.commit().await?;
+
     Ok(removed)
 }
 
@@ -149,17 +152,21 @@ pub async fn remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorde
 async fn try_remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorded) -> Result<u64> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
+
     transaction.run(LOCK_USER, &[user]).await?;
     let webhooks: Vec<Uuid> = transaction.fetch_all(WEBHOOKS, &[user]).await?;
     let actor = Actor {
         user: user.clone(),
         via: Via::CommandLine,
     };
+
     for webhook in &webhooks {
         audit::record(&transaction, &actor, Action::WebhookDeleted, *webhook, &[]).await?;
     }
+
     record(&transaction, unrecorded.filter(|_| !webhooks.is_empty())).await?;
     transaction.commit().await?;
+
     Ok(webhooks.len() as u64)
 }
 
@@ -198,8 +205,10 @@ pub async fn remove_events(
     let chunk: EventChunk = transaction
         .fetch_one(EVENTS, &[user, &after, &CHUNK])
         .await?;
+
     record(&transaction, unrecorded.filter(|_| chunk.removed > 0)).await?;
     transaction.commit().await?;
+
     Ok(chunk)
 }
 
@@ -208,9 +217,11 @@ async fn record(transaction: &Transaction<'_>, erasure: Option<Uuid>) -> Result<
     let Some(erasure) = erasure else {
         return Ok(());
     };
+
     let nobody = Actor {
         user: UserId("".into()),
         via: Via::CommandLine,
     };
+
     audit::record(transaction, &nobody, Action::UserErased, erasure, &[]).await
 }

@@ -142,9 +142,11 @@ pub async fn page(
                 .await?
         }
     };
+
     let limit = i64::try_from(size.events).unwrap_or(i64::MAX);
     let bytes = i64::try_from(size.bytes).unwrap_or(i64::MAX);
     let highest = horizon.unwrap_or(i64::MAX);
+
     let rows: Vec<PageRow> = connection
         .fetch_all(
             PAGE,
@@ -159,6 +161,7 @@ pub async fn page(
             ],
         )
         .await?;
+
     let (matching, last) = rows
         .first()
         .map_or((0, after), |row| (row.matching.unwrap_or(0), row.last));
@@ -170,6 +173,7 @@ pub async fn page(
         // A cursor from before a restore of the store may be higher than the counter.
         (None, None) => last.max(after),
     };
+
     Ok(Page {
         events,
         next,
@@ -195,12 +199,14 @@ pub async fn newest(
                 .await?
         }
     };
+
     let lowest = horizon.unwrap_or(0);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let kind = kind.map(EventKind::as_str);
     let found = connection
         .fetch_all(NEWEST, &[user, &before, &lowest, &kind, &limit])
         .await?;
+
     Ok((found, horizon))
 }
 

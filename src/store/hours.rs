@@ -49,6 +49,7 @@ impl Counts {
                 sum.permanently_failed += counts.permanently_failed;
                 sum.cancelled += counts.cancelled;
                 sum.durations.merge(&counts.durations);
+
                 sum
             })
     }
@@ -78,21 +79,27 @@ impl Counts {
 /// Adds recorded attempts. The hours' rows are the last that a transaction locks, in order.
 pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]) -> Result<()> {
     let mut hours: BTreeMap<(Uuid, i64), Counts> = BTreeMap::new();
+
     for entry in entries.iter().filter(|entry| !entry.row.test) {
         let attempted = entry.row.attempted;
         let hour = attempted.attempt.started_at.as_second().div_euclid(SECONDS);
         let counts = hours.entry((attempted.delivery.webhook, hour)).or_default();
+
         counts.add(entry.row.outcome);
+
         if let Some(sent) = &attempted.attempt.sent {
             counts.durations.add(sent.duration.as_millis() as u64);
         }
     }
+
     if hours.is_empty() {
         return Ok(());
     }
+
     let number = |count: fn(&Counts) -> u64| -> Vec<i64> {
         hours.values().map(|hour| count(hour) as i64).collect()
     };
+
     let webhooks: Vec<Uuid> = hours.keys().map(|(webhook, _)| *webhook).collect();
     let begins: Vec<Timestamp> = hours
         .keys()
@@ -103,6 +110,7 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
         .flat_map(|hour| hour.durations.counts())
         .collect();
     let statement = transaction.prepare_cached(ADD).await?;
+
     transaction
         .execute(
             &statement,
@@ -118,6 +126,7 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
             ],
         )
         .await?;
+
     Ok(())
 }
 
@@ -129,6 +138,7 @@ pub async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: 
             .execute(&statement, &[&webhook, &(count as i64)])
             .await?;
     }
+
     Ok(())
 }
 
@@ -170,6 +180,7 @@ fn durations(row: &Row) -> Result<Durations> {
             .as_deref()
             .unwrap_or_default(),
     );
+
     Ok(durations)
 }
 
@@ -178,6 +189,7 @@ impl FromRow for Option<Hour> {
         let Some(begins_at) = column(row, "hour")? else {
             return Ok(None);
         };
+
         Ok(Some(Hour {
             begins_at,
             counts: Counts::from_row(row)?,

@@ -50,6 +50,7 @@ pub async fn claim(
 ) -> Result<bool> {
     let key_hash = &key_hash[..];
     let fingerprint = &fingerprint[..];
+
     let claimed: Option<Uuid> = store
         .fetch_optional(
             CLAIM,
@@ -63,6 +64,7 @@ pub async fn claim(
             ],
         )
         .await?;
+
     Ok(claimed.is_some())
 }
 

@@ -117,13 +117,16 @@ pub async fn cancel(store: &Store, actor: &Actor, webhook: Uuid, job: Uuid) -> R
     let found: Option<Job> = transaction
         .fetch_optional(LIST, &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64])
         .await?;
+
     if found.is_none() {
         return Ok(false);
     }
+
     // Waits for the step that a replica is running.
     if end(&transaction, job).await?.is_some() {
         audit::record(&transaction, actor, Action::JobCancelled, webhook, &[]).await?;
     }
+
     transaction.commit().await?;
     Ok(true)
 }

@@ -63,6 +63,7 @@ pub(super) fn sealed_keys(row: &Row) -> Result<SealedKeys> {
         }
         _ => None,
     };
+
     Ok(SealedKeys {
         private: sealed(row, "private_key", "private_key_key_id")?,
         previous,
@@ -93,6 +94,7 @@ pub async fn replace(
     let public = &pair.public[..];
     let seconds = overlap.as_secs_f64();
     let Sealed { key_id, bytes } = &pair.private;
+
     let replaced: Option<Replaced> = transaction
         .fetch_optional(
             SET_SECRET,
@@ -114,6 +116,7 @@ pub async fn replace(
         } else {
             &["secret"]
         };
+
         audit::record(
             &transaction,
             actor,
@@ -122,8 +125,10 @@ pub async fn replace(
             changed,
         )
         .await?;
+
         transaction.commit().await?;
     }
+
     Ok(replaced)
 }
 

@@ -27,17 +27,21 @@ pub async fn change_ledger(
             )
             .await?;
     }
+
     let mut removed = Vec::new();
     let mut put = Vec::new();
+
     for (table, id, state) in changes.rows() {
         let Some(number) = relation(table) else {
             continue;
         };
+
         match state {
             Some(state) => put.push((number, id, state.as_str())),
             None => removed.push((number, id)),
         }
     }
+
     if !removed.is_empty() {
         let rows = arrays!(removed, |row| (row.0, row.1));
         transaction
@@ -47,12 +51,14 @@ pub async fn change_ledger(
             )
             .await?;
     }
+
     if !put.is_empty() {
         // In the index's order: neighbouring rows are written together.
         put.sort_unstable_by_key(|(relation, id, _)| (*relation, *id));
         let rows = arrays!(put, |row| (row.0, row.1, row.2));
         transaction.run(LEDGER_PUT, &rows.params()).await?;
     }
+
     Ok(())
 }
 
@@ -73,6 +79,7 @@ pub async fn mark_ledger_complete(transaction: &impl GenericClient) -> Result<()
             &[&relations],
         )
         .await?;
+
     Ok(())
 }
 

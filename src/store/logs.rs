@@ -190,20 +190,25 @@ pub async fn list(
         until,
         status,
     } = filter;
+
     let oldest = since.map_or(Uuid::nil(), |since| {
         lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS)
     });
+
     let latest = until.map_or(Uuid::max(), |until| {
         lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS)
     });
+
     let event = event.map(EventKind::as_str);
     let outcome = outcome.map(Outcome::as_str);
     let status = status.map(|class| class.0);
     let mut found = Matches::default();
     let mut below = before.unwrap_or(Uuid::max()).min(latest);
     let mut examined = 0;
+
     // First the newest day, because a statement on all days is slower to plan than to execute.
     let mut lowest = oldest.max(first_id_of_day(below));
+
     loop {
         let started = Instant::now();
         let wanted = limit - found.entries.len();
@@ -212,12 +217,14 @@ pub async fn list(
         } else {
             EXAMINED_AT_ONCE
         };
+
         let most = i64::try_from(at_once).unwrap_or(i64::MAX);
         let returned = i64::try_from(wanted).unwrap_or(i64::MAX);
         let params: [&(dyn ToSql + Sync); 11] = [
             user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most,
             &returned,
         ];
+
         // The connection is not held between the statements, so that searches take turns with other
         // requests.
         let rows: Vec<Examined> = store.fetch_all(LIST, &params).await?;
@@ -225,24 +232,29 @@ pub async fn list(
             .last()
             .filter(|row| row.is_last)
             .map(|row| row.entry.id);
+
         found.entries.extend(
             rows.into_iter()
                 .filter(|row| row.is_match)
                 .map(|row| row.entry),
         );
+
         if found.entries.len() >= limit {
             return Ok(found);
         }
+
         (below, lowest) = match last {
             Some(last) => (last, oldest.max(first_id_of_day(last))),
             None if lowest > oldest => (lowest, oldest),
             None => return Ok(found),
         };
         examined += at_once;
+
         if last.is_some() && examined >= MOST_EXAMINED {
             found.horizon = last;
             return Ok(found);
         }
+
         if !filter.is_empty() {
             // A search takes at most half of the time of the processor that executes it.
             tokio::time::sleep(started.elapsed()).await;
@@ -317,12 +329,14 @@ pub async fn insert_test_event(
 ) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
+
     transaction
         .run(
             INSERT_TEST_EVENT,
             &[&id, &actor.user, &kind.as_str(), &occurred_at, &data],
         )
         .await?;
+
     audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
     Ok(transaction.commit().await?)
 }

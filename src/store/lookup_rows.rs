@@ -67,10 +67,12 @@ pub async fn change_lookup_rows(
 
     let mut removed = Vec::new();
     let mut put = Vec::new();
+
     for (table, id, state) in changes.rows() {
         let Some(number) = table.number() else {
             continue;
         };
+
         match state {
             Some(state) => {
                 let is_file = table == Table::TranscoderQueueFile;
@@ -79,6 +81,7 @@ pub async fn change_lookup_rows(
                 } else {
                     None
                 };
+
                 let parent =
                     row.and_then(|row| row.int(transcoder_queue_file::transcoder_queue_id));
                 put.push((number, id, state.as_str(), parent));
@@ -96,12 +99,14 @@ pub async fn change_lookup_rows(
             )
             .await?;
     }
+
     if !put.is_empty() {
         // In the index's order: neighbouring rows are written together.
         put.sort_unstable_by_key(|(relation, id, ..)| (*relation, *id));
         let rows = arrays!(put, |row| (row.0, row.1, row.2, row.3));
         transaction.run(PUT, &rows.params()).await?;
     }
+
     Ok(())
 }
 

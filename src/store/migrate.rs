@@ -34,17 +34,20 @@ pub fn add_later(migrations: &[(&str, &str)]) {
         .map(Migration::version)
         .max()
         .unwrap_or(0);
+
     let later = (newest + 1..)
         .zip(migrations)
         .map(|(version, (name, statements))| {
             Migration::unapplied(&format!("V{version}__{name}"), statements)
                 .expect("a migration's name")
         });
+
     LATER.set(later.collect()).expect("it is called once");
 }
 
 fn runner() -> Runner {
     let own = embedded::migrations::runner();
+
     match LATER.get() {
         Some(later) => Runner::new(&[own.get_migrations().as_slice(), later].concat()),
         None => own,
@@ -103,6 +106,7 @@ impl fmt::Display for Incompatibility {
 impl Schema {
     pub fn incompatibility(self) -> Option<Incompatibility> {
         const SET_UP: &str = "run `walhook setup` first";
+
         let (problem, fix) = match self {
             Schema::Same | Schema::Newer { .. } => return None,
             Schema::Missing => ("the store has no schema yet".to_owned(), SET_UP),
@@ -124,6 +128,7 @@ impl Schema {
                 "start the newer build again, or restore the store as it was before that build's setup",
             ),
         };
+
         Some(Incompatibility { problem, fix })
     }
 
@@ -133,11 +138,13 @@ impl Schema {
         let Some(found) = newest(applied) else {
             return Schema::Missing;
         };
+
         let needs = applied
             .iter()
             .filter_map(|migration| needs(migration.name()))
             .max()
             .unwrap_or(0);
+
         match found.cmp(&known) {
             _ if needs > known => Schema::TooNew {
                 found,
@@ -163,6 +170,7 @@ pub async fn schema(url: &str) -> Result<Schema> {
     client
         .batch_execute("set search_path = walhook, pg_catalog")
         .await?;
+
     Ok(Schema::of(
         &applied(&mut client).await?,
         runner().get_migrations(),
@@ -180,13 +188,16 @@ pub async fn incompatibility(url: &str) -> Result<Option<Incompatibility>> {
 pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let mut client = postgres::connect(url).await?;
     accept_encoding(&client).await?;
+
     let lock = format!("set lock_timeout = '{TURN_TIMEOUT}'; select pg_advisory_lock({LOCK})");
     client.batch_execute(&lock).await?;
+
     let schema = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
     client
         .batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'"))
         .await?;
     failpoint!("schema_created_tables_not_created")?;
+
     let applied = applied(&mut client).await?;
     let runner = runner();
     let own = runner.get_migrations();
@@ -237,13 +248,16 @@ async fn run(own: &[Migration], applied: &[Migration], client: &mut Client) -> R
         .map(Migration::version);
     let missing: BTreeSet<i32> = missing.collect();
     let started = Instant::now();
+
     for version in &missing {
         run_to(Target::Version(*version), own, client, started).await?;
         failpoint!("migration_committed_next_not_started")?;
     }
+
     // Applies nothing, and fails if the histories differ.
     run_to(Target::Latest, own, client, started).await?;
     failpoint!("migrations_applied_not_reported")?;
+
     Ok(missing
         .iter()
         .map(|version| format!("V{version}"))
@@ -262,9 +276,11 @@ async fn run_to(
         if !is_lock_timeout(&error) || started.elapsed() > MAX_DURATION {
             return Err(StoreError::Migration(describe(&error)));
         }
+
         tracing::info!("a migration did not get the lock on its table; retrying");
         tokio::time::sleep(PAUSE).await;
     }
+
     Ok(())
 }
 
@@ -279,6 +295,7 @@ async fn applied(client: &mut Client) -> Result<Vec<Migration>> {
     if !history.get::<_, bool>(0) {
         return Ok(Vec::new());
     }
+
     let applied = runner().get_applied_migrations_async(client).await;
     applied.map_err(|error| StoreError::Migration(describe(&error)))
 }
@@ -322,18 +339,21 @@ mod tests {
             Schema::Older { found: 1, known: 2 }
         );
         assert_eq!(Schema::of(&own, &own), Schema::Same);
+
         let mut later = history(&[
             "V1__store",
             "V2__hours",
             "V4__more",
             "V5__drop_hours_needs_2",
         ]);
+
         assert_eq!(
             Schema::of(&later, &own),
             Schema::Newer { found: 5, known: 2 }
         );
         assert_eq!(Schema::of(&later, &own).incompatibility(), None);
         later.extend(history(&["V6__drop_store_needs_5"]));
+
         let problem = Schema::of(&later, &own)
             .incompatibility()
             .expect("it is too new")
@@ -342,6 +362,7 @@ mod tests {
             problem.contains("version 6") && problem.contains("knows 2: start the newer build"),
             "{problem}"
         );
+
         // The name has the word, but no version.
         assert_eq!(needs("what_it_needs_now"), None);
     }

@@ -86,6 +86,7 @@ impl StoreError {
         let StoreError::Query(error) = self else {
             return false;
         };
+
         error.code().is_some_and(|code| {
             ["22", "23", "54"]
                 .iter()
@@ -112,6 +113,7 @@ impl StoreError {
             DiskFault::of_code(code).is_some()
                 || OUTAGES.iter().any(|class| code.code().starts_with(class))
         };
+
         match self {
             // Without a code the connection was lost.
             StoreError::Query(error) => !self.is_timeout() && error.code().is_none_or(is_outage),
@@ -138,6 +140,7 @@ impl From<tokio_postgres::Error> for StoreError {
         if let Some(fault) = DiskFault::of(&error) {
             count_disk_fault("store", fault.as_str());
         }
+
         StoreError::Query(error)
     }
 }

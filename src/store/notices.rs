@@ -92,6 +92,7 @@ pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Resul
 /// lease.
 pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str) -> Result<()> {
     const RETRY: &str = include_str!("../../sql/store/notice_retry.sql");
+
     store
         .run(
             RETRY,
@@ -103,6 +104,7 @@ pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str
             ],
         )
         .await?;
+
     Ok(())
 }
 

@@ -88,19 +88,24 @@ impl Store {
             DeliveryClass::Fresh => COUNT_FRESH,
             DeliveryClass::Retry => &COUNT_RETRIES,
         };
+
         let mut queue = Queue::default();
         let mut from = (Uuid::nil(), "-infinity".to_owned());
         let mut skipped = 0;
+
         loop {
             let started = Instant::now();
             let params: [&(dyn ToSql + Sync); 4] = [&from.0, &from.1, &skipped, &AT_ONCE];
             let counted: Counted = self.fetch_by_index(sql, &params).await?;
+
             queue.deliveries += counted.deliveries;
             queue.oldest_due = queue.oldest_due.max(counted.oldest_due);
+
             let last = counted.last_webhook.zip(counted.last_due_at);
             let Some(last) = last.filter(|_| counted.deliveries >= AT_ONCE) else {
                 return Ok(queue);
             };
+
             skipped = counted.same_as_last + if last == from { skipped } else { 0 };
             from = last;
             tokio::time::sleep(started.elapsed() * PAUSE).await;
@@ -111,6 +116,7 @@ impl Store {
     pub async fn webhook_states(&self) -> Result<WebhookStates> {
         let mut states = WebhookStates::default();
         let mut after = Uuid::nil();
+
         loop {
             let started = Instant::now();
             let CountedWebhooks {
@@ -121,12 +127,15 @@ impl Store {
             } = self
                 .fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE])
                 .await?;
+
             states.active += active;
             states.inactive += inactive;
             states.disabled += disabled;
+
             let Some(last) = last.filter(|_| active + inactive + disabled >= AT_ONCE) else {
                 return Ok(states);
             };
+
             after = last;
             tokio::time::sleep(started.elapsed() * PAUSE).await;
         }

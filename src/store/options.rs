@@ -98,6 +98,7 @@ pub fn open_headers(
     let Some(Sealed { bytes, key_id }) = sealed else {
         return Ok(CustomHeaders::default());
     };
+
     let text = vault.open_text(Owner::headers(webhook), key_id, bytes)?;
     CustomHeaders::from_text(text.expose_secret()).ok_or(VaultError::Corrupt)
 }
@@ -111,12 +112,14 @@ impl Options {
             filter,
             headers,
         } = self;
+
         let differs = [
             ("description", *description != other.description),
             ("metadata", *metadata != other.metadata),
             ("filter", *filter != other.filter),
             ("headers", *headers != other.headers),
         ];
+
         differs
             .into_iter()
             .filter(|(_, differs)| *differs)

@@ -56,12 +56,14 @@ pub async fn insert(
     if ordered.is_empty() {
         return Ok(Vec::new());
     }
+
     let keys: BTreeSet<Key> = ordered
         .iter()
         .map(|ordered| (ordered.delivery.webhook, ordered.key))
         .collect();
     let tails = arrays!(keys, |key| (key.0, key.1));
     let tails = tails.params();
+
     // Otherwise they could be sent in another order. Usually the connection has prepared them.
     prepare_insert(transaction).await?;
     let ((), _, heads) = tokio::try_join!(
@@ -70,6 +72,7 @@ pub async fn insert(
         transaction.run(LOCK_TAILS, &tails),
         insert_rows(transaction, ordered, lease),
     )?;
+
     Ok(heads)
 }
 
@@ -90,6 +93,7 @@ pub async fn insert_parked(
     if !parked.is_empty() {
         insert_rows(transaction, &parked, NewLease::NONE).await?;
     }
+
     Ok(())
 }
 
@@ -117,6 +121,7 @@ pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
     for statement in [LOCK_TAILS, INSERT] {
         client.prepare_cached(statement).await?;
     }
+
     Ok(())
 }
 
@@ -141,6 +146,7 @@ pub async fn promote(
     if keys.is_empty() {
         return Ok(Vec::new());
     }
+
     let (token, seconds) = lease
         .map(|lease| (lease.lease.token, lease.length.as_secs_f64()))
         .unzip();
@@ -154,6 +160,7 @@ pub async fn promote(
     let mut promoted = Claimed::default();
     let mut refused = Vec::new();
     let mut bytes = 0;
+
     while let Some(row) = rows.next().await.transpose()? {
         let Some(PromotionLease {
             lease, max_bytes, ..
@@ -161,14 +168,17 @@ pub async fn promote(
         else {
             continue;
         };
+
         bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
         let id = row.get("id");
+
         if bytes > max_bytes && !promoted.deliveries.is_empty() {
             refused.push((id, lease.token));
         } else {
             promoted.add(id, &row, lease)?;
         }
     }
+
     release_leases(transaction, refused).await?;
     Ok(promoted.deliveries)
 }
@@ -199,11 +209,13 @@ impl Store {
     pub async fn promote_stranded(&self, (webhook, key): Key, limit: i32) -> Result<Visited> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+
         plan_by_index(&transaction).await?;
         let visited = transaction
             .fetch_one(PROMOTE_STRANDED, &[&webhook, &key, &limit])
             .await?;
         transaction.commit().await?;
+
         Ok(visited)
     }
 }

@@ -61,30 +61,36 @@ impl Store {
     /// Removes what an interrupted attempt left.
     pub async fn build_index(&self, missing: &MissingIndex) -> Result<Build> {
         let mut connection = self.connection().await?;
+
         // Holds the lock of maintenance. A lock of the session would not be safe behind a
         // transaction pooler.
         let turn = connection.transaction().await?;
+
         // Without the lock, another replica would take the index for one that an interrupted build
         // left, and drop it. Not without a limit: the lock of a process that has vanished must be
         // released some time.
         allow_idle(&turn, LONGEST_BUILD + ANSWER_TIMEOUT).await?;
+
         if !partitions::try_lock(&turn).await?
             || !partitions::exists(&turn, &missing.partition).await?
         {
             return Ok(Build::NotNeeded);
         }
+
         let name = missing.name();
         let state = is_valid(&turn, &name).await?;
         if state != Some(true) {
             // Closes the portal of the query before, which has a snapshot until then. The build
             // would wait for it.
             turn.batch_execute("select").await?;
+
             // Not in the transaction: a concurrent build has its own ones.
             let build = cancel_on_drop(self.build_alone(missing, &name, state.is_some()));
             tokio::time::timeout(LONGEST_BUILD, build)
                 .await
                 .map_err(|_| StoreError::Silent(LONGEST_BUILD))??;
         }
+
         // Locks the new index exclusively for a moment: within the transaction, whose waits for
         // locks are short.
         turn.batch_execute(&format!(
@@ -93,6 +99,7 @@ impl Store {
         ))
         .await?;
         turn.commit().await?;
+
         Ok(Build::Built)
     }
 
@@ -103,11 +110,13 @@ impl Store {
         is_left_over: bool,
     ) -> Result<()> {
         let connection = self.connection().await?;
+
         if is_left_over {
             connection
                 .batch_execute(&format!("drop index concurrently if exists walhook.{name}"))
                 .await?;
         }
+
         let MissingIndex {
             partition,
             definition,

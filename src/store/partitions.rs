@@ -74,6 +74,7 @@ impl Store {
     /// no partition.
     pub async fn tables_without_partitions(&self, today: Date) -> Result<Vec<&'static str>> {
         let mut found = Vec::new();
+
         for table in TABLES {
             if self
                 .oldest_day_in_default(table, Uuid::nil())
@@ -83,6 +84,7 @@ impl Store {
                 found.push(table.name);
             }
         }
+
         Ok(found)
     }
 
@@ -107,12 +109,15 @@ impl Store {
     /// Cancels the deliveries of events below this id. Returns how many.
     pub async fn expire_deliveries(&self, lowest: Uuid) -> Result<u64> {
         let mut expired = 0;
+
         loop {
             let mut connection = self.connection().await?;
             let transaction = connection.transaction().await?;
             let removed = expire_deliveries(&transaction, lowest).await?;
+
             transaction.commit().await?;
             expired += removed;
+
             if removed == 0 {
                 return Ok(expired);
             }
@@ -146,6 +151,7 @@ pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> R
     let to = first_id(day.tomorrow().map_err(out_of_calendar)?)?;
     let from = from.to_string();
     let to = to.to_string();
+
     let values = [
         ("table", table.name),
         ("id", table.id),
@@ -153,10 +159,12 @@ pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> R
         ("from", &*from),
         ("to", &*to),
     ];
+
     let lock = "lock table walhook.{table}_default in access exclusive mode";
     for template in [MAKE, FILL, lock, FILL, ATTACH] {
         transaction.batch_execute(&fill(template, &values)).await?;
     }
+
     Ok(())
 }
 
@@ -178,6 +186,7 @@ pub async fn drop_partition(
             .await?;
         while expire_deliveries(transaction, lowest).await? > 0 {}
     }
+
     Ok(transaction
         .batch_execute(&format!("drop table walhook.{name}"))
         .await?)
@@ -213,6 +222,7 @@ async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Resul
     plan_by_index(transaction).await?;
     let mut total = 0;
     let mut ended = BTreeSet::new();
+
     for row in transaction
         .query(DELIVERY_EXPIRE, &[&lowest, &CHUNK])
         .await?
@@ -223,10 +233,12 @@ async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Resul
             logged,
             keys,
         } = Expired::from_row(&row)?;
+
         hours::add_cancelled(transaction, webhook, logged).await?;
         total += removed;
         ended.extend(keys.into_iter().map(|key| (webhook, key)));
     }
+
     order::promote(transaction, &ended, None).await?;
     Ok(total)
 }
@@ -257,6 +269,7 @@ mod tests {
         let day: Date = "2026-03-01".parse().unwrap();
         let from = first_id(day).unwrap();
         let to = first_id(day.tomorrow().unwrap()).unwrap();
+
         let id_at = |at: &str| {
             let at: jiff::Timestamp = at.parse().unwrap();
             Uuid::new_v7(uuid::Timestamp::from_unix(
@@ -265,6 +278,7 @@ mod tests {
                 at.subsec_nanosecond() as u32,
             ))
         };
+
         for (at, inside) in [
             ("2026-02-28T23:59:59.999Z", false),
             ("2026-03-01T00:00:00Z", true),
@@ -275,6 +289,7 @@ mod tests {
             assert_eq!((from..to).contains(&id), inside, "{at}");
             assert_eq!(day_of(id) == Some(day), inside, "{at}");
         }
+
         assert_eq!(TABLES[0].partition(day), "event_20260301");
     }
 }

@@ -71,6 +71,7 @@ fn refuse_if_waiting(most: usize) -> Hook {
     Hook::async_fn(move |client, _| {
         Box::pin(async move {
             let until = Instant::now() + REFUSE_AFTER;
+
             loop {
                 let row = client
                     .query_typed(CONNECTIONS_WAITING, &[])
@@ -80,11 +81,13 @@ fn refuse_if_waiting(most: usize) -> Hook {
                 if usize::try_from(waiting).is_ok_and(|waiting| waiting < most) {
                     return Ok(());
                 }
+
                 if Instant::now() > until {
                     return Err(HookError::message(format!(
                         "{waiting} already wait in the server for a lock or for a synchronous standby"
                     )));
                 }
+
                 tokio::time::sleep(REFUSE_AFTER / 10).await;
             }
         })
@@ -147,6 +150,7 @@ impl Store {
         let manager_config = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
+
         let canceller = Canceller(connector.clone());
         let manager = match connector {
             None => Manager::from_connect(
@@ -158,11 +162,14 @@ impl Store {
                 Manager::from_connect(config, Configured::new(tls, settings), manager_config)
             }
         };
+
         let wait = Some(WAIT);
         let mut builder = Pool::builder(manager);
+
         if let Some(hook) = post_create {
             builder = builder.post_create(hook);
         }
+
         let pool = builder
             .max_size(connections)
             // The most recently used server process has the warmest caches.
@@ -175,6 +182,7 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, without which building fails");
+
         Ok(Store {
             pool,
             canceller,

@@ -114,6 +114,7 @@ async fn fence(
             attempts[*index].delivery().lease.token,
         )
     });
+
     let deliveries: Vec<&Delivery> = order
         .iter()
         .map(|index| attempts[*index].delivery())
@@ -124,9 +125,11 @@ async fn fence(
         small(delivery.attempt)
     ));
     let mut counted = vec![false; attempts.len()];
+
     for position in transaction.fetch_all::<i32>(sql, &arrays.params()).await? {
         counted[order[position as usize - 1]] = true;
     }
+
     Ok(counted)
 }
 
@@ -161,6 +164,7 @@ pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'
             .map(|sent| &*sent.signatures.more)
             .filter(|more| !more.is_empty())
     ));
+
     transaction.run(ATTEMPT_INSERT, &arrays.params()).await?;
     Ok(())
 }
@@ -177,6 +181,7 @@ pub async fn end_deliveries(
     if !ids.is_empty() {
         transaction.run(END, &[&ids]).await?;
     }
+
     Ok(())
 }
 
@@ -191,12 +196,14 @@ pub async fn retry_deliveries(
         }
         Next::End(_) => None,
     };
+
     let mut retries: Vec<(Uuid, i16, f64)> = attempts.iter().filter_map(retry).collect();
     if !retries.is_empty() {
         retries.sort_unstable_by_key(|(id, ..)| *id);
         let arrays = arrays!(retries, |(id, attempt, wait)| (*id, *attempt, *wait));
         transaction.run(RETRY, &arrays.params()).await?;
     }
+
     Ok(())
 }
 
@@ -208,6 +215,7 @@ pub async fn count_webhooks(
     if tallies.is_empty() {
         return Ok(Vec::new());
     }
+
     let arrays = arrays!(tallies, |(webhook, tally)| (
         *webhook,
         tally.successes as i64,
@@ -215,6 +223,7 @@ pub async fn count_webhooks(
         tally.trailing_failures as i64,
         tally.last_triggered_at
     ));
+
     transaction.fetch_all(COUNT, &arrays.params()).await
 }
 
@@ -226,6 +235,7 @@ impl Store {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         let mut tally = Tally::default();
+
         tally.add_uncounted(&row.attempted.attempt);
         let webhook = row.attempted.delivery.webhook;
         let exists: Option<Uuid> = transaction
@@ -235,6 +245,7 @@ impl Store {
             insert_attempts(&transaction, &[row]).await?;
             transaction.commit().await?;
         }
+
         Ok(())
     }
 }

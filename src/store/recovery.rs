@@ -79,6 +79,7 @@ pub async fn redeliver(
     let found: Option<Logged> = transaction
         .fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log])
         .await?;
+
     let (delivery, event, sequence) = match found {
         None => return Ok(Redelivery::NoSuchLog),
         Some(Logged { test: true, .. }) => return Ok(Redelivery::Test),
@@ -91,6 +92,7 @@ pub async fn redeliver(
             ..
         }) => (delivery, event, sequence),
     };
+
     // Round 1, unless the store knows a later one.
     let logged = LoggedDeliveries {
         deliveries: vec![delivery],
@@ -98,10 +100,12 @@ pub async fn redeliver(
         rounds: vec![1],
         sequences: vec![sequence],
     };
+
     let started = start_next_rounds(&transaction, webhook, &logged, false).await?;
     let Some((delivery, round)) = started.first().copied() else {
         return Ok(Redelivery::TooManyRounds);
     };
+
     audit::record(
         &transaction,
         actor,
@@ -110,6 +114,7 @@ pub async fn redeliver(
         &[],
     )
     .await?;
+
     transaction.commit().await?;
     Ok(Redelivery::Started { delivery, round })
 }
@@ -135,6 +140,7 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
         count: 0,
         is_exact: true,
     };
+
     for phase in [Phase::AttemptLog, Phase::MissedEvents]
         .into_iter()
         .filter(|phase| criteria.includes(*phase))
@@ -143,10 +149,12 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
             phase,
             position: Uuid::nil(),
         };
+
         let scan = scan(&*connection, &criteria, start, MAX_COUNTED + 1, false).await?;
         counted.count += scan.found;
         counted.is_exact &= scan.read <= MAX_COUNTED;
     }
+
     Ok(counted)
 }
 
@@ -163,6 +171,7 @@ pub async fn begin(
     let transaction = connection.transaction().await?;
     let id = Uuid::now_v7();
     let total = i64::try_from(total).unwrap_or(i64::MAX);
+
     let Criteria {
         since,
         until,
@@ -170,6 +179,7 @@ pub async fn begin(
         missed,
         ..
     } = &Criteria::new(webhook, scope);
+
     let inserted = transaction
         .run(
             INSERT,
@@ -189,8 +199,10 @@ pub async fn begin(
     if inserted == 0 {
         return Ok(None);
     }
+
     audit::record(&transaction, actor, Action::RecoveryBegun, webhook, &[]).await?;
     transaction.commit().await?;
+
     Ok(Some(id))
 }
 
@@ -323,6 +335,7 @@ pub async fn update(
 ) -> Result<i64> {
     let started = started as i64;
     let wait = wait.as_secs_f64();
+
     transaction
         .fetch_one(
             MOVE,
@@ -407,8 +420,10 @@ pub async fn scan(
         // higher resolution.
         Phase::MissedEvents => (SCAN_MISSED, 1),
     };
+
     let from = lowest_id_at(since.as_millisecond().saturating_sub(tolerance)).max(position);
     let to = lowest_id_at(until.as_millisecond().saturating_add(tolerance));
+
     let params: [&(dyn ToSql + Sync); 9] = [
         webhook,
         &from,
@@ -420,6 +435,7 @@ pub async fn scan(
         outcomes,
         &ID_TOLERANCE_MS,
     ];
+
     let count = if phase == Phase::AttemptLog { 9 } else { 7 };
     client.fetch_one(statement, &params[..count]).await
 }
@@ -441,7 +457,9 @@ pub async fn start_next_rounds(
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
+
     superseded::note(transaction, deliveries).await?;
+
     transaction
         .fetch_all(
             REDELIVER,
@@ -484,6 +502,7 @@ impl Store {
         for statement in EXPIRE {
             self.run(statement, &[&oldest]).await?;
         }
+
         self.run(EXPIRE_ROUNDS, &[&lowest_id_at(oldest.as_millisecond())])
             .await?;
         replay::expire(self).await

@@ -204,6 +204,7 @@ impl Count {
             (Some(read), Some(all)) if numbered > limit => all / read,
             _ => 1.0,
         };
+
         let is_exact = numbered <= limit && others <= limit;
         Counted {
             count: (found as f64 * share.max(1.0)).round() as u64,
@@ -217,6 +218,7 @@ impl Count {
             kind.parse()
                 .is_ok_and(|kind| filter.passes(&Subject::new(kind, **label, data)))
         };
+
         events.filter(passes).count() as u64
     }
 }
@@ -237,6 +239,7 @@ pub async fn count(
         events,
         labels,
     } = selection;
+
     let ((from, to), attempts_from) = (selection.ids(), selection.first_attempt_id());
     let unnumbered_to = unnumbered_until(&*connection)
         .await?
@@ -246,6 +249,7 @@ pub async fn count(
     } else {
         MAX_COUNTED
     };
+
     let counted: Count = connection
         .fetch_one(
             COUNT,
@@ -266,6 +270,7 @@ pub async fn count(
             ],
         )
         .await?;
+
     Ok(counted.counted(filter, limit))
 }
 
@@ -294,6 +299,7 @@ pub async fn begin(
         events,
         labels,
     } = selection;
+
     let inserted = transaction
         .run(
             INSERT,
@@ -313,8 +319,10 @@ pub async fn begin(
     if inserted == 0 {
         return Ok(None);
     }
+
     audit::record(&transaction, actor, Action::ReplayStarted, webhook, &[]).await?;
     transaction.commit().await?;
+
     Ok(Some(id))
 }
 
@@ -377,6 +385,7 @@ fn event(row: &tokio_postgres::Row) -> Result<Option<StoredEvent>> {
     let (id, kind): (Option<Uuid>, Option<String>) = (column(row, "id")?, column(row, "kind")?);
     let (label, data): (_, Option<String>) = (column(row, "label_id")?, column(row, "data")?);
     let kind = kind.and_then(|kind| kind.parse().ok());
+
     Ok(id.zip(kind).map(|(id, kind)| StoredEvent {
         id,
         kind,
@@ -449,17 +458,20 @@ impl Replay {
             Phase::Events => self.scan_numbered(transaction, limit, most).await?,
             _ => self.scan_unnumbered(transaction, limit, most).await?,
         };
+
         let Some(first) = rows.first() else {
             return Ok(Scan {
                 next: None,
                 found: Vec::new(),
             });
         };
+
         let is_full = rows.iter().filter(|row| row.id.is_some()).count() as i64 >= most;
         let (id, sequence) = match rows.last().filter(|_| is_full) {
             Some(last) => (last.id, last.sequence),
             None => (first.last_id, first.last_sequence),
         };
+
         let Progress {
             phase,
             position,
@@ -470,6 +482,7 @@ impl Replay {
             position: id.unwrap_or(position),
             sequence: sequence.unwrap_or(before),
         };
+
         let next = Some(next).filter(|_| is_full || first.examined >= limit);
         Ok(Scan {
             next,
@@ -489,6 +502,7 @@ impl Replay {
             events,
             labels,
         } = &self.selection;
+
         let (from, to) = self.selection.ids_of_days();
         transaction
             .fetch_all(
@@ -523,11 +537,13 @@ impl Replay {
             events,
             labels,
         } = &self.selection;
+
         let (from, to) = self.selection.ids();
         let to = unnumbered_until(transaction)
             .await?
             .map_or(to, |until| until.min(to));
         let after = from.max(self.progress.position);
+
         transaction
             .fetch_all(
                 SCAN_UNNUMBERED,
@@ -568,6 +584,7 @@ impl Replay {
         } = progress;
         let phase = phase.as_str();
         let wait = wait.as_secs_f64();
+
         let params: [&(dyn postgres_types::ToSql + Sync); 8] = [
             &self.id,
             &phase,
@@ -578,6 +595,7 @@ impl Replay {
             &is_finished,
             &wait,
         ];
+
         transaction.fetch_one(MOVE, &params).await
     }
 }
@@ -629,8 +647,10 @@ mod tests {
             labels: Vec::new(),
             data: Vec::new(),
         };
+
         let counted = count(MAX_COUNTED, 600).counted(None, MAX_COUNTED);
         assert_eq!((counted.count, counted.is_exact), (1_000, true));
+
         let counted = count(MAX_COUNTED + 1, 600).counted(None, MAX_COUNTED);
         assert_eq!((counted.count, counted.is_exact), (2_000, false));
     }

@@ -94,6 +94,7 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
+
     for Column {
         find,
         replace,
@@ -101,17 +102,20 @@ pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     } in &*COLUMNS
     {
         let mut after = Uuid::nil();
+
         loop {
             let page: Vec<Encrypted> = connection
                 .fetch_all(find, &[&vault.first_key(), &after, &PAGE])
                 .await?;
             let Some(last) = page.last() else { break };
             after = last.id;
+
             for Encrypted { id, bytes, key_id } in page {
                 let Ok(opened) = vault.open(owner(id), &key_id, &bytes) else {
                     *result.unreadable.entry(key_id).or_default() += 1;
                     continue;
                 };
+
                 let Sealed {
                     bytes: new_bytes,
                     key_id,
@@ -123,5 +127,6 @@ pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
             }
         }
     }
+
     Ok(result)
 }

@@ -21,12 +21,14 @@ pub async fn start(
 ) -> Result<()> {
     let mut webhooks = webhooks.to_vec();
     webhooks.sort_unstable();
+
     for (webhook, last) in transaction
         .fetch_all::<(Uuid, i64)>(START, &[&webhooks])
         .await?
     {
         sequences.insert(webhook, last);
     }
+
     Ok(())
 }
 
@@ -36,6 +38,7 @@ pub async fn store(transaction: &impl GenericClient, changed: &[(Uuid, i64)]) ->
         let arrays = arrays!(changed, |(webhook, last)| (*webhook, *last));
         transaction.run(STORE, &arrays.params()).await?;
     }
+
     Ok(())
 }
 

@@ -54,14 +54,18 @@ pub async fn insert(
 ) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
+
     transaction.run(INSERT, &[&&hash[..], user, &token]).await?;
     transaction.run(LIMIT, &[user, &MOST_OF_A_USER]).await?;
+
     let actor = Actor {
         user: user.clone(),
         via: token.map_or(Via::Jwt, Via::Token),
     };
+
     let subject = Uuid::from_bytes(hash[..16].try_into().expect("the hash has 32 bytes"));
     audit::record(&transaction, &actor, Action::SignedIn, subject, &[]).await?;
+
     Ok(transaction.commit().await?)
 }
 
@@ -73,9 +77,11 @@ pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
     let found: Option<Session> = connection
         .fetch_optional(FIND, &[&&hash[..], &life, &idle])
         .await?;
+
     if found.as_ref().is_some_and(|session| session.stale) {
         connection.run(TOUCH, &[&&hash[..]]).await?;
     }
+
     Ok(found)
 }
 

@@ -129,9 +129,11 @@ impl Store {
         self.in_time(ANSWER_TIMEOUT, async {
             let mut connection = self.connection().await?;
             let transaction = connection.transaction().await?;
+
             plan_by_index(&transaction).await?;
             let found = transaction.fetch_one(sql, params).await?;
             transaction.commit().await?;
+
             Ok(found)
         })
         .await

@@ -35,6 +35,7 @@ pub async fn insert(
 ) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
+
     transaction
         .run(INSERT, &[&id, user, &name, &&hash[..]])
         .await?;
@@ -42,6 +43,7 @@ pub async fn insert(
         user: user.clone(),
         via: Via::CommandLine,
     };
+
     audit::record(&transaction, &actor, Action::TokenCreated, id, &[]).await?;
     Ok(transaction.commit().await?)
 }
@@ -73,6 +75,7 @@ pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
     else {
         return Ok(false);
     };
+
     if ended_now {
         audit::record(
             &transaction,
@@ -86,6 +89,7 @@ pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
         )
         .await?;
     }
+
     transaction.commit().await?;
     Ok(true)
 }

@@ -64,6 +64,7 @@ impl Unrouted {
             Operation::Delete { old } => old.text(ID),
             Operation::Truncate => None,
         };
+
         let record = serde_json::to_string(&ChangeRecord::from(change)).ok();
         Unrouted {
             id: event_id(lineage.system_identifier, change, kind),
@@ -93,6 +94,7 @@ fn storable(text: &str) -> String {
 /// Escapes the characters of a JSON text that a store with another encoding may lack.
 fn escaped(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
+
     for character in json.chars() {
         match character.is_ascii() {
             true => escaped.push(character),
@@ -103,6 +105,7 @@ fn escaped(json: &str) -> String {
             }
         }
     }
+
     escaped
 }
 
@@ -162,10 +165,12 @@ impl Store {
 pub async fn remove_old(store: &Store, days: u32) -> Result<u64> {
     const CHUNK: i64 = 10_000;
     let mut removed = 0;
+
     loop {
         let sql = include_str!("../../sql/store/unrouted_event_expire.sql");
         let count = store.run(sql, &[&(days as i32), &CHUNK]).await?;
         removed += count;
+
         if count == 0 {
             return Ok(removed);
         }
@@ -179,6 +184,7 @@ pub async fn insert_unrouted(
     if unrouted.is_empty() {
         return Ok(());
     }
+
     let change = |event: &Unrouted| {
         let record = event
             .change
@@ -186,6 +192,7 @@ pub async fn insert_unrouted(
             .and_then(|change| RawValue::from_string(change).ok());
         record.map(postgres_types::Json)
     };
+
     let rows = arrays!(unrouted, |event| (
         event.id,
         event.kind.as_str(),
@@ -198,12 +205,14 @@ pub async fn insert_unrouted(
         event.detail.as_str(),
         change(event),
     ));
+
     transaction
         .run(
             include_str!("../../sql/store/unrouted_event_insert.sql"),
             &rows.params(),
         )
         .await?;
+
     Ok(())
 }
 

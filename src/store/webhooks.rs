@@ -107,6 +107,7 @@ impl Settings {
             signing,
             options,
         } = self;
+
         let differs = [
             *name != other.name,
             *url != other.url,
@@ -115,6 +116,7 @@ impl Settings {
             *ordering != other.ordering,
             *signing != other.signing,
         ];
+
         let fields = FIELDS
             .into_iter()
             .zip(differs)
@@ -179,11 +181,14 @@ pub async fn create(
         headers,
         pair,
     } = new;
+
     let id = *id;
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
+
     transaction.run(LOCK_USER, &[user]).await?;
+
     let Settings {
         name,
         url,
@@ -193,6 +198,7 @@ pub async fn create(
         signing,
         options,
     } = settings;
+
     let ordering = ordering.as_str();
     let signing = signing.as_str();
     let Sealed { bytes, key_id } = secret;
@@ -200,6 +206,7 @@ pub async fn create(
     let (metadata, filter) = options.json();
     let (headers, headers_key) = sealed_parts(headers.as_ref());
     let (private, private_key_id, public) = pair_columns(pair.as_ref());
+
     let params: [&(dyn ToSql + Sync); 20] = [
         user,
         &id,
@@ -222,7 +229,9 @@ pub async fn create(
         &private_key_id,
         &public,
     ];
+
     let mut created = None;
+
     if transaction
         .fetch_optional::<Uuid>(INSERT, &params)
         .await?
@@ -233,6 +242,7 @@ pub async fn create(
         let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
         audit::record(&transaction, actor, Action::WebhookCreated, id, &fields).await?;
     }
+
     transaction.commit().await?;
     Ok(created)
 }
@@ -263,6 +273,7 @@ pub async fn update(
     condition: Condition<'_>,
 ) -> Result<Conditional<Webhook>> {
     let began = Instant::now();
+
     loop {
         let updated = try_update(store, actor, id, changes, condition).await?;
         match updated {
@@ -271,10 +282,12 @@ pub async fn update(
                 if store.cancel_pending(id).await? == 0 {
                     tokio::time::sleep(CANCELLATION_PAUSE).await;
                 }
+
                 continue;
             }
             _ => {}
         }
+
         return Ok(updated);
     }
 }
@@ -295,16 +308,20 @@ async fn try_update(
     let Some(found) = found else {
         return Ok(Conditional::NotFound);
     };
+
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
+
     let wanted = changes.applied_to(&found.settings);
     if wanted == found.settings {
         return Ok(Conditional::Done(found));
     }
+
     if wanted.active && !found.settings.active && cancel::has_pending(&transaction, id).await? {
         return Ok(Conditional::Cancelling);
     }
+
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
     let Settings {
         name,
@@ -315,12 +332,14 @@ async fn try_update(
         signing,
         options,
     } = &wanted;
+
     let ordering = ordering.as_str();
     let signing = signing.as_str();
     let (metadata, filter) = options.json();
     let replaced = changes.options.headers.as_ref();
     let (headers, headers_key) = sealed_parts(replaced.and_then(|new| new.sealed.as_ref()));
     let (private, private_key_id, public) = pair_columns(changes.key_pair.as_ref());
+
     let params: [&(dyn ToSql + Sync); 19] = [
         user,
         &id,
@@ -342,8 +361,10 @@ async fn try_update(
         &private_key_id,
         &public,
     ];
+
     transaction.run(UPDATE, &params).await?;
     let changed = transaction.fetch_one(GET, &[user, &id]).await?;
+
     audit::record(
         &transaction,
         actor,
@@ -352,6 +373,7 @@ async fn try_update(
         &wanted.differences(&found.settings),
     )
     .await?;
+
     transaction.commit().await?;
     Ok(Conditional::Done(changed))
 }
@@ -369,6 +391,7 @@ pub async fn delete(
     if deleted == Conditional::Done(()) {
         store.cancel_some(id).await;
     }
+
     Ok(deleted)
 }
 
@@ -387,12 +410,15 @@ async fn try_delete(
     let Some(found) = found else {
         return Ok(Conditional::NotFound);
     };
+
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
+
     transaction.run(DELETE, &[user, &id]).await?;
     audit::record(&transaction, actor, Action::WebhookDeleted, id, &[]).await?;
     transaction.commit().await?;
+
     Ok(Conditional::Done(()))
 }
 

@@ -120,6 +120,7 @@ mod tests {
     fn a_recurring_fault_is_reported_again_only_after_a_quiet_period() {
         let fault = Recurring::new();
         let start = Instant::now();
+
         assert!(fault.must_log_at(start));
         assert!(!fault.must_log_at(start + QUIET_PERIOD));
         assert!(!fault.must_log_at(start + QUIET_PERIOD * 2));

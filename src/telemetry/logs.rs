@@ -20,6 +20,7 @@ pub fn start(log: &Log) -> Result<(), String> {
     let builder = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr);
+
     match log.format {
         LogFormat::Text => builder
             .with_ansi(std::io::stderr().is_terminal())
@@ -39,6 +40,7 @@ pub fn start(log: &Log) -> Result<(), String> {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
     }
+
     let _ = FORMAT.set(log.format);
     Ok(())
 }

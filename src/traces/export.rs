@@ -62,7 +62,9 @@ impl Exporter {
     ) -> anyhow::Result<Exporter> {
         let stop = CancellationToken::new();
         let exported = counter!(telemetry::SPANS_EXPORTED);
+
         exported.increment(0);
+
         let worker = Worker {
             client: client(collector)?,
             url: collector.url.clone(),
@@ -74,6 +76,7 @@ impl Exporter {
             exporting: Activity::new("exporting spans"),
             rejecting: Recurring::new(),
         };
+
         Ok(Exporter {
             stop,
             task: tokio::spawn(worker.run()),
@@ -84,6 +87,7 @@ impl Exporter {
     /// end of the process.
     pub async fn flush(mut self) {
         self.stop.cancel();
+
         if timeout(FLUSH_TIMEOUT, &mut self.task).await.is_err() {
             self.task.abort();
             tracing::debug!("the last spans were not exported in time");
@@ -137,6 +141,7 @@ impl Worker {
             if batch.is_empty() {
                 return;
             }
+
             self.export(batch).await;
         }
     }
@@ -146,9 +151,11 @@ impl Worker {
     async fn next(&mut self) -> Vec<Span> {
         let mut batch = Vec::new();
         let mut full_at = Instant::now() + BATCH_DELAY;
+
         while batch.len() < MAX_BATCH {
             let free = MAX_BATCH - batch.len();
             let was_empty = batch.is_empty();
+
             tokio::select! {
                 biased;
                 () = self.stop.cancelled(), if !self.spans.is_closed() => self.spans.close(),
@@ -160,6 +167,7 @@ impl Worker {
                 () = sleep_until(full_at), if !was_empty => break,
             }
         }
+
         batch
     }
 
@@ -169,15 +177,19 @@ impl Worker {
         let count = spans.len() as u64;
         let body = Bytes::from(self.request(spans).encode_to_vec());
         let mut retries = RETRIES;
+
         loop {
             let fault = match self.post(body.clone()).await {
                 Ok(answer) => return self.accepted(count, &answer),
                 Err(fault) => fault,
             };
+
             self.exporting.failed(&fault);
+
             if !fault.is_transient() || self.stop.is_cancelled() {
                 return self.refused.increment(count);
             }
+
             retries.wait_unless(&self.stop).await;
         }
     }
@@ -197,6 +209,7 @@ impl Worker {
                 .unwrap_or_default();
             tracing::warn!(rejected, reason, "the collector rejected some of the spans");
         }
+
         self.refused.increment(rejected);
         self.exported.increment(count - rejected);
     }
@@ -207,14 +220,18 @@ impl Worker {
         if !answer.status().is_success() {
             return Err(Fault::Status(answer.status()));
         }
+
         let mut read = Vec::new();
+
         // The status was received: a body that breaks off changes nothing.
         while let Ok(Some(chunk)) = answer.chunk().await {
             read.extend_from_slice(&chunk);
+
             if read.len() > MAX_RESPONSE {
                 break;
             }
         }
+
         Ok(read)
     }
 
@@ -224,12 +241,14 @@ impl Worker {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..InstrumentationScope::default()
         };
+
         let scope_spans = vec![ScopeSpans {
             scope: Some(scope),
             spans,
             ..ScopeSpans::default()
         }];
         let resource = Some(self.resource.clone());
+
         ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
                 resource,
@@ -266,6 +285,7 @@ fn client(collector: &Collector) -> anyhow::Result<reqwest::Client> {
             value,
         );
     }
+
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls::client(tls::system_roots()))
         .no_proxy();

@@ -40,6 +40,7 @@ pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
     let (Some(collector), Some(sampling)) = (collector, config.tracing.sampling()) else {
         return Ok((Tracer::default(), None));
     };
+
     let (queue, spans) = mpsc::channel(QUEUE);
     let exporter = Exporter::start(&collector, &config.service.name, spans)?;
     let inner = Inner {
@@ -47,6 +48,7 @@ pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
         queue,
         dropped: export::dropped("queue_full"),
     };
+
     Ok((Tracer(Some(Arc::new(inner))), Some(exporter)))
 }
 
@@ -130,6 +132,7 @@ mod tests {
                 dropped,
             })))
         };
+
         let (queue, mut waiting) = mpsc::channel(2);
         tracer(0.0, queue.clone()).stored(&[event()], Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         assert_eq!(count.load(Ordering::Relaxed), 0);

@@ -26,6 +26,7 @@ pub fn stored(event: &Event, read_at: Timestamp, stored: Timestamp) -> [Span; 3]
     let read_at = read_at.max(committed);
     let stored = stored.max(read_at);
     let root = SpanId::of_stage(event.id, Stage::Event);
+
     let child = |stage, name: &str, start, end| Span {
         parent_span_id: root.0.to_vec(),
         ..span(
@@ -36,6 +37,7 @@ pub fn stored(event: &Event, read_at: Timestamp, stored: Timestamp) -> [Span; 3]
             (start, end),
         )
     };
+
     let name = format!("event {}", event.kind);
     [
         Span {
@@ -61,6 +63,7 @@ pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) 
         Some(_) => ("POST", SpanKind::Client),
         None => ("not sent", SpanKind::Internal),
     };
+
     let duration = attempt
         .sent
         .as_ref()
@@ -70,6 +73,7 @@ pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) 
         .started_at
         .checked_add(duration)
         .unwrap_or(attempt.started_at);
+
     let mut attributes = vec![
         text("walhook.event.type", delivery.kind.as_str()),
         text("walhook.delivery.id", delivery.id.to_string()),
@@ -78,6 +82,7 @@ pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) 
         number("walhook.delivery.attempt", delivery.attempt),
         text("walhook.delivery.outcome", outcome.as_str()),
     ];
+
     attempt
         .sent
         .iter()
@@ -88,13 +93,16 @@ pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) 
             .status()
             .map(|status| number("http.response.status_code", status)),
     );
+
     let error = error_type(&attempt.answer);
     let code = if error.is_some() {
         StatusCode::Error
     } else {
         StatusCode::Unset
     };
+
     attributes.extend(error.map(|error| text("error.type", error)));
+
     Span {
         parent_span_id: parent.map(|parent| parent.0.to_vec()).unwrap_or_default(),
         attributes,
@@ -130,6 +138,7 @@ fn of_event(event: &Event) -> Vec<KeyValue> {
         Position::Wal { commit, .. } => text("walhook.lsn", commit.to_string()),
         Position::Outbox { transaction, .. } => number("walhook.transaction", transaction as i64),
     };
+
     vec![
         text("walhook.event.id", event.id.to_string()),
         text("walhook.event.type", event.kind.as_str()),
@@ -143,9 +152,11 @@ fn of_event(event: &Event) -> Vec<KeyValue> {
 /// contain secrets.
 fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     let mut attributes = vec![text("http.request.method", "POST")];
+
     if attempt > 1 {
         attributes.push(number("http.request.resend_count", attempt - 1));
     }
+
     if let Ok(url) = Url::parse(&sent.url) {
         attributes.push(text("url.scheme", url.scheme()));
         attributes.extend(
@@ -157,6 +168,7 @@ fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
                 .map(|port| number("server.port", port)),
         );
     }
+
     attributes
 }
 
@@ -226,6 +238,7 @@ mod tests {
             },
             data: "{}".into(),
         };
+
         let spans = stored(&event, at(90), at(95));
         assert!(
             spans
@@ -236,6 +249,7 @@ mod tests {
             shown(&spans[0], "walhook.transaction").as_deref(),
             Some("700")
         );
+
         assert_eq!(
             (
                 shown(&spans[0], "walhook.lsn"),
@@ -263,6 +277,7 @@ mod tests {
                 until: Instant::now(),
             },
         };
+
         let sent = url.map(|url| Sent {
             url: Arc::from(url),
             signatures: Signatures {
@@ -274,6 +289,7 @@ mod tests {
             excerpt: Vec::new(),
             retry_after: None,
         });
+
         Attempted {
             delivery,
             attempt: Attempt {
@@ -291,6 +307,7 @@ mod tests {
             message: "no".into(),
             status: None,
         };
+
         let span = attempt(
             &attempted(refused, Some("https://[::1]/hook?token=hush")),
             Outcome::Failed,

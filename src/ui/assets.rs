@@ -67,6 +67,7 @@ pub async fn serve(Path(name): Path<String>, request: HeaderMap) -> Result<Respo
         .ok_or_else(PageError::no_such_page)?
         .document
         .response(&request);
+
     // Another content has another name.
     response.headers_mut().insert(
         header::CACHE_CONTROL,

@@ -83,6 +83,7 @@ fn event(rule: &'static Rule) -> Event {
         .flatten()
         .filter_map(Value::as_str)
         .collect();
+
     let properties = schema["properties"].as_object().into_iter().flatten();
     let field = |(name, property): (&String, &Value)| Field {
         name: name.clone(),
@@ -93,6 +94,7 @@ fn event(rule: &'static Rule) -> Event {
             .to_owned(),
         required: required.contains(&name.as_str()),
     };
+
     let example: Value =
         serde_json::from_str(&(rule.example)()).expect("a test ensures that every example is JSON");
     Event {
@@ -111,19 +113,23 @@ fn kind(property: &Value, schema: &Value) -> String {
             .and_then(|pointer| schema.pointer(pointer));
         return target.map_or_else(|| "object".to_owned(), |target| kind(target, schema));
     }
+
     if let Some(only) = property.get("const") {
         return only.to_string();
     }
+
     if let Some(values) = property["enum"].as_array() {
         let values: Vec<String> = values.iter().map(Value::to_string).collect();
         return values.join(" | ");
     }
+
     for key in ["anyOf", "oneOf"] {
         if let Some(kinds) = property[key].as_array() {
             let kinds: Vec<String> = kinds.iter().map(|other| kind(other, schema)).collect();
             return kinds.join(" | ");
         }
     }
+
     match &property["type"] {
         Value::String(name) if name == "array" => {
             format!("array of {}", kind(&property["items"], schema))
@@ -148,6 +154,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
         .into_iter()
         .map(|webhook| (webhook.id, webhook.settings.name))
         .collect();
+
     let of = |name| {
         (
             name,
@@ -157,6 +164,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
                 .collect(),
         )
     };
+
     Ok(page(&Page {
         frame: visit.frame(Section::Events),
         families: FAMILIES.map(of),
@@ -172,6 +180,7 @@ mod tests {
     fn every_key_of_every_event_is_described() {
         for event in EVENTS.iter() {
             assert!(!event.fields.is_empty(), "{:?}", event.rule.kind);
+
             for field in &event.fields {
                 assert!(
                     !field.description.is_empty() && field.kind != "any",

@@ -47,14 +47,17 @@ impl Sparkline {
             .max()
             .unwrap_or(0)
             .max(1) as f64;
+
         let height = |count: u64| match count {
             0 => 0.0,
             count => (count as f64 / highest * SPARK_HEIGHT).clamp(MIN_PART, SPARK_HEIGHT),
         };
+
         let bar = |(index, (delivered, failed)): (usize, &(u64, u64))| {
             let bad = height(*failed);
             let good = height(*delivered).min(SPARK_HEIGHT - bad);
             let none = if delivered + failed == 0 { 1.0 } else { 0.0 };
+
             [
                 ("none", none, none),
                 ("good", good, good),
@@ -62,6 +65,7 @@ impl Sparkline {
             ]
             .map(|(class, top, height)| (class, index * 4, Px(SPARK_HEIGHT - top), Px(height)))
         };
+
         self.0
             .iter()
             .enumerate()
@@ -153,6 +157,7 @@ impl Chart {
             let at = *self.times.get(index)?;
             Some((self.x(index), anchor, millis(at), self.unit.format(at)))
         };
+
         [(0, "start"), (last / 2, "middle"), (last, "end")]
             .into_iter()
             .filter_map(label)
@@ -168,6 +173,7 @@ impl Chart {
             let width = self.step() * 0.72;
             (Px(x), Px(BOTTOM - height), Px(width), Px(height))
         };
+
         self.volume
             .iter()
             .enumerate()
@@ -187,12 +193,15 @@ impl Chart {
     fn path(&self, values: &[Option<f64>]) -> String {
         let mut path = String::new();
         let mut command = 'M';
+
         for (index, value) in values.iter().enumerate() {
             if let Some(value) = value {
                 let _ = write!(path, "{command}{} {}", self.x(index), self.y(*value));
             }
+
             command = if value.is_some() { 'L' } else { 'M' };
         }
+
         path
     }
 }
@@ -219,6 +228,7 @@ mod tests {
         let lines = vec![("rate", vec![Some(1.0), Some(0.5), None, Some(0.0)])];
         let scale = |value: f64| format!("{value}");
         let label = "x".into();
+
         let svg = Chart {
             label,
             times,
@@ -228,6 +238,7 @@ mod tests {
             scale,
             volume: vec![0; 4],
         };
+
         let svg = svg.render().unwrap();
         let path = svg.split(" d=\"").nth(1).unwrap();
         assert_eq!(

@@ -75,6 +75,7 @@ pub async fn delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageEr
         .manage()
         .delete_webhook(&visit.actor, id, &|_| true)
         .await?;
+
     Ok(redirect(
         HOME,
         Flash::good(format!("Webhook “{}” deleted.", webhook.settings.name)),
@@ -91,6 +92,7 @@ pub async fn set_active(
         active: Some(active),
         ..WebhookPatch::default()
     };
+
     let found = visit.manage().webhook(visit.user(), id).await?;
     let updated = visit
         .manage()
@@ -101,6 +103,7 @@ pub async fn set_active(
     } else {
         "inactive and receives no deliveries"
     };
+
     let text = format!("“{}” is now {state}.", updated.webhook.settings.name);
     Ok(redirect(
         fields.page("back").unwrap_or(HOME),

@@ -107,6 +107,7 @@ fn draft(
         .map_err(|_| "Select events from the list.")
         .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
     let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
+
     match (name, url, events, options.draft()) {
         (Ok(name), Ok(url), Ok(events), Ok(options)) => {
             let Settings {
@@ -142,6 +143,7 @@ fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
         form: Some(text),
         ..Errors::default()
     };
+
     match fault {
         Fault::BlockedHost(reason) => Ok((
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -185,6 +187,7 @@ pub async fn new(visit: Visit) -> Response {
     let fields = OptionFields::from(&options);
     let name = String::new();
     let url = String::new();
+
     let settings = Settings {
         name,
         url,
@@ -194,8 +197,10 @@ pub async fn new(visit: Visit) -> Response {
         signing,
         options,
     };
+
     let frame = visit.frame(Section::Webhooks);
     let errors = Errors::default();
+
     page(&Page {
         frame,
         webhook: None,
@@ -209,7 +214,9 @@ pub async fn new(visit: Visit) -> Response {
 pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Response, PageError> {
     let settings = entered(&fields);
     let options = OptionFields::entered(&fields);
+
     drop(fields);
+
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
         Ok(draft) => match visit.manage().create_webhook(&visit.actor, draft).await {
@@ -220,6 +227,7 @@ pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Resp
             Err(fault) => rejection(fault)?,
         },
     };
+
     let frame = visit.frame(Section::Webhooks);
     Ok(with_status(
         status,
@@ -240,6 +248,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let version = version(&settings);
     let options = OptionFields::from(&settings.options);
     let errors = Errors::default();
+
     Ok(page(&Page {
         frame,
         webhook: Some(id),
@@ -258,9 +267,11 @@ pub async fn save(
     let settings = entered(&fields);
     let options = OptionFields::entered(&fields);
     let mut known = fields.one("version").to_owned();
+
     // A page of an earlier version has no such field.
     let has_ordering = !fields.one("ordering").is_empty();
     drop(fields);
+
     let found = visit.manage().webhook(visit.user(), id).await?;
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
@@ -282,6 +293,7 @@ pub async fn save(
                 signing: Some(signing),
                 options,
             };
+
             let is_known = |present: &Settings| version(present) == known;
             match visit
                 .manage()
@@ -296,9 +308,11 @@ pub async fn save(
             }
         }
     };
+
     if status == StatusCode::PRECONDITION_FAILED {
         known = version(&found.settings);
     }
+
     let frame = visit.frame(Section::Webhooks);
     Ok(with_status(
         status,

@@ -51,6 +51,7 @@ impl Excerpt {
             }
             Err(_) => None,
         };
+
         match text.filter(|text| !text.contains('\0')) {
             Some(text) => Excerpt {
                 text: text.chars().map(visible).collect(),
@@ -95,6 +96,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
         .pending_attempt(user, id, detail.entry.delivery)
         .await?;
     let attempts = visit.state.attempts;
+
     let template = Page {
         frame: visit.frame(Section::Webhooks),
         webhook,
@@ -110,6 +112,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
             .map(Excerpt::new),
         line: Line::new(detail.entry, attempts),
     };
+
     Ok(page(&template))
 }
 
@@ -154,12 +157,14 @@ mod tests {
                 is_binary: false
             }
         );
+
         assert_eq!(
             text("é".as_bytes().split_last().unwrap().1).text,
             "",
             "cut within a character"
         );
         assert_eq!(text("a\u{202e}b".as_bytes()).text, "a\u{fffd}b");
+
         assert_eq!(
             text(b"\x89PNG\0"),
             Excerpt {

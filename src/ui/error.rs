@@ -43,9 +43,11 @@ impl PageError {
             detail,
             retry_after: problem.retry_after_value().cloned(),
         };
+
         let mut response = Response::new(B::default());
         *response.status_mut() = problem.status();
         response.extensions_mut().insert(reason);
+
         response
     }
 }

@@ -34,11 +34,13 @@ pub async fn render(State(state): State<UiState>, request: Request, next: Next) 
     else {
         return response;
     };
+
     let retryable = matches!(
         status,
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
     );
     let frame = Frame::new(&state, Section::None);
+
     let page = Page {
         frame,
         status: status.as_u16(),
@@ -46,10 +48,13 @@ pub async fn render(State(state): State<UiState>, request: Request, next: Next) 
         detail: sentence(&detail),
         retryable,
     };
+
     let mut rendered = with_status(status, &page);
+
     if let Some(allowed) = response.headers_mut().remove(header::ALLOW) {
         rendered.headers_mut().insert(header::ALLOW, allowed);
     }
+
     rendered
         .headers_mut()
         .extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds)));

@@ -48,6 +48,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         "Select an event type from the list.",
         &mut errors,
     );
+
     let parse = |text: &str| cursors.parse(text).ok();
     let before = fields.optional(
         "before",
@@ -55,11 +56,13 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         "This page does not exist. Start from the newest events.",
         &mut errors,
     );
+
     let is_valid = errors.is_empty();
     let (events, next) = match is_valid {
         true => manage.newest_events(user, kind, before, PAGE).await?,
         false => (Vec::new(), None),
     };
+
     let query = |before: Option<String>| {
         let given = [
             ("event", kind.map(|kind| kind.as_str().to_owned())),
@@ -73,6 +76,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
             Serializer::new(String::new()).extend_pairs(given).finish()
         )
     };
+
     let template = List {
         frame: visit.frame(Section::Events),
         errors,
@@ -83,6 +87,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         next: next.map(|next| query(Some(cursors.format(next)))),
         fields,
     };
+
     Ok(if is_valid {
         page(&template)
     } else {
@@ -123,6 +128,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let user = visit.user();
     let (event, deliveries) = manage.event(user, id).await?;
     let webhooks = manage.webhooks(user, None, MAX_WEBHOOKS).await?.items;
+
     let line = |delivery: EventDelivery| {
         let of = |webhook: &&Webhook| webhook.id == delivery.webhook;
         Line {
@@ -137,9 +143,11 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
             delivery,
         }
     };
+
     let data = serde_json::from_str::<Value>(&event.data);
     let data = data.map_or_else(|_| event.data.clone(), |value| format!("{value:#}"));
     let deliveries = deliveries.into_iter().map(line).collect();
+
     Ok(page(&Page {
         frame: visit.frame(Section::Events),
         event,

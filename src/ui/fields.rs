@@ -32,6 +32,7 @@ impl FromRequest<UiState> for Fields {
                 request.uri().query().unwrap_or_default().as_bytes(),
             )?));
         }
+
         Fields::read(request, MAX_FORM_BYTES).await
     }
 }
@@ -74,6 +75,7 @@ impl Fields {
         if value.is_none() {
             errors.push(error.to_owned());
         }
+
         value
     }
 
@@ -104,6 +106,7 @@ pub fn time(text: &str) -> Option<Timestamp> {
             .ok()
             .map(|zoned| zoned.timestamp())
     };
+
     text.parse()
         .ok()
         .or_else(|| text.parse().ok().and_then(utc))
@@ -123,6 +126,7 @@ mod tests {
         ] {
             assert_eq!(own_path(page), Some(page));
         }
+
         for other in [
             "",
             "/",
@@ -135,6 +139,7 @@ mod tests {
         ] {
             assert_eq!(own_path(other), None, "{other}");
         }
+
         let long = format!("/ui?{}", "x".repeat(MAX_PATH_BYTES));
         assert_eq!(
             own_path(&long[..MAX_PATH_BYTES]),

@@ -51,6 +51,7 @@ impl Flash {
         let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(api))?).ok()?;
         let text = String::from_utf8(decoded).ok()?;
         let good = text.starts_with('+');
+
         Some(Flash {
             good,
             text: text.strip_prefix(['+', '-'])?.to_owned(),

@@ -15,8 +15,10 @@ impl<T: fmt::Display> fmt::Display for Count<T> {
             if index > 0 && (digits.len() - index).is_multiple_of(3) {
                 f.write_str(",")?;
             }
+
             write!(f, "{digit}")?;
         }
+
         Ok(())
     }
 }
@@ -70,6 +72,7 @@ pub fn sentence(text: &str) -> String {
     } else {
         "."
     };
+
     format!("{first}{}{end}", chars.as_str())
 }
 

@@ -42,6 +42,7 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
     let is_asset = request.uri().path().starts_with(assets::PATH);
     let has_flash = flash::is_in(&state.api, request.headers()) && !is_asset;
     let mut response = next.run(request).await;
+
     let headers = [
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -64,14 +65,17 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
             .entry(name)
             .or_insert(HeaderValue::from_static(value));
     }
+
     let cookie = match response.extensions_mut().remove::<Flash>() {
         Some(flash) => Some(flash.cookie(&state.api)),
         None => {
             (has_flash && !response.status().is_redirection()).then(|| flash::removal(&state.api))
         }
     };
+
     if let Some(cookie) = cookie {
         response.headers_mut().append(header::SET_COOKIE, cookie);
     }
+
     response
 }

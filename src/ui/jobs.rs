@@ -76,12 +76,14 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         "" => None,
         text => Some(Cursor::parse(List::Jobs(id), text).map_err(|_| PageError::no_such_page())?),
     };
+
     let found = manage.jobs(user, id, cursor, PAGE).await?;
     let is_live = found.items.iter().any(|job| !job.state.has_ended());
     let jobs = found.items.into_iter().map(JobLine).collect();
     let next = found.next.map(|cursor| cursor.to_string());
     let frame = visit.frame(Section::Webhooks);
     let is_first = cursor.is_none();
+
     Ok(page(&Page {
         frame,
         webhook,
@@ -121,5 +123,6 @@ pub async fn cancel(
         JobState::Finished => format!("{} had finished already.", ended.kind()),
         _ => format!("{} cancelled.", ended.kind()),
     };
+
     Ok(redirect(&webhook_path(id, "/jobs"), Flash::good(text)))
 }

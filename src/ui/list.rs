@@ -36,6 +36,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
         let sparkline = sparkline(&webhook, &hours, now);
         (webhook, sparkline)
     };
+
     let rows = webhooks.into_iter().map(row).collect();
     Ok(page(&Page {
         frame: visit.frame(Section::Webhooks),
@@ -46,6 +47,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
 
 fn sparkline(webhook: &Webhook, hours: &[BriefHour], now: Timestamp) -> Sparkline {
     let mut bars = vec![(0, 0); HOURS as usize];
+
     for hour in hours.iter().filter(|hour| hour.webhook == webhook.id) {
         let age = (now.as_second() - hour.begins_at.as_second()).div_euclid(3_600);
         if let Some(bar) = usize::try_from(HOURS - 1 - age)
@@ -55,5 +57,6 @@ fn sparkline(webhook: &Webhook, hours: &[BriefHour], now: Timestamp) -> Sparklin
             *bar = (hour.delivered, hour.failed);
         }
     }
+
     Sparkline(bars)
 }

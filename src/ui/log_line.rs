@@ -18,11 +18,13 @@ impl Line {
         } else {
             format!(" of {attempts}")
         };
+
         let round = if entry.round > 1 {
             format!(", round {}", entry.round)
         } else {
             String::new()
         };
+
         let attempt = format!("{}{of}{round}", entry.attempt);
         Line { entry, attempt }
     }

@@ -65,11 +65,13 @@ fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<Stri
         since: fields.optional("since", time, "“Since” is not a valid time.", &mut errors),
         until: fields.optional("until", time, "“Until” is not a valid time.", &mut errors),
     };
+
     if let (Some(since), Some(until)) = (filter.since, filter.until)
         && since > until
     {
         errors.push("“Until” must not be before “Since”.".to_owned());
     }
+
     let cursor = |text: &str| Cursor::parse(List::Log(webhook), text).ok();
     let cursor = fields.optional(
         "cursor",
@@ -77,6 +79,7 @@ fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<Stri
         "This page does not exist. Start from the newest entries.",
         &mut errors,
     );
+
     (filter, cursor, errors)
 }
 
@@ -95,8 +98,10 @@ async fn search(
         if !found.items.is_empty() || found.next.is_none() {
             return Ok((found.items, found.next));
         }
+
         cursor = found.next;
     }
+
     let found = visit
         .manage()
         .log(visit.user(), webhook, filter, cursor, PAGE)
@@ -114,12 +119,14 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         true => search(&visit, id, &filter, cursor).await?,
         false => (Vec::new(), None),
     };
+
     let given = FILTERS
         .map(|name| (name, fields.one(name)))
         .into_iter()
         .filter(|(_, value)| !value.is_empty());
     let query = Serializer::new(String::new()).extend_pairs(given).finish();
     let path = webhook_path(id, "/logs");
+
     let template = Page {
         frame: visit.frame(Section::Webhooks),
         webhook,
@@ -139,6 +146,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         },
         fields,
     };
+
     Ok(if is_valid {
         page(&template)
     } else {

@@ -73,6 +73,7 @@ pub fn router(state: UiState) -> Router {
         .route("/logs", get(logs::show))
         .route("/logs/{log}", get(entry::show))
         .route("/logs/{log}/redeliver", post(entry::redeliver));
+
     let reject = |_: ProtectionError| PageError(Problem::cross_site()).mark();
     let pages = Router::new()
         .route(HOME, get(list::show))
@@ -92,6 +93,7 @@ pub fn router(state: UiState) -> Router {
         .route("/ui/", get(async || Redirect::to(HOME)))
         .route("/ui/{*rest}", any(async || PageError::no_such_page()))
         .method_not_allowed_fallback(async || PageError(Problem::method_not_allowed()));
+
     pages
         .layer(CatchPanicLayer::custom(error::from_panic))
         .layer(cross_site_protection(&state.api, reject))

@@ -57,6 +57,7 @@ impl OptionErrors {
                 Some("metadata") => &mut self.metadata,
                 _ => &mut self.description,
             };
+
             // Positions in a list mean nothing in a form; names of headers and keys do.
             let part = fault
                 .path
@@ -70,6 +71,7 @@ impl OptionErrors {
             if !messages.is_empty() {
                 messages.push(' ');
             }
+
             messages.push_str(&message);
         }
     }
@@ -95,6 +97,7 @@ impl From<&Options> for OptionFields {
             filter,
             headers,
         } = options;
+
         let filter = filter.clone().unwrap_or_default();
         let headers: Vec<String> = headers
             .names
@@ -105,6 +108,7 @@ impl From<&Options> for OptionFields {
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
+
         OptionFields {
             description: description.clone().unwrap_or_default(),
             headers: headers.join("\n"),
@@ -147,6 +151,7 @@ impl OptionFields {
         if !self.is_given {
             return Ok(OptionsDraft::default());
         }
+
         let description = Description::new(self.description.clone());
         let headers = pairs(&self.headers, "headers", ':').and_then(HeaderDraft::new);
         let metadata = pairs(&self.metadata, "metadata", '=').and_then(Metadata::new);
@@ -201,11 +206,13 @@ fn ids(name: &str, text: &str) -> Checked<Option<Vec<i64>>> {
         } else {
             "outlet IDs"
         };
+
         vec![OptionFault::new(
             &["filter", name],
             format!("{label} must be numbers, separated by commas"),
         )]
     };
+
     let ids: Vec<i64> = items(text)
         .map(str::parse)
         .collect::<Result<_, _>>()
@@ -217,6 +224,7 @@ fn ids(name: &str, text: &str) -> Checked<Option<Vec<i64>>> {
 fn pairs(text: &str, field: &str, separator: char) -> Checked<Vec<(String, String)>> {
     let mut pairs = Vec::new();
     let mut faults = Vec::new();
+
     for line in text
         .lines()
         .map(str::trim)
@@ -235,6 +243,7 @@ fn pairs(text: &str, field: &str, separator: char) -> Checked<Vec<(String, Strin
             None => {}
         }
     }
+
     if faults.is_empty() {
         Ok(pairs)
     } else {
@@ -251,6 +260,7 @@ mod tests {
             is_given: true,
             ..OptionFields::default()
         };
+
         change(&mut fields);
         fields
     }
@@ -262,6 +272,7 @@ mod tests {
             fields.metadata = "a=b=c\nempty=".into();
             fields.label_ids = "1, 2,\n3".into();
         });
+
         assert!(draft.draft().is_ok());
         assert_eq!(
             pairs(&draft.headers, "headers", ':').unwrap()[0].1,
@@ -281,15 +292,18 @@ mod tests {
             fields.metadata = "=\n".repeat(100_000);
             fields.statuses = format!("{},", "x".repeat(65)).repeat(1_000);
         });
+
         let OptionErrors {
             headers,
             metadata,
             filter,
             ..
         } = errors.draft().err().unwrap();
+
         let headers = headers.unwrap();
         let metadata = metadata.unwrap();
         let filter = filter.unwrap();
+
         assert!(
             headers.contains("Must not be more than 10") && headers.len() < 2_000,
             "{headers}"
@@ -310,8 +324,10 @@ mod tests {
             fields.headers = "Host: a\nX-Key: sécret".into();
             fields.outlet_ids = "1 2".into();
         });
+
         let errors = errors.draft().err().unwrap();
         let headers = errors.headers.unwrap();
+
         assert!(
             headers.starts_with("Host: is reserved") && headers.contains("X-Key: a value must"),
             "{headers}"
@@ -321,6 +337,7 @@ mod tests {
             errors.filter.as_deref(),
             Some("Outlet IDs must be numbers, separated by commas.")
         );
+
         let errors = fields(|fields| fields.headers = "a secret".into())
             .draft()
             .err()

@@ -51,6 +51,7 @@ pub fn parse<T>(
 ) -> Parsed<T> {
     let since = fields.optional("since", time, "“Since” is not a valid time.", &mut errors);
     let until = fields.optional("until", time, "“Until” is not a valid time.", &mut errors);
+
     match since {
         _ if !errors.is_empty() => Err(errors),
         None => Err(vec!["“Since” is required.".to_owned()]),
@@ -90,6 +91,7 @@ pub async fn start<T>(
         Ok(draft) => draft,
         Err(errors) => return Ok(Err((StatusCode::UNPROCESSABLE_ENTITY, errors))),
     };
+
     match begin(draft).await {
         Ok(job) => {
             let text = format!(
@@ -125,6 +127,7 @@ impl PeriodForm {
             Ok(preview) => (StatusCode::OK, preview, Vec::new()),
             Err((status, errors)) => (status, None, errors),
         };
+
         let form = PeriodForm {
             since: value("since")
                 .unwrap_or_else(|| field(preset.unwrap_or_else(|| day_before(now)))),
@@ -138,6 +141,7 @@ impl PeriodForm {
                 count: counted(&scope),
             }),
         };
+
         (status, form)
     }
 }

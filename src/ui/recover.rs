@@ -38,6 +38,7 @@ fn parse(fields: &Fields) -> Parsed<RecoveryDraft> {
         "Select an outcome from the list.",
         &mut errors,
     );
+
     period::parse(fields, errors, |since, until| {
         RecoveryDraft::new(since, until, outcome)
     })
@@ -51,6 +52,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
             .preview_recovery(visit.user(), id, draft)
             .await
     };
+
     let shown = period::preview(&fields, parse(&fields), count).await?;
     show(&visit, id, &fields, shown).await
 }
@@ -89,6 +91,7 @@ async fn show(
     let preset = visit.manage().recovery_preset(visit.user(), id).await?;
     let (status, form) = PeriodForm::new(visit, fields, shown, counted, preset);
     let outcome = fields.one("outcome").to_owned();
+
     Ok(with_status(
         status,
         &Page {

@@ -61,6 +61,7 @@ fn parse(fields: &Fields, webhook: &Webhook) -> Parsed<ReplayDraft> {
     let events = events
         .map_err(|_| errors.push("Select event types of this webhook.".to_owned()))
         .unwrap_or_default();
+
     // Without a selected event type, all are replayed.
     let draft = |since, until| {
         ReplayDraft::new(
@@ -71,6 +72,7 @@ fn parse(fields: &Fields, webhook: &Webhook) -> Parsed<ReplayDraft> {
             labels,
         )
     };
+
     period::parse(fields, errors, draft)
 }
 
@@ -83,6 +85,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
             .preview_replay(visit.user(), id, &draft)
             .await
     };
+
     let shown = period::preview(&fields, parse(&fields, &webhook), count).await?;
     Ok(show(&visit, webhook, &fields, shown))
 }
@@ -101,6 +104,7 @@ pub async fn start(
 /// Returns "1 delivery", or "about 60,000 deliveries" if there are too many to count.
 fn counted(scope: &JobScope) -> String {
     let count = deliveries(scope.count);
+
     if scope.is_exact {
         count
     } else {
@@ -112,6 +116,7 @@ fn show(visit: &Visit, webhook: Webhook, fields: &Fields, shown: Shown) -> Respo
     let (status, form) = PeriodForm::new(visit, fields, shown, counted, None);
     let labels = fields.one("label_ids").to_owned();
     let events = fields.all("events").map(str::to_owned).collect();
+
     with_status(
         status,
         &Page {

@@ -35,6 +35,7 @@ pub async fn regenerate(
     let overlap = chosen
         .and_then(|(value, _)| value.parse().ok())
         .unwrap_or(Overlap::NONE);
+
     visit
         .manage()
         .regenerate_secret(&visit.actor, id, overlap)
@@ -45,6 +46,7 @@ pub async fn regenerate(
         }
         _ => "The old secret no longer works.".to_owned(),
     };
+
     reveal(&visit, id, Flash::good(text)).await
 }
 
@@ -63,6 +65,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         let text = "The secret can no longer be shown. If you have not copied it, regenerate it.";
         return Ok(redirect(&webhook_path(id, ""), Flash::bad(text)));
     };
+
     Ok(secret_page(&Page {
         frame: visit.frame(Section::Webhooks),
         webhook,
@@ -74,6 +77,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
 pub async fn hide(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     visit.manage().webhook(visit.user(), id).await?;
     visit.manage().hide_secret(&visit.session).await?;
+
     Ok(redirect(
         &webhook_path(id, ""),
         Flash::good("The secret is hidden and cannot be shown again."),

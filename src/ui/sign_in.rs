@@ -35,6 +35,7 @@ impl Login {
     fn new(state: &UiState, fields: &Fields) -> Login {
         let frame = Frame::new(state, Section::None);
         let next = fields.page("next").unwrap_or_default().to_owned();
+
         Login {
             frame,
             next,
@@ -99,16 +100,19 @@ async fn use_link(
     let Some((user, expires_at)) = authenticate_link(&state.api, token).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
+
     let current = if asks {
         session_actor(&state.api, headers).await?
     } else {
         None
     };
+
     let current = current.map(|actor| actor.user);
     let keeps_user = current.as_ref() == Some(&user);
     if asks && !keeps_user && (current.is_some() || is_cross_site(headers)) {
         let frame = Frame::new(state, Section::None);
         let jwt = token.to_owned();
+
         return Ok(secret_page(&ConfirmSignIn {
             frame,
             current,
@@ -117,12 +121,14 @@ async fn use_link(
             next: login.next,
         }));
     }
+
     // Links are compared without the signature: with some algorithms anybody can change its
     // encoding, and the token stays valid.
     let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
     if !state.api.manage().use_link(signed, expires_at).await? {
         return Ok(login.reject(LINK_REJECTED));
     }
+
     sign_in(state, headers, &user, None, login.target()).await
 }
 
@@ -137,10 +143,13 @@ pub async fn form(
     if !fields.one("jwt").is_empty() && method == Method::GET {
         return use_link(&state, &headers, &fields, true).await;
     }
+
     let login = Login::new(&state, &fields);
+
     if session_actor(&state.api, &headers).await?.is_some() {
         return Ok(Redirect::to(login.target()).into_response());
     }
+
     let expired = state.api.session_id(&headers).is_some();
     Ok(page(&Login { expired, ..login }))
 }
@@ -155,6 +164,7 @@ pub async fn submit(
     if !fields.one("jwt").is_empty() {
         return use_link(&state, &headers, &fields, false).await;
     }
+
     let login = Login::new(&state, &fields);
     let actor = match authenticate_token(&state.api, fields.one("token").trim()).await {
         Ok(actor) => actor,
@@ -163,6 +173,7 @@ pub async fn submit(
         }
         Err(problem) => return Err(problem.into()),
     };
+
     match actor.via {
         Via::Token(token) => {
             sign_in(&state, &headers, &actor.user, Some(token), login.target()).await
@@ -187,6 +198,7 @@ async fn sign_in(
         .sign_in(user, token, state.api.session_id(headers))
         .await?;
     state.api.record_session(session.expose_secret());
+
     Ok(with_session(
         state,
         session.expose_secret(),
@@ -202,6 +214,7 @@ pub async fn sign_out(
     if let Some(session) = state.api.session_id(&headers) {
         state.api.manage().sign_out(session).await?;
     }
+
     Ok(with_session(&state, "", 0, "/ui/login"))
 }
 

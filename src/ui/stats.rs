@@ -55,6 +55,7 @@ fn panel(
     // The last period contains `now`. Days are in UTC.
     let period_of = |at: Timestamp| at.as_second().div_euclid(unit.seconds());
     let last = period_of(now);
+
     let of = |period: i64| Period {
         at: Timestamp::from_second(period * unit.seconds()).unwrap_or(now),
         counts: Counts::sum(
@@ -63,6 +64,7 @@ fn panel(
                 .filter(|hour| period_of(hour.begins_at) == period),
         ),
     };
+
     let periods: Vec<Period> = (last - count + 1..=last).map(of).collect();
     let total = Counts::sum(
         hours
@@ -71,6 +73,7 @@ fn panel(
     );
     let rate_chart = rate_chart(title, unit, &periods, &total);
     let latency_chart = latency_chart(title, unit, &periods);
+
     Panel {
         title,
         id,
@@ -118,9 +121,11 @@ fn latency_chart(title: &str, unit: Unit, periods: &[Period]) -> Chart {
         };
         periods.iter().map(of).collect()
     };
+
     let p50 = quantiles(0.5);
     let p95 = quantiles(0.95);
     let slowest = p95.iter().flatten().copied().fold(1.0, f64::max);
+
     Chart {
         label: format!(
             "Response time, {}: median and 95th percentile. The table below has the numbers.",
@@ -179,12 +184,14 @@ mod tests {
                 ..Counts::default()
             },
         };
+
         let hours = [
             hour("2026-03-01T00:00:00Z", 1, 1),
             hour("2026-03-09T09:00:00Z", 5, 0),
             hour("2026-03-09T10:00:00Z", 2, 0),
             hour("2026-03-10T09:00:00Z", 0, 1),
         ];
+
         let [day, month] = panels(&hours, now);
         let busy = |panel: &Panel| {
             panel
@@ -193,6 +200,7 @@ mod tests {
                 .filter(|period| period.counts.attempts() > 0)
                 .count()
         };
+
         assert_eq!((day.total.attempts(), busy(&day)), (3, 2));
         assert_eq!(Percent(day.total.success_rate()).to_string(), "66.7 %");
         assert_eq!((month.total.attempts(), busy(&month)), (10, 3));

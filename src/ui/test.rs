@@ -29,6 +29,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let others = all
         .filter(|name| !webhook.settings.events.iter().any(|event| event == name))
         .collect();
+
     Ok(page(&Page {
         frame: visit.frame(Section::Webhooks),
         webhook,
@@ -46,8 +47,10 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         "" => None,
         name => Some(name.parse().map_err(|_| PageError::no_such_page())?),
     };
+
     // The receiver may take as long as the time limit of an attempt.
     drop(fields);
+
     match visit.manage().send_test(&visit.actor, id, event).await {
         Ok(report) => Ok(redirect(
             &webhook_path(id, &format!("/logs/{}", report.log_id)),
@@ -69,6 +72,7 @@ fn outcome(report: &TestReport) -> Flash {
         .duration
         .map(|duration| format!(" in {}", Millis(Some(millis(duration)))))
         .unwrap_or_default();
+
     match (&report.error, report.response_status) {
         (None, Some(status)) => Flash::good(format!("Test delivered: {status}{took}.")),
         (None, None) => Flash::good(format!("Test delivered{took}.")),

@@ -48,7 +48,9 @@ fn ago(at: Timestamp, now: Timestamp) -> String {
         3_570..84_600 => ((seconds + 1_800 * seconds.signum()) / 3_600, "hour"),
         _ => ((seconds + 43_200 * seconds.signum()) / 86_400, "day"),
     };
+
     let plural = if number.abs() == 1 { "" } else { "s" };
+
     match number < 0 {
         true => format!("in {} {unit}{plural}", -number),
         false => format!("{number} {unit}{plural} ago"),
@@ -68,6 +70,7 @@ mod tests {
     fn ages_are_rounded() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let shown = |before: i64| ago(Timestamp::from_second(1_000_000 - before).unwrap(), now);
+
         assert_eq!(shown(3), "just now");
         assert_eq!(shown(50), "1 minute ago");
         assert_eq!(shown(170), "3 minutes ago");

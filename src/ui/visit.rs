@@ -34,11 +34,13 @@ impl FromRequestParts<UiState> for Visit {
         let (Some(actor), Some(session)) = (actor, state.api.session_id(&parts.headers)) else {
             return Err(to_sign_in(parts).into_response());
         };
+
         let session = session.to_owned();
         let flash = Flash::read(&state.api, &parts.headers);
         let actor = authenticated(parts, actor)
             .await
             .map_err(|problem| PageError(problem).into_response())?;
+
         Ok(Visit {
             state: state.clone(),
             actor,

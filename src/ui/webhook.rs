@@ -47,6 +47,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         .log(user, id, &LogFilter::default(), None, RECENT)
         .await?
         .items;
+
     let jobs = manage
         .jobs(user, id, None, RECENT_JOBS)
         .await?
@@ -54,6 +55,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         .into_iter()
         .map(JobLine)
         .collect();
+
     let failures = manage
         .failure_kinds(user, id, day_before(now), EXAMINED)
         .await?;
@@ -63,6 +65,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         .collect();
     let frame = visit.frame(Section::Webhooks);
     let panels = panels(&hours, now);
+
     Ok(page(&Page {
         frame,
         webhook,

@@ -30,16 +30,21 @@ async fn exchange(service: &Service, request: &[u8], end: bool) -> String {
         .unwrap()
         .strip_suffix(BASE)
         .unwrap();
+
     let mut stream = TcpStream::connect(address).await.unwrap();
     let mut answer = Vec::new();
+
     // The server may reject the request and close the connection before it has read everything.
     let exchange = async {
         let _ = stream.write_all(request).await;
+
         if end {
             let _ = stream.shutdown().await;
         }
+
         let _ = stream.read_to_end(&mut answer).await;
     };
+
     tokio::time::timeout(DEADLINE, exchange)
         .await
         .expect("the server responds or closes the connection");
@@ -73,6 +78,7 @@ async fn malformed_and_hostile_bodies_cause_no_server_error() {
         |url: &str| format!(r#"{{"name":"x","url":"{url}","events":["delivery.failed"]}}"#);
     let deep =
         |open: &str, close: &str| format!("{}1{}", open.repeat(10_000), close.repeat(10_000));
+
     let bodies = [
         (with_name(r#""a\u0000b""#), 422),
         (with_name(r#""\ud800""#), 400),
@@ -110,8 +116,10 @@ async fn malformed_and_hostile_bodies_cause_no_server_error() {
     for (body, expected) in bodies {
         let headers = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
         let answer = send_raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
+
         assert_eq!(statuses(&answer), [expected], "{:.100} {answer:.600}", body);
         let body = body.replace("\"name\"", "\"event\"");
+
         for path in [
             format!("/webhooks/{id}/test"),
             format!("/webhooks/{id}/regenerate-secret"),
@@ -134,6 +142,7 @@ async fn a_duplicate_key_is_rejected() {
     let body = format!(r#"{{"name":"x","url":"{URL}","events":["delivery.failed"],"name":"y"}}"#);
     let headers = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
     let answer = send_raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
+
     assert_eq!(statuses(&answer), [400], "{answer}");
     assert!(
         answer.contains("/problems/malformed-json") && answer.contains("twice"),
@@ -148,6 +157,7 @@ async fn the_user_is_determined_by_the_token_only() {
     let owner = service.api("owner").await;
     let stranger = service.api("stranger").await;
     let (id, _) = owner.create_webhook(URL, &["delivery.failed"]).await;
+
     for key in ["user", "user_id", "owner", "webhook_id", "id", "tenant"] {
         let mut body = json!({ "name": "x", "url": URL, "events": ["delivery.failed"] });
         body[key] = json!("owner");
@@ -157,6 +167,7 @@ async fn the_user_is_determined_by_the_token_only() {
             .await
             .expect(400);
     }
+
     let headers = [
         "x-user",
         "x-user-id",
@@ -173,12 +184,14 @@ async fn the_user_is_determined_by_the_token_only() {
             answer.expect(404);
         }
     }
+
     // Two tokens in one request count as none.
     let both = format!("Bearer {}", owner.token);
     stranger
         .send("GET", "/webhooks", &[("authorization", &both)], None)
         .await
         .expect(401);
+
     for path in [
         format!("/webhooks/{id}/../{id}"),
         format!("/webhooks/%2e%2e/webhooks/{id}"),
@@ -192,6 +205,7 @@ async fn the_user_is_determined_by_the_token_only() {
         .await;
         assert_eq!(statuses(&answer), [404], "{path}");
     }
+
     owner.get(&format!("/webhooks/{id}")).await.expect(200);
 }
 
@@ -201,6 +215,7 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let long = "a".repeat(10_000);
+
     let values = [
         long.as_str(),
         "%00",
@@ -224,6 +239,7 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
         "2026-02-30T00:00:00Z",
         "2016-12-31T23:59:60Z",
     ];
+
     let paths = [
         "/webhooks".to_owned(),
         format!("/webhooks/{id}/logs"),
@@ -242,14 +258,17 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
                 );
             }
         }
+
         let many = vec!["limit=1"; 5_000].join("&");
         let answer = api.get(&format!("{path}?{many}")).await;
         assert!(matches!(answer.status, 200 | 414 | 422), "{answer:?}");
     }
+
     api.get(&format!("/webhooks/{long}")).await.expect(404);
     api.get(&format!("/webhooks/{id}/logs/{long}"))
         .await
         .expect(404);
+
     for name in [
         "if-match",
         "x-request-id",
@@ -270,6 +289,7 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
                         body.as_ref(),
                     )
                     .await;
+
                 assert!(
                     answer.status < 500,
                     "{method} {name}: {value:.60}: {answer:?}"
@@ -283,6 +303,7 @@ async fn malformed_queries_and_headers_cause_no_server_error() {
             }
         }
     }
+
     let bytes = [
         b"GET /api/public/webhooks HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer ".as_slice(),
         &[0xFF, 0xFE],
@@ -303,6 +324,7 @@ async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
         format!("DELETE {BASE}/webhooks/{id} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     let length = body.len();
+
     let requests = [
         (
             format!("Content-Length: {}\r\n", length + 100),
@@ -371,14 +393,17 @@ async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
             end,
         )
         .await;
+
         assert!(
             statuses(&answer).iter().all(|status| *status < 500),
             "{headers} {answer:.600}"
         );
     }
+
     // However the server split the stream into requests, none was authenticated by a token that it
     // did not contain.
     api.get(&format!("/webhooks/{id}")).await.expect(200);
+
     for (index, request) in [
         "\0\0\0\0",
         "GET",
@@ -395,6 +420,7 @@ async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
             "{index}: {answer:.600}"
         );
     }
+
     let endless = format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(20_000));
     assert!(
         statuses(&exchange(&service, endless.as_bytes(), true).await)

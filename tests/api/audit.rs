@@ -14,6 +14,7 @@ async fn records(service: &Service, action: &str) -> Vec<Record> {
     let query = "select user_id, via, token_id is not null, action, subject_id, changed
                  from walhook.audit where action like $1 order by id";
     let rows = service.sql.query(query, &[&action]).await.unwrap();
+
     let record = |row: &tokio_postgres::Row| {
         (
             row.get(0),
@@ -24,6 +25,7 @@ async fn records(service: &Service, action: &str) -> Vec<Record> {
             row.get(5),
         )
     };
+
     rows.iter().map(record).collect()
 }
 
@@ -34,6 +36,7 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
     let other = service.api("2").await;
     let (id, secret) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
+
     api.patch(&path, json!({ "name": "new", "active": false, "url": URL }))
         .await
         .expect(200);
@@ -42,6 +45,7 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
         .await
         .expect(200)
         .json();
+
     // An edit that changes nothing is not audited.
     api.patch(&path, json!({ "name": "new" })).await.expect(200);
     api.patch(&path, json!({ "url": BLOCKED_URL }))
@@ -76,6 +80,7 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
         ("webhook.tested", vec![]),
         ("webhook.deleted", vec![]),
     ];
+
     let expected = expected.map(|(action, changed)| {
         let changed = changed.into_iter().map(str::to_owned).collect();
         (
@@ -87,6 +92,7 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
             changed,
         )
     });
+
     assert_eq!(records(&service, "webhook.%").await, expected);
     let texts = service
         .sql
@@ -94,6 +100,7 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
         .await
         .unwrap();
     let token = api.token.strip_prefix("whk_").unwrap();
+
     for text in texts.iter().map(|row| row.get::<_, &str>(0)) {
         assert!(!text.contains(&secret) && !text.contains(token), "{text}");
         assert!(
@@ -111,6 +118,7 @@ async fn a_change_and_its_audit_record_are_one_transaction() {
     let path = format!("/webhooks/{id}");
     let before = api.webhook(&id).await;
     let secret = service.stored_secret(&id).await;
+
     service
         .sql
         .batch_execute("alter table walhook.audit add check (action = 'none') not valid")
@@ -127,8 +135,10 @@ async fn a_change_and_its_audit_record_are_one_transaction() {
     )
     .await
     .expect(500);
+
     assert_eq!(api.webhooks().await, [before]);
     assert_eq!(service.stored_secret(&id).await, secret);
+
     let created = service
         .app
         .walhook(&["token", "create", "--user", "1"])
@@ -143,14 +153,17 @@ async fn tokens_are_audited_and_records_are_removed_after_the_retention_period()
         .app
         .walhook_ok(&["token", "create", "--user", "7"])
         .await;
+
     let list = service
         .app
         .walhook_ok(&["token", "list", "--user", "7"])
         .await;
     let id = list.split('\t').next().unwrap();
+
     for _ in 0..2 {
         service.app.walhook_ok(&["token", "revoke", id]).await;
     }
+
     let subject: Uuid = id.parse().unwrap();
     let expected = ["token.created", "token.revoked"].map(|action| {
         (
@@ -162,6 +175,7 @@ async fn tokens_are_audited_and_records_are_removed_after_the_retention_period()
             vec![],
         )
     });
+
     assert_eq!(records(&service, "token.%").await, expected);
 
     let age = "update walhook.audit set at = now() - interval '30 days 1 minute' where action = 'token.created'";
@@ -172,12 +186,14 @@ async fn tokens_are_audited_and_records_are_removed_after_the_retention_period()
             .unwrap(),
         0
     );
+
     assert_eq!(
         walhook::store::audit::remove_old(&service.store, 30)
             .await
             .unwrap(),
         1
     );
+
     assert_eq!(records(&service, "token.%").await, expected[1..]);
 }
 
@@ -192,8 +208,10 @@ async fn the_rows_of_a_user_and_a_day_are_limited_and_further_changes_are_counte
     let ids: Vec<Uuid> = (0..1_000).map(|_| Uuid::now_v7()).collect();
     let fill = "insert into walhook.audit (id, user_id, via, action, subject_id)
                 select id, '1', 'token', 'webhook.updated', id from unnest($1::uuid[]) as id";
+
     service.sql.execute(fill, &[&ids]).await.unwrap();
     let before = records(&service, "%").await.len();
+
     for name in ["a", "b", "c"] {
         api.patch(&format!("/webhooks/{id}"), json!({ "name": name }))
             .await
@@ -203,14 +221,17 @@ async fn the_rows_of_a_user_and_a_day_are_limited_and_further_changes_are_counte
             .await
             .expect(200);
     }
+
     api.patch(&format!("/webhooks/{id}"), json!({ "active": false }))
         .await
         .expect(200);
+
     for _ in 0..2 {
         api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({}))
             .await
             .expect(200);
     }
+
     assert_eq!(
         records(&service, "%").await.len() - before,
         3 + 2,
@@ -223,6 +244,7 @@ async fn the_rows_of_a_user_and_a_day_are_limited_and_further_changes_are_counte
         .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4)))
         .collect();
     let text = str::to_owned;
+
     let expected = [
         (
             text("webhook.secret_regenerated"),
@@ -233,5 +255,6 @@ async fn the_rows_of_a_user_and_a_day_are_limited_and_further_changes_are_counte
         ),
         (text("webhook.updated"), 4, vec![text("active")], true, id),
     ];
+
     assert_eq!(found, expected);
 }

@@ -24,12 +24,14 @@ async fn unknown_query_parameters_are_named_by_every_operation() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &EVENTS).await;
     let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
+
     for (path, item) in document["paths"].as_object().unwrap() {
         let target = path
             .replace("{webhook}", &id)
             .replace("{log}", &id)
             .replace("{job}", &id)
             .replace("{id}", &id);
+
         for (method, operation) in item.as_object().unwrap() {
             let target = format!("{target}?limit=1&colour=red&Limit=2&colour=blue");
             let body = json!({});
@@ -45,6 +47,7 @@ async fn unknown_query_parameters_are_named_by_every_operation() {
                 .iter()
                 .map(|error| error["pointer"].as_str().unwrap())
                 .collect();
+
             let parameters = operation["parameters"].as_array();
             let known: Vec<&str> = parameters
                 .into_iter()
@@ -56,6 +59,7 @@ async fn unknown_query_parameters_are_named_by_every_operation() {
                 true => assert_eq!(pointers, ["/colour", "/Limit"], "{method} {path}"),
                 false => assert_eq!(pointers, ["/limit", "/colour", "/Limit"], "{method} {path}"),
             }
+
             let detail = problem["errors"][0]["detail"].as_str().unwrap();
             assert!(
                 known.iter().all(|name| detail.contains(name)),
@@ -63,7 +67,9 @@ async fn unknown_query_parameters_are_named_by_every_operation() {
             );
         }
     }
+
     api.webhook(&id).await;
+
     // Who may not call the API learns nothing else.
     Api::new(&service.url, "none")
         .get("/webhooks?colour=red")
@@ -73,6 +79,7 @@ async fn unknown_query_parameters_are_named_by_every_operation() {
     let keys = Api::new(origin, "none")
         .get("/.well-known/walhook-keys.json?colour=red")
         .await;
+
     expect_problem(keys, 400, "unknown-parameter");
     let many = "x=1&".repeat(200);
     let problem = expect_problem(
@@ -93,6 +100,7 @@ async fn a_cursor_of_another_list_is_refused() {
     let api = service.api("1").await;
     let (first, _) = api.create_webhook(URL, &EVENTS).await;
     let (second, _) = api.create_webhook(URL, &EVENTS).await;
+
     for webhook in [&first, &second] {
         for _ in 0..2 {
             api.post(&format!("/webhooks/{webhook}/test"), json!({}))
@@ -104,11 +112,13 @@ async fn a_cursor_of_another_list_is_refused() {
                 .expect(202);
         }
     }
+
     // The stand-in for the sending side logs no tests.
     let entries = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms, outcome)
                    select gen_random_uuid(), id, id, id, 'delivery.failed', 1, n, now(), 5, 'failed'
                    from walhook.webhook, generate_series(1, 2) as n";
     service.sql.batch_execute(entries).await.unwrap();
+
     let lists = [
         "/webhooks".to_owned(),
         format!("/webhooks/{first}/logs"),
@@ -116,11 +126,13 @@ async fn a_cursor_of_another_list_is_refused() {
         format!("/webhooks/{first}/jobs"),
         format!("/webhooks/{second}/jobs"),
     ];
+
     let mut cursors = vec![
         "x".to_owned(),
         "AAAAAAAAAAAAAAAAAAAAAA".to_owned(),
         format!("{}Z", "A".repeat(27)),
     ];
+
     for list in &lists {
         let page = api.get(&format!("{list}?limit=1")).await.expect(200).json();
         cursors.push(
@@ -130,15 +142,18 @@ async fn a_cursor_of_another_list_is_refused() {
                 .to_owned(),
         );
     }
+
     cursors.push(
         api.get("/events?limit=1").await.expect(200).json()["next_cursor"]
             .as_str()
             .unwrap()
             .to_owned(),
     );
+
     for (index, list) in lists.iter().enumerate() {
         for (given, cursor) in cursors.iter().enumerate() {
             let answer = api.get(&format!("{list}?limit=1&cursor={cursor}")).await;
+
             if given == index + 3 {
                 answer.expect(200);
             } else {
@@ -150,6 +165,7 @@ async fn a_cursor_of_another_list_is_refused() {
             }
         }
     }
+
     for cursor in &cursors[..cursors.len() - 1] {
         let problem = expect_problem(
             api.get(&format!("/events?after={cursor}")).await,
@@ -158,6 +174,7 @@ async fn a_cursor_of_another_list_is_refused() {
         );
         assert_eq!(problem["errors"][0]["pointer"], "/after");
     }
+
     let other = service.api("2").await;
     expect_problem(
         other
@@ -166,6 +183,7 @@ async fn a_cursor_of_another_list_is_refused() {
         400,
         "invalid-cursor",
     );
+
     let origin = service.url.strip_suffix(BASE).unwrap();
     let keys = Api::new(origin, "none")
         .get(&format!(
@@ -173,6 +191,7 @@ async fn a_cursor_of_another_list_is_refused() {
             cursors[3]
         ))
         .await;
+
     expect_problem(keys, 400, "invalid-cursor");
 }
 
@@ -189,7 +208,9 @@ async fn a_period_that_ends_before_it_begins_is_invalid() {
         422,
         "validation-failed",
     );
+
     assert_eq!(problem["errors"][0]["pointer"], "/until", "{problem}");
+
     for (since, until) in [(early, late), (early, early)] {
         api.get(&format!("{path}?since={since}&until={until}"))
             .await
@@ -203,6 +224,7 @@ async fn if_none_match_saves_reading_what_is_known_and_guards_edits() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &EVENTS).await;
     let path = format!("/webhooks/{id}");
+
     let etag = api
         .get(&path)
         .await
@@ -210,11 +232,14 @@ async fn if_none_match_saves_reading_what_is_known_and_guards_edits() {
         .header("etag")
         .unwrap()
         .to_owned();
+
     let with = async |method: &str, value: &str, body: Option<&Value>| {
         api.send(method, &path, &[("if-none-match", value)], body)
             .await
     };
+
     let rename = json!({ "name": "new" });
+
     for matching in [
         etag.clone(),
         format!("W/{etag}"),
@@ -241,12 +266,14 @@ async fn if_none_match_saves_reading_what_is_known_and_guards_edits() {
             "precondition-failed",
         );
     }
+
     for other in ["\"other\"", "other", "W/\"other\""] {
         assert_eq!(
             with("GET", other, None).await.expect(200).json()["name"],
             "test"
         );
     }
+
     with("PATCH", "\"other\"", Some(&rename)).await.expect(200);
     assert_eq!(
         with("GET", &etag, None).await.expect(200).json()["name"],
@@ -264,6 +291,7 @@ async fn documents_can_be_cached_and_are_compressed() {
     let client = Api::new(origin, "none");
     let mut etags = HashSet::new();
     let keys = "/.well-known/walhook-keys.json";
+
     for path in [
         &format!("{BASE}/openapi.json"),
         &format!("{BASE}/asyncapi.json"),
@@ -315,6 +343,7 @@ async fn documents_can_be_cached_and_are_compressed() {
                 Some("gzip"),
                 "{path} {accepted}"
             );
+
             let length = |answer: &ApiAnswer| {
                 answer
                     .header("content-length")
@@ -322,6 +351,7 @@ async fn documents_can_be_cached_and_are_compressed() {
                     .parse::<usize>()
                     .unwrap()
             };
+
             // There are no keys here.
             assert!(
                 path == keys || length(&compressed) < length(&whole),
@@ -330,6 +360,7 @@ async fn documents_can_be_cached_and_are_compressed() {
         }
         etags.insert(etag);
     }
+
     assert_eq!(etags.len(), 4);
 }
 
@@ -338,6 +369,7 @@ async fn a_dry_run_starts_nothing_and_says_so() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &EVENTS).await;
+
     for operation in ["recover", "replay"] {
         let path = format!("/webhooks/{id}/{operation}");
         let body = |dry_run: bool| json!({ "since": "2026-01-01T00:00:00Z", "dry_run": dry_run });
@@ -347,7 +379,9 @@ async fn a_dry_run_starts_nothing_and_says_so() {
         );
         api.post(&path, body(false)).await.expect(202);
     }
+
     let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
+
     for operation in ["recover", "replay"] {
         let responses =
             &document["paths"][format!("/webhooks/{{webhook}}/{operation}")]["post"]["responses"];
@@ -372,20 +406,25 @@ async fn types_of_problems_lead_to_their_description() {
         .skip(1)
         .map(|rest| format!("/problems/{}", &rest[..rest.find('"').unwrap()]))
         .collect();
+
     types.insert(
         api.get("/webhooks?limit=0").await.json()["type"]
             .as_str()
             .unwrap()
             .to_owned(),
     );
+
     assert!(types.len() > 10, "{types:?}");
+
     for kind in types {
         let answer = client.get(&kind).await.expect(308);
         let target = answer.header("location").unwrap();
         let anchor = target
             .strip_prefix(&format!("{BASE}/docs#"))
             .unwrap_or_else(|| panic!("{target}"));
+
         assert!(docs.contains(&format!("id=\"{anchor}\"")), "{target}");
     }
+
     client.get("/problems/nonsense").await.expect(404);
 }

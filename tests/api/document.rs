@@ -10,10 +10,12 @@ use crate::support::{Received, Receiver, TestApp, skip};
 async fn the_printed_committed_and_served_documents_are_equal() {
     let app = TestApp::prepare().await;
     let service = Service::start().await;
+
     for name in ["openapi", "asyncapi"] {
         let printed = app.walhook_ok(&[name]).await;
         let committed = format!("{}/docs/{name}.json", env!("CARGO_MANIFEST_DIR"));
         let committed = std::fs::read_to_string(committed).unwrap_or_default();
+
         assert!(
             committed == printed,
             "docs/{name}.json is out of date: `walhook {name} > docs/{name}.json`"
@@ -24,6 +26,7 @@ async fn the_printed_committed_and_served_documents_are_equal() {
             .get(&format!("/{name}.json"))
             .await
             .expect(200);
+
         assert_eq!(served.body, printed);
         assert_eq!(served.header("content-type"), Some("application/json"));
     }
@@ -34,7 +37,9 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
     let document: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     assert_eq!(document["servers"][0]["url"], "/base");
+
     let mut names = Vec::new();
+
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             names.push(operation["operationId"].as_str().unwrap());
@@ -44,6 +49,7 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
                 path.contains('{'),
                 "{method} {path}"
             );
+
             let body = &operation["requestBody"]["content"]["application/json"]["schema"];
             assert!(
                 body.is_null() || body["$ref"].is_string(),
@@ -51,10 +57,12 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
             );
         }
     }
+
     let count = names.len();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
+
     let text = document.to_string();
     for reference in text.split("#/components/schemas/").skip(1) {
         let name = &reference[..reference.find('"').unwrap()];
@@ -63,6 +71,7 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
             "{name} is referenced but does not exist"
         );
     }
+
     assert_eq!(
         document["components"]["schemas"]["CreateWebhook"]["additionalProperties"],
         json!(false)
@@ -73,10 +82,12 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
 async fn every_delivered_event_is_described_in_both_documents() {
     let openapi: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
     let asyncapi: Value = serde_json::from_str(&walhook::api::asyncapi_document()).unwrap();
+
     assert_eq!(
         openapi["webhooks"].as_object().unwrap().len(),
         CATALOGUE.len()
     );
+
     for part in [
         "/operations",
         "/components/messages",
@@ -88,17 +99,21 @@ async fn every_delivered_event_is_described_in_both_documents() {
             "{part}"
         );
     }
+
     for rule in CATALOGUE {
         let name = rule.kind.as_str();
         let body = &openapi["webhooks"][name]["post"]["requestBody"]["content"]["application/json"];
+
         assert_eq!(body["example"]["event"], name);
         assert!(
             jsonschema::draft202012::is_valid(&body["schema"], &body["example"]),
             "{name}"
         );
+
         // Within the document, such a reference would start at the document's root.
         assert!(!body["schema"].to_string().contains("#/$defs"), "{name}");
         let operation = &asyncapi["operations"][name];
+
         assert_eq!(
             (
                 &operation["action"],
@@ -106,10 +121,12 @@ async fn every_delivered_event_is_described_in_both_documents() {
             ),
             (&json!("send"), &json!("POST"))
         );
+
         let message = referenced(&asyncapi, referenced(&asyncapi, &operation["messages"][0]));
         assert_eq!(message["name"], name);
         assert_eq!(message["payload"], body["schema"]);
         assert_eq!(message["examples"][0]["payload"], body["example"]);
+
         // AsyncAPI's schemas extend draft 7.
         assert!(
             jsonschema::draft7::is_valid(&message["payload"], &message["examples"][0]["payload"]),
@@ -138,6 +155,7 @@ async fn deliveries_are_sent_as_both_documents_describe_them() {
     let mut app = TestApp::prepare().await;
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&["preflight_qc", "stream_radar"]).await;
     let api = app.api(&user.to_string()).await;
@@ -146,6 +164,7 @@ async fn deliveries_are_sent_as_both_documents_describe_them() {
     let body = json!({ "name": "all", "url": receiver.url("/in"), "events": events, "signing": "hmac+ed25519" });
     let webhook = api.post("/webhooks", body).await.expect(201).json();
     let test = format!("/webhooks/{}/test", webhook["id"].as_str().unwrap());
+
     for event in &events {
         let result = api
             .post(&test, json!({ "event": event }))
@@ -154,8 +173,10 @@ async fn deliveries_are_sent_as_both_documents_describe_them() {
             .json();
         assert_eq!(result["delivered"], true, "{event}: {result}");
     }
+
     platform.payment(user, "ready").await;
     let requests = receiver.wait_for(events.len() + 1).await;
+
     assert!(
         requests
             .iter()
@@ -163,10 +184,12 @@ async fn deliveries_are_sent_as_both_documents_describe_them() {
     );
     let openapi = api.get("/openapi.json").await.expect(200).json();
     let asyncapi = api.get("/asyncapi.json").await.expect(200).json();
+
     for request in &requests {
         let event = request.event();
         let operation = &openapi["webhooks"][event]["post"];
         let parameters = operation["parameters"].as_array().unwrap();
+
         let schemas: Map<String, Value> = parameters
             .iter()
             .map(|header| {
@@ -176,12 +199,14 @@ async fn deliveries_are_sent_as_both_documents_describe_them() {
                 )
             })
             .collect();
+
         let required: Vec<&Value> = parameters
             .iter()
             .filter(|header| header["required"] == true)
             .map(|header| &header["name"])
             .collect();
         let headers = json!({ "properties": schemas, "required": required });
+
         assert_described(
             request,
             &headers,
@@ -199,6 +224,7 @@ fn assert_described(request: &Received, headers: &Value, body: &Value) {
     let own = |name: &&str| {
         name.starts_with("x-webhook-") || name.starts_with("webhook-") || *name == "user-agent"
     };
+
     for name in request.headers.keys().map(|name| name.as_str()).filter(own) {
         assert!(
             schemas
@@ -207,9 +233,11 @@ fn assert_described(request: &Received, headers: &Value, body: &Value) {
             "{name} is not described"
         );
     }
+
     let sent = schemas.iter().filter_map(|(name, schema)| {
         let text = request.headers.get(name)?.to_str().unwrap();
         let is_number = schema["type"] == "integer";
+
         Some((
             name.clone(),
             if is_number {
@@ -219,6 +247,7 @@ fn assert_described(request: &Received, headers: &Value, body: &Value) {
             },
         ))
     });
+
     let sent = Value::Object(sent.collect());
     for (schema, instance) in [(headers, &sent), (body, &request.json())] {
         if let Err(error) = jsonschema::draft7::validate(schema, instance) {
@@ -240,6 +269,7 @@ fn the_asyncapi_document_is_valid_against_the_published_schema() {
         skip(&format!("{} does not exist", schema.display()));
         return;
     };
+
     let validator =
         jsonschema::draft7::new(&serde_json::from_str(&schema).unwrap()).expect("a valid schema");
     let mut document: Value = serde_json::from_str(&walhook::api::asyncapi_document()).unwrap();
@@ -247,6 +277,7 @@ fn the_asyncapi_document_is_valid_against_the_published_schema() {
         .iter_errors(&document)
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
+
     assert!(errors.is_empty(), "{}", errors.join("\n"));
     document["operations"]["delivery.failed"]["action"] = "post".into();
     assert!(
@@ -265,8 +296,10 @@ async fn the_events_are_listed_with_schema_and_example() {
         .await
         .expect(200)
         .json();
+
     let data = answer["data"].as_array().unwrap();
     assert_eq!(data.len(), CATALOGUE.len());
+
     for (listed, rule) in data.iter().zip(CATALOGUE.iter()) {
         let keys: Vec<&str> = listed
             .as_object()
@@ -274,6 +307,7 @@ async fn the_events_are_listed_with_schema_and_example() {
             .keys()
             .map(String::as_str)
             .collect();
+
         assert_eq!(
             keys,
             [
@@ -284,6 +318,7 @@ async fn the_events_are_listed_with_schema_and_example() {
                 "example"
             ]
         );
+
         assert_eq!(listed["event"], rule.kind.as_str());
         assert!(
             jsonschema::draft202012::is_valid(&listed["schema"], &listed["example"]),

@@ -19,15 +19,18 @@ fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) -> Value {
         "{answer:?}"
     );
     let problem = answer.expect(status).json();
+
     assert_eq!(problem["type"], format!("/problems/{slug}"));
     assert_eq!(problem["status"], status);
     assert!(problem["title"].is_string() && problem["detail"].is_string());
+
     problem
 }
 
 fn pointers(problem: &Value) -> Vec<&str> {
     let errors = problem["errors"].as_array().unwrap();
     assert!(errors.iter().all(|error| error["detail"].is_string()));
+
     errors
         .iter()
         .map(|error| error["pointer"].as_str().unwrap())
@@ -48,6 +51,7 @@ async fn post_raw(api: &Api, content_type: &str, body: impl Into<reqwest::Body>)
     let answer = request.send().await.unwrap();
     let status = answer.status().as_u16();
     let headers = answer.headers().clone();
+
     ApiAnswer {
         status,
         headers,
@@ -65,6 +69,7 @@ async fn every_error_of_a_body_is_listed() {
         body[key] = value;
         body
     };
+
     let cases = [
         (json!({}), vec!["/name", "/url", "/events"]),
         (json!([]), vec![""]),
@@ -96,6 +101,7 @@ async fn every_error_of_a_body_is_listed() {
         );
         assert_eq!(pointers(&problem), expected, "{body}");
     }
+
     let rejected = api
         .post("/webhooks", with("url", json!(BLOCKED_URL)))
         .await
@@ -110,6 +116,7 @@ async fn every_error_of_a_body_is_listed() {
         422,
         "validation-failed",
     );
+
     assert_eq!(pointers(&problem), ["/url", "/id", "/success_count"]);
 }
 
@@ -119,6 +126,7 @@ async fn a_body_must_be_small_json_with_a_json_content_type() {
         Service::start_with(|config| config.http.max_body_bytes = walhook::config::Size(1_000))
             .await;
     let api = service.api("1").await;
+
     for body in ["", "{", "{\"name\": }", "\u{feff}{}", "nonsense"] {
         expect_problem(
             post_raw(&api, "application/json", body).await,
@@ -126,12 +134,14 @@ async fn a_body_must_be_small_json_with_a_json_content_type() {
             "malformed-json",
         );
     }
+
     expect_problem(
         post_raw(&api, "application/json", vec![b'"', 0xFF, b'"']).await,
         400,
         "malformed-json",
     );
     let nested = "[".repeat(900);
+
     expect_problem(
         post_raw(&api, "application/json", nested).await,
         400,
@@ -142,6 +152,7 @@ async fn a_body_must_be_small_json_with_a_json_content_type() {
         415,
         "unsupported-media-type",
     );
+
     let body = |length: usize| format!("{{\"x\":\"{}\"}}", "x".repeat(length - 8));
     expect_problem(
         post_raw(&api, "application/json; charset=utf-8", body(1_000)).await,
@@ -183,10 +194,12 @@ async fn unknown_paths_and_methods_are_problems() {
     ] {
         expect_problem(api.get(path).await, 404, "not-found");
     }
+
     for path in ["/", "/webhooks"] {
         let origin = service.url.strip_suffix(BASE).unwrap();
         expect_problem(api.at(origin).get(path).await, 404, "not-found");
     }
+
     expect_problem(
         api.get(&format!("/webhooks/{id}/logs/no-id")).await,
         404,
@@ -212,6 +225,7 @@ async fn queries_are_validated() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+
     for query in [
         "limit=0",
         "limit=101",
@@ -226,6 +240,7 @@ async fn queries_are_validated() {
             } else {
                 (422, "validation-failed")
             };
+
             let problem = expect_problem(api.get(&format!("{path}?{query}")).await, status, slug);
             assert_eq!(
                 pointers(&problem),
@@ -233,6 +248,7 @@ async fn queries_are_validated() {
             );
         }
     }
+
     let path = format!(
         "/webhooks/{id}/logs?event=none&outcome=good&since=yesterday&until=2026-02-30T00:00:00Z"
     );
@@ -249,6 +265,7 @@ async fn requests_without_a_valid_token_are_rejected() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let flipped = |token: &str| token.replace(|c: char| c.is_ascii_lowercase(), "A");
+
     let tokens = [
         String::new(),
         "whk_".into(),
@@ -280,6 +297,7 @@ async fn requests_without_a_valid_token_are_rejected() {
             expect_problem(answer, 401, "unauthorized");
         }
     }
+
     api.get(&format!("/webhooks/{id}")).await.expect(200);
 }
 
@@ -292,14 +310,17 @@ async fn the_rate_limit_is_per_token() {
     .await;
     let api = service.api("1").await;
     let other = service.api("1").await;
+
     for _ in 0..3 {
         api.get("/webhooks").await.expect(200);
     }
+
     let mut answer = api.get("/webhooks").await;
     while answer.status == 200 {
         // On a slow machine, the rate limit may allow another request meanwhile.
         answer = api.get("/webhooks").await;
     }
+
     assert_eq!(answer.header("retry-after"), Some("1"));
     expect_problem(answer, 429, "rate-limited");
     other.get("/webhooks").await.expect(200);
@@ -314,10 +335,12 @@ async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
     .await;
     let token = service.api("1").await.token;
     let holder = service.app.store().await;
+
     holder
         .batch_execute("begin; lock table walhook.api_token, walhook.session")
         .await
         .unwrap();
+
     for (name, value) in [
         ("authorization", format!("Bearer {token}")),
         ("cookie", "walhook_session=any".to_owned()),
@@ -336,6 +359,7 @@ async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
         let mut statuses = Vec::new();
         while let Some(response) = requests.join_next().await {
             statuses.push(response.unwrap().unwrap().status().as_u16());
+
             if statuses.contains(&429) {
                 break;
             }
@@ -351,15 +375,19 @@ async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
     })
     .await;
     let api = service.api("1").await;
+
     api.get("/webhooks").await.expect(200);
     let mut guesses = JoinSet::new();
     let mut rejected = 0;
+
     for number in 0..100_000 {
         let guess = Api::new(&service.url, &format!("whk_{number:043}"));
         guesses.spawn(async move { guess.get("/webhooks").await.status });
+
         if number < 32 {
             continue;
         }
+
         match guesses.join_next().await.unwrap().unwrap() {
             401 => {}
             429 => {
@@ -368,10 +396,12 @@ async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
             }
             status => panic!("{status}"),
         }
+
         if rejected == 10 {
             return;
         }
     }
+
     panic!("no guess was rejected");
 }
 
@@ -379,12 +409,14 @@ async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
 async fn internal_errors_reveal_nothing() {
     let service = Service::start().await;
     let api = service.api("1").await;
+
     service
         .sql
         .batch_execute("drop schema walhook cascade")
         .await
         .unwrap();
     let answer = api.get("/webhooks").await;
+
     assert!(
         !answer.body.contains("api_token") && !answer.body.contains("relation"),
         "{answer:?}"
@@ -399,6 +431,7 @@ async fn internal_errors_reveal_nothing() {
     .unwrap();
     let origin = serve(router(state(&Config::default(), store))).await;
     let answer = api.at(&format!("{origin}{BASE}")).get("/webhooks").await;
+
     assert!(
         answer.header("retry-after").is_some() && !answer.body.contains("127.0.0.1"),
         "{answer:?}"
@@ -410,26 +443,31 @@ async fn internal_errors_reveal_nothing() {
 async fn responses_have_a_request_id_and_security_headers() {
     let service = Service::start().await;
     let api = service.api("1").await;
+
     for path in ["/webhooks", "/nothing", "/webhooks/no-id"] {
         let answer = api
             .send("GET", path, &[("x-request-id", "given-1.x:y")], None)
             .await;
         assert_eq!(answer.header("x-request-id"), Some("given-1.x:y"));
+
         let generated = api
             .send("GET", path, &[("x-request-id", "with space")], None)
             .await;
         let another = api.get(path).await;
+
         assert_eq!(generated.header("x-request-id").unwrap().len(), 36);
         assert_ne!(
             generated.header("x-request-id"),
             another.header("x-request-id")
         );
+
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("cache-control", "no-store"),
         ] {
             assert_eq!(answer.header(name), Some(value), "{path}");
         }
+
         assert!(
             answer
                 .header("content-security-policy")

@@ -79,14 +79,17 @@ async fn write(store: Store, of: usize) {
             .collect();
         let mut connection = store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
+
         enqueue::insert_events(&transaction, &events, false)
             .await
             .unwrap();
+
         // The counter is locked meanwhile: readers and the other writers get their turns.
         transaction
             .batch_execute(&format!("select pg_sleep(0.00{})", (n * 7 + of) % 5))
             .await
             .unwrap();
+
         match (n + of) % 5 {
             0 => transaction.rollback().await.unwrap(),
             _ => transaction.commit().await.unwrap(),
@@ -100,32 +103,41 @@ async fn concurrent_readers_get_each_event_once_and_in_order_while_events_are_co
     let api = Arc::new(service.api("owner").await);
     let writers = Store::open(&service.app.store_url, 4).unwrap();
     let has_ended = Arc::new(AtomicBool::new(false));
+
     let read = |limit: usize| {
         let api = api.clone();
         let has_ended = has_ended.clone();
+
         tokio::spawn(async move {
             let mut seen = Vec::new();
             let mut after = "earliest".to_owned();
+
             loop {
                 let was_last = has_ended.load(Ordering::Acquire);
                 let (ids, next) = page(&api, &format!("limit={limit}&after={after}")).await;
                 if ids.is_empty() && was_last {
                     return seen;
                 }
+
                 seen.extend(ids);
                 after = next;
             }
         })
     };
+
     let readers = [read(2), read(3)];
     let writing = (0..4).map(|of| tokio::spawn(write(writers.clone(), of)));
+
     futures_util::future::try_join_all(writing).await.unwrap();
     has_ended.store(true, Ordering::Release);
+
     let expected = stored(&service.sql, "owner").await;
     assert!(expected.len() > 100, "{}", expected.len());
+
     for reader in readers {
         assert_eq!(reader.await.unwrap(), expected);
     }
+
     let gapless = "select count(*) = max(sequence) and count(*) = (select last from walhook.event_sequence) from walhook.event";
     assert!(
         service
@@ -142,21 +154,26 @@ async fn an_event_has_the_id_and_the_data_of_its_deliveries() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let stored = event("1", EventKind::PaymentStatementReady, Some(42));
+
     insert(&service.store, std::slice::from_ref(&stored)).await;
     let page = api.get("/events").await.expect(200);
+
     assert_eq!(page.header("vary"), Some("accept"));
+
     // Numbers keep their digits.
     let occurred_at = walhook::domain::time::micros(stored.occurred_at);
     let object = format!(
         r#"{{"id":"{}","event":"payment.statement_ready","occurred_at":"{occurred_at}","label_id":42,"data":{{"amount":10.50}}}}"#,
         stored.id
     );
+
     assert!(
         page.body
             .starts_with(&format!(r#"{{"data":[{object}],"next_cursor":""#)),
         "{}",
         page.body
     );
+
     let one = api.get(&format!("/events/{}", stored.id)).await.expect(200);
     assert_eq!(
         one.body,
@@ -172,6 +189,7 @@ async fn another_user_s_events_and_tests_are_not_in_the_feed() {
     let (webhook, _) = owner
         .create_webhook("https://receiver.example/in", &["delivery.completed"])
         .await;
+
     owner
         .post(&format!("/webhooks/{webhook}/test"), json!({}))
         .await
@@ -182,6 +200,7 @@ async fn another_user_s_events_and_tests_are_not_in_the_feed() {
         .await
         .unwrap()
         .get::<_, String>(0);
+
     assert_eq!(page(&owner, "").await.0, Vec::<String>::new());
     owner.get(&format!("/events/{test}")).await.expect(404);
     insert(
@@ -189,9 +208,11 @@ async fn another_user_s_events_and_tests_are_not_in_the_feed() {
         &[event("owner", EventKind::DeliveryFailed, None)],
     )
     .await;
+
     let (ids, cursor) = page(&owner, "").await;
     assert_eq!(ids.len(), 1);
     assert_eq!(page(&stranger, "").await.0, Vec::<String>::new());
+
     let found = stranger
         .get(&format!("/events/{}", ids[0]))
         .await
@@ -204,6 +225,7 @@ async fn another_user_s_events_and_tests_are_not_in_the_feed() {
             .expect(404)
             .body
     );
+
     stranger.get("/events/x").await.expect(404);
     stranger
         .get(&format!("/events?after={cursor}"))
@@ -215,6 +237,7 @@ async fn another_user_s_events_and_tests_are_not_in_the_feed() {
 async fn invalid_parameters_are_named() {
     let service = Service::start().await;
     let api = service.api("1").await;
+
     let queries = [
         ("after=", "/after"),
         ("after=oldest", "/after"),
@@ -237,6 +260,7 @@ async fn invalid_parameters_are_named() {
             .await
             .expect(if is_cursor { 400 } else { 422 })
             .json();
+
         assert_eq!(
             problem["type"],
             if is_cursor {
@@ -245,20 +269,24 @@ async fn invalid_parameters_are_named() {
                 "/problems/validation-failed"
             }
         );
+
         assert_eq!(
             problem["errors"][0]["pointer"], pointer,
             "{query}: {problem}"
         );
         assert_eq!(problem["errors"].as_array().unwrap().len(), 1, "{problem}");
     }
+
     let headers = [("accept", "text/event-stream"), ("last-event-id", "x")];
     let problem = api
         .send("GET", "/events", &headers, None)
         .await
         .expect(400)
         .json();
+
     assert_eq!(problem["type"], "/problems/invalid-cursor");
     assert_eq!(problem["errors"][0]["pointer"], "/Last-Event-ID");
+
     // Pages ignore the header.
     api.send("GET", "/events", &headers[1..], None)
         .await
@@ -274,19 +302,24 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
                     else 'delivery.completed' end, now(), n, '{}', n, case when n = 12345 then 7 end
                 from generate_series(1, 25000) as n;
                 update walhook.event_sequence set last = 25000";
+
     service.sql.batch_execute(fill).await.unwrap();
+
     let read = async |filter: &str, until: usize| {
         let mut found = Vec::new();
         let mut pages = 0;
         let mut after = "earliest".to_owned();
+
         while found.len() < until {
             let (ids, next) = page(&api, &format!("{filter}&after={after}")).await;
             found.extend(ids);
             pages += 1;
             after = next;
         }
+
         (found, pages, after)
     };
+
     for filter in [
         "event=transcode.failed,delivery.failed",
         "event=transcode.failed&event=delivery.failed",
@@ -303,11 +336,13 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
             "nothing is read again"
         );
     }
+
     let (found, pages, _) = read("label_id=7&event=delivery.completed", 1).await;
     assert_eq!(
         (&found[0], pages),
         (&stored(&service.sql, "1").await[12_344], 7)
     );
+
     // A long poll does not end with a page that is empty because of the bound.
     let (found, _) = page(&api, "wait=30&event=transcode.failed").await;
     assert_eq!(found.len(), 1);
@@ -324,14 +359,18 @@ async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
                     now(), n, '{}', n
                 from generate_series(1, 30000) as n;
                 update walhook.event_sequence set last = 30000";
+
     service.sql.batch_execute(fill).await.unwrap();
     while api.get("/events?event=transcode.failed").await.status == 200 {}
+
     let mut after = "earliest".to_owned();
     let mut found = Vec::new();
     let mut requests = 0;
+
     while found.is_empty() {
         requests += 1;
         assert!(requests <= 30, "no progress beyond {after}");
+
         let answer = api
             .get(&format!(
                 "/events?wait=30&event=transcode.failed&after={after}"
@@ -342,12 +381,15 @@ async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
             tokio::time::sleep(Duration::from_secs(wait)).await;
             continue;
         }
+
         let page = answer.expect(200).json();
         let next = page["next_cursor"].as_str().unwrap().to_owned();
+
         assert_ne!(next, after);
         after = next;
         found = page["data"].as_array().unwrap().clone();
     }
+
     assert_eq!(found[0]["event"], "transcode.failed");
 }
 
@@ -359,17 +401,21 @@ async fn a_page_of_large_events_ends_early_and_the_next_one_continues() {
         data: format!(r#"{{"text":"{}"}}"#, "x".repeat(400_000)).into(),
         ..event("1", EventKind::DeliveryFailed, None)
     };
+
     let events: Vec<Event> = (0..7).map(large).collect();
     insert(&service.store, &events).await;
+
     let mut seen = Vec::new();
     let mut sizes = Vec::new();
     let mut after = "earliest".to_owned();
+
     while seen.len() < events.len() {
         let (ids, next) = page(&api, &format!("after={after}")).await;
         sizes.push(ids.len());
         seen.extend(ids);
         after = next;
     }
+
     assert_eq!(
         seen,
         events
@@ -377,6 +423,7 @@ async fn a_page_of_large_events_ends_early_and_the_next_one_continues() {
             .map(|event| event.id.to_string())
             .collect::<Vec<_>>()
     );
+
     assert_eq!(sizes, [3, 3, 1]);
 }
 
@@ -385,8 +432,10 @@ async fn a_cursor_older_than_what_is_kept_continues_at_the_oldest_event() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let some = |_| event("1", EventKind::DeliveryFailed, None);
+
     insert(&service.store, &(0..3).map(some).collect::<Vec<_>>()).await;
     let (ids, cursor) = page(&api, "limit=1").await;
+
     service
         .sql
         .batch_execute("delete from walhook.event where sequence < 3")
@@ -402,8 +451,10 @@ async fn an_event_lists_its_deliveries() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let one = event("1", EventKind::DeliveryFailed, None);
+
     insert(&service.store, std::slice::from_ref(&one)).await;
     let mut webhooks = Vec::new();
+
     for _ in 0..4 {
         webhooks.push(
             api.create_webhook("https://receiver.example/in", &["delivery.failed"])
@@ -411,12 +462,14 @@ async fn an_event_lists_its_deliveries() {
                 .0,
         );
     }
+
     let delivery =
         |webhook: &str| walhook::domain::event::delivery_id(one.id, webhook.parse().unwrap());
     let attempt = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                    values ($1, $2::text::uuid, $3, $4, 'delivery.failed', 1, $5, now(), $6)";
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt)
                    values ($1, $2::text::uuid, $3, '2030-01-01', 2)";
+
     let log = async |webhook: usize, number: i16, outcome: &str| {
         let webhook = &webhooks[webhook];
         let values: [&(dyn postgres_types::ToSql + Sync); 6] = [
@@ -427,16 +480,20 @@ async fn an_event_lists_its_deliveries() {
             &number,
             &outcome,
         ];
+
         service.sql.execute(attempt, &values).await.unwrap();
     };
+
     for (webhook, outcome) in [(0, "failed"), (1, "failed"), (2, "cancelled")] {
         log(webhook, 1, outcome).await;
     }
+
     service
         .sql
         .execute(pending, &[&delivery(&webhooks[1]), &webhooks[1], &one.id])
         .await
         .unwrap();
+
     // The second attempt is far behind the first in the webhook's log.
     let busy = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                 select (overlay(gen_random_uuid()::text placing substr($1::text, 1, 18) from 1 for 18))::uuid, $2::text::uuid,
@@ -448,6 +505,7 @@ async fn an_event_lists_its_deliveries() {
         .await
         .unwrap();
     log(0, 2, "delivered").await;
+
     let found = api
         .get(&format!("/events/{}", one.id))
         .await
@@ -462,12 +520,14 @@ async fn an_event_lists_its_deliveries() {
         let webhook = &webhooks[webhook];
         json!({ "id": delivery(webhook), "webhook_id": webhook, "state": state, "attempts": attempts, "next_attempt_at": next })
     });
+
     let by_id = |deliveries: &[Value]| {
         deliveries
             .iter()
             .map(Value::to_string)
             .collect::<BTreeSet<_>>()
     };
+
     assert_eq!(
         by_id(found["deliveries"].as_array().unwrap()),
         by_id(&expected)
@@ -486,21 +546,27 @@ async fn a_long_poll_is_answered_by_the_next_event() {
         let api = api.clone();
         async move { page(&api, "wait=30").await }
     });
+
     let sidecar = app.sidecar();
     let is_open =
         async || (sidecar.metric("walhook_feed_streams").await == Some(1.0)).then_some(());
+
     eventually("the long poll", is_open).await;
     platform.payment(other, "ready").await;
     platform.payment(user, "ready").await;
+
     let (ids, cursor) = waiting.await.unwrap();
     assert_eq!(ids.len(), 1);
+
     let (none, same) = page(&api, &format!("after={cursor}&wait=0")).await;
     assert_eq!((none.len(), same.len()), (0, cursor.len()));
+
     // A shutdown answers it at once.
     let waiting = tokio::spawn(async move { page(&api, &format!("after={same}&wait=30")).await });
     let sidecar = app.sidecar();
     let is_open =
         async || (sidecar.metric("walhook_feed_streams").await == Some(1.0)).then_some(());
+
     eventually("the long poll", is_open).await;
     assert!(app.stop().await.success());
     assert_eq!(waiting.await.unwrap().0.len(), 0);
@@ -526,16 +592,20 @@ async fn reads_of_the_feed_use_indexes() {
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
         .await
         .unwrap();
+
     let client = app.store().await;
     client.batch_execute(FILL).await.unwrap();
+
     let webhook = "'{00000000-0000-0000-0000-000000000001}'";
     let page = include_str!("../../sql/store/feed_page.sql");
     let page_types = "text, bigint, bigint, text[], bigint, bigint, bigint";
     let max = i64::MAX;
+
     let reads = [
         (
             "a page",
@@ -604,8 +674,10 @@ async fn reads_of_the_feed_use_indexes() {
             let reads_whole = |line: &&str| {
                 line.contains("Seq Scan on ") && !small.iter().any(|table| line.contains(table))
             };
+
             assert_eq!(plan.lines().find(reads_whole), None, "{what}:\n{plan}");
             assert!(!plan.contains("Bitmap"), "{what}:\n{plan}");
+
             // Partitions are merged in order, not sorted.
             assert!(
                 !is_ordered || plan.contains("Merge Append"),

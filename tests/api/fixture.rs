@@ -58,8 +58,10 @@ impl Service {
     async fn start_with_receivers(change: impl FnOnce(&mut Config), receivers: StandIn) -> Service {
         let app = TestApp::prepare().await;
         migrate::migrate(&app.store_url).await.unwrap();
+
         let mut config = Config::default();
         change(&mut config);
+
         let store = Store::open(&app.store_url, CONNECTIONS).unwrap();
         let url = format!(
             "{}{}",
@@ -67,6 +69,7 @@ impl Service {
             config.http.base_path
         );
         let sql = app.store().await;
+
         Service {
             app,
             store,
@@ -92,6 +95,7 @@ impl Service {
             let count: i64 = sql.query_one(blocked, &[]).await.unwrap().get(0);
             (count == connections as i64).then_some(())
         };
+
         eventually("connections that wait for a lock", probe).await;
     }
 
@@ -106,6 +110,7 @@ impl Service {
             )
             .await
             .unwrap();
+
         vault()
             .open_text(id, row.get(1), row.get(0))
             .unwrap()
@@ -160,6 +165,7 @@ impl Receivers for StandIn {
     fn render(&self, logged: &LogDetail) -> Option<RenderedRequest> {
         let event = logged.event_data.as_ref()?;
         let signature = logged.signature.as_ref()?;
+
         Some(RenderedRequest {
             headers: BTreeMap::from([
                 ("X-Webhook-Id".to_owned(), logged.webhook.to_string()),
@@ -185,6 +191,7 @@ impl Receivers for StandIn {
             }
             _ => Answer::Accepted { status: 204 },
         };
+
         async move {
             anyhow::ensure!(
                 delivery.kind != EventKind::TranscodeFailed,
@@ -195,6 +202,7 @@ impl Receivers for StandIn {
                 standard: [0; 32],
                 more: Vec::new(),
             };
+
             let duration = Duration::from_millis(31);
             let sent = Some(Sent {
                 url: "https://a.example".into(),
@@ -203,6 +211,7 @@ impl Receivers for StandIn {
                 excerpt: Vec::new(),
                 retry_after: None,
             });
+
             Ok((
                 delivery.id,
                 Attempt {

@@ -20,6 +20,7 @@ fn resolver() -> Lookup {
             .unwrap_or_default()
             .replace('x', ".")
             .replace('-', ":");
+
         let addresses: Result<Vec<_>, _> = first
             .split('_')
             .map(|address| {
@@ -28,6 +29,7 @@ fn resolver() -> Lookup {
                     .map(|ip: std::net::IpAddr| (ip, port).into())
             })
             .collect();
+
         Box::pin(async move { addresses.map_err(|_| Unreachable::Unresolved) })
     })
 }
@@ -38,6 +40,7 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
     let service = Service::start_guarded(guard).await;
     let api = service.api("1").await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
+
     for host in [
         "10x0x0x1.example",
         "1x1x1x1_10x0x0x1.example",
@@ -63,6 +66,7 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
             "{host}: {reason}"
         );
     }
+
     assert!(api.webhooks().await.is_empty());
     let created = api
         .post("/webhooks", body("1x1x1x1_2606-4700--1111.example"))
@@ -71,6 +75,7 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
         .json();
     let id = created["id"].as_str().unwrap();
     let changed = json!({ "url": "https://1x1x1x1_10x0x0x1.example/in" });
+
     api.patch(&format!("/webhooks/{id}"), changed)
         .await
         .expect(422);
@@ -89,10 +94,12 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
         count.fetch_add(1, Ordering::Relaxed);
         addresses(host, port)
     });
+
     let service = Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(lookup)).await;
     let api = service.api("1").await;
     let valid =
         json!({ "name": "x", "url": "https://1x1x1x1.example/in", "events": ["delivery.failed"] });
+
     let id = api
         .post("/webhooks", valid.clone())
         .await
@@ -101,7 +108,9 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
         .as_str()
         .unwrap()
         .to_owned();
+
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
+
     for (member, wrong) in [
         ("name", json!("")),
         ("events", json!([1])),
@@ -124,7 +133,9 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
             );
         }
     }
+
     assert_eq!(lookups.load(Ordering::Relaxed), 1, "no lookup was made");
+
     for url in [
         "http://1x1x1x1.example/",
         "https://10.0.0.1/",
@@ -140,6 +151,7 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
             .collect();
         assert_eq!(pointers, ["/name", "/events", "/url"], "{url}");
     }
+
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
 }
 
@@ -155,9 +167,11 @@ async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejecte
         .expect(201)
         .json();
     let expected = json!([{ "pointer": "/url", "detail": "the host's name does not resolve" }]);
+
     assert_eq!(created["warnings"], expected);
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let edited = api.patch(&path, body("unknown.example.")).await.expect(200);
+
     assert_eq!(edited.json()["warnings"], expected);
     assert!(edited.header("etag").is_some());
     assert_eq!(
@@ -166,6 +180,7 @@ async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejecte
         "only responses to changes have warnings"
     );
     api.patch(&path, body("10x0x0x1.example")).await.expect(422);
+
     let resolved = api
         .patch(&path, body("1x1x1x1.example"))
         .await
@@ -181,6 +196,7 @@ async fn a_user_has_two_lookups_at_a_time() {
     let gate = Arc::new(Semaphore::new(0));
     let count = lookups.clone();
     let closed = gate.clone();
+
     let lookup: Lookup = Arc::new(move |_, _| {
         count.fetch_add(1, Ordering::Relaxed);
         let closed = closed.clone();
@@ -189,11 +205,13 @@ async fn a_user_has_two_lookups_at_a_time() {
             Err(Unreachable::Unanswered)
         })
     });
+
     let guard = Guard::new(false, Vec::new()).with_lookup(lookup);
     let service = Service::start_guarded(guard).await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
     let hostile = service.api("1").await;
     let other = service.api("2").await;
+
     let requests = async {
         tokio::join!(
             hostile.post("/webhooks", body("a.example")),
@@ -201,9 +219,11 @@ async fn a_user_has_two_lookups_at_a_time() {
             other.post("/webhooks", body("c.example")),
         )
     };
+
     let third = async {
         let in_progress = || async { (lookups.load(Ordering::Relaxed) == 3).then_some(()) };
         eventually("three lookups", in_progress).await;
+
         let answer = hostile
             .post("/webhooks", body("d.example"))
             .await
@@ -216,9 +236,11 @@ async fn a_user_has_two_lookups_at_a_time() {
                 .contains("was not looked up"),
             "{answer}"
         );
+
         assert_eq!(lookups.load(Ordering::Relaxed), 3);
         gate.add_permits(3);
     };
+
     let (answers, ()) = tokio::join!(requests, third);
     for answer in [answers.0, answers.1, answers.2] {
         let warnings = answer.expect(201).json()["warnings"].clone();

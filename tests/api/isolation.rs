@@ -36,24 +36,29 @@ impl Listening {
         let service = Service::start().await;
         let mut config = Config::default();
         let mut rejection_delay = Duration::ZERO;
+
         (config.http.header_timeout, config.http.idle_timeout) = (LONG, LONG);
         change(&mut config, &mut rejection_delay);
+
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let closed = CancellationToken::new();
         let ending = Ending {
             announced: CancellationToken::new(),
             closed: closed.clone(),
         };
+
         let limits = ServeLimits {
             rejection_delay,
             ..ServeLimits::new(&config.http, Duration::from_secs(3_600))
         };
+
         let router = router(state(&config, service.store.clone()));
         tokio::spawn(
             serve(address, "http.listen", router, limits, ending)
                 .await
                 .unwrap(),
         );
+
         Listening {
             service,
             address,
@@ -104,10 +109,13 @@ async fn wait_for_end(stream: &mut TcpStream) -> String {
 async fn statements_are_cancelled_when_the_client_disconnects() {
     let it = Listening::start(|_| {}).await;
     let api = it.api("1").await;
+
     it.lock_webhooks().await;
     let client = it.send(&request(&api, "GET", "/webhooks", "")).await;
+
     it.service.wait_until_blocked(1).await;
     drop(client);
+
     // The lock is still held, so only a cancelled statement stops waiting for it.
     it.service.wait_until_blocked(0).await;
     it.service.sql.batch_execute("commit").await.unwrap();
@@ -117,6 +125,7 @@ async fn statements_are_cancelled_when_the_client_disconnects() {
 #[tokio::test]
 async fn a_client_without_a_complete_head_is_disconnected() {
     let it = Listening::start(|http| http.header_timeout = Period(Duration::from_secs(2))).await;
+
     for part in ["", "GET /", "GET / HTTP/1.1\r\nHost: x\r\nX-Long: "] {
         let mut client = it.send(part).await;
         assert_eq!(wait_for_end(&mut client).await, "", "{part:?}");
@@ -135,6 +144,7 @@ async fn slow_clients_are_disconnected_for_new_ones() {
     let it = Listening::start(|http| http.max_connections = 4).await;
     let api = it.api("1").await;
     let mut slow = Vec::new();
+
     for part in [
         "",
         "GET /",
@@ -147,7 +157,9 @@ async fn slow_clients_are_disconnected_for_new_ones() {
     {
         slow.push(it.send(part).await);
     }
+
     api.get("/webhooks").await.expect(200);
+
     // The server has waited for the first client the longest.
     wait_for_end(&mut slow[0]).await;
 }
@@ -158,12 +170,14 @@ async fn incomplete_bodies_do_not_block_other_requests() {
     let api = it.api("1").await;
     let head = "Content-Type: application/json\r\nContent-Length: 1000\r\n";
     let mut slow = Vec::new();
+
     for _ in 0..6 {
         slow.push(
             it.send(&(request(&api, "POST", "/webhooks", head) + "{"))
                 .await,
         );
     }
+
     api.get("/webhooks").await.expect(200);
 }
 
@@ -171,16 +185,20 @@ async fn incomplete_bodies_do_not_block_other_requests() {
 async fn requests_beyond_the_limit_are_rejected() {
     let it = Listening::start(|http| http.max_requests = 2).await;
     let api = it.api("1").await;
+
     it.lock_webhooks().await;
     let get = request(&api, "GET", "/webhooks", "Connection: close\r\n");
     let mut served = [it.send(&get).await, it.send(&get).await];
+
     it.service.wait_until_blocked(2).await;
     let rejected = api.get("/webhooks").await.expect(503);
+
     assert_eq!(
         (rejected.header("retry-after"), &rejected.json()["type"]),
         (Some("1"), &json!("/problems/unavailable"))
     );
     it.service.sql.batch_execute("commit").await.unwrap();
+
     for client in &mut served {
         assert!(wait_for_end(client).await.starts_with("HTTP/1.1 200"));
     }
@@ -200,14 +218,17 @@ async fn some_responses_to_requests_above_the_rate_limit_wait_and_take_no_permit
     let greedy = it.api("1").await;
     let other = it.api("2").await;
     let mut requests = FuturesUnordered::new();
+
     for _ in 0..2 * WAITING {
         requests.push(greedy.get("/webhooks"));
     }
+
     // Those that do not wait. Some others are served, because sending all of them takes a while.
     let mut rejected = 0;
     while rejected < WAITING / 2 {
         rejected += usize::from(requests.next().await.unwrap().status == 429);
     }
+
     other.get("/webhooks").await.expect(200);
 }
 
@@ -217,6 +238,7 @@ async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
     let hasty = service.api("1").await;
     let other = service.api("2").await;
     let (webhook, _) = hasty.create_webhook(URL, &["delivery.failed"]).await;
+
     service
         .sql
         .batch_execute("begin; lock table walhook.attempt, walhook.event in access exclusive mode")
@@ -234,10 +256,12 @@ async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
             async move { api.post(&path, body).await }
         })
         .collect();
+
     for _ in 0..7 {
         let refused = counts.next().await.unwrap().expect(429);
         assert_eq!(refused.header("retry-after"), Some("1"));
     }
+
     other.get("/webhooks").await.expect(200);
     service.sql.batch_execute("commit").await.unwrap();
     counts.next().await.unwrap().expect(200);
@@ -251,20 +275,24 @@ async fn deliveries_continue_while_every_api_request_hangs() {
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
+
     api.create_webhook(&receiver.url("/"), &["payment.statement_ready"])
         .await;
     sql.batch_execute("begin; lock table walhook.api_token in access exclusive mode")
         .await
         .unwrap();
+
     let hanging: Vec<_> = (0..40)
         .map(|_| {
             let api = api.at(&api.url);
             tokio::spawn(async move { api.get("/webhooks").await })
         })
         .collect();
+
     let waiting = "select count(*) from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock' having count(*) >= 8";
     let watch = app.store().await;
+
     eventually("requests that hang", async || {
         watch.query_opt(waiting, &[]).await.unwrap()
     })
@@ -276,11 +304,13 @@ async fn deliveries_continue_while_every_api_request_hangs() {
         1,
     )
     .await;
+
     // The lock is still held, but requests time out.
     for answer in hanging {
         let answer = answer.await.unwrap().expect(503);
         assert!(answer.header("retry-after").is_some(), "{answer:?}");
     }
+
     sql.batch_execute("commit").await.unwrap();
     api.get("/webhooks").await.expect(200);
 }
@@ -297,10 +327,12 @@ async fn each_page_of_a_filtered_search_reads_a_bounded_part_of_the_log() {
                        $1, gen_random_uuid(), gen_random_uuid(),
                        case n when 1 then 'transcode.failed' else 'delivery.failed' end, 1, 1, now(), 'delivered'
                 from generate_series(1, 25000) as n";
+
     service.sql.execute(fill, &[&id]).await.unwrap();
     let mut found = Vec::new();
     let mut pages = 0;
     let mut cursor = String::new();
+
     loop {
         let page = api
             .get(&format!(
@@ -308,17 +340,23 @@ async fn each_page_of_a_filtered_search_reads_a_bounded_part_of_the_log() {
             ))
             .await
             .expect(200);
+
         let link = page.header("link").is_some();
         let page = page.json();
+
         pages += 1;
         found.extend(page["data"].as_array().unwrap().iter().cloned());
         assert_eq!(link, page["next_cursor"].is_string());
+
         let Some(next) = page["next_cursor"].as_str() else {
             break;
         };
+
         cursor = format!("&cursor={next}");
     }
+
     assert_eq!((found.len(), pages), (1, 13));
+
     // Without a filter a page is always full.
     let page: Value = api
         .get(&format!("/webhooks/{webhook}/logs?limit=100"))

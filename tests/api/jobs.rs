@@ -60,6 +60,7 @@ impl Scene {
         let api = service.api("1").await;
         let (id, _) = api.create_webhook(URL, &[KIND]).await;
         let webhook = id.parse().unwrap();
+
         Scene {
             service,
             api,
@@ -79,6 +80,7 @@ impl Scene {
             let random = Uuid::new_v4().as_u128() & (u128::MAX >> 48) & !(0xF << 76) | (7 << 76);
             Uuid::from_u128(((event.at.as_millisecond() as u128) << 80) | random)
         };
+
         let ids: Vec<Uuid> = events.iter().map(id).collect();
         let (users, kinds): (Vec<&str>, Vec<&str>) =
             events.iter().map(|event| (event.user, event.kind)).unzip();
@@ -88,6 +90,7 @@ impl Scene {
             .iter()
             .map(|event| (event.is_numbered, event.is_test))
             .unzip();
+
         let insert = "with counter as (
                 update walhook.event_sequence set last = last + cardinality($1::uuid[])
                 returning last - cardinality($1::uuid[]) as first
@@ -97,9 +100,11 @@ impl Scene {
                 case when not test then 0 end, '{}'
             from counter, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bool[], $7::bool[])
                 with ordinality as event (id, user_id, kind, at, label, numbered, test, number)";
+
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
             [&ids, &users, &kinds, &times, &labels, &numbered, &tests];
         self.service.sql.execute(insert, &params).await.unwrap();
+
         ids
     }
 
@@ -114,6 +119,7 @@ impl Scene {
         let id = Uuid::now_v7();
         let delivery = delivery_id(event, self.webhook);
         let sql = &self.service.sql;
+
         sql.execute(
             insert,
             &[&id, &self.webhook, &delivery, &event, &KIND, &outcome],
@@ -186,6 +192,7 @@ impl Scene {
             let step = self.step().await;
             let pending =
                 "select coalesce(array_agg(id order by ctid), '{}') from walhook.delivery";
+
             let mut pending: Vec<Uuid> = self
                 .service
                 .sql
@@ -198,6 +205,7 @@ impl Scene {
                 let order: Option<Vec<Uuid>> =
                     self.service.sql.query_one(order, &[]).await.unwrap().get(0);
                 let order = order.unwrap_or_default();
+
                 pending.sort_by_key(|id| order.iter().position(|other| other == id));
                 return pending;
             }
@@ -221,11 +229,13 @@ impl Scene {
     /// Runs all jobs to their ends. Returns the deliveries in the order in which they were created.
     async fn work(&self) -> Vec<Uuid> {
         let mut all = Vec::new();
+
         loop {
             let chunk = self.chunk().await;
             if chunk.is_empty() {
                 return all;
             }
+
             self.deliver().await;
             all.extend(chunk);
         }
@@ -242,6 +252,7 @@ impl Scene {
 #[tokio::test]
 async fn a_replay_delivers_two_thousand_events_once_and_in_order() {
     let it = Scene::start().await;
+
     // A hundred in each millisecond.
     let start = hours_ago(25);
     let numbered: Vec<Stored> = (0..2_000)
@@ -253,8 +264,10 @@ async fn a_replay_delivers_two_thousand_events_once_and_in_order() {
             ..Stored::at(start + SignedDuration::from_millis(n))
         })
         .collect();
+
     let old = it.store(&before).await;
     let new = it.store(&numbered).await;
+
     // None of these is replayed.
     it.store(&[
         Stored {
@@ -273,18 +286,22 @@ async fn a_replay_delivers_two_thousand_events_once_and_in_order() {
         Stored::at(hours_ago(27)),
     ])
     .await;
+
     let dry = it
         .post(
             "/replay",
             json!({ "since": hours_ago(26), "dry_run": true }),
         )
         .await;
+
     assert_eq!(
         dry,
         json!({ "job_id": null, "count": 2_010, "exact": true })
     );
     assert_eq!(it.chunk().await, NONE, "a dry run starts nothing");
+
     let job = it.replay(26).await;
+
     // An event that is stored now has a delivery of its own.
     it.one(Stored::at(start)).await;
     let of_earlier_builds =
@@ -296,7 +313,9 @@ async fn a_replay_delivers_two_thousand_events_once_and_in_order() {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(visible, 0, "builds without replays do not take it");
+
     let job_is = async |state: &str, done: u64| {
         let shown = it.job(&job).await;
         assert_eq!(
@@ -310,12 +329,16 @@ async fn a_replay_delivers_two_thousand_events_once_and_in_order() {
         );
         assert_eq!(shown["finished_at"].is_null(), state != "finished");
     };
+
     job_is("queued", 0).await;
     let first = it.chunk().await;
+
     job_is("running", first.len() as u64).await;
     it.deliver().await;
+
     let all = [first, it.work().await].concat();
     let expected = [it.deliveries(&old), it.deliveries(&new)].concat();
+
     assert_eq!(
         all[..10],
         expected[..10],
@@ -341,7 +364,9 @@ async fn a_replay_is_limited_to_a_period_event_types_and_labels() {
         api,
         id,
     };
+
     let mut expected = HashMap::new();
+
     for kind in [KIND, "delivery.completed", "takedown.completed"] {
         for label in [None, Some(7), Some(8), Some(9)] {
             for hours in [2, 4, 6] {
@@ -356,16 +381,21 @@ async fn a_replay_is_limited_to_a_period_event_types_and_labels() {
             }
         }
     }
+
     let body = json!({
         "since": hours_ago(5), "until": hours_ago(3), "events": [KIND, "takedown.completed", KIND], "label_ids": [9, 7, 7],
     });
+
     assert_eq!(it.post("/replay", body).await["count"], 4);
+
     // The webhook is not interested in these any more.
     let events = json!({ "events": [KIND, "delivery.completed"] });
     it.api.patch(&it.path(""), events).await.expect(200);
+
     let wanted = |(_, what): &(&Uuid, &(&str, Option<i64>, i64))| {
         what.0 == KIND && matches!(what.1, Some(7 | 9)) && what.2 == 4
     };
+
     let mut wanted: Vec<Uuid> = expected
         .iter()
         .filter(wanted)
@@ -379,9 +409,11 @@ async fn a_replay_is_limited_to_a_period_event_types_and_labels() {
 async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_chunk() {
     let it = Scene::start().await;
     it.store(&vec![Stored::at(hours_ago(2)); 400]).await;
+
     let fill = "insert into walhook.delivery (id, webhook_id, event_id, due_at) select gen_random_uuid(), $1, gen_random_uuid(), now()
                 from generate_series(1, 500)";
     it.service.sql.execute(fill, &[&it.webhook]).await.unwrap();
+
     let job = it.replay(3).await;
     let count = async || {
         it.service
@@ -391,9 +423,11 @@ async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_ch
             .unwrap()
             .get::<_, i64>(0)
     };
+
     for _ in 0..3 {
         assert_eq!(it.step().await, Step::Worked);
     }
+
     assert_eq!(
         (count().await, it.job(&job).await["state"].clone()),
         (500, json!("queued"))
@@ -403,8 +437,10 @@ async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_ch
         .execute("delete from walhook.delivery", &[])
         .await
         .unwrap();
+
     let chunk = it.chunk().await.len() as i64;
     assert!((10..=50).contains(&chunk), "{chunk}");
+
     let attempted = "update walhook.delivery set attempt = 2, due_at = now() + interval '1 hour'
                      where id in (select id from walhook.delivery where attempt = 1 limit $1)";
     it.service
@@ -412,9 +448,11 @@ async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_ch
         .execute(attempted, &[&(chunk / 2)])
         .await
         .unwrap();
+
     for _ in 0..3 {
         assert_eq!(it.step().await, Step::Worked);
     }
+
     assert_eq!(count().await, chunk, "half of them were not attempted");
     it.service
         .sql
@@ -429,19 +467,24 @@ async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_ch
 async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
     let it = Scene::start().await;
     it.store(&vec![Stored::at(hours_ago(2)); 400]).await;
+
     let job = it.replay(3).await;
     let queued = it.replay(3).await;
     let chunk = it.chunk().await.len();
+
     for id in [&job, &job, &queued] {
         it.cancel(id).await.expect(204);
     }
+
     assert_eq!(it.step().await, Step::Idle);
     let shown = it.job(&job).await;
+
     assert_eq!(
         (&shown["state"], &shown["done"], &shown["total"]),
         (&json!("cancelled"), &json!(chunk), &json!(400))
     );
     assert!(shown["finished_at"].is_string());
+
     let pending: i64 = it
         .service
         .sql
@@ -449,8 +492,10 @@ async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(pending, chunk as i64, "what was created remains");
     it.deliver().await;
+
     let rest = it.replay(3).await;
     assert_eq!(it.work().await.len(), 400 - chunk);
     it.cancel(&rest).await.expect(204);
@@ -461,6 +506,7 @@ async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
     );
     it.cancel(&Uuid::now_v7().to_string()).await.expect(404);
     it.cancel("nothing").await.expect(404);
+
     let audited = "select array_agg(action order by id) from walhook.audit where action ~ 'replay|job' and subject_id = $1";
     let audited: Vec<String> = it
         .service
@@ -469,6 +515,7 @@ async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
         .await
         .unwrap()
         .get(0);
+
     let [started, cancelled] = ["webhook.replay_started", "webhook.job_cancelled"];
     assert_eq!(audited, [started, started, cancelled, cancelled, started]);
 }
@@ -477,8 +524,10 @@ async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
 async fn jobs_end_with_their_webhook_and_unfinished_ones_are_limited() {
     let it = Scene::start().await;
     it.store(&[Stored::at(hours_ago(2))]).await;
+
     let body = json!({ "since": hours_ago(3) });
     let job = it.replay(3).await;
+
     it.api
         .patch(&it.path(""), json!({ "active": false }))
         .await
@@ -488,8 +537,10 @@ async fn jobs_end_with_their_webhook_and_unfinished_ones_are_limited() {
         .post(&it.path("/replay"), body.clone())
         .await
         .expect(409);
+
     assert_eq!(rejected.json()["type"], "/problems/webhook-inactive");
     let dry = json!({ "since": hours_ago(3), "dry_run": true });
+
     assert_eq!(
         it.post("/replay", dry).await["count"],
         1,
@@ -501,6 +552,7 @@ async fn jobs_end_with_their_webhook_and_unfinished_ones_are_limited() {
         .patch(&it.path(""), json!({ "active": true }))
         .await
         .expect(200);
+
     for n in 0..10 {
         it.post(
             if n % 2 == 0 { "/replay" } else { "/recover" },
@@ -508,10 +560,12 @@ async fn jobs_end_with_their_webhook_and_unfinished_ones_are_limited() {
         )
         .await;
     }
+
     let rejected = it.api.post(&it.path("/replay"), body).await.expect(409);
     assert_eq!(rejected.json()["type"], "/problems/too-many-recoveries");
     it.api.delete(&it.path("")).await.expect(204);
     assert_eq!(it.work().await, NONE);
+
     let open = "select count(*) from walhook.recovery where finished_at is null";
     assert_eq!(
         it.service
@@ -522,6 +576,7 @@ async fn jobs_end_with_their_webhook_and_unfinished_ones_are_limited() {
             .get::<_, i64>(0),
         0
     );
+
     it.api.get(&it.path("/jobs")).await.expect(404);
 }
 
@@ -532,15 +587,19 @@ async fn jobs_are_listed_newest_first_in_pages() {
         it.api.get(&it.path("/jobs")).await.expect(200).json(),
         json!({ "data": [], "next_cursor": null })
     );
+
     let mut expected = Vec::new();
     let body = json!({ "since": hours_ago(3) });
+
     for n in 0..7 {
         let kind = if n % 3 == 0 { "recover" } else { "replay" };
         let started = it.post(&format!("/{kind}"), body.clone()).await;
         expected.insert(0, (started["job_id"].clone(), json!(kind)));
     }
+
     let mut listed = Vec::new();
     let mut cursor = String::new();
+
     loop {
         let page = it
             .api
@@ -548,11 +607,13 @@ async fn jobs_are_listed_newest_first_in_pages() {
             .await
             .expect(200)
             .json();
+
         let jobs = page["data"].as_array().unwrap();
         listed.extend(
             jobs.iter()
                 .map(|job| (job["id"].clone(), job["kind"].clone())),
         );
+
         for job in jobs {
             let keys: Vec<&str> = job
                 .as_object()
@@ -573,12 +634,15 @@ async fn jobs_are_listed_newest_first_in_pages() {
                 ]
             );
         }
+
         let Some(next) = page["next_cursor"].as_str() else {
             break;
         };
+
         assert_eq!(jobs.len(), 3);
         cursor = format!("&cursor={next}");
     }
+
     assert_eq!(listed, expected);
     let problem = it
         .api
@@ -586,6 +650,7 @@ async fn jobs_are_listed_newest_first_in_pages() {
         .await
         .expect(400)
         .json();
+
     assert_eq!(problem["errors"].as_array().unwrap().len(), 2);
 }
 
@@ -631,6 +696,7 @@ async fn every_error_of_a_replay_is_listed() {
             .collect();
         assert_eq!(found.join(" "), pointers, "{body}: {problem}");
     }
+
     let body = json!({ "since": since, "events": ["transcode.failed"] });
     let problem = it
         .api
@@ -638,6 +704,7 @@ async fn every_error_of_a_replay_is_listed() {
         .await
         .expect(422)
         .json();
+
     assert_eq!(
         problem["detail"],
         "/events/0: is not one of the webhook's events"
@@ -649,11 +716,14 @@ async fn every_error_of_a_replay_is_listed() {
 async fn the_next_events_are_read_by_an_index() {
     const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
     const SCAN: &str = include_str!("../../sql/store/replay_scan.sql");
+
     let it = Scene::start().await;
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+
     walhook::partitions::maintain(&it.service.store, today, 30)
         .await
         .unwrap();
+
     for days in [-1, 0, 1] {
         let at = Timestamp::now() + SignedDuration::from_hours(24 * days);
         let users = ["1", "2", "3", "4", "5"];
@@ -663,19 +733,23 @@ async fn the_next_events_are_read_by_an_index() {
                 ..Stored::at(at)
             })
             .collect();
+
         it.store(&events).await;
     }
+
     let sql = &it.service.sql;
     sql.batch_execute("analyze").await.unwrap();
     sql.batch_execute(&BY_INDEX.replace(", true)", ", false)"))
         .await
         .unwrap();
+
     let types = "text, bigint, bigint, uuid, uuid, bigint, uuid, text[], bigint[], timestamptz, timestamptz, bigint";
     let nil = Uuid::nil();
     let max = Uuid::max();
     let arguments = format!(
         "'1', 100, 1000000, '{nil}', '{max}', 500, '{nil}', '{{}}', null, now(), now(), 50"
     );
+
     for plan in plans(sql, SCAN, types, &arguments).await {
         let (_, examined) = plan.split_once("CTE examined").unwrap();
         let (examined, _) = examined.split_once("CTE found").unwrap();

@@ -56,6 +56,7 @@ impl Pair {
                     &mut signature,
                 )
                 .unwrap();
+
                 signature
             }
         }
@@ -66,6 +67,7 @@ fn ed25519(id: &str) -> Pair {
     let private = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
     let pair = Ed25519KeyPair::from_pkcs8(private.as_ref()).unwrap();
     let public = json!({ "kty": "OKP", "crv": "Ed25519", "kid": id, "x": base64_url(pair.public_key().as_ref()) });
+
     Pair {
         algorithm: "EdDSA",
         private: Private::Ed25519(pair),
@@ -81,6 +83,7 @@ fn p256(id: &str) -> Pair {
             .unwrap();
     let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
     let public = json!({ "kty": "EC", "crv": "P-256", "kid": id, "use": "sig", "x": base64_url(x), "y": base64_url(y) });
+
     Pair {
         algorithm: "ES256",
         private: Private::P256(pair),
@@ -98,11 +101,13 @@ fn rsa(id: &str) -> Pair {
         "-pkeyopt",
         "rsa_keygen_bits:2048",
     ];
+
     let output = Command::new("openssl")
         .args(arguments)
         .output()
         .expect("openssl is installed");
     assert!(output.status.success(), "{output:?}");
+
     let pem = String::from_utf8(output.stdout).unwrap();
     let body: String = pem
         .lines()
@@ -111,6 +116,7 @@ fn rsa(id: &str) -> Pair {
     let pair = RsaKeyPair::from_pkcs8(&STANDARD.decode(body).unwrap()).unwrap();
     let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(pair.public());
     let public = json!({ "kty": "RSA", "kid": id, "alg": "RS256", "n": base64_url(&n), "e": base64_url(&e) });
+
     Pair {
         algorithm: "RS256",
         private: Private::Rsa(pair),
@@ -137,9 +143,11 @@ fn without(name: &str) -> Value {
 
 fn signed(pair: &Pair, id: Option<&str>, claims: &Value) -> String {
     let mut header = json!({ "typ": "JWT", "alg": pair.algorithm });
+
     if let Some(id) = id {
         header["kid"] = id.into();
     }
+
     let signed = format!(
         "{}.{}",
         base64_url(header.to_string().as_bytes()),
@@ -177,6 +185,7 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
     })
     .await;
     let now = jiff::Timestamp::now().as_second();
+
     let good = [
         claims(),
         with("sub", json!(42)),
@@ -194,6 +203,7 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
             "{claims}"
         );
     }
+
     let bad = [
         without("exp"),
         without("iss"),
@@ -223,6 +233,7 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
             "{claims}"
         );
     }
+
     let good = hs256_token(SECRET, &claims());
     let (signed_part, _) = good.rsplit_once('.').unwrap();
     let unsigned = format!(
@@ -231,6 +242,7 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
         base64_url(claims().to_string().as_bytes())
     );
     let other = hs256_token("another secret of more than 32 bytes", &claims());
+
     for token in [
         &format!("{signed_part}."),
         signed_part,
@@ -242,6 +254,7 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
     ] {
         assert_eq!(status(&service, token).await, 401, "{token}");
     }
+
     let stronger_part = format!(
         "{}.{}",
         base64_url(br#"{"alg":"HS512"}"#),
@@ -252,6 +265,7 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
         "{stronger_part}.{}",
         base64_url(hmac::sign(&key, stronger_part.as_bytes()).as_ref())
     );
+
     assert_eq!(
         status(&service, &stronger).await,
         401,
@@ -266,14 +280,17 @@ async fn platform_and_api_tokens_of_a_user_are_equivalent() {
         user_claim: "uid".into(),
         ..config()
     };
+
     let service = service(jwt).await;
     let api = service.api("7").await;
     let platform = Api::new(&service.url, &hs256_token(SECRET, &with("uid", json!(7))));
     let (id, _) = platform
         .create_webhook("https://receiver.example/in", &["delivery.failed"])
         .await;
+
     assert_eq!(api.webhook(&id).await["id"], id.as_str());
     let stranger = Api::new(&service.url, &hs256_token(SECRET, &with("uid", json!("8"))));
+
     stranger.get(&format!("/webhooks/{id}")).await.expect(404);
     let row = service.sql.query_one(
         "select via, token_id from walhook.audit where action = 'webhook.created'",
@@ -293,12 +310,14 @@ async fn forged_tokens_are_limited_together_and_valid_tokens_are_not() {
         secret: Some(SECRET.into()),
         ..config()
     };
+
     let service = Service::start_with(|config| {
         config.auth.jwt = Some(jwt);
         (config.limits.requests_per_second, config.limits.burst) = (5, 50);
     })
     .await;
     let valid = hs256_token(SECRET, &claims());
+
     assert_eq!(status(&service, &valid).await, 200);
     let forged = |number: i32| {
         hs256_token(
@@ -306,14 +325,18 @@ async fn forged_tokens_are_limited_together_and_valid_tokens_are_not() {
             &with("jti", json!(number)),
         )
     };
+
     let mut forgeries = JoinSet::new();
     let mut rejected = 0;
+
     for number in 0..100_000 {
         let forgery = Api::new(&service.url, &forged(number));
         forgeries.spawn(async move { forgery.get("/webhooks").await.status });
+
         if number < 32 {
             continue;
         }
+
         match forgeries.join_next().await.unwrap().unwrap() {
             401 => {}
             429 => {
@@ -322,10 +345,12 @@ async fn forged_tokens_are_limited_together_and_valid_tokens_are_not() {
             }
             status => panic!("{status}"),
         }
+
         if rejected == 10 {
             return;
         }
     }
+
     panic!("no forged token was rejected");
 }
 
@@ -340,12 +365,16 @@ async fn published_keys_of_every_kind_verify_only_their_own_signatures() {
     if !are_installed(&["openssl"]) {
         return;
     }
+
     let pairs = [rsa("r"), p256("e"), ed25519("d")];
     let mut keys: Vec<Value> = pairs.iter().map(|pair| pair.public.clone()).collect();
+
     keys.push(json!({ "kty": "oct", "kid": "shared", "k": base64_url(SECRET.as_bytes()), "alg": "HS256" }));
     keys.push(json!({ "kty": "of the future", "kid": "f" }));
+
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), json!({ "keys": keys }).to_string()).unwrap();
+
     let service = service(Jwt {
         jwks_file: Some(file.path().to_owned()),
         ..config()
@@ -363,6 +392,7 @@ async fn published_keys_of_every_kind_verify_only_their_own_signatures() {
             200,
             "{id} without a name"
         );
+
         for other in ids.into_iter().filter(|other| *other != id) {
             assert_eq!(
                 status(&service, &signed(pair, Some(other), &claims())).await,
@@ -370,6 +400,7 @@ async fn published_keys_of_every_kind_verify_only_their_own_signatures() {
                 "{id} as {other}"
             );
         }
+
         // A public key must not be accepted as a shared secret.
         let public = pair.public["n"]
             .as_str()
@@ -377,11 +408,13 @@ async fn published_keys_of_every_kind_verify_only_their_own_signatures() {
             .unwrap();
         assert_eq!(status(&service, &hs256_token(public, &claims())).await, 401);
     }
+
     assert_eq!(
         status(&service, &hs256_token(SECRET, &claims())).await,
         401,
         "a published shared secret is not accepted"
     );
+
     for forged in [rsa("r"), p256("e"), ed25519("d")] {
         let id = forged.public["kid"].as_str().unwrap().to_owned();
         assert_eq!(
@@ -416,7 +449,9 @@ async fn published_keys_are_cached_and_refetched_at_most_once_a_minute() {
     .await;
     let token = signed(&known, Some("known"), &claims());
     let all = futures_util::future::join_all((0..8).map(|_| status(&service, &token))).await;
+
     assert_eq!(all, [200; 8]);
+
     for _ in 0..5 {
         assert_eq!(
             status(&service, &signed(&unknown, Some("unknown"), &claims())).await,
@@ -424,6 +459,7 @@ async fn published_keys_are_cached_and_refetched_at_most_once_a_minute() {
         );
         assert_eq!(status(&service, &token).await, 200);
     }
+
     assert_eq!(fetches.load(Ordering::SeqCst), 1);
 }
 

@@ -46,6 +46,7 @@ async fn a_key_pair_is_created_and_removed_with_the_option() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let before = api.get(&path).await.expect(200);
+
     assert_eq!(
         (&before.json()["signing"], &before.json()["public_key"]),
         (&json!("hmac"), &Value::Null)
@@ -56,8 +57,10 @@ async fn a_key_pair_is_created_and_removed_with_the_option() {
         .await
         .expect(200);
     assert_ne!(on.header("etag"), before.header("etag"));
+
     let key = on.json()["public_key"].as_str().unwrap().to_owned();
     assert_eq!(key.strip_prefix("whpk_").unwrap().len(), 44, "{key}");
+
     for edit in [
         json!({ "name": "y" }),
         json!({ "signing": "hmac+ed25519", "active": false }),
@@ -68,11 +71,13 @@ async fn a_key_pair_is_created_and_removed_with_the_option() {
             "other edits keep it"
         );
     }
+
     let query = format!("?webhook={id}");
     let keys = published_when(&service, &query, |body| body["keys"] != json!([]))
         .await
         .1["keys"]
         .clone();
+
     assert_eq!(
         (&keys[0]["public_key"], &keys[0]["algorithm"]),
         (&json!(key), &json!("ed25519"))
@@ -88,6 +93,7 @@ async fn a_key_pair_is_created_and_removed_with_the_option() {
         (&json!("hmac"), &Value::Null)
     );
     published_when(&service, &query, |body| body["keys"] == json!([])).await;
+
     let again = api
         .patch(&path, json!({ "signing": "hmac+ed25519" }))
         .await
@@ -105,6 +111,7 @@ async fn invalid_values_are_named() {
     let api = service.api("1").await;
     let (id, secret) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
+
     for signing in [json!("ed25519"), json!(""), json!(null), json!(1)] {
         let problem = api
             .patch(&path, json!({ "signing": signing }))
@@ -113,7 +120,9 @@ async fn invalid_values_are_named() {
             .json();
         assert_eq!(problem["errors"][0]["pointer"], "/signing", "{problem}");
     }
+
     let regenerate = format!("{path}/regenerate-secret");
+
     for overlap in [
         json!("169h"),
         json!("-1h"),
@@ -128,6 +137,7 @@ async fn invalid_values_are_named() {
             .json();
         assert_eq!(problem["errors"][0]["pointer"], "/overlap", "{problem}");
     }
+
     let problem = api
         .post(&regenerate, json!({ "after": "1h" }))
         .await
@@ -139,6 +149,7 @@ async fn invalid_values_are_named() {
         secret,
         "nothing was replaced"
     );
+
     let other = service.api("2").await;
     other
         .post(&regenerate, json!({ "overlap": "nonsense" }))
@@ -152,11 +163,14 @@ async fn anybody_can_read_public_keys_and_learns_nothing_about_webhooks() {
     let api = service.api("1").await;
     let webhook = with_ed25519(&api).await;
     let (_, all) = published(&service, "").await;
+
     assert_eq!(all["keys"][0]["public_key"], webhook["public_key"]);
     assert_eq!(all["next_cursor"], Value::Null);
     assert!(!all.to_string().contains(webhook["id"].as_str().unwrap()));
+
     let unknown = published(&service, "?webhook=0195504c-a3a0-7abc-8def-0123456789ab").await;
     assert_eq!((unknown.0, &unknown.1["keys"]), (200, &json!([])));
+
     for (query, status, pointer) in [
         ("?webhook=x", 422, "/webhook"),
         ("?cursor=ab", 400, "/cursor"),
@@ -167,17 +181,20 @@ async fn anybody_can_read_public_keys_and_learns_nothing_about_webhooks() {
             (status, &json!(pointer))
         );
     }
+
     let origin = service.url.strip_suffix("/api/public").unwrap();
     let answer = Api::new(origin, "none")
         .get("/.well-known/walhook-keys.json")
         .await
         .expect(200);
+
     assert_eq!(answer.header("cache-control"), Some("public, max-age=300"));
 
     let many = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, signing, public_key)
                 select gen_random_uuid(), 'u', 'n', 'u', '{delivery.failed}', '', '', 'hmac+ed25519', sha256(n::text::bytea)
                 from generate_series(1, 1000) as n";
     service.sql.execute(many, &[]).await.unwrap();
+
     let (_, first) = published_when(&service, "", |body| body["next_cursor"].is_string()).await;
     let cursor = first["next_cursor"].as_str().expect("a second page");
     let (_, second) = published(&service, &format!("?cursor={cursor}")).await;
@@ -186,6 +203,7 @@ async fn anybody_can_read_public_keys_and_learns_nothing_about_webhooks() {
         .concat();
     let distinct: std::collections::HashSet<&str> =
         ids.iter().map(|key| key["id"].as_str().unwrap()).collect();
+
     assert_eq!(
         (ids.len(), distinct.len(), &second["next_cursor"]),
         (1_001, 1_001, &Value::Null)
@@ -205,6 +223,7 @@ async fn readers_of_public_keys_are_not_limited_and_cost_the_store_one_statement
     .await;
     let webhook = with_ed25519(&service.api("1").await).await;
     let own = format!("?webhook={}", webhook["id"].as_str().unwrap());
+
     for number in 0..50 {
         let query = if number % 2 == 0 {
             own.clone()
@@ -213,15 +232,18 @@ async fn readers_of_public_keys_are_not_limited_and_cost_the_store_one_statement
         };
         assert_eq!(published(&service, &query).await.0, 200);
     }
+
     let holder = service.app.store().await;
     holder
         .batch_execute("begin; lock table walhook.webhook")
         .await
         .unwrap();
+
     // One of them waits for the store, once the keys are old.
     let (done, mut answers) = unbounded_channel::<(u16, Value)>();
     let enough = async {
         service.wait_until_blocked(1).await;
+
         for _ in 0..50 {
             let (status, body): (u16, Value) = answers.recv().await.unwrap();
             assert_eq!(
@@ -230,6 +252,7 @@ async fn readers_of_public_keys_are_not_limited_and_cost_the_store_one_statement
             );
         }
     };
+
     tokio::select! {
         () = enough => {}
         _ = join_all((0..4).map(|_| read_forever(&service, &own, &done))) => {}

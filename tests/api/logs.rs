@@ -38,6 +38,7 @@ async fn insert(service: &Service, webhook: &str, attempt: &Attempt<'_>) {
         outcome,
         at,
     } = attempt;
+
     let sql =
         "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at,
                    duration_ms, outcome, response_status)
@@ -64,6 +65,7 @@ async fn an_entry_has_the_documented_shape() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+
     insert(&service, &id, &Attempt::at("2026-03-01T09:05:00.123Z", 1)).await;
     let log = &api.logs(&id).await[0];
     assert_eq!(
@@ -85,17 +87,21 @@ async fn filters_select_by_event_outcome_and_time() {
         outcome: "failed",
         ..Attempt::at("2026-03-01T09:00:00Z", 1)
     };
+
     let second = Attempt {
         kind: "transcode.failed",
         ..Attempt::at("2026-03-01T10:00:00Z", 2)
     };
+
     let third = Attempt {
         outcome: "permanently_failed",
         ..Attempt::at("2026-03-03T09:00:00Z", 3)
     };
+
     for attempt in [&second, &first, &third] {
         insert(&service, &id, attempt).await;
     }
+
     let cases = [
         ("", vec![third.id, second.id, first.id]),
         ("event=transcode.failed", vec![second.id]),
@@ -143,15 +149,18 @@ async fn pages_are_complete_and_disjoint_while_entries_are_added() {
         "2026-03-02T00:00:00Z",
     ];
     let mut expected = Vec::new();
+
     for n in 0..23 {
         let attempt = Attempt::at(times[n % 3], n as u64);
         insert(&service, &id, &attempt).await;
         insert(&service, &other, &Attempt::at(times[n % 3], 100 + n as u64)).await;
         expected.push(attempt.id);
     }
+
     expected.sort_unstable_by(|one, other| other.cmp(one));
     let mut seen = Vec::new();
     let mut cursor = String::new();
+
     loop {
         let page = api
             .get(&format!("/webhooks/{id}/logs?limit=5{cursor}"))
@@ -165,17 +174,20 @@ async fn pages_are_complete_and_disjoint_while_entries_are_added() {
                 .iter()
                 .map(|entry| entry["id"].as_str().unwrap().to_owned()),
         );
+
         insert(
             &service,
             &id,
             &Attempt::at("2026-03-04T00:00:00Z", seen.len() as u64),
         )
         .await;
+
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => break,
         }
     }
+
     assert_eq!(
         seen,
         expected.iter().map(Uuid::to_string).collect::<Vec<_>>()
@@ -188,10 +200,12 @@ async fn a_single_entry_has_the_request_and_the_response() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let attempt = Attempt::at("2026-03-01T09:05:00.123Z", 1);
+
     insert(&service, &id, &attempt).await;
     let path = format!("/webhooks/{id}/logs/{}", attempt.id);
     let without = api.get(&path).await.expect(200).json();
     let entry = api.logs(&id).await[0].clone();
+
     for key in [
         "request_url",
         "request_headers",
@@ -204,10 +218,12 @@ async fn a_single_entry_has_the_request_and_the_response() {
     let event = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                  values ($1, '1', 'delivery.failed', now(), '{\"amount\": 10.00}')";
     service.sql.execute(event, &[&attempt.id]).await.unwrap();
+
     let sent =
         "update walhook.attempt set url = 'https://then.example/', signature = '\\xABCD', standard_signature = '\\x01',
                 response_body = '\\x6F6BFF'";
     service.sql.batch_execute(sent).await.unwrap();
+
     let with = api.get(&path).await.expect(200).json();
     let expected = json!({
         "request_url": "https://then.example/",
@@ -215,6 +231,7 @@ async fn a_single_entry_has_the_request_and_the_response() {
         "request_body": "delivery.failed 2 {\"amount\": 10.00}",
         "response_body": "ok\u{FFFD}",
     });
+
     for (key, value) in entry
         .as_object()
         .unwrap()
@@ -223,6 +240,7 @@ async fn a_single_entry_has_the_request_and_the_response() {
     {
         assert_eq!(with[key], *value, "{key}");
     }
+
     assert_eq!(with.as_object().unwrap().len(), 18);
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     api.get(&format!("/webhooks/{other}/logs/{}", attempt.id))
@@ -244,6 +262,7 @@ async fn a_user_who_searches_without_pause_has_to_wait_and_nobody_else_does() {
             break response.expect(429);
         }
     };
+
     let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!(wait >= 1, "{wait}");
     assert!(
@@ -252,6 +271,7 @@ async fn a_user_who_searches_without_pause_has_to_wait_and_nobody_else_does() {
             .unwrap()
             .contains("filtered requests")
     );
+
     hasty
         .get(&format!("/webhooks/{searched}/logs"))
         .await

@@ -18,11 +18,14 @@ const PART: &str = "&a";
 async fn start(settings: &[(&str, &str)]) -> TestApp {
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
+
     for (key, value) in settings {
         app.set(key, value);
     }
+
     app.setup().await;
     app.run_with(&["--roles", "api"]).await;
+
     app
 }
 
@@ -35,11 +38,13 @@ async fn burst<T, F: Future<Output = T>>(
     let first = send(0).await;
     let before = app.sidecar().peak_memory_kib();
     let mut results = join_all((0..count).map(send)).await;
+
     // The kernel approximates the peak, so that it can seem to fall by some pages.
     let grown = app.sidecar().peak_memory_kib().saturating_sub(before);
     println!("{count} requests: {before} KiB, then {grown} KiB more");
     assert!(grown < MAX_GROWTH_KIB, "{grown} KiB");
     results.push(first);
+
     results
 }
 
@@ -77,6 +82,7 @@ impl Browser {
             .headers()
             .get(SET_COOKIE)
             .map(|set| set.to_str().unwrap().to_owned());
+
         (status, set, response.text().await.unwrap())
     }
 }
@@ -105,6 +111,7 @@ async fn a_hundred_bodies_that_wait_for_the_store_take_little_memory() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}/test");
     let wrong = json!({ "event": vec![1; 32_000] });
+
     for answer in burst(&mut app, 100, |_| api.post(&path, wrong.clone())).await {
         answer.expect(422);
     }
@@ -138,6 +145,7 @@ async fn a_hundred_queries_with_many_parameters_take_little_memory() {
             "{problem}"
         );
     }
+
     let most = format!("/webhooks?limit=1{}", PART.repeat(255));
     let problem = api.get(&most).await.expect(400).json();
     assert_eq!(problem["errors"].as_array().unwrap().len(), 1, "{problem}");
@@ -149,9 +157,11 @@ async fn sign_ins_with_long_forms_take_little_memory() {
     let mut app = start(&[]).await;
     let api = app.api("1").await;
     let browser = Browser::new(&api);
+
     // Too long, and as long as allowed with too many fields.
     for (count, parts, expected) in [(30, 130_000, 413), (100, 12_000, 422)] {
         let form = |number: usize| format!("token=whk_{number:043}{}", PART.repeat(parts));
+
         for (status, ..) in burst(&mut app, count, |number| {
             browser.post("/ui/login", "", form(number))
         })
@@ -167,8 +177,10 @@ async fn forty_tests_in_flight_with_long_forms_take_little_memory() {
     let mut app = start(&[("delivery.timeout", "2s")]).await;
     let api = app.api("1").await;
     let receiver = Receiver::start().await;
+
     receiver.answer(|_| Answer::Hang);
     let mut webhooks = Vec::new();
+
     for _ in 0..10 {
         webhooks.push(
             api.create_webhook(&receiver.url("/in"), &["delivery.failed"])
@@ -176,15 +188,19 @@ async fn forty_tests_in_flight_with_long_forms_take_little_memory() {
                 .0,
         );
     }
+
     let browser = Browser::new(&api);
     let (_, session, _) = browser
         .post("/ui/login", "", format!("token={}", api.token))
         .await;
     let session = session.unwrap().split(';').next().unwrap().to_owned();
+
     // At most four tests of one webhook are in flight.
     let webhook = |number: usize| &webhooks[number / 4];
+
     for (parts, expected) in [(130_000, 413), (12_000, 422), (255, 303)] {
         let form = |number: usize| format!("webhook={}{}", webhook(number), PART.repeat(parts));
+
         for (status, _, page) in burst(&mut app, 40, |number| {
             browser.post("/ui/test", &session, form(number))
         })
@@ -194,5 +210,6 @@ async fn forty_tests_in_flight_with_long_forms_take_little_memory() {
             assert!(expected != 422 || page.contains("256"), "{page}");
         }
     }
+
     assert_eq!(receiver.requests().len(), 41);
 }

@@ -14,6 +14,7 @@ use crate::support::Api;
 async fn readiness_depends_on_its_reasons_and_liveness_does_not() {
     let is_ready = Arc::new(AtomicBool::new(false));
     let seen = is_ready.clone();
+
     let readiness: Readiness = Arc::new(move || {
         let reasons = if seen.load(Ordering::Relaxed) {
             vec![]
@@ -22,6 +23,7 @@ async fn readiness_depends_on_its_reasons_and_liveness_does_not() {
         };
         async move { reasons }.boxed()
     });
+
     let origin = serve(operations_router(
         Arc::new(|| "walhook_gaps_open 0\n".to_owned()),
         readiness,
@@ -29,6 +31,7 @@ async fn readiness_depends_on_its_reasons_and_liveness_does_not() {
     .await;
     let api = Api::new(&origin, "");
     let answer: Value = api.get("/readyz").await.expect(503).json();
+
     assert_eq!(
         answer,
         json!({ "status": "not ready", "reasons": ["the store cannot be reached"] })
@@ -39,6 +42,7 @@ async fn readiness_depends_on_its_reasons_and_liveness_does_not() {
         api.get("/readyz").await.expect(200).json(),
         json!({ "status": "ready" })
     );
+
     let metrics = api.get("/metrics").await.expect(200);
     assert_eq!(metrics.body, "walhook_gaps_open 0\n");
     assert!(

@@ -22,6 +22,7 @@ async fn pointers(api: &Api, path: &str, body: Value) -> Vec<String> {
         .await
         .expect(422)
         .json();
+
     assert_eq!(problem["type"], "/problems/validation-failed", "{problem}");
     let errors = problem["errors"].as_array().unwrap();
     errors
@@ -33,9 +34,11 @@ async fn pointers(api: &Api, path: &str, body: Value) -> Vec<String> {
 /// Returns the values of the webhook's headers as they would be sent.
 async fn stored_values(service: &Service, id: &str) -> Vec<(String, String)> {
     use secrecy::ExposeSecret;
+
     let id = id.parse().unwrap();
     let target = service.store.targets(&[id]).await.unwrap().pop().unwrap();
     let opened = open_headers(&crate::fixture::vault(), id, target.headers.as_ref()).unwrap();
+
     opened
         .0
         .into_iter()
@@ -48,12 +51,15 @@ async fn options_are_saved_returned_and_cleared() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let mut body = with("description", json!("For the shop.\nAsk ops."));
+
     body["metadata"] = json!({ "team": "shop", "a.b": "" });
     body["filter"] =
         json!({ "label_ids": [9, 3, 9], "outlet_ids": [12], "statuses": ["rejected"] });
     body["headers"] = json!({ "X-Zone": "eu", "Authorization": KEY });
+
     let created = api.post("/webhooks", body).await.expect(201).json();
     let id = created["id"].as_str().unwrap();
+
     assert_eq!(created["description"], "For the shop.\nAsk ops.");
     assert_eq!(created["metadata"], json!({ "a.b": "", "team": "shop" }));
     assert_eq!(
@@ -65,10 +71,13 @@ async fn options_are_saved_returned_and_cleared() {
         r#"{"X-Zone":"***","Authorization":"***"}"#,
         "in the given order"
     );
+
     let expected = [("X-Zone", "eu"), ("Authorization", KEY)]
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(stored_values(&service, id).await, expected);
+
     let read = api.webhook(id).await;
+
     for option in ["description", "metadata", "filter", "headers"] {
         assert_eq!(read[option], created[option]);
         assert_eq!(api.webhooks().await[0][option], created[option]);
@@ -80,6 +89,7 @@ async fn options_are_saved_returned_and_cleared() {
         .await
         .expect(200)
         .json();
+
     assert_eq!(
         edited["metadata"],
         json!({ "new": "1" }),
@@ -89,6 +99,7 @@ async fn options_are_saved_returned_and_cleared() {
     let cleared = api.patch(&path, clear).await.expect(200).json();
     let none = Value::Null;
     let empty = json!({});
+
     for (option, expected) in [
         ("description", &none),
         ("metadata", &empty),
@@ -97,10 +108,12 @@ async fn options_are_saved_returned_and_cleared() {
     ] {
         assert_eq!(&cleared[option], expected);
     }
+
     assert!(stored_values(&service, id).await.is_empty());
     let audited = "select string_agg(changed::text, ' ' order by id) from walhook.audit";
     let audited: String = service.sql.query_one(audited, &[]).await.unwrap().get(0);
     let options = "description,metadata,filter,headers";
+
     assert_eq!(audited.matches(options).count(), 2, "{audited}");
 }
 
@@ -117,6 +130,7 @@ async fn invalid_options_are_rejected_by_their_pointers() {
             .map(|n| (format!("k{n}"), json!("v")))
             .collect::<serde_json::Map<_, _>>()
     };
+
     let large: serde_json::Map<_, _> = (0..5)
         .map(|n| (format!("X-{n}"), json!("v".repeat(1_000))))
         .collect();
@@ -204,6 +218,7 @@ async fn invalid_options_are_rejected_by_their_pointers() {
             "{options}"
         );
     }
+
     let row = service
         .sql
         .query_one(
@@ -212,6 +227,7 @@ async fn invalid_options_are_rejected_by_their_pointers() {
         )
         .await
         .unwrap();
+
     assert_eq!(row.get::<_, i64>(0), 0);
 }
 
@@ -221,6 +237,7 @@ async fn reserved_and_repeated_headers_are_rejected() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
+
     let reserved = [
         "Host",
         "content-type",
@@ -253,8 +270,10 @@ async fn reserved_and_repeated_headers_are_rejected() {
                 .starts_with("is reserved"),
             "{problem:?}"
         );
+
         assert!(!problem.body.contains("secret-value"));
     }
+
     let twice = r#"{"headers":{"X-A":"1","X-A":"2"}}"#;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let request = client
@@ -266,6 +285,7 @@ async fn reserved_and_repeated_headers_are_rejected() {
         .send()
         .await
         .unwrap();
+
     assert_eq!(
         answer.status(),
         400,
@@ -283,6 +303,7 @@ async fn a_masked_webhook_can_be_sent_back() {
             with("headers", json!({ "Authorization": KEY, "X-Zone": "eu" })),
         )
         .await;
+
     let created = created.expect(201).json();
     let id = created["id"].as_str().unwrap();
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
@@ -294,10 +315,12 @@ async fn a_masked_webhook_can_be_sent_back() {
         .patch(&path, json!({ "headers": headers }))
         .await
         .expect(200);
+
     assert_eq!(same.header("etag"), Some(&*tag), "nothing has changed");
 
     headers["X-New"] = json!("n");
     headers.as_object_mut().unwrap().remove("X-Zone");
+
     let edited = api
         .patch(&path, json!({ "headers": headers }))
         .await
@@ -307,6 +330,7 @@ async fn a_masked_webhook_can_be_sent_back() {
         edited.json()["headers"],
         json!({ "Authorization": "***", "X-New": "***" })
     );
+
     let expected = [("Authorization", KEY), ("X-New", "n")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(stored_values(&service, id).await, expected);
@@ -321,8 +345,10 @@ async fn a_masked_webhook_can_be_sent_back() {
         )
         .await
         .expect(200);
+
     assert_ne!(changed.header("etag"), Some(&*tag));
     let stale = json!({ "headers": {} });
+
     api.send("PATCH", &path, &[("if-match", &tag)], Some(&stale))
         .await
         .expect(412);
@@ -347,11 +373,13 @@ async fn a_filter_must_fit_the_events_after_the_edit() {
         .json();
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let payments = json!({ "events": ["payment.statement_ready"] });
+
     assert_eq!(
         pointers(&api, &path, payments.clone()).await,
         ["/filter/outlet_ids", "/filter/statuses"]
     );
     let transcodes = json!({ "events": ["transcode.failed"] });
+
     assert_eq!(
         pointers(&api, &path, transcodes).await,
         ["/filter/outlet_ids", "/filter/statuses"]
@@ -360,6 +388,7 @@ async fn a_filter_must_fit_the_events_after_the_edit() {
         api.webhook(created["id"].as_str().unwrap()).await["events"],
         created["events"]
     );
+
     // Both at once, or an event whose statuses are the platform's own.
     api.patch(
         &path,
@@ -367,8 +396,10 @@ async fn a_filter_must_fit_the_events_after_the_edit() {
     )
     .await
     .expect(200);
+
     let open = json!({ "events": ["distribution.outlet.status_changed"], "filter": { "statuses": ["limbo"] } });
     api.patch(&path, open).await.expect(200);
+
     let labels = json!({ "events": ["payment.statement_ready"], "filter": { "label_ids": [1] } });
     assert_eq!(pointers(&api, &path, labels).await, ["/filter/label_ids"]);
     api.patch(&path, json!({ "name": "renamed" }))
@@ -383,6 +414,7 @@ async fn every_option_is_part_of_the_version() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let mut tags = vec![api.get(&path).await.header("etag").unwrap().to_owned()];
+
     for edit in [
         json!({ "description": "d" }),
         json!({ "metadata": { "a": "b" } }),
@@ -400,6 +432,7 @@ async fn every_option_is_part_of_the_version() {
                 .to_owned(),
         );
     }
+
     let distinct: std::collections::HashSet<&String> = tags.iter().collect();
     assert_eq!(distinct.len(), tags.len(), "{tags:?}");
 }
@@ -409,6 +442,7 @@ async fn another_user_cannot_learn_or_change_options() {
     let service = Service::start().await;
     let owner = service.api("owner").await;
     let stranger = service.api("stranger").await;
+
     let created = owner
         .post(
             "/webhooks",
@@ -417,13 +451,16 @@ async fn another_user_cannot_learn_or_change_options() {
         .await
         .expect(201)
         .json();
+
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
+
     for body in [
         json!({ "headers": { "Authorization": "***" } }),
         json!({ "filter": { "label_ids": [0] } }),
     ] {
         stranger.patch(&path, body).await.expect(404);
     }
+
     assert!(stranger.webhooks().await.is_empty());
     assert_eq!(
         owner.webhook(created["id"].as_str().unwrap()).await["headers"],
@@ -437,6 +474,7 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
     let api = service.api("1").await;
     let body = with("headers", json!({ "Authorization": KEY }));
     let mut answers = Vec::new();
+
     for _ in 0..2 {
         answers.push(
             api.send(
@@ -449,17 +487,20 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
             .expect(201),
         );
     }
+
     assert_eq!(answers[0].body, answers[1].body);
     assert!(
         !answers[0].body.contains(KEY)
             && answers[0].json()["headers"] == json!({ "Authorization": "***" })
     );
+
     let sealed: Vec<u8> = service
         .sql
         .query_one("select headers from walhook.webhook", &[])
         .await
         .unwrap()
         .get(0);
+
     assert!(
         !sealed
             .windows(KEY.len())
@@ -474,6 +515,7 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
 async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
     let service = Service::start().await;
     let api = service.api("1").await;
+
     let id = api
         .post(
             "/webhooks",
@@ -482,11 +524,13 @@ async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
         .await
         .expect(201)
         .json();
+
     let id = id["id"].as_str().unwrap().to_owned();
     let path = format!("/webhooks/{id}");
     let kept = [("X-Zone", "eu"), ("Authorization", KEY)]
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let masked = json!({ "X-Zone": "***", "Authorization": "***" });
+
     for url in [
         "https://other.example/in",
         "https://receiver.example:8443/in",
@@ -510,7 +554,9 @@ async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
             "{url}"
         );
     }
+
     assert_eq!(api.webhook(&id).await["url"], URL);
+
     for url in [
         "https://receiver.example:443/other?x=1",
         "https://RECEIVER.example/in",
@@ -520,6 +566,7 @@ async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
             .expect(200);
         assert_eq!(stored_values(&service, &id).await, kept, "{url}");
     }
+
     let again = json!({ "url": "https://other.example/in", "headers": { "Authorization": "new" } });
     api.patch(&path, again).await.expect(200);
     assert_eq!(
@@ -539,6 +586,7 @@ async fn values_of_headers_do_not_follow_a_webhook_to_another_host() {
 async fn values_of_headers_do_not_follow_a_webhook_whose_host_changes_meanwhile() {
     let service = Service::start().await;
     let api = service.api("1").await;
+
     let created = api
         .post(
             "/webhooks",
@@ -547,8 +595,10 @@ async fn values_of_headers_do_not_follow_a_webhook_whose_host_changes_meanwhile(
         .await
         .expect(201)
         .json();
+
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let holder = service.app.store().await;
+
     holder
         .batch_execute("begin; update walhook.webhook set url = 'https://other.example/in'")
         .await
@@ -558,6 +608,7 @@ async fn values_of_headers_do_not_follow_a_webhook_whose_host_changes_meanwhile(
         service.wait_until_blocked(1).await;
         holder.batch_execute("commit").await.unwrap();
     };
+
     let (edited, ()) = tokio::join!(edit, change);
     edited.expect(412);
 }

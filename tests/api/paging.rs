@@ -42,6 +42,7 @@ async fn insert(store: &Client, webhook: &str, ids: &[Uuid]) {
 async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uuid> {
     let mut seen = Vec::new();
     let mut cursor = String::new();
+
     loop {
         let page = api.get(&format!("{path}{cursor}")).await.expect(200).json();
         let ids = page["data"]
@@ -49,10 +50,12 @@ async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uui
             .unwrap()
             .iter()
             .map(|entry| entry["id"].as_str().unwrap().parse::<Uuid>().unwrap());
+
         seen.extend(ids);
         let Some(next) = page["next_cursor"].as_str() else {
             return seen;
         };
+
         cursor = format!("&cursor={next}");
         between().await;
     }
@@ -64,6 +67,7 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
     app.set("limits.requests_per_second", "0");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let store = app.store().await;
     let user = platform.user(&[]).await;
@@ -72,12 +76,14 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
     let (webhook, _) = api
         .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
         .await;
+
     // From yesterday on, so that they are in several partitions.
     let now = Timestamp::now() - jiff::SignedDuration::from_hours(1);
     let yesterday = now - jiff::SignedDuration::from_hours(24);
     let mut expected: Vec<Uuid> = (0..ENTRIES)
         .map(|n| id(if n % 2 == 0 { now } else { yesterday }, n))
         .collect();
+
     insert(&store, &webhook, &expected).await;
     let failed: HashSet<Uuid> = expected
         .iter()
@@ -85,6 +91,7 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
         .filter(|(n, _)| (n + 1) % 3 == 0)
         .map(|(_, id)| *id)
         .collect();
+
     expected.sort_unstable_by(|one, other| other.cmp(one));
 
     let mut new = 0;
@@ -95,13 +102,16 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
         new += 20;
         insert(&store, &webhook, &more).await;
     };
+
     let seen = pages(
         &api,
         &format!("/webhooks/{webhook}/logs?limit=100"),
         add_entries,
     )
     .await;
+
     assert_eq!(seen, expected);
+
     // The payment between each two pages was delivered, and logged while the pages were read.
     receiver.wait_for(ENTRIES / 100 - 1).await;
 
@@ -111,12 +121,14 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
         async || {},
     )
     .await;
+
     assert_eq!(
         seen.iter().collect::<HashSet<_>>().len(),
         seen.len(),
         "no entry is listed twice"
     );
     assert!(seen.is_sorted_by(|one, other| one > other));
+
     let seen_before: HashSet<Uuid> = seen
         .into_iter()
         .filter(|id| expected.contains(id))
@@ -130,10 +142,12 @@ async fn reads_of_the_api_use_indexes() {
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     let own = walhook::store::Store::open(&app.store_url, 1).unwrap();
     let today = jiff::Timestamp::now()
         .to_zoned(jiff::tz::TimeZone::UTC)
         .date();
+
     walhook::partitions::maintain(&own, today, 30)
         .await
         .unwrap();
@@ -147,7 +161,9 @@ async fn reads_of_the_api_use_indexes() {
                 insert into walhook.delivery (id, webhook_id, event_id, due_at)
                 select gen_random_uuid(), id, id, now() from walhook.webhook;
                 insert into walhook.webhook_hour (webhook_id, hour) select id, now() from walhook.webhook;";
+
     store.batch_execute(fill).await.unwrap();
+
     let row = store
         .query_one(
             "select id::text from walhook.webhook where user_id = '7' limit 1",
@@ -155,6 +171,7 @@ async fn reads_of_the_api_use_indexes() {
         )
         .await
         .unwrap();
+
     let webhook: String = row.get(0);
     let days = [-24, 0, 24, 48, 72]
         .map(|hours| Timestamp::now() + jiff::SignedDuration::from_hours(hours));
@@ -165,11 +182,13 @@ async fn reads_of_the_api_use_indexes() {
             insert(&store, if at == 0 { &webhook } else { &other }, ids).await;
         }
     }
+
     // The events of the entries, so that the planner prefers indexes for their tables too.
     let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                   select event_id, '7', event_kind, started_at, '{}' from walhook.attempt";
     store.batch_execute(events).await.unwrap();
     store.batch_execute("analyze").await.unwrap();
+
     for (what, statement, types, arguments) in reads("7", &webhook) {
         assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
     }
@@ -194,10 +213,12 @@ impl LongLog {
         walhook::store::migrate::migrate(&app.store_url)
             .await
             .unwrap();
+
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
             .await
             .unwrap();
+
         let store = app.store().await;
         let fill = format!(
             "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
@@ -209,8 +230,10 @@ impl LongLog {
                 from generate_series(1, {}) as n",
             LongLog::ENTRIES
         );
+
         store.batch_execute(&fill).await.unwrap();
         store.batch_execute("vacuum (analyze)").await.unwrap();
+
         let webhook = store
             .query_one("select md5('3000')::uuid", &[])
             .await
@@ -236,6 +259,7 @@ impl LongLog {
                 .unwrap()
                 .map(|row| row.get(0))
         };
+
         eventually("the sessions to end", read).await
     }
 }
@@ -250,6 +274,7 @@ async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
         outcome: Some(Outcome::Failed),
         ..Filter::default()
     };
+
     for filter in [nothing, Filter::default()] {
         for _ in 0..PAGES {
             let found = logs::list(&requests, &log.user, log.webhook, &filter, None, 100)
@@ -261,7 +286,9 @@ async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
             );
         }
     }
+
     drop(requests);
+
     // Each filtered page examines 2,000 entries.
     let read = log.read().await;
     assert!(
@@ -278,6 +305,7 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
     let since = Timestamp::now() - day;
     let until = Timestamp::now() + day;
     let outcomes = vec!["failed".to_owned()];
+
     let criteria = recovery::Criteria {
         webhook: log.webhook,
         since,
@@ -285,15 +313,18 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
         outcomes,
         missed: false,
     };
+
     let store = Store::open(&log.app.store_url, 1).unwrap();
     let mut session = store.connection().await.unwrap();
     let mut progress = recovery::Progress {
         phase: recovery::Phase::AttemptLog,
         position: Uuid::nil(),
     };
+
     for _ in 0..STEPS {
         let transaction = session.transaction().await.unwrap();
         plan_by_index(&transaction).await.unwrap();
+
         let scan = recovery::scan(&transaction, &criteria, progress, 1_000, true)
             .await
             .unwrap();
@@ -301,6 +332,7 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
         assert_eq!(scan.read, 1_000);
         progress.position = scan.last.unwrap();
     }
+
     drop((session, store));
     let read = log.read().await;
     assert!(

@@ -37,6 +37,7 @@ impl Logged {
         let api = service.api("1").await;
         let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
         let webhook = id.parse().unwrap();
+
         Logged {
             service,
             api,
@@ -50,6 +51,7 @@ impl Logged {
         let at = at.to_string();
         let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                       values ($1, '1', $2, $3::text::timestamptz, '{}')";
+
         self.service
             .sql
             .execute(insert, &[&id, &kind, &at])
@@ -79,6 +81,7 @@ impl Logged {
                           started_at, outcome)
                       values ($1, $2, $3, $4, 'delivery.failed', $5, $6, $7::text::timestamptz, $8)";
         let sql = &self.service.sql;
+
         sql.execute(
             insert,
             &[
@@ -94,6 +97,7 @@ impl Logged {
         )
         .await
         .unwrap();
+
         id
     }
 
@@ -152,6 +156,7 @@ impl Logged {
     /// Runs the unfinished recoveries, and returns how many deliveries they started.
     async fn work(&self) -> i64 {
         let mut started = 0;
+
         loop {
             match recover::step(&self.service.store, &mut Turns::default())
                 .await
@@ -172,11 +177,13 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     let delivery = delivery_id(event, it.webhook);
     let held = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, lease)
                 values ($1, $2, $3, 4, now() + interval '1 hour', gen_random_uuid())";
+
     it.service
         .sql
         .execute(held, &[&delivery, &it.webhook, &event])
         .await
         .unwrap();
+
     for round in [2, 3] {
         let started = it.redeliver(log).await.expect(202).json();
         assert_eq!(started, json!({ "delivery_id": delivery, "round": round }));
@@ -186,6 +193,7 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
             "an attempt under the old lease finds no delivery"
         );
     }
+
     it.service
         .sql
         .execute("delete from walhook.delivery", &[])
@@ -204,6 +212,7 @@ async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
     let it = Logged::start().await;
     let (_, log) = it.logged("permanently_failed", hours_ago(1)).await;
     let (_, test) = it.logged("failed", hours_ago(1)).await;
+
     it.service
         .sql
         .execute(
@@ -212,6 +221,7 @@ async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
         )
         .await
         .unwrap();
+
     let gone = it
         .log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(1))
         .await;
@@ -235,6 +245,7 @@ async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
         it.redeliver(log).await.expect(409).json()["type"],
         "/problems/webhook-inactive"
     );
+
     let rejected = it
         .api
         .post(
@@ -242,6 +253,7 @@ async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
             json!({ "since": "2026-01-01T00:00:00Z" }),
         )
         .await;
+
     assert_eq!(
         rejected.expect(409).json()["type"],
         "/problems/webhook-inactive"
@@ -257,6 +269,7 @@ async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
 async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once() {
     let it = Logged::start().await;
     let mut wanted = Vec::new();
+
     for outcome in ["permanently_failed", "cancelled"] {
         wanted.push((
             delivery_id(it.logged(outcome, hours_ago(2)).await.0, it.webhook),
@@ -264,13 +277,17 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
             1,
         ));
     }
+
     for outcome in ["delivered", "failed"] {
         it.logged(outcome, hours_ago(2)).await;
     }
+
     it.logged("permanently_failed", hours_ago(6)).await;
+
     // The second of its two rounds was delivered.
     let (healed, _) = it.logged("permanently_failed", hours_ago(2)).await;
     let round = "insert into walhook.delivery_round values ($1, 2)";
+
     it.service
         .sql
         .execute(round, &[&delivery_id(healed, it.webhook)])
@@ -279,6 +296,7 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
     it.log(healed, 2, 1, "delivered", hours_ago(1)).await;
     it.log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(2))
         .await;
+
     for (kind, hours) in [
         ("delivery.failed", 2),
         ("delivery.failed", 6),
@@ -290,8 +308,10 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
             wanted.push((delivery_id(event, it.webhook), 1, 1));
         }
     }
+
     wanted.sort_unstable();
     let body = |dry_run: bool| json!({ "since": hours_ago(4).to_string(), "dry_run": dry_run });
+
     for _ in 0..2 {
         let dry = it.recover(body(true)).await;
         assert_eq!(
@@ -305,6 +325,7 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
             "a dry run changes nothing"
         );
     }
+
     let started = it.recover(body(false)).await;
     assert_eq!(started["count"], 3);
     assert!(started["recovery_id"].is_string());
@@ -322,19 +343,23 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
 async fn a_recovery_by_outcome_includes_failures_with_a_pending_retry() {
     let it = Logged::start().await;
     let (delivered, _) = it.logged("delivered", hours_ago(1)).await;
+
     it.logged("cancelled", hours_ago(1)).await;
     let failing = it.event("delivery.failed", hours_ago(1)).await;
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
                    values ($1, $2, $3, 3, now() + interval '1 hour')";
     let delivery = delivery_id(failing, it.webhook);
+
     it.service
         .sql
         .execute(pending, &[&delivery, &it.webhook, &failing])
         .await
         .unwrap();
+
     for attempt in [1, 2] {
         it.log(failing, 1, attempt, "failed", hours_ago(1)).await;
     }
+
     for (outcome, event) in [("delivered", delivered), ("failed", failing)] {
         let body = json!({ "since": hours_ago(2).to_string(), "outcome": outcome });
         assert_eq!(it.recover(body).await["count"], 1, "{outcome}");
@@ -346,6 +371,7 @@ async fn a_recovery_by_outcome_includes_failures_with_a_pending_retry() {
             "{outcome}"
         );
     }
+
     assert_eq!(it.pending().await.len(), 2);
 }
 
@@ -355,46 +381,57 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
     let fill = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                 select ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '1', 'delivery.failed',
                     now() - interval '1 hour', '{}' from generate_series(1, 1200) as n";
+
     it.service.sql.execute(fill, &[]).await.unwrap();
+
     // The ids contain the time of the attempts, as in the log.
     let log = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                select (overlay(event.id::text placing substr($2::text, 1, 18) from 1 for 18))::uuid, $1, event.id, event.id,
                    'delivery.failed', 1, 10, now() - interval '1 hour', 'permanently_failed' from walhook.event";
     let like = id_at(hours_ago(1)).to_string();
+
     it.service
         .sql
         .execute(log, &[&it.webhook, &like])
         .await
         .unwrap();
+
     for _ in 0..2 {
         let started = it
             .recover(json!({ "since": hours_ago(3).to_string() }))
             .await;
         assert_eq!(started["count"], 1_200);
     }
+
     let count =
         async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
     let mut started = 0;
     let mut most = 0;
+
     loop {
         // Two replicas at the same time.
         let mut replicas = [Turns::default(), Turns::default()];
         let [first, second] = &mut replicas;
         let store = &it.service.store;
         let (one, other) = tokio::join!(recover::step(store, first), recover::step(store, second));
+
         for step in [one.unwrap(), other.unwrap()] {
             if let Step::Finished { recovered, .. } = step {
                 started += recovered;
             }
         }
+
         most = most.max(count("select count(*) from walhook.delivery").await);
+
         // Deliver the pending deliveries.
         count("with gone as (delete from walhook.delivery returning 1) select count(*) from gone")
             .await;
+
         if count("select count(*) from walhook.recovery where finished_at is null").await == 0 {
             break;
         }
     }
+
     assert_eq!(started, 1_200);
     assert!(most <= 1_500, "{most} pending at the same time");
     assert_eq!(
@@ -411,10 +448,13 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
 async fn a_recovery_ends_with_its_webhook_and_unfinished_ones_are_limited() {
     let it = Logged::start().await;
     it.logged("cancelled", hours_ago(1)).await;
+
     let body = json!({ "since": hours_ago(2).to_string() });
+
     for _ in 0..10 {
         it.recover(body.clone()).await;
     }
+
     let rejected = it
         .api
         .post(&format!("/webhooks/{}/recover", it.id), body)
@@ -431,6 +471,7 @@ async fn a_recovery_ends_with_its_webhook_and_unfinished_ones_are_limited() {
 #[tokio::test]
 async fn every_error_of_a_recovery_is_listed() {
     let it = Logged::start().await;
+
     for (body, pointers) in [
         (json!({}), "/since"),
         (json!({ "since": 1 }), "/since"),
@@ -486,6 +527,7 @@ async fn users_take_turns_however_many_jobs_each_has() {
     let busy = service.api("1").await;
     let other = service.api("2").await;
     let body = json!({ "since": hours_ago(4).to_string() });
+
     for _ in 0..5 {
         let (webhook, _) = busy
             .create_webhook("https://receiver.example/in", &["delivery.failed"])
@@ -496,6 +538,7 @@ async fn users_take_turns_however_many_jobs_each_has() {
                 .expect(202);
         }
     }
+
     let (own, _) = other
         .create_webhook("https://receiver.example/in", &["delivery.failed"])
         .await;
@@ -503,9 +546,11 @@ async fn users_take_turns_however_many_jobs_each_has() {
         .post(&format!("/webhooks/{own}/recover"), body)
         .await
         .expect(202);
+
     let own: Uuid = own.parse().unwrap();
     let mut turns = Turns::default();
     let mut ended = 0;
+
     // Two steps of the other's job, and as many of each job before it.
     for _ in 0..4 {
         match recover::step(&service.store, &mut turns).await.unwrap() {
@@ -514,5 +559,6 @@ async fn users_take_turns_however_many_jobs_each_has() {
             step => assert_eq!(step, Step::Worked),
         }
     }
+
     panic!("{ended} jobs of one user have ended, and none of the other");
 }

@@ -15,12 +15,14 @@ async fn schemathesis_finds_no_errors() {
         .expect("SCHEMATHESIS names the program: run `make schemathesis`");
     let arguments = std::env::var("SCHEMATHESIS_ARGUMENTS").unwrap_or_default();
     let mut app = TestApp::prepare().await;
+
     // Without limits on requests and webhooks, which are not tested here.
     app.set("limits.requests_per_second", "0")
         .set("limits.webhooks_per_user", "1000000");
     app.set("delivery.timeout", "1s");
     app.setup().await;
     app.run().await;
+
     // Operations on a webhook, an event, an entry of the log and a job use these: random ids would
     // only be answered 404.
     let platform = app.platform().await;
@@ -30,6 +32,7 @@ async fn schemathesis_finds_no_errors() {
     let (webhook, _) = api
         .create_webhook(&receiver.url("/hooks"), &["payment.statement_ready"])
         .await;
+
     platform.payment(user, "ready").await;
     let log = api
         .wait_for_logs(&webhook, "the delivery", |logs| logs.len() == 1)
@@ -47,8 +50,10 @@ async fn schemathesis_finds_no_errors() {
         ("LOG", text(&log["id"])),
         ("JOB", text(&job["job_id"])),
     ];
+
     let directory = tempfile::tempdir().expect("a directory");
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/schemathesis.toml");
+
     let status = Command::new(program)
         .args([
             "--config-file",
@@ -71,5 +76,6 @@ async fn schemathesis_finds_no_errors() {
         .envs(ids)
         .current_dir(&directory)
         .status();
+
     assert!(status.await.expect("Schemathesis starts").success());
 }

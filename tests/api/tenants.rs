@@ -16,6 +16,7 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
     let log = Uuid::now_v7();
     let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                   values ($1, $2, $1, $1, 'delivery.failed', 1, 1, now(), 'delivered')";
+
     service
         .sql
         .execute(insert, &[&log, &id.parse::<Uuid>().unwrap()])
@@ -25,6 +26,7 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
     let insert =
         "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, finished_at)
                   values ($1, $2, now(), now(), '{}', false, now())";
+
     service
         .sql
         .execute(insert, &[&job, &id.parse::<Uuid>().unwrap()])
@@ -35,6 +37,7 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
     let (mine, _) = stranger
         .create_webhook("https://receiver.example/in", &["delivery.failed"])
         .await;
+
     let attempts = [
         ("GET", path.clone(), None),
         ("PATCH", path.clone(), Some(json!({ "active": false }))),
@@ -88,27 +91,32 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
             .await
             .expect(404);
         assert_eq!(answer.json()["type"], "/problems/not-found");
+
         let none = [&id, &log.to_string(), &job.to_string()]
             .into_iter()
             .fold(path, |path, own| {
                 path.replace(own.as_str(), &Uuid::nil().to_string())
             });
+
         let nowhere = stranger.send(method, &none, &[], body.as_ref()).await;
         assert_eq!(
             answer.body, nowhere.body,
             "the response is the same as for a webhook that does not exist"
         );
     }
+
     let ids: Vec<_> = stranger
         .webhooks()
         .await
         .iter()
         .map(|webhook| webhook["id"].clone())
         .collect();
+
     assert_eq!(ids, [json!(mine)]);
     let started =
         "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery
                        where finished_at is null)";
+
     assert_eq!(
         service
             .sql
@@ -119,9 +127,11 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         0,
         "nothing was started"
     );
+
     assert_eq!(owner.webhook(&id).await, before);
     assert_eq!(service.stored_secret(&id).await, secret);
     owner.get(&format!("{path}/logs/{log}")).await.expect(200);
+
     assert_eq!(
         owner
             .get(&format!("{path}/jobs/{job}"))

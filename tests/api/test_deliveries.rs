@@ -15,6 +15,7 @@ async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
         .await;
     let path = format!("/webhooks/{id}/test");
     let first = api.send("POST", &path, &[], None).await.expect(200).json();
+
     assert_eq!(
         (
             &first["delivered"],
@@ -23,6 +24,7 @@ async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
         ),
         (&json!(false), &json!(500), &json!(31))
     );
+
     assert_eq!(
         first["error"],
         json!({ "kind": "http_status", "message": "it answered 500" })
@@ -31,6 +33,7 @@ async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
     api.patch(&format!("/webhooks/{id}"), json!({ "active": false }))
         .await
         .expect(200);
+
     let other = api
         .post(&path, json!({ "event": "payment.statement_ready" }))
         .await
@@ -40,6 +43,7 @@ async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
         (&other["delivered"], &other["error"]),
         (&json!(true), &Value::Null)
     );
+
     let events = service
         .sql
         .query(
@@ -48,6 +52,7 @@ async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
         )
         .await
         .unwrap();
+
     let events: Vec<(&str, &str, bool)> = events
         .iter()
         .map(|row| (row.get(0), row.get(1), row.get(2)))
@@ -67,6 +72,7 @@ async fn a_test_that_cannot_be_sent_is_a_problem() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}/test");
+
     for body in [
         json!({ "event": "nothing.known" }),
         json!({ "events": [] }),
@@ -74,6 +80,7 @@ async fn a_test_that_cannot_be_sent_is_a_problem() {
     ] {
         api.post(&path, body).await.expect(422);
     }
+
     api.send(
         "POST",
         &path,
@@ -82,6 +89,7 @@ async fn a_test_that_cannot_be_sent_is_a_problem() {
     )
     .await
     .expect(415);
+
     let broken = api
         .post(&path, json!({ "event": "transcode.failed" }))
         .await
@@ -99,6 +107,7 @@ async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
     let other = service.api("2").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
+
     // On a slow machine, minutes may pass meanwhile.
     let mut sent = 0;
     let rejected = loop {
@@ -106,12 +115,16 @@ async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
             answer if answer.status == 200 => sent += 1,
             answer => break answer.expect(429),
         }
+
         assert!(sent < 130, "no limit");
     };
+
     assert!(sent >= 100, "{sent}");
     assert_eq!(rejected.json()["type"], "/problems/rate-limited");
+
     let wait: u64 = rejected.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
+
     let stored = service
         .sql
         .query_one("select count(*) from walhook.event", &[])

@@ -32,8 +32,10 @@ async fn stored(api: &Api, member: &str, value: &str) -> Value {
         .json();
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let read = api.get(&path).await.expect(200).json()[member].clone();
+
     api.delete(&path).await.expect(204);
     assert_eq!(created[member], read);
+
     read
 }
 
@@ -45,6 +47,7 @@ async fn rejected(api: &Api, member: &str, value: &str) -> String {
         .expect(422)
         .json()["errors"]
         .clone();
+
     assert_eq!(errors[0]["pointer"], format!("/{member}"), "{value:?}");
     errors[0]["detail"].as_str().unwrap().to_owned()
 }
@@ -53,6 +56,7 @@ async fn rejected(api: &Api, member: &str, value: &str) -> String {
 async fn a_url_is_stored_as_it_is_called() {
     let service = service().await;
     let api = service.api("1").await;
+
     for (typed, called) in [
         (
             "https://receiver.example/in?a=b",
@@ -116,6 +120,7 @@ async fn an_edit_to_another_spelling_of_the_url_changes_nothing() {
         .patch(&path, json!({ "url": "https://RECEIVER.example" }))
         .await
         .expect(200);
+
     assert_eq!(edited.header("etag"), created.header("etag"));
 }
 
@@ -123,12 +128,14 @@ async fn an_edit_to_another_spelling_of_the_url_changes_nothing() {
 async fn names_are_trimmed_and_have_no_invisible_characters() {
     let service = service().await;
     let api = service.api("1").await;
+
     for (typed, kept) in [
         ("\u{a0} Shop \u{2003}", "Shop"),
         ("Münchner Büro 🎵❤\u{fe0f}", "Münchner Büro 🎵❤\u{fe0f}"),
     ] {
         assert_eq!(stored(&api, "name", typed).await, kept, "{typed:?}");
     }
+
     let spoken = "שלום";
     assert_eq!(
         stored(&api, "name", spoken).await,
@@ -143,6 +150,7 @@ async fn names_are_trimmed_and_have_no_invisible_characters() {
             "{blank:?}"
         );
     }
+
     for (hidden, name) in [
         ("Sh\u{200b}op", "U+200B"),
         ("Shop\u{202e}dellac", "U+202E"),
@@ -158,6 +166,7 @@ async fn names_are_trimmed_and_have_no_invisible_characters() {
             if member == "description" && hidden.contains('\n') {
                 continue;
             }
+
             let detail = rejected(&api, member, hidden).await;
             assert!(
                 detail.contains(name) && detail.contains("remove"),

@@ -12,12 +12,14 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
         .await;
     let token = printed.strip_suffix('\n').unwrap();
     let random = token.strip_prefix("whk_").unwrap();
+
     assert_eq!(random.len(), 43);
     assert!(
         random
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     );
+
     let api = Api::new(&service.url, token);
     let (webhook, _) = api
         .create_webhook("https://receiver.example/in", &["delivery.failed"])
@@ -27,6 +29,7 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
         .query_one("select user_id from walhook.webhook", &[])
         .await
         .unwrap();
+
     assert_eq!(owner.get::<_, &str>(0), "user-7");
 
     let stored = service
@@ -37,6 +40,7 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
         )
         .await
         .unwrap();
+
     assert!(!stored.get::<_, &str>(0).contains(random));
     assert_eq!(stored.get::<_, i32>(1), 32);
 
@@ -45,13 +49,16 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
         .walhook_ok(&["token", "create", "--user", "other"])
         .await;
     let list = service.app.walhook_ok(&["token", "list"]).await;
+
     assert_eq!(list.lines().count(), 2);
     let list = service
         .app
         .walhook_ok(&["token", "list", "--user", "user-7"])
         .await;
+
     assert!(!list.contains(random) && !list.contains("whk_"));
     let columns: Vec<&str> = list.trim_end().split('\t').collect();
+
     assert_eq!(
         (columns[1], columns[3], columns[4]),
         ("user-7", "-", "ci job")
@@ -66,6 +73,7 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
         .app
         .walhook_ok(&["token", "revoke", columns[0]])
         .await;
+
     let list = service
         .app
         .walhook_ok(&["token", "list", "--user", "user-7"])
@@ -81,11 +89,13 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
 async fn errors_are_printed_on_standard_error() {
     let app = TestApp::prepare().await;
     let early = app.walhook(&["token", "list"]).await;
+
     assert_eq!(early.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&early.stderr).contains("walhook setup"));
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     for (arguments, code) in [
         (vec!["token", "create"], 2),
         (vec!["token", "create", "--user", ""], 2),

@@ -29,6 +29,7 @@ async fn send(address: &str, text: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(READ_BUFFER).unwrap();
     let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
+
     // The server may have closed the connection before everything was sent.
     let _ = stream.write_all(text.as_bytes()).await;
     stream
@@ -58,22 +59,27 @@ async fn a_tenant_who_reads_no_responses_takes_little_memory_and_locks_nobody_ou
     let metadata: serde_json::Map<String, Value> = (0..20)
         .map(|number| (format!("key{number}"), "\u{1F3B5}".repeat(500).into()))
         .collect();
+
     for _ in 0..10 {
         let webhook =
             json!({ "name": "x", "url": URL, "events": ["delivery.failed"], "metadata": metadata });
         hostile.post("/webhooks", webhook).await.expect(201);
     }
+
     let list = hostile.get("/webhooks").await.expect(200);
     assert!(list.body.len() > 400_000, "{} bytes", list.body.len());
+
     let before = app.sidecar().peak_memory_kib();
 
     let get = request(&hostile, "GET", "/webhooks", "");
     let clients = flood(CLIENTS, &address(&hostile), &get).await;
+
     for _ in 0..20 {
         // Before the hostile requests are authenticated, they delay others.
         let served = async || (other.get("/webhooks").await.status == 200).then_some(());
         eventually("a response to another tenant", served).await;
     }
+
     let grown = app.sidecar().peak_memory_kib().saturating_sub(before);
     assert!(grown < MAX_GROWTH_KIB, "{grown} KiB");
     drop(clients);
@@ -88,9 +94,11 @@ async fn unread_pages_and_documents_that_anybody_may_get_take_little_memory() {
         let before = app.sidecar().peak_memory_kib();
         let get = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
         let clients = flood(CLIENTS / 3, &address(&api), &get.repeat(40)).await;
+
         for _ in 0..20 {
             api.get("/webhooks").await.expect(200);
         }
+
         let grown = app.sidecar().peak_memory_kib().saturating_sub(before);
         assert!(grown < MAX_GROWTH_KIB, "{path}: {grown} KiB");
         drop(clients);
@@ -108,6 +116,7 @@ async fn bodies_that_do_not_arrive_delay_nobody() {
     let json = "Content-Type: application/json\r\nContent-Length: 60000\r\n";
     let authenticated = request(&hostile, "POST", "/webhooks", json) + "{";
     let mut clients = Vec::new();
+
     for (text, bytes) in [
         (&anonymous, 0),
         (&anonymous, 100_000),
@@ -150,9 +159,11 @@ async fn a_client_that_does_not_read_a_stream_of_events_is_disconnected() {
         &request(&api, "GET", "/events", "Accept: text/event-stream\r\n"),
     )
     .await;
+
     wait_for_streams(app.sidecar(), 1).await;
     let pay = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
          select n, $1, repeat('x', 200), 1, 1, 'ready' from generate_series(1, 2000) as n";
+
     platform.execute(pay, &[&user]).await;
     app.wait_for_events(2_000).await;
     wait_for_streams(app.sidecar(), 0).await;

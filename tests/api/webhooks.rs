@@ -53,6 +53,7 @@ async fn a_webhook_is_created_with_a_secret_and_read_without() {
     let body = json!({ "name": "Ops", "url": URL, "events": ["transcode.failed", "delivery.failed", "transcode.failed"] });
     let answer = api.post("/webhooks", body).await.expect(201);
     let created = answer.json();
+
     assert_eq!(keys(&created), [&WEBHOOK_KEYS[..], &["secret"]].concat());
     assert_eq!(
         created["events"],
@@ -64,20 +65,24 @@ async fn a_webhook_is_created_with_a_secret_and_read_without() {
         (&json!("Ops"), &json!(URL), &json!(true))
     );
     assert!(created["created_at"].as_str().unwrap().ends_with("+00:00"));
+
     let id = created["id"].as_str().unwrap();
     assert_eq!(
         answer.header("location").unwrap(),
         format!("/api/public/webhooks/{id}")
     );
+
     let secret = created["secret"].as_str().unwrap();
     assert_eq!(secret.strip_prefix("whsec_").unwrap().len(), 44);
     assert_eq!(service.stored_secret(id).await, secret);
+
     let sealed: Vec<u8> = service
         .sql
         .query_one("select secret from walhook.webhook", &[])
         .await
         .unwrap()
         .get(0);
+
     assert!(
         !sealed.windows(6).any(|window| window == b"whsec_"),
         "encrypted at rest"
@@ -94,6 +99,7 @@ async fn a_webhook_can_be_created_inactive() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let body = json!({ "name": "x", "url": URL, "events": ["delivery.failed"], "active": false });
+
     assert_eq!(
         api.post("/webhooks", body).await.expect(201).json()["active"],
         false
@@ -105,6 +111,7 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, old) = api.create_webhook(URL, &["delivery.failed"]).await;
+
     let answer = api
         .send(
             "POST",
@@ -114,6 +121,7 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
         )
         .await
         .expect(200);
+
     let new = answer.json();
     assert_eq!(
         keys(&new),
@@ -124,6 +132,7 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
         service.stored_secret(&id).await,
         new["secret"].as_str().unwrap()
     );
+
     let path = format!("/webhooks/{id}");
     let others = [
         api.get(&path).await,
@@ -151,7 +160,9 @@ async fn an_edit_changes_only_the_given_settings() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let before = api.webhook(&id).await;
+
     assert_eq!(api.patch(&path, json!({})).await.expect(200).json(), before);
+
     let edits = [
         ("name", json!("renamed")),
         ("url", json!("https://other.example/")),
@@ -164,7 +175,9 @@ async fn an_edit_changes_only_the_given_settings() {
         ("metadata", json!({ "team": "ops" })),
         ("filter", json!({ "statuses": ["complete"] })),
     ];
+
     let mut expected = before.clone();
+
     for (key, value) in edits {
         let answer = api
             .patch(&path, json!({ key: value }))
@@ -176,6 +189,7 @@ async fn an_edit_changes_only_the_given_settings() {
         assert_eq!(answer, expected);
         assert_eq!(api.webhook(&id).await, expected);
     }
+
     assert_ne!(expected["updated_at"], before["updated_at"]);
 }
 
@@ -186,10 +200,12 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let counted = "update walhook.webhook set success_count = 5, failure_count = 7, consecutive_failures = 3, failing_since = now()";
+
     service.sql.batch_execute(counted).await.unwrap();
     api.patch(&path, json!({ "active": false }))
         .await
         .expect(200);
+
     let toggled = api
         .patch(&path, json!({ "active": true }))
         .await
@@ -202,6 +218,7 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
 
     let disabled = "update walhook.webhook set active = false, disabled_at = now(), disabled_reason = 'http_status'";
     service.sql.batch_execute(disabled).await.unwrap();
+
     let renamed = api
         .patch(&path, json!({ "name": "still off" }))
         .await
@@ -211,12 +228,14 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
         (&renamed["disabled_reason"], &renamed["failure_count"]),
         (&json!("http_status"), &json!(7))
     );
+
     let back = api
         .patch(&path, json!({ "active": true }))
         .await
         .expect(200)
         .json();
     assert_eq!(back["active"], true);
+
     for (key, value) in [
         ("failure_count", json!(0)),
         ("consecutive_failures", json!(0)),
@@ -226,6 +245,7 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
     ] {
         assert_eq!(back[key], value, "{key}");
     }
+
     let row = service
         .sql
         .query_one("select failing_since is null from walhook.webhook", &[])
@@ -239,6 +259,7 @@ async fn add_pending(service: &Service, webhooks: &[&str]) {
     let event = Uuid::now_v7();
     let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data) values ($1, '1', 'delivery.failed', now(), '{}')";
     service.sql.execute(insert, &[&event]).await.unwrap();
+
     for webhook in webhooks {
         let insert = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at) values ($1, $2, $3, 4, now())";
         let webhook: Uuid = webhook.parse().unwrap();
@@ -265,6 +286,7 @@ async fn deactivation_cancels_pending_deliveries_and_logs_it() {
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+
     add_pending(&service, &[&id, &other]).await;
     add_pending(&service, &[&id]).await;
     api.patch(
@@ -273,14 +295,17 @@ async fn deactivation_cancels_pending_deliveries_and_logs_it() {
     )
     .await
     .expect(200);
+
     assert_eq!(pending(&service).await, 3);
     api.patch(&format!("/webhooks/{id}"), json!({ "active": false }))
         .await
         .expect(200);
     assert_eq!(pending(&service).await, 1, "the other webhook's stays");
     assert!(api.logs(&other).await.is_empty());
+
     let logs = api.logs(&id).await;
     assert_eq!(logs.len(), 2);
+
     for entry in logs {
         assert_eq!(entry["outcome"], "cancelled");
         assert_eq!(entry["error"]["kind"], "webhook_inactive");
@@ -288,8 +313,10 @@ async fn deactivation_cancels_pending_deliveries_and_logs_it() {
             (&entry["attempt"], &entry["duration_ms"]),
             (&json!(4), &Value::Null)
         );
+
         let entry: Uuid = entry["id"].as_str().unwrap().parse().unwrap();
         assert_eq!(entry.get_version_num(), 7);
+
         let age = Uuid::now_v7().get_timestamp().unwrap().to_unix().0
             - entry.get_timestamp().unwrap().to_unix().0;
         assert!(age < 60, "the id contains the time");
@@ -301,19 +328,24 @@ async fn a_deleted_webhook_and_its_pending_deliveries_are_gone() {
     let service = Service::start_with(|config| config.limits.webhooks_per_user = 1).await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+
     add_pending(&service, &[&id]).await;
     let answer = api.delete(&format!("/webhooks/{id}")).await.expect(204);
+
     assert!(answer.body.is_empty());
     assert_eq!(pending(&service).await, 0);
+
     let logged = service
         .sql
         .query_one("select outcome from walhook.attempt", &[])
         .await
         .unwrap();
     assert_eq!(logged.get::<_, &str>(0), "cancelled");
+
     for path in [format!("/webhooks/{id}"), format!("/webhooks/{id}/logs")] {
         api.get(&path).await.expect(404);
     }
+
     api.delete(&format!("/webhooks/{id}")).await.expect(404);
     api.create_webhook(URL, &["delivery.failed"]).await;
 }
@@ -322,9 +354,11 @@ async fn a_deleted_webhook_and_its_pending_deliveries_are_gone() {
 async fn concurrent_creations_cannot_exceed_the_limit() {
     let service = Service::start().await;
     let api = service.api("1").await;
+
     for _ in 0..9 {
         api.create_webhook(URL, &["delivery.failed"]).await;
     }
+
     // A lock blocks the creations between counting and inserting, until as many as can run at once
     // have reached it.
     let hold = "create function public.hold() returns trigger language plpgsql as $$
@@ -332,6 +366,7 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
                 create trigger hold before insert on walhook.webhook for each row execute function public.hold();
                 select pg_advisory_lock(1)";
     service.sql.batch_execute(hold).await.unwrap();
+
     let answers = join_all((0..20).map(|_| api.post("/webhooks", new_webhook("race"))));
     let release = async {
         service.wait_until_blocked(CONNECTIONS).await;
@@ -341,15 +376,18 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
             .await
             .unwrap();
     };
+
     let (answers, ()) = tokio::join!(answers, release);
     let created = answers.iter().filter(|answer| answer.status == 201).count();
     let rejected = answers.iter().filter(|answer| answer.status == 409).count();
+
     assert_eq!((created, rejected), (1, 19));
     let rejection = answers
         .iter()
         .find(|answer| answer.status == 409)
         .unwrap()
         .json();
+
     assert_eq!(rejection["type"], "/problems/webhook-limit-reached");
     assert_eq!(api.webhooks().await.len(), 10);
     service
@@ -366,6 +404,7 @@ async fn page(api: &Api, path: &str, cursor: Option<&str>) -> (Vec<Value>, Optio
     );
     let page = api.get(&path).await.expect(200).json();
     assert_eq!(keys(&page), ["data", "next_cursor"]);
+
     (
         page["data"].as_array().unwrap().clone(),
         page["next_cursor"].as_str().map(str::to_owned),
@@ -377,11 +416,14 @@ async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
     let service = Service::start_with(|config| config.limits.webhooks_per_user = 50).await;
     let api = service.api("1").await;
     let mut created = Vec::new();
+
     for _ in 0..7 {
         created.push(api.create_webhook(URL, &["delivery.failed"]).await.0);
     }
+
     let mut seen = Vec::new();
     let mut cursor = None;
+
     loop {
         let (data, next) = page(&api, "/webhooks?limit=3", cursor.as_deref()).await;
         assert!(!data.is_empty() && data.len() <= 3);
@@ -389,14 +431,18 @@ async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
             data.iter()
                 .map(|webhook| webhook["id"].as_str().unwrap().to_owned()),
         );
+
         if created.len() < 12 {
             created.push(api.create_webhook(URL, &["delivery.failed"]).await.0);
         }
+
         cursor = next;
+
         if cursor.is_none() {
             break;
         }
     }
+
     assert_eq!(seen[..], created[..seen.len()]);
     assert!(
         seen.len() >= 9,
@@ -412,6 +458,7 @@ async fn an_edit_of_another_version_is_rejected() {
     let path = format!("/webhooks/{id}");
     let first = api.get(&path).await.header("etag").unwrap().to_owned();
     let counted = "update walhook.webhook set success_count = 9, last_triggered_at = now(), updated_at = now()";
+
     service.sql.batch_execute(counted).await.unwrap();
     assert_eq!(
         api.get(&path).await.header("etag"),
@@ -422,6 +469,7 @@ async fn an_edit_of_another_version_is_rejected() {
     let edit = |tag: String, name: &'static str| {
         let api = &api;
         let path = &path;
+
         async move {
             api.send(
                 "PATCH",
@@ -432,14 +480,17 @@ async fn an_edit_of_another_version_is_rejected() {
             .await
         }
     };
+
     let second = edit(first.clone(), "one")
         .await
         .expect(200)
         .header("etag")
         .unwrap()
         .to_owned();
+
     assert_ne!(first, second);
     let rejected = edit(first.clone(), "two").await.expect(412);
+
     assert_eq!(rejected.json()["type"], "/problems/precondition-failed");
     edit(format!("W/{second}"), "two").await.expect(412);
     api.send("DELETE", &path, &[("if-match", &first)], None)
@@ -459,16 +510,19 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let tag = api.get(&path).await.header("etag").unwrap().to_owned();
+
     // A lock blocks the edits after they have read the version, until all have reached it.
     service
         .sql
         .batch_execute("begin; select from walhook.webhook for update")
         .await
         .unwrap();
+
     let edits = (0..CONNECTIONS).map(|n| {
         let api = &api;
         let path = &path;
         let tag = &tag;
+
         async move {
             api.send(
                 "PATCH",
@@ -480,10 +534,12 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
             .status
         }
     });
+
     let release = async {
         service.wait_until_blocked(CONNECTIONS).await;
         service.sql.batch_execute("commit").await.unwrap();
     };
+
     let (mut answers, ()) = tokio::join!(join_all(edits), release);
     answers.sort_unstable();
     assert_eq!(answers, [200, 412, 412, 412, 412, 412, 412, 412]);

@@ -53,9 +53,12 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
          create unique index theirs on distro_queue (id, status); alter table distro_queue replica identity using index theirs;
          alter table release replica identity nothing;
          alter table stream_radar_flag replica identity full";
+
     app.source().await.batch_execute(variety).await.unwrap();
     let before = dump(&app).await;
+
     assert!(before.len() > 200, "{}", before.len());
+
     for modes in [
         &["full"][..],
         &["index"],
@@ -77,6 +80,7 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
         app.walhook_ok(&["teardown", "--yes", "--store"]).await;
         assert_same(&before, &dump(&app).await);
     }
+
     // Without the store's record, Walhook's index is still dropped, and the primary key becomes the
     // replica identity.
     app.set("source.replica_identity", "index").setup().await;
@@ -85,6 +89,7 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
         .batch_execute("drop schema walhook cascade")
         .await
         .unwrap();
+
     let output = app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(
         output.contains("replica identity of public.release: default"),

@@ -29,13 +29,16 @@ impl Scenario {
             .set("delivery.timeout", "2s");
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let receiver = Receiver::start().await;
+
         app.api(&user.to_string())
             .await
             .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
             .await;
+
         Scenario {
             app,
             platform,
@@ -62,8 +65,10 @@ impl Scenario {
                 .filter_map(|request| request.data()["payment_request_id"].as_i64())
                 .collect()
         };
+
         let received = self.receiver.wait_for_deliveries(self.payments.len()).await;
         assert_eq!(paid(&received), self.payments);
+
         let deliveries: HashSet<&str> = received.iter().map(|request| request.delivery()).collect();
         assert_eq!(
             deliveries.len(),
@@ -106,9 +111,11 @@ async fn no_event_is_lost_or_repeated_over_bad_networks() {
     let url = app
         .source_url
         .replace(&app.server.port().to_string(), &proxy.port.to_string());
+
     app.set("source.url", &url);
     let mut scenario = Scenario::start(app).await;
     let pid = scenario.app.sidecar().pid();
+
     scenario.pay(5).await;
     scenario.assert_delivered().await;
 
@@ -123,6 +130,7 @@ async fn no_event_is_lost_or_repeated_over_bad_networks() {
         scenario.pay(5).await;
         proxy.reset();
     }
+
     scenario.assert_delivered().await;
 
     proxy.weather(Weather::Slow(64));
@@ -136,10 +144,12 @@ async fn no_event_is_lost_or_repeated_over_bad_networks() {
         scenario.pay(5).await;
         eventually("the cut", async || proxy.has_cut().then_some(())).await;
     }
+
     scenario.assert_delivered().await;
 
     let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots
          where slot_name = $1 and active_pid is not null";
+
     for _ in 0..3 {
         let (client, name): (&Client, &str) = (&scenario.platform.client, &scenario.app.name);
         eventually("a walsender to end", async || {
@@ -148,6 +158,7 @@ async fn no_event_is_lost_or_repeated_over_bad_networks() {
         .await;
         scenario.pay(5).await;
     }
+
     scenario.assert_delivered().await;
     assert_eq!(scenario.app.sidecar().pid(), pid, "the same process");
 }
@@ -166,18 +177,22 @@ async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
     scenario.pay(1).await;
     scenario.assert_delivered().await;
     scenario.app.sidecar().signal(Signal::STOP);
+
     let bytes = 2 * (largest_buffer("tcp_rmem") + largest_buffer("tcp_wmem"));
     let large = format!("select pg_logical_emit_message(false, 'large', repeat('x', {bytes}))");
+
     scenario
         .platform
         .client
         .batch_execute(&large)
         .await
         .unwrap();
+
     // Flushes it too.
     scenario.pay(1).await;
     let blocked = "select from pg_stat_activity join pg_replication_slots on pid = active_pid
          where slot_name = $1 and wait_event = 'WalSenderWriteData'";
+
     eventually("the walsender to wait for the socket", async || {
         scenario
             .platform
@@ -188,6 +203,7 @@ async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
             .map(drop)
     })
     .await;
+
     scenario.app.sidecar().signal(Signal::CONT);
     scenario.pay(1).await;
     scenario.assert_delivered().await;
@@ -201,6 +217,7 @@ async fn a_sidecar_that_was_stopped_for_longer_than_wal_sender_timeout_continues
     })
     .await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(3).await;
     scenario.app.sidecar().signal(Signal::STOP);
     scenario.pay(20).await;
@@ -220,6 +237,7 @@ async fn a_sidecar_that_was_stopped_for_a_minute_continues() {
     })
     .await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.app.sidecar().signal(Signal::STOP);
     scenario.pay(200).await;
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
@@ -240,9 +258,11 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     let client = &scenario.platform.client;
     let mut store = scenario.app.store().await;
     let lock = store.transaction().await.unwrap();
+
     lock.batch_execute("lock table walhook.event in access exclusive mode")
         .await
         .unwrap();
+
     let (started_at, pid) = {
         let row = eventually("feedback", async || {
             client.query_opt(walsender, &[]).await.unwrap()
@@ -250,15 +270,18 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
         .await;
         (row.get::<_, jiff::Timestamp>(1), row.get::<_, i32>(0))
     };
+
     let statement = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
         select n, $1, 'INV', 1, 1, 'ready' from generate_series(1000000, 1000000 + $2::bigint - 1) n";
     client
         .execute(statement, &[&scenario.user, &ROWS])
         .await
         .unwrap();
+
     eventually("feedback for longer than wal_sender_timeout", async || {
         let row = client.query_one(walsender, &[]).await.unwrap();
         assert_eq!(row.get::<_, i32>(0), pid, "the connection must not end");
+
         (row.get::<_, jiff::Timestamp>(1)
             .duration_since(started_at)
             .as_secs_f64()
@@ -266,7 +289,9 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
             .then_some(())
     })
     .await;
+
     lock.rollback().await.unwrap();
+
     eventually("all events in the store", async || {
         let row = store
             .query_one(
@@ -278,6 +303,7 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
         (row.get::<_, i64>(0) == ROWS && row.get::<_, i64>(1) == ROWS).then_some(())
     })
     .await;
+
     assert_eq!(
         client
             .query_one(walsender, &[])
@@ -307,6 +333,7 @@ async fn a_primary_that_is_one_of_several_hosts_can_shut_down_while_changes_wait
     );
     let source = app.source_url.replace(&port, &hosts);
     let store = app.store_url.replace(&port, &hosts);
+
     app.set("source.url", &source).set("store.url", &store);
     shut_down_while_changes_wait(app).await;
 }
@@ -315,12 +342,15 @@ async fn shut_down_while_changes_wait(app: TestApp) {
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
+
     let mut store = scenario.app.store().await;
     let lock = store.transaction().await.unwrap();
+
     lock.batch_execute("lock table walhook.event in access exclusive mode")
         .await
         .unwrap();
     scenario.pay(20).await;
+
     let client = &scenario.platform.client;
     eventually("a statement to wait for the lock", async || {
         let waiting = "select exists (select from pg_locks where not granted)";
@@ -332,6 +362,7 @@ async fn shut_down_while_changes_wait(app: TestApp) {
             .then_some(())
     })
     .await;
+
     // Fails if the server waits for the stream for longer than the time limit of the stop.
     scenario.app.server.restart(StopMode::Fast).await.unwrap();
     scenario.assert_delivered().await;
@@ -340,22 +371,27 @@ async fn shut_down_while_changes_wait(app: TestApp) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_replica_takes_over_after_a_kill() {
     let mut app = TestApp::prepare().await;
+
     // The application name identifies each process.
     let named = |app: &mut TestApp, name: &str| {
         let url = format!("{}?application_name={name}", app.source_url);
         app.set("source.url", &url);
     };
+
     named(&mut app, "first");
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     named(&mut scenario.app, "standing_by");
+
     let _others = [
         scenario.app.replica(&[]).await,
         scenario.app.replica(&[]).await,
     ];
     let client = scenario.app.source().await;
     let name = scenario.app.name.clone();
+
     let reader = async || {
         let reader = "select application_name from pg_stat_replication join pg_replication_slots on active_pid = pid
              where slot_name = $1";
@@ -367,6 +403,7 @@ async fn a_standby_replica_takes_over_after_a_kill() {
                 .get::<_, String>(0),
         )
     };
+
     assert_eq!(
         reader().await.as_deref(),
         Some("first"),
@@ -384,6 +421,7 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
     const BOUND: i64 = 64 << 20;
     let app = TestApp::prepare_alone(Options::default()).await;
     let scenario = Scenario::start(app).await;
+
     scenario.app.server.create_database("busy").await.unwrap();
     let busy = walhook::postgres::connect(&scenario.app.server.url("busy"))
         .await
@@ -394,19 +432,23 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
             .unwrap()
             .get::<_, PgLsn>(0)
     };
+
     let start = current().await;
+
     for table in 0..8 {
         let write = format!(
             "create table t{table} as select n, repeat('x', 1000) from generate_series(1, 16000) n"
         );
         busy.batch_execute(&write).await.unwrap();
     }
+
     let written = current().await;
     assert!(
         u64::from(written) - u64::from(start) > 128 << 20,
         "several segments"
     );
     busy.batch_execute("checkpoint").await.unwrap();
+
     let statement = "select confirmed_flush_lsn, (pg_current_wal_lsn() - restart_lsn)::bigint
          from pg_replication_slots where slot_name = $1";
     let retained = eventually("the slot to follow", async || {
@@ -415,12 +457,14 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
             .await
             .unwrap();
         let retained: i64 = row.get(1);
+
         // The slot releases WAL only up to a record of the running transactions: a checkpoint
         // writes one.
         busy.batch_execute("checkpoint").await.unwrap();
         (row.get::<_, PgLsn>(0) >= written && retained < BOUND).then_some(retained)
     })
     .await;
+
     println!(
         "{} MiB written by the other database, {} KiB retained",
         (u64::from(written) - u64::from(start)) >> 20,

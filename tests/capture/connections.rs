@@ -36,14 +36,18 @@ impl Certificates {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         };
+
         let key = KeyPair::generate().unwrap();
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
+
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority
             .distinguished_name
             .push(DnType::CommonName, "a private authority");
         write("ca.pem", authority.self_signed(&key).unwrap().pem());
+
         let issuer = Issuer::new(authority, key);
+
         for (file, name, common_name) in [
             ("server", "localhost", "localhost"),
             ("client", "client", "certified"),
@@ -59,6 +63,7 @@ impl Certificates {
             );
             write(&format!("{file}.key"), key.serialize_pem());
         }
+
         Certificates { directory }
     }
 
@@ -83,13 +88,16 @@ impl Certificates {
 async fn prepare(certificates: &Certificates) -> TestApp {
     let app = TestApp::prepare_alone(Options::default()).await;
     let data = app.server.data_dir();
+
     certificates.copy_to(&data);
     let rules = "local all postgres trust\nlocal all all scram-sha-256\nhost all postgres 127.0.0.1/32 trust
         hostssl all certified 127.0.0.1/32 cert\nhostssl all sealed 127.0.0.1/32 scram-sha-256
         host all odd 127.0.0.1/32 scram-sha-256\n";
+
     std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
     let owner = app.source().await;
     let literal = password().replace('\'', "''");
+
     let statements = [
         "alter system set ssl = on".to_owned(),
         "alter system set ssl_ca_file = 'ca.pem'".into(),
@@ -103,6 +111,7 @@ async fn prepare(certificates: &Certificates) -> TestApp {
     for statement in statements {
         owner.batch_execute(&statement).await.unwrap();
     }
+
     let is_on = async || {
         owner
             .query_one("show ssl", &[])
@@ -112,6 +121,7 @@ async fn prepare(certificates: &Certificates) -> TestApp {
             .eq("on")
             .then_some(())
     };
+
     crate::support::eventually("TLS to be on", is_on).await;
     app
 }
@@ -131,6 +141,7 @@ async fn every_form_of_url_works_for_queries_and_for_replication() {
     );
     let socket = encode(&app.server.directory().display().to_string());
     let literal = password().replace('\\', r"\\").replace('\'', r"\'");
+
     let urls = [
         format!("postgres://odd:{secret}@127.0.0.1:{port}/{database}?sslmode=disable"),
         format!("postgres://odd:{secret}@127.0.0.1:{port}/{database}"),
@@ -173,6 +184,7 @@ async fn connection_errors_give_the_reason_and_never_contain_the_password() {
     let at = |host: &str, rest: &str| {
         format!("postgres://sealed:{SECRET}@{host}:{port}/{database}?{rest}")
     };
+
     let cases = [
         (at("localhost", "sslmode=verify-full"), "sslrootcert"),
         (
@@ -200,10 +212,12 @@ async fn connection_errors_give_the_reason_and_never_contain_the_password() {
     ];
     for (url, reason) in cases {
         app.set("source.url", &url);
+
         for command in ["check", "setup"] {
             let result = app.walhook(&[command]).await;
             let output = [result.stdout, result.stderr].concat();
             let output = String::from_utf8_lossy(&output);
+
             assert_eq!(result.status.code(), Some(1), "{url}: {output}");
             assert!(output.contains(reason), "{reason} for {url}: {output}");
             assert!(!output.contains(SECRET), "{output}");
@@ -215,14 +229,17 @@ async fn connection_errors_give_the_reason_and_never_contain_the_password() {
 async fn statements_that_store_events_are_prepared() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let store = Store::open(&app.store_url, 1).unwrap();
     store.prepare_enqueue().await.unwrap();
+
     let connection = store.connection().await.unwrap();
     let prepared = connection
         .query("select statement from pg_prepared_statements", &[])
         .await
         .unwrap();
     let prepared: Vec<String> = prepared.iter().map(|row| row.get(0)).collect();
+
     for table in [
         "checkpoint",
         "event",
@@ -243,6 +260,7 @@ async fn statements_that_store_events_are_prepared() {
 async fn hosts_that_do_not_answer_keep_no_connection_from_the_next_host() {
     let app = TestApp::prepare().await;
     let (unreachable, _held) = full_listener(([127, 0, 0, 1], 0).into()).await;
+
     // The kernel accepts connections to it, and nothing answers: as at a frozen server.
     let frozen = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ports = [
@@ -255,6 +273,7 @@ async fn hosts_that_do_not_answer_keep_no_connection_from_the_next_host() {
         "postgres://postgres@{hosts}/{}_store?target_session_attrs=read-write",
         app.name
     );
+
     postgres::connect(&url).await.unwrap();
     Store::open(&url, 1).unwrap().ping().await.unwrap();
 }

@@ -27,9 +27,11 @@ impl Load {
     fn start(client: Client, user: i64) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+
         let task = tokio::spawn(async move {
             let mut committed = Vec::new();
             let mut rolled_back = Vec::new();
+
             while !stopped.load(Ordering::Relaxed) {
                 let first = next_id();
                 let second = next_id();
@@ -40,6 +42,7 @@ impl Load {
                          values ({id}, {user}, 'INV', 1, 1, 'ready');"
                     )
                 };
+
                 // One of each kind: committed, rolled back, and rolled back to a savepoint inside a
                 // committed one.
                 let statements = format!(
@@ -49,17 +52,21 @@ impl Load {
                     insert(never),
                     insert(second)
                 );
+
                 client
                     .batch_execute(&statements)
                     .await
                     .expect("the platform's database is up");
                 committed.extend([first, second]);
                 rolled_back.push(never);
+
                 // Some load is enough: the test searches the receiver's requests repeatedly.
                 tokio::time::sleep(PAUSE).await;
             }
+
             (committed, rolled_back)
         });
+
         Load { stop, task }
     }
 
@@ -79,6 +86,7 @@ async fn assert_complete(
 ) {
     let by_payment = |requests: &[Received]| {
         let mut deliveries: HashMap<i64, HashSet<String>> = HashMap::new();
+
         for request in requests {
             let payment = request.data()["payment_request_id"].as_i64().unwrap();
             deliveries
@@ -86,18 +94,23 @@ async fn assert_complete(
                 .or_default()
                 .insert(request.delivery().to_owned());
         }
+
         deliveries
     };
+
     let wanted: HashSet<i64> = committed.iter().copied().collect();
     let received = receiver.wait_for_deliveries(wanted.len()).await;
     let delivered = by_payment(&received);
+
     for payment in rolled_back {
         assert!(
             !delivered.contains_key(payment),
             "payment {payment} was rolled back"
         );
     }
+
     assert_eq!(delivered.len(), wanted.len(), "an event was invented");
+
     for (payment, deliveries) in &delivered {
         assert_eq!(
             deliveries.len(),
@@ -105,6 +118,7 @@ async fn assert_complete(
             "payment {payment} has several delivery ids"
         );
     }
+
     app.wait_for_events(wanted.len()).await;
 }
 
@@ -115,6 +129,7 @@ async fn subscribe(app: &TestApp, platform: &Platform) -> (i64, Receiver) {
         .await
         .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
         .await;
+
     (user, receiver)
 }
 
@@ -124,10 +139,12 @@ async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
     app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
     let load = Load::start(app.source().await, user);
     let mut seen = 0;
+
     for round in 0..20_u64 {
         // A different moment in each round: after some more deliveries, and after some more
         // microseconds.
@@ -139,6 +156,7 @@ async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
         app.kill().await;
         app.run().await;
     }
+
     let (committed, rolled_back) = load.stop().await;
     assert!(committed.len() > 400, "there was load: {}", committed.len());
     assert_complete(&app, &receiver, &committed, &rolled_back).await;
@@ -156,36 +174,44 @@ async fn the_sidecar_survives_restarts_of_either_postgres() {
         ..Options::default()
     })
     .await;
+
     store_server.create_database("elsewhere").await.unwrap();
     app.store_url = store_server.url("elsewhere");
+
     let store_url = app.store_url.clone();
     app.set("store.url", &store_url)
         .set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
+
     let pid = app.sidecar().pid();
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
     let mut committed = Vec::new();
     let mut rolled_back = Vec::new();
+
     for mode in [StopMode::Fast, StopMode::Immediate] {
         // The store restarts while the platform continues to commit.
         let load = Load::start(app.source().await, user);
         receiver.wait_for(committed.len() + 20).await;
         store_server.restart(mode).await.unwrap();
         receiver.wait_for(committed.len() + 60).await;
+
         let (more, never) = load.stop().await;
         committed.extend(more);
         rolled_back.extend(never);
+
         // The primary restarts between two loads: a load cannot commit without it.
         app.server.restart(mode).await.unwrap();
         let load = Load::start(app.source().await, user);
         let before = receiver.requests().len();
+
         receiver.wait_for(before + 40).await;
         let (more, never) = load.stop().await;
         committed.extend(more);
         rolled_back.extend(never);
     }
+
     assert_complete(&app, &receiver, &committed, &rolled_back).await;
     assert_eq!(app.sidecar().pid(), pid);
     assert!(app.stop().await.success());
@@ -200,21 +226,26 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     })
     .await
     .unwrap();
+
     let mut app = TestApp::prepare().await;
     store_server.create_database("elsewhere").await.unwrap();
     app.store_url = store_server.url("elsewhere");
+
     let store_url = app.store_url.clone();
     app.set("store.url", &store_url)
         .set("delivery.timeout", "5s");
     app.setup().await;
+
     let checked = app.walhook_ok(&["check"]).await;
     assert!(
         checked.contains("warn  store's synchronous_commit: off"),
         "{checked}"
     );
     app.run().await;
+
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
+
     // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about
     // events.
     app.store()
@@ -223,6 +254,7 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
         .await
         .unwrap();
     let load = Load::start(app.source().await, user);
+
     for round in 1..=3 {
         receiver.wait_for(40 * round).await;
         let written = "select pg_current_wal_lsn()";
@@ -232,6 +264,7 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
             .await
             .unwrap()
             .get(0);
+
         let slot =
             "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
         eventually("the WAL to be acknowledged", async || {
@@ -242,8 +275,10 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
                 .unwrap()
         })
         .await;
+
         store_server.restart(StopMode::Immediate).await.unwrap();
     }
+
     let (committed, rolled_back) = load.stop().await;
     assert_complete(&app, &receiver, &committed, &rolled_back).await;
 }
@@ -259,17 +294,21 @@ async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rel
     })
     .await
     .unwrap();
+
     let mut app = TestApp::prepare().await;
     server.create_database("elsewhere").await.unwrap();
     app.store_url = server.url("elsewhere");
+
     let store_url = app.store_url.clone();
     app.set("store.url", &store_url).setup().await;
+
     let slot = &app.name;
     let reader = Uuid::now_v7();
     let open = || Store::open(&app.store_url, 1).unwrap();
     let crash = async || server.restart(StopMode::Immediate).await.unwrap();
 
     crash().await;
+
     assert!(
         open()
             .claim_acknowledgement(slot, None, reader)
@@ -277,6 +316,7 @@ async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rel
             .unwrap()
             .is_some()
     );
+
     crash().await;
     assert_eq!(
         open().acknowledgement_reader(slot).await.unwrap(),
@@ -290,13 +330,16 @@ async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rel
             .await
             .unwrap()
     );
+
     crash().await;
     assert_eq!(open().acknowledgement_limit(slot).await.unwrap(), limit);
 
     let found = open().checkpoint(slot).await.unwrap().unwrap();
     let timeline = found.lineage.timeline + 1;
+
     assert!(open().enter_timeline(slot, &found, timeline).await.unwrap());
     crash().await;
+
     assert_eq!(
         open()
             .checkpoint(slot)

@@ -19,6 +19,7 @@ async fn prepared(programs: Option<&Path>) -> TestApp {
     })
     .await;
     app.set("source.heartbeat", "200ms");
+
     app
 }
 
@@ -30,6 +31,7 @@ fn version_18() -> Option<std::path::PathBuf> {
     if found.is_none() {
         skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
     }
+
     found
 }
 
@@ -44,14 +46,17 @@ async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_al
         alter table payment add shown text generated always as (invoice_number || '!') stored;
         alter table label add shown text generated always as (name || '!') virtual;
         alter table outlet drop constraint outlet_pkey cascade, alter id drop not null, add shown text generated always as (name || '!') stored";
+
     platform.transaction(before).await;
     let user = platform.user(&[]).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
     let outlet = platform.outlet("O").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
+
     app.setup().await;
     app.run().await;
+
     let update_all = format!(
         "update distro_queue set status = 'batched' where id = {entry}; update payment set invoice_number = 'x';
          update label set name = 'M'; update outlet set name = 'P'; update release set title = 'T'; delete from payment"
@@ -78,6 +83,7 @@ async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_al
     })
     .await;
     app.wait_for_events(3).await;
+
     assert_eq!(
         app.store()
             .await
@@ -87,6 +93,7 @@ async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_al
             .get::<_, i64>(0),
         0
     );
+
     let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(!check.contains("fail  replica identity"), "{check}");
 }
@@ -96,12 +103,14 @@ async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe(
     let Some(programs) = version_18() else { return };
     let app = prepared(Some(&programs)).await;
     let platform = app.platform().await;
+
     // The column that is watched may be null.
     platform
         .transaction("alter table preflight_report add shown text generated always as (profile_name || '!') virtual")
         .await;
     let refused = app.walhook(&["setup"]).await;
     let error = String::from_utf8(refused.stderr).unwrap();
+
     assert!(
         refused.status.code() == Some(1) && error.contains("has virtual generated columns (shown)"),
         "{error}"
@@ -122,11 +131,13 @@ async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_
     let platform = app.platform().await;
     let others = "create publication other for table payment (id, amount), distro_queue (id, status);
         alter table release add words text generated always as (title || '!') stored; create publication third for table release";
+
     platform.transaction(others).await;
     let refused = app.walhook(&["setup"]).await;
     let error = String::from_utf8(refused.stderr).unwrap();
     let named = "table public.payment: is in publication other without user_id, with which replica identity full makes every UPDATE and \
         DELETE fail; an index is impossible, since the table is in publication other without status";
+
     assert!(
         error.contains(named) && !error.contains("distro_queue") && !error.contains("release"),
         "{error}"
@@ -135,6 +146,7 @@ async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_
         "select count(*) from pg_publication where pubname = '{}'",
         app.name
     );
+
     assert_eq!(
         platform
             .client
@@ -152,9 +164,11 @@ async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_
         .await;
     app.setup().await;
     app.run().await;
+
     let label = platform.label(platform.user(&[]).await).await;
     let release = platform.release(label).await;
     let outlet = platform.outlet("O").await;
+
     platform.distribution(release, outlet, "scheduled").await;
     platform
         .transaction("update distro_queue set status = 'batched'; update release set review_status = 'approved'")
@@ -171,8 +185,10 @@ async fn another_installation_on_the_same_database_keeps_its_replica_identity() 
         app.setup().await;
         app
     };
+
     let mut second = TestApp::prepare_on(std::sync::Arc::clone(&first.server)).await;
     let url = first.source_url.clone();
+
     second
         .set("source.url", &url)
         .set("source.capture", "trigger");
@@ -186,6 +202,7 @@ async fn another_installation_on_the_same_database_keeps_its_replica_identity() 
     second.wait_for_events(1).await;
     second.stop().await;
     second.walhook_ok(&["teardown", "--yes"]).await;
+
     let identity = "select relreplident::text from pg_class where relname = 'payment'";
     let identity: String = first
         .source()
@@ -194,6 +211,7 @@ async fn another_installation_on_the_same_database_keeps_its_replica_identity() 
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(identity, "i");
 }
 
@@ -208,15 +226,18 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
              create table payment (like old_payment including defaults, {key}) partition by range (id);
              create table payment_old partition of payment for values from (minvalue) to (100)"
         );
+
         platform.transaction(&partitioned).await;
         app.setup().await;
         app.run().await;
+
         let user = platform.user(&[]).await;
         platform
             .transaction(
                 "create table payment_new partition of payment for values from (100) to (200)",
             )
             .await;
+
         let identity = "select relreplident = 'f' from pg_class where relname = 'payment_new'";
         eventually("the replica identity", async || {
             platform
@@ -228,6 +249,7 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
                 .then_some(())
         })
         .await;
+
         let rows = format!(
             "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
              values (1, {user}, 'A', 1, 1, 'draft'), (101, {user}, 'B', 1, 1, 'draft')"
@@ -242,6 +264,7 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
             .transaction("update payment set status = 'draft'; update payment set status = 'ready'")
             .await;
         app.wait_for_events(3).await;
+
         let gaps: i64 = app.store().await.query_one(GAPS, &[]).await.unwrap().get(0);
         assert_eq!(gaps, 0, "{key}");
         app.sidecar().wait_until_ready().await;
@@ -254,8 +277,10 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
 async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_process() {
     let mut app = prepared(None).await;
     let platform = app.platform().await;
+
     app.setup().await;
     app.run().await;
+
     let user = platform.user(&[]).await;
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
@@ -265,6 +290,7 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
         .await;
     platform.payment(user, "ready").await;
     app.setup().await;
+
     let mut sidecar = app.spawn(&[]);
     wait_until_unready(&sidecar, "gap: changes were lost (publication_changed)").await;
     app.walhook_ok(&["repair"]).await;
@@ -283,32 +309,38 @@ async fn tables_that_inherit_from_a_mapped_table_are_captured() {
         app.set("source.capture", mode)
             .set("source.replica_identity", identity)
             .set("source.poll_interval", "20ms");
+
         let platform = app.platform().await;
         platform
             .transaction("create table payment_2025 (check (id < 1000)) inherits (payment)")
             .await;
         app.setup().await;
         app.run().await;
+
         let user = platform.user(&[]).await;
         let rows = format!(
             "insert into payment_2025 (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'A', 1, 1, 'draft');
              insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (2000, {user}, 'B', 1, 1, 'draft')"
         );
+
         platform.transaction(&rows).await;
         platform
             .transaction("update payment set status = 'ready'")
             .await;
         app.wait_for_events(2).await;
+
         // One that is created later is named until setup has prepared it.
         platform
             .transaction("create table payment_2026 () inherits (payment)")
             .await;
         let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+
         assert!(
             check.contains("fail ") && check.contains("payment_2026"),
             "{mode}: {check}"
         );
         app.setup().await;
+
         let later = format!(
             "insert into payment_2026 (id, user_id, invoice_number, amount, total_due_usd, status) values (3, {user}, 'C', 1, 1, 'draft');
              update payment set status = 'ready' where id = 3; delete from payment where id = 1"
@@ -324,6 +356,7 @@ async fn the_tables_can_be_read_while_one_is_dropped() {
     let app = TestApp::prepare().await;
     let reader = app.source().await;
     let platform = app.platform().await;
+
     reader
         .batch_execute("begin isolation level repeatable read; select 1")
         .await
@@ -333,9 +366,11 @@ async fn the_tables_can_be_read_while_one_is_dropped() {
         .batch_execute("drop table payment")
         .await
         .unwrap();
+
     let schemas = ["public"; 2];
     let tables = ["payment", "outlet"];
     let indexes = ["a", "b"];
+
     let found = reader
         .query(
             RELATIONS,
@@ -343,6 +378,7 @@ async fn the_tables_can_be_read_while_one_is_dropped() {
         )
         .await
         .unwrap();
+
     let found: Vec<(&str, bool)> = found
         .iter()
         .map(|row| (row.get("name"), row.get("may_trigger")))

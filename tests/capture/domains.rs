@@ -23,12 +23,14 @@ async fn values_of_domains_are_those_of_their_base_types() {
         app.set("source.capture", mode)
             .set("source.poll_interval", "20ms");
         app.set("source.tables.payment.values.status.t", "ready");
+
         let platform = app.platform().await;
         let user = platform.user(&["preflight_qc"]).await;
         let label = platform.label(user).await;
         let release = platform.release(label).await;
         let outlet = platform.outlet("O").await;
         let entry = platform.distribution(release, outlet, "complete").await;
+
         platform
             .transaction(&format!(
                 "alter table release drop constraint release_label_id_fkey; {DOMAINS}"
@@ -36,6 +38,7 @@ async fn values_of_domains_are_those_of_their_base_types() {
             .await;
         app.setup().await;
         app.run_with(&["--roles", "capture"]).await;
+
         let changes = format!(
             "update distro_queue set status = 'batched' where id = {entry}; update distro_queue set status = 'complete' where id = {entry};
              insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'I', 1, 1, false), (2, {user}, 'J', 1, 1, true);
@@ -57,6 +60,7 @@ async fn values_of_domains_are_those_of_their_base_types() {
             2,
         )
         .await;
+
         let released = "select count(*) from walhook.event where kind = 'release.distributed' and data::jsonb ->> 'release_cat' = 'CAT1'";
         app.wait_for_count(released, 1).await;
         app.wait_for_count(
@@ -65,6 +69,7 @@ async fn values_of_domains_are_those_of_their_base_types() {
         )
         .await;
         assert!(app.stop().await.success());
+
         let report = app.walhook_ok(&["repair", "--force", "--dry-run"]).await;
         let compared = report
             .lines()
@@ -73,6 +78,7 @@ async fn values_of_domains_are_those_of_their_base_types() {
             .map(|line| line.split_once(char::is_whitespace).unwrap().1.trim())
             .collect();
         let unchanged = |line: &&str| line.split_whitespace().skip(1).all(|count| count == "0");
+
         assert!(
             differing.len() == 2 && differing.iter().all(unchanged),
             "{mode}: {report}"

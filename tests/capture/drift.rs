@@ -16,10 +16,12 @@ async fn start() -> Drifting {
     app.set("source.heartbeat", "200ms");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let events = ["payment.statement_ready", "delivery.completed"];
+
     app.api(&user.to_string())
         .await
         .create_webhook(&receiver.url("/"), &events)
@@ -30,9 +32,11 @@ async fn start() -> Drifting {
         user,
         receiver,
     };
+
     drifting.platform.payment(user, "ready").await;
     drifting.receiver.wait_for(1).await;
     drifting.recorded(1).await;
+
     drifting
 }
 
@@ -64,6 +68,7 @@ impl Drifting {
             .iter()
             .map(|request| request.data()["payment_request_id"].as_i64().unwrap())
             .collect();
+
         delivered.sort_unstable();
         assert_eq!(delivered, payments);
         self.app.wait_for_events(received.len()).await;
@@ -85,6 +90,7 @@ impl Drifting {
             self.user
         );
         self.alter(&statement).await;
+
         id
     }
 }
@@ -96,23 +102,28 @@ const USUAL: &str = "payment (id, user_id, invoice_number, amount, total_due_usd
 async fn a_renamed_column_is_reported_and_changes_committed_meanwhile_arrive() {
     let mut drifting = start().await;
     drifting.alter("alter table payment add column note text; alter table payment rename column status to state").await;
+
     let first = drifting.insert(RENAMED, 1).await;
     drifting
         .unready("column status of public.payment is gone: ")
         .await;
+
     // The configuration names the new column, as the unread WAL does.
     drifting.app.kill().await;
     drifting
         .app
         .set("source.tables.payment.columns.status", "state");
     drifting.app.run().await;
+
     let second = drifting.insert(RENAMED, 2).await;
     drifting.received(&[first, second]).await;
+
     // Renamed back, while the configuration has the other name.
     drifting
         .alter("alter table payment rename column state to status")
         .await;
     let third = drifting.insert(USUAL, 3).await;
+
     drifting
         .unready("column state of public.payment is gone: ")
         .await;
@@ -124,6 +135,7 @@ async fn a_renamed_column_is_reported_and_changes_committed_meanwhile_arrive() {
         .app
         .set("source.tables.payment.formerly.status", "state");
     drifting.app.run().await;
+
     let fourth = drifting.insert(USUAL, 4).await;
     drifting.received(&[first, second, third, fourth]).await;
 }
@@ -134,6 +146,7 @@ async fn a_renamed_table_is_reported_and_capture_continues_under_its_old_name() 
     drifting
         .alter("alter table payment rename to statement")
         .await;
+
     let first = drifting
         .insert(
             &RENAMED
@@ -142,21 +155,26 @@ async fn a_renamed_table_is_reported_and_capture_continues_under_its_old_name() 
             1,
         )
         .await;
+
     drifting.unready("table public.payment: missing; ").await;
     let second = drifting
         .insert(&USUAL.replace("payment (", "statement ("), 2)
         .await;
+
     drifting
         .alter("alter table statement rename to payment")
         .await;
     drifting.ready().await;
+
     let third = drifting.insert(USUAL, 3).await;
     drifting.received(&[first, second, third]).await;
+
     // Moved to another schema; the configuration follows.
     drifting
         .alter("create schema billing; alter table payment set schema billing")
         .await;
     let fourth = drifting.insert(&format!("billing.{USUAL}"), 4).await;
+
     drifting.unready("table public.payment: missing; ").await;
     drifting.app.kill().await;
     drifting
@@ -177,11 +195,14 @@ async fn a_recreated_table_is_reported_until_setup_runs() {
     drifting
         .unready(": lacks public.payment; run `walhook setup`")
         .await;
+
     let output = drifting.app.walhook_ok(&["setup"]).await;
     assert!(output.contains(r#"added "public"."payment""#), "{output}");
     drifting.reading().await;
+
     let first = drifting.insert(USUAL, 1).await;
     drifting.received(&[first]).await;
+
     let partitioned = "alter table payment rename to old_payment;
          create table payment (like old_payment, primary key (id)) partition by range (id);
          create table payment_low partition of payment for values from (0) to (100)";
@@ -191,12 +212,15 @@ async fn a_recreated_table_is_reported_until_setup_runs() {
         .await;
     drifting.app.setup().await;
     drifting.reading().await;
+
     let second = drifting.insert(USUAL, 2).await;
     drifting
         .alter("create table payment_high partition of payment for values from (100) to (1000000)")
         .await;
+
     let identity = "select from pg_class where relname = 'payment_high' and relreplident = 'f'";
     let client = &drifting.platform.client;
+
     eventually("the new partition's replica identity", async || {
         client.query_opt(identity, &[]).await.unwrap()
     })
@@ -210,9 +234,11 @@ async fn a_recreated_table_is_reported_until_setup_runs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retyped_columns_work_and_a_renamed_looked_up_column_is_reported_when_it_is_written() {
     let mut drifting = start().await;
+
     // An enumeration has text values; a number needs a value map.
     drifting.alter("create type stage as enum ('draft', 'ready'); alter table payment alter column status type stage using status::stage").await;
     let first = drifting.insert(USUAL, 1).await;
+
     drifting.received(&[first]).await;
     drifting.app.kill().await;
     drifting
@@ -228,6 +254,7 @@ async fn retyped_columns_work_and_a_renamed_looked_up_column_is_reported_when_it
             drifting.user
         ))
         .await;
+
     drifting.received(&[first, 2]).await;
     let label = drifting.platform.label(drifting.user).await;
     let release = drifting.platform.release(label).await;
@@ -238,10 +265,12 @@ async fn retyped_columns_work_and_a_renamed_looked_up_column_is_reported_when_it
         .await;
     let store = drifting.app.store().await;
     let stored = "select id from walhook.event where kind = 'distribution.outlet.status_changed'";
+
     eventually("the entry in the store", async || {
         store.query_opt(stored, &[]).await.unwrap()
     })
     .await;
+
     // After a restart, nothing is cached: rows are looked up in the store, whatever their columns
     // are called now.
     drifting.app.restart().await;
@@ -252,6 +281,7 @@ async fn retyped_columns_work_and_a_renamed_looked_up_column_is_reported_when_it
         .platform
         .set_distribution_status(entry, "complete")
         .await;
+
     let received = drifting.receiver.wait_for(4).await;
     assert_eq!(received[3].data()["distro_queue_id"].as_i64(), Some(entry));
     drifting

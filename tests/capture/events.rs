@@ -37,6 +37,7 @@ impl Tenant {
         let (webhook, secret) = api
             .create_webhook(&receiver.url("/hook"), &ALL_EVENTS)
             .await;
+
         Tenant {
             user,
             label,
@@ -56,6 +57,7 @@ impl Tenant {
             assert_eq!(delivery.attempt(), 1);
             assert!(delivery.headers.get("x-webhook-test").is_none());
         }
+
         received
     }
 }
@@ -73,6 +75,7 @@ impl World {
         let platform = app.platform().await;
         let tenant = Tenant::new(&app, &platform, &["preflight_qc", "stream_radar"]).await;
         let other = Tenant::new(&app, &platform, &["preflight_qc", "stream_radar"]).await;
+
         World {
             app,
             platform,
@@ -86,9 +89,11 @@ impl World {
     async fn expect(&self, expected: &[(&str, Value)]) -> Vec<Received> {
         self.platform.payment(self.tenant.user, "ready").await;
         self.platform.payment(self.other.user, "ready").await;
+
         let is_last = |delivery: &Received| delivery.event() == "payment.statement_ready";
         let received = self.tenant.received(expected.len() + 1).await;
         let others = self.other.received(1).await;
+
         assert_eq!(
             others.iter().map(Received::event).collect::<Vec<_>>(),
             ["payment.statement_ready"]
@@ -101,6 +106,7 @@ impl World {
             .iter()
             .map(|delivery| (delivery.event().to_owned(), delivery.data()))
             .collect();
+
         for (event, data) in expected {
             let index = found
                 .iter()
@@ -108,6 +114,7 @@ impl World {
             let index = index.unwrap_or_else(|| panic!("no {event} with {data} among {found:#?}"));
             found.remove(index);
         }
+
         assert!(found.is_empty(), "unexpected: {found:#?}");
         received
     }
@@ -127,9 +134,11 @@ async fn distributions_raise_each_transition_and_their_completion() {
     let release = platform.release(label).await;
     let outlet = platform.outlet("Example Music").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
+
     for status in ["transcoding", "batched", "complete", "complete"] {
         platform.set_distribution_status(entry, status).await;
     }
+
     platform
         .rolled_back(&format!(
             "update distro_queue set status = 'error' where id = {entry}"
@@ -141,6 +150,7 @@ async fn distributions_raise_each_transition_and_their_completion() {
             &[&entry],
         )
         .await;
+
     let moved = |previous: Value, status: &str| {
         let data = json!({
             "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": format!("CAT{release}"),
@@ -148,10 +158,12 @@ async fn distributions_raise_each_transition_and_their_completion() {
         });
         ("distribution.outlet.status_changed", data)
     };
+
     let completed = json!({
         "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": format!("CAT{release}"),
         "outlet_id": outlet, "outlet_name": "Example Music", "status": "complete",
     });
+
     let received = world
         .expect(&[
             moved(Value::Null, "scheduled"),
@@ -161,6 +173,7 @@ async fn distributions_raise_each_transition_and_their_completion() {
             ("delivery.completed", completed),
         ])
         .await;
+
     let completed = received
         .iter()
         .find(|delivery| delivery.event() == "delivery.completed")
@@ -185,21 +198,25 @@ async fn each_failed_status_raises_a_failure_with_the_message() {
     let platform = &world.platform;
     let label = world.tenant.label;
     let release = platform.release(label).await;
+
     platform
         .execute("update release set cat = null where id = $1", &[&release])
         .await;
     let insert = "insert into distro_queue (id, release_id, outlet_id, status, message) values ($1, $2, null, $3, $4)";
     let entry = crate::support::next_id();
+
     platform
         .execute(
             insert,
             &[&entry, &release, &"invented", &Option::<&str>::None],
         )
         .await;
+
     let base = json!({
         "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": null,
         "outlet_id": null, "outlet_name": null,
     });
+
     let with = |more: Value| {
         let mut data = base.clone();
         data.as_object_mut()
@@ -207,13 +224,16 @@ async fn each_failed_status_raises_a_failure_with_the_message() {
             .extend(more.as_object().unwrap().clone());
         data
     };
+
     let changed = "distribution.outlet.status_changed";
     let mut expected = vec![(
         changed,
         with(json!({"previous_status": null, "status": "invented"})),
     )];
+
     // An unknown previous status is null. The message is the row's at that change.
     let mut previous = Value::Null;
+
     for status in ["error", "fault", "rejected", "batch_exception"] {
         let update = "update distro_queue set status = $2, message = $3 where id = $1";
         platform
@@ -223,6 +243,7 @@ async fn each_failed_status_raises_a_failure_with_the_message() {
             changed,
             with(json!({"previous_status": previous, "status": status})),
         ));
+
         let message = format!("because of {status}");
         expected.push((
             "delivery.failed",
@@ -230,6 +251,7 @@ async fn each_failed_status_raises_a_failure_with_the_message() {
         ));
         previous = status.into();
     }
+
     world.expect(&expected).await;
 }
 
@@ -241,24 +263,29 @@ async fn takedowns_raise_their_own_completion_and_the_common_failure() {
     let release = platform.release(label).await;
     let outlet = platform.outlet("Shop").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
+
     platform
         .execute(
             "update distro_queue set takedown = true where id = $1",
             &[&entry],
         )
         .await;
+
     platform.set_distribution_status(entry, "error").await;
     platform.set_distribution_status(entry, "complete").await;
+
     let base = |more: Value| {
         let mut data = json!({
             "distro_queue_id": entry, "release_id": release, "label_id": label, "release_cat": format!("CAT{release}"),
             "outlet_id": outlet, "outlet_name": "Shop",
         });
+
         data.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
         data
     };
+
     let changed = "distribution.outlet.status_changed";
     let received = world
         .expect(&[
@@ -284,6 +311,7 @@ async fn takedowns_raise_their_own_completion_and_the_common_failure() {
             ),
         ])
         .await;
+
     let takedown = received
         .iter()
         .find(|delivery| delivery.event() == "takedown.completed")
@@ -297,19 +325,24 @@ async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_reject
     let platform = &world.platform;
     let label = world.tenant.label;
     let release = platform.release(label).await;
+
     let moved = |previous: &str, new: &str, issues: Option<Value>| {
         let mut data = json!({
             "release_id": release, "label_id": label, "release_cat": format!("CAT{release}"),
             "release_title": format!("Release {release}"), "previous_status": previous, "new_status": new,
         });
+
         if let Some(issues) = issues {
             data["review_issues"] = issues;
         }
+
         ("release.review.status_changed", data)
     };
+
     platform.set_review_status(release, "to_review").await;
     let issues = json!([{"field": "artwork", "text": "too small: <1400 px>"}, {"field": "title"}]);
     let update = "update release set review_status = $2, review_issues = $3 where id = $1";
+
     platform
         .execute(update, &[&release, &"require_changes", &issues])
         .await;
@@ -319,6 +352,7 @@ async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_reject
         .await;
     platform.set_review_status(release, "invented").await;
     platform.set_review_status(release, "approved").await;
+
     let received = world
         .expect(&[
             moved("draft", "to_review", None),
@@ -343,6 +377,7 @@ async fn a_release_is_distributed_once() {
     let platform = &world.platform;
     let label = world.tenant.label;
     let release = platform.release(label).await;
+
     platform.set_delivery_status(release, "distributed").await;
     platform
         .execute(
@@ -350,11 +385,14 @@ async fn a_release_is_distributed_once() {
             &[&release],
         )
         .await;
+
     platform.set_delivery_status(release, "pending").await;
     platform.set_delivery_status(release, "distributed").await;
+
     let second = crate::support::next_id();
     let insert = "insert into release (id, label_id, review_status, delivery_status) values ($1, $2, 'draft', 'distributed')";
     platform.execute(insert, &[&second, &label]).await;
+
     world
         .expect(&[
             (
@@ -377,23 +415,27 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
     let platform = &world.platform;
     let label = world.tenant.label;
     let held = platform.release(label).await;
+
     platform
         .execute(
             "update release set pre_review_hold = true where id = $1",
             &[&held],
         )
         .await;
+
     let free = platform.release(label).await;
     let insert = "insert into preflight_report (id, release_id, generated_at, profile_name, profile_version, blocking,
         informational, requires_feedback) values ($1, $2, $3::text::timestamptz, 'Strict', 3, 1, 4, 2)";
     let report = crate::support::next_id();
     let other = crate::support::next_id();
+
     platform
         .execute(insert, &[&report, &held, &Option::<&str>::None])
         .await;
     platform
         .execute(insert, &[&other, &free, &Some("2026-03-01 10:00:00+00")])
         .await;
+
     let generate = "update preflight_report set generated_at = $2::text::timestamptz where id = $1";
     platform
         .execute(generate, &[&report, &"2026-03-01 12:00:00.5+02"])
@@ -404,9 +446,11 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
             &[&report],
         )
         .await;
+
     platform
         .execute(generate, &[&report, &"2026-03-02 00:00:00.123456+00"])
         .await;
+
     // Without the add-on, no more events are raised.
     platform
         .execute(
@@ -414,9 +458,11 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
             &[&world.tenant.user],
         )
         .await;
+
     platform
         .execute(generate, &[&report, &"2026-03-03 00:00:00+00"])
         .await;
+
     let ready = |at: &str, blocking: i64| {
         let data = json!({
             "release_id": held, "label_id": label, "release_cat": format!("CAT{held}"),
@@ -426,6 +472,7 @@ async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on
         });
         ("release.preflight.report_ready", data)
     };
+
     world
         .expect(&[
             ready("2026-03-01T10:00:00.500000+00:00", 1),
@@ -447,12 +494,14 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
     let flag = crate::support::next_id();
     let resolved = crate::support::next_id();
     let streams = 12_345_678_901_i64;
+
     platform
         .execute(
             insert,
             &[&flag, &release, &Some(track), &"active", &Some(streams)],
         )
         .await;
+
     platform
         .execute(
             insert,
@@ -465,6 +514,7 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
             ],
         )
         .await;
+
     let update = "update stream_radar_flag set status = $2, resolved_at = $3::text::timestamptz where id = $1";
     platform
         .execute(
@@ -472,9 +522,11 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
             &[&flag, &"resolved", &Some("2026-02-03 00:00:00+00")],
         )
         .await;
+
     platform
         .execute(update, &[&flag, &"active", &Option::<&str>::None])
         .await;
+
     let data = |status: &str, transition: Option<&str>, resolved_at: Value| {
         let mut data = json!({
             "flag_id": flag, "dsp": "spotify", "isrc": "XXA012600001", "release_id": release, "track_id": track,
@@ -482,11 +534,14 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
             "last_detected_at": null, "estimated_affected_streams": streams,
             "published_at": "2026-02-02T03:04:05.600000+00:00", "resolved_at": resolved_at,
         });
+
         if let Some(transition) = transition {
             data["transition"] = transition.into();
         }
+
         data
     };
+
     world
         .expect(&[
             (
@@ -514,6 +569,7 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
         values ($1, $2, 'INV-7', $3::text::date, 123456789012.50, 0.00, $4, 'draft')";
     let first = crate::support::next_id();
     let second = crate::support::next_id();
+
     platform
         .execute(
             insert,
@@ -525,6 +581,7 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
             ],
         )
         .await;
+
     platform
         .execute(
             insert,
@@ -536,6 +593,7 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
             ],
         )
         .await;
+
     for id in [first, second] {
         platform
             .execute("update payment set status = 'ready' where id = $1", &[&id])
@@ -547,6 +605,7 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
             )
             .await;
     }
+
     let received = world.tenant.received(2).await;
     let sent = |id: i64| {
         let found = received
@@ -554,6 +613,7 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
             .find(|delivery| delivery.data()["payment_request_id"] == id);
         String::from_utf8(found.expect("one event per payment").body.to_vec()).unwrap()
     };
+
     // Compared as text: a parser would lose trailing digits.
     assert!(
         sent(first).ends_with(&format!(
@@ -562,6 +622,7 @@ async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
         "{}",
         sent(first)
     );
+
     assert!(
         sent(second).contains(r#""period":null,"#),
         "{}",
@@ -583,6 +644,7 @@ async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
     let track = platform.track(release).await;
     let entry = crate::support::next_id();
     let insert = "insert into transcoder_queue (id, track_id, status) values ($1, $2, 'queued')";
+
     platform.execute(insert, &[&entry, &track]).await;
     let data = |status: &str, files: Value| {
         json!({
@@ -590,11 +652,14 @@ async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
             "status": status, "status_message": format!("transcode_{status}"), "files": files,
         })
     };
+
     let set = "update transcoder_queue set status = $2 where id = $1";
     platform.execute(set, &[&entry, &"error"]).await;
+
     // Files of the same transaction, in the order of their ids.
     let one = crate::support::next_id();
     let two = crate::support::next_id();
+
     platform
         .transaction(&format!(
             "insert into transcoder_queue_file values ({two}, {entry}, 9, 'error'), ({one}, {entry}, 8, 'complete');
@@ -603,6 +668,7 @@ async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
              update transcoder_queue set status = 'complete' where id = {entry}"
         ))
         .await;
+
     let file = |asset: i64, status: &str| json!({"asset_type_id": asset, "status": status});
     world
         .expect(&[
@@ -629,6 +695,7 @@ async fn files_from_before_the_sidecar_started_are_looked_up() {
     let track = world.platform.track(release).await;
     let entry = crate::support::next_id();
     let file = crate::support::next_id();
+
     world
         .platform
         .transaction(&format!(
@@ -636,7 +703,9 @@ async fn files_from_before_the_sidecar_started_are_looked_up() {
              insert into transcoder_queue_file values ({file}, {entry}, 5, 'complete')"
         ))
         .await;
+
     world.app.restart().await;
+
     world
         .platform
         .execute(
@@ -644,6 +713,7 @@ async fn files_from_before_the_sidecar_started_are_looked_up() {
             &[&entry],
         )
         .await;
+
     let received = world.tenant.received(1).await;
     assert_eq!(
         received[0].data()["files"],
@@ -658,6 +728,7 @@ async fn lookups_follow_the_stream_and_owners_follow_their_labels() {
     let release = platform.release(world.tenant.label).await;
     let outlet = platform.outlet("Before").await;
     let entry = platform.distribution(release, outlet, "scheduled").await;
+
     platform
         .transaction(&format!(
             "update outlet set name = 'After' where id = {outlet};
@@ -668,8 +739,10 @@ async fn lookups_follow_the_stream_and_owners_follow_their_labels() {
             world.other.user, world.tenant.label
         ))
         .await;
+
     let mine = world.tenant.received(2).await;
     let theirs = world.other.received(1).await;
+
     let names = |deliveries: &[Received], status: &str| {
         let found = deliveries
             .iter()
@@ -679,6 +752,7 @@ async fn lookups_follow_the_stream_and_owners_follow_their_labels() {
             .data();
         (data["outlet_name"].clone(), data["release_cat"].clone())
     };
+
     assert_eq!(
         names(&mine, "scheduled"),
         ("Before".into(), format!("CAT{release}").into())
@@ -700,6 +774,7 @@ async fn muted_transactions_raise_nothing_and_count_as_first_distribution() {
     let platform = &world.platform;
     let label = world.tenant.label;
     let release = platform.release(label).await;
+
     platform
         .transaction(&format!(
             "select pg_logical_emit_message(true, 'walhook', 'mute');
@@ -707,9 +782,11 @@ async fn muted_transactions_raise_nothing_and_count_as_first_distribution() {
                  where id = {release}"
         ))
         .await;
+
     platform.set_delivery_status(release, "pending").await;
     platform.set_delivery_status(release, "distributed").await;
     platform.set_review_status(release, "audit").await;
+
     world
         .expect(&[(
             "release.review.status_changed",
@@ -723,15 +800,18 @@ async fn muted_transactions_raise_nothing_and_count_as_first_distribution() {
 async fn events_without_an_owner_are_stored_as_unrouted() {
     let world = World::new().await;
     let platform = &world.platform;
+
     platform
         .execute(
             "update label set user_id = null where id = $1",
             &[&world.tenant.label],
         )
         .await;
+
     let release = platform.release(world.tenant.label).await;
     platform.set_review_status(release, "to_review").await;
     world.expect(&[]).await;
+
     let store = world.app.store().await;
     let kept = "select kind, source, source_id, reason from walhook.unrouted_event";
     let row = eventually("the unrouted event", || async {
@@ -739,6 +819,7 @@ async fn events_without_an_owner_are_stored_as_unrouted() {
     })
     .await;
     let unrouted: [String; 4] = [row.get(0), row.get(1), row.get(2), row.get(3)];
+
     assert_eq!(
         unrouted[..3],
         [
@@ -747,5 +828,6 @@ async fn events_without_an_owner_are_stored_as_unrouted() {
             &release.to_string()
         ]
     );
+
     assert!(!unrouted[3].is_empty());
 }

@@ -33,13 +33,16 @@ pub async fn pair(
         programs: programs.as_deref(),
         ..Options::default()
     };
+
     let mut app = TestApp::prepare_alone(options).await;
     store.create_database(&app.name).await.unwrap();
     app.store_url = store.url(&app.name);
+
     let url = app.store_url.clone();
     app.set("store.url", &url);
     app.source().await.execute(PHYSICAL, &[]).await.unwrap();
     app.server.stop(StopMode::Fast).await.unwrap();
+
     let settings = [
         &[("primary_slot_name", STANDBY_SLOT), ("hot_standby", "on")],
         settings,
@@ -53,7 +56,9 @@ pub async fn pair(
         })
         .await
         .unwrap();
+
     app.server.start_again().await.unwrap();
+
     // Without a restart, a standby that found no primary waits before it connects again.
     standby.restart(StopMode::Fast).await.unwrap();
     let database = format!("{}_platform", app.name);
@@ -63,6 +68,7 @@ pub async fn pair(
         standby.port()
     );
     app.set("source.url", &both);
+
     Pair { app, standby }
 }
 
@@ -74,6 +80,7 @@ pub async fn until_caught_up(primary: &tokio_postgres::Client, standby: &Private
         .get(0);
     let standby = postgres::connect(&standby.url("postgres")).await.unwrap();
     let replayed = "select coalesce(pg_last_wal_replay_lsn() >= $1, false)";
+
     eventually("the standby to catch up", async || {
         standby
             .query_one(replayed, &[&end])
@@ -90,6 +97,7 @@ pub async fn until_slot_is_synchronized(scenario: &Scenario, standby: &PrivatePo
     let follower = postgres::connect(&standby.url("postgres")).await.unwrap();
     let synced = "select to_jsonb(slot) from pg_replication_slots slot
          where slot_name = $1 and synced and not temporary and confirmed_flush_lsn >= $2";
+
     let end: PgLsn = scenario
         .platform
         .client
@@ -97,6 +105,7 @@ pub async fn until_slot_is_synchronized(scenario: &Scenario, standby: &PrivatePo
         .await
         .unwrap()
         .get(0);
+
     // The standby synchronizes a slot up to a record of the running transactions: a checkpoint
     // writes one.
     eventually("the slot on the standby", async || {
@@ -150,6 +159,7 @@ async fn a_standby_without_the_slot_is_a_gap() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Pair { app, standby } = pair(None, &[], &store).await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     until_caught_up(&scenario.platform.client, &standby).await;
@@ -163,10 +173,12 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Pair { app, standby } = pair(None, &[], &store).await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(1).await;
     scenario.assert_delivered().await;
     until_caught_up(&scenario.platform.client, &standby).await;
     standby.stop(StopMode::Fast).await.unwrap();
+
     // Delivered, and never on the standby.
     scenario.pay(3).await;
     scenario.assert_delivered().await;
@@ -174,11 +186,13 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     fail_over(&mut scenario, &standby).await;
+
     // The WAL of the new timeline grows beyond the end of the old one, and a slot of the same name
     // is created.
     let grow = "create table growth as select n, repeat('x', 500) from generate_series(1, 20000) n";
     scenario.platform.client.batch_execute(grow).await.unwrap();
     create_slot(&scenario).await;
+
     let _sidecar = scenario.app.spawn(&[]);
     assert_eq!(gap(&scenario.app).await, "timeline_forked");
 }
@@ -190,6 +204,7 @@ async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Pair { app, standby } = pair(None, &[], &store).await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     scenario.app.kill().await;
@@ -198,9 +213,11 @@ async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     fail_over(&mut scenario, &standby).await;
     create_slot(&scenario).await;
+
     let _sidecar = scenario.app.spawn(&[]);
     let gaps = scenario.app.store().await;
     let primary = &scenario.platform.client;
+
     let found = eventually("a gap, or a stream", async || {
         let gap = gaps
             .query_opt(OPEN_GAP, &[])
@@ -215,6 +232,7 @@ async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
         gap.or(stream)
     })
     .await;
+
     assert_eq!(found.as_deref(), Some("slot_ahead"));
     scenario.app.walhook_ok(&["repair"]).await;
     scenario.assert_delivered().await;
@@ -226,9 +244,11 @@ async fn check_warns_if_an_asynchronous_failover_can_undo_the_store() {
     let app = TestApp::prepare_alone(Options::default()).await;
     app.setup().await;
     const WARNING: &str = "warn  store failover";
+
     let checked = app.walhook_ok(&["check"]).await;
     assert!(!checked.contains(WARNING), "{checked}");
     app.source().await.execute(PHYSICAL, &[]).await.unwrap();
+
     let checked = app.walhook_ok(&["check"]).await;
     assert!(checked.contains(WARNING), "{checked}");
 }
@@ -238,7 +258,9 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
     let Some(programs) = programs() else { return };
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Pair { app, standby } = pair(Some(programs), &[], &store).await;
+
     app.setup().await;
+
     let check = async |state: &str| {
         let checked = app.walhook_ok(&["check"]).await;
         let warning = format!(
@@ -248,10 +270,12 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
         );
         assert!(checked.contains(&warning), "{warning}: {checked}");
     };
+
     check("missing").await;
     let primary = app.source().await;
     let follower = postgres::connect(&standby.url("postgres")).await.unwrap();
     let name = app.name.clone();
+
     let created = tokio::spawn(async move {
         follower
             .execute(
@@ -260,6 +284,7 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
             )
             .await
     });
+
     // A slot on a standby starts at a record of the primary's running transactions.
     eventually("the slot on the standby", async || {
         primary
@@ -269,6 +294,7 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
         created.is_finished().then_some(())
     })
     .await;
+
     assert_eq!(created.await.unwrap().unwrap(), 1);
     check("not synchronized: it was created on this server").await;
     standby.stop(StopMode::Fast).await.unwrap();
@@ -285,6 +311,7 @@ fn programs() -> Option<PathBuf> {
     if found.is_none() {
         skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
     }
+
     found
 }
 
@@ -300,15 +327,18 @@ pub async fn with_slot_on_standby(
         ("hot_standby_feedback", "on"),
     ];
     let Pair { mut app, standby } = pair(Some(programs), &settings, store).await;
+
     if let Some(template) = store_url {
         let url = template.replace("{database}", &app.name);
         app.set("store.url", &url);
     }
+
     let mut scenario = Scenario::start(app).await;
     scenario.pay(5).await;
     scenario.assert_delivered().await;
     until_slot_is_synchronized(&scenario, &standby).await;
     until_caught_up(&scenario.platform.client, &standby).await;
+
     Some((scenario, standby))
 }
 
@@ -327,12 +357,14 @@ async fn pay_on_the_primary_alone(
 ) -> (Vec<i64>, PgLsn) {
     standby.stop(StopMode::Fast).await.unwrap();
     let filler = "select pg_logical_emit_message(false, 'filler', repeat('x', 4000000))";
+
     scenario
         .platform
         .client
         .batch_execute(filler)
         .await
         .unwrap();
+
     let mut payments = Vec::new();
     scenario
         .platform
@@ -340,15 +372,18 @@ async fn pay_on_the_primary_alone(
         .batch_execute("begin")
         .await
         .unwrap();
+
     for _ in 0..3 {
         payments.push(scenario.platform.payment(scenario.user, "ready").await);
     }
+
     scenario
         .platform
         .client
         .batch_execute("commit")
         .await
         .unwrap();
+
     (payments, wal_end(&scenario.platform.client).await)
 }
 
@@ -400,17 +435,20 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
+
     let checked = scenario.app.walhook_ok(&["check"]).await;
     assert!(
         checked.contains("alter system set synchronized_standby_slots = 'standby'"),
         "{checked}"
     );
+
     let slot = format!(
         "slot {} on 127.0.0.1:{}: synchronized\n",
         scenario.app.name,
         standby.port()
     );
     assert!(checked.contains(&slot), "{checked}");
+
     let pid = scenario.app.sidecar().pid();
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     fail_over(&mut scenario, &standby).await;
@@ -418,11 +456,13 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     scenario.assert_delivered().await;
     assert_eq!(scenario.app.sidecar().pid(), pid, "the same process");
     assert_eq!(timeline(&scenario.app).await, 2);
+
     // On the new timeline, WAL beyond the end of the old one is acknowledged: that is no gap for
     // the next process.
     let end = wal_end(&scenario.platform.client).await;
     let acknowledged =
         "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+
     eventually("the new WAL to be acknowledged", async || {
         scenario
             .platform
@@ -433,6 +473,7 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
             .map(drop)
     })
     .await;
+
     scenario.app.kill().await;
     scenario.app.run().await;
     scenario.pay(2).await;
@@ -447,13 +488,16 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
+
     let mut client = scenario.app.store().await;
     let lock = client.transaction().await.unwrap();
+
     lock.batch_execute("lock table walhook.event in access exclusive mode")
         .await
         .unwrap();
     let (undone, end) = pay_on_the_primary_alone(&scenario, &standby).await;
     let observer = scenario.app.store().await;
+
     // The transaction has moved the checkpoint and waits for the lock.
     let hanging = "select from pg_locks wanted join pg_locks had using (pid)
          where wanted.relation = 'walhook.event'::regclass and not wanted.granted
@@ -471,12 +515,14 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
         streams.or(observer.query_opt(waits, &[]).await.unwrap())
     })
     .await;
+
     scenario.pay(5).await;
     assert!(
         wal_end(&scenario.platform.client).await < end,
         "the new payments are numbered below the undone ones"
     );
     lock.rollback().await.unwrap();
+
     let gap = async || {
         observer
             .query_opt(OPEN_GAP, &[])
@@ -484,6 +530,7 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
             .unwrap()
             .map(|row| row.get::<_, String>(0))
     };
+
     let found = eventually("the new payments in the store, or a gap", async || {
         let all = scenario
             .payments
@@ -495,8 +542,10 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
         }
     })
     .await;
+
     let stored = stored_payments(&scenario.app).await;
     println!("the gap: {found:?}, stored {stored:?}, undone {undone:?}");
+
     match found {
         None => assert!(
             !undone.iter().any(|payment| stored.contains(payment)),
@@ -509,6 +558,7 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
                 "{stored:?} {undone:?}"
             );
             scenario.app.walhook_ok(&["repair"]).await;
+
             eventually("the new payments in the store", async || {
                 scenario
                     .payments
@@ -518,6 +568,7 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
             .await;
         }
     }
+
     assert_eq!(timeline(&scenario.app).await, 2);
 }
 
@@ -534,12 +585,15 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
     else {
         return;
     };
+
     let direct = scenario.app.store_url.clone();
     let other = scenario.app.set("store.url", &direct).replica(&[]).await;
+
     proxy.weather(Weather::Frozen);
     let (undone, end) = pay_on_the_primary_alone(&scenario, &standby).await;
     let received = "select from pg_stat_replication join pg_replication_slots on pid = active_pid
          where slot_name = $1 and write_lsn >= $2";
+
     eventually("the late replica to have the changes", async || {
         scenario
             .platform
@@ -550,15 +604,18 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
             .map(drop)
     })
     .await;
+
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     fail_over(&mut scenario, &standby).await;
     until_streamed(&scenario).await;
     proxy.weather(Weather::Fair);
+
     let log = scenario.app.log_file();
     let committed = "select from walhook.checkpoint where commit_lsn > $1";
     let switch: PgLsn = wal_end(&scenario.platform.client).await;
     let client = scenario.app.store().await;
+
     eventually("the late batch to be stored or rejected", async || {
         let rejected = std::fs::read_to_string(&log)
             .unwrap()
@@ -572,18 +629,21 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
         .then_some(())
     })
     .await;
+
     scenario.pay(5).await;
     assert!(
         wal_end(&scenario.platform.client).await < end,
         "the new payments are numbered below the undone ones"
     );
     scenario.assert_delivered().await;
+
     let stored = stored_payments(&scenario.app).await;
     assert!(
         !undone.iter().any(|payment| stored.contains(payment)),
         "{stored:?} {undone:?}"
     );
     assert_eq!(timeline(&scenario.app).await, 2);
+
     assert_eq!(
         client
             .query_one("select count(*) from walhook.gap", &[])
@@ -592,6 +652,7 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
             .get::<_, i64>(0),
         0
     );
+
     drop(other);
 }
 
@@ -603,19 +664,24 @@ async fn changes_that_are_read_again_after_a_failover_keep_their_ids() {
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
+
     let mut client = scenario.app.store().await;
     let lock = client.transaction().await.unwrap();
+
     lock.batch_execute("lock table walhook.event in access exclusive mode")
         .await
         .unwrap();
     scenario.pay(1).await;
+
     let received = scenario.receiver.wait_for_deliveries(6).await.len();
     until_caught_up(&scenario.platform.client, &standby).await;
     scenario.app.kill().await;
+
     let ended = "select pg_terminate_backend(pid) from pg_stat_activity
          where datname = current_database() and wait_event_type = 'Lock'";
     let hanging = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     let observer = scenario.app.store().await;
+
     eventually("the commit to be lost", async || {
         observer.execute(ended, &[]).await.unwrap();
         observer
@@ -626,6 +692,7 @@ async fn changes_that_are_read_again_after_a_failover_keep_their_ids() {
             .then_some(())
     })
     .await;
+
     lock.rollback().await.unwrap();
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     fail_over(&mut scenario, &standby).await;

@@ -60,6 +60,7 @@ async fn forged_switch_messages_are_checked_over_one_connection() {
     let mut app = TestApp::prepare().await;
     let proxy = Proxy::start(app.server.port()).await;
     let direct = app.source_url.clone();
+
     app.set(
         "source.url",
         &direct.replace(
@@ -67,15 +68,20 @@ async fn forged_switch_messages_are_checked_over_one_connection() {
             &format!(":{}/", proxy.port),
         ),
     );
+
     let mut scenario = Scenario::start(app).await;
     scenario.pay(2).await;
     scenario.assert_delivered().await;
+
     let before = proxy.accepted();
+
     for _ in 0..MESSAGES {
         scenario.platform.client.batch_execute(FORGE).await.unwrap();
     }
+
     scenario.pay(2).await;
     scenario.assert_delivered().await;
+
     // Lookups may open some too.
     let opened = proxy.accepted() - before;
     assert!(
@@ -90,14 +96,17 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
     let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
     scenario.pay(2).await;
     scenario.assert_delivered().await;
+
     // The check reads this catalog. The session that has locked it can still read it.
     let holder = scenario.app.source().await;
     holder
         .batch_execute("begin; lock table pg_catalog.pg_namespace")
         .await
         .unwrap();
+
     let client = &scenario.platform.client;
     client.batch_execute(FORGE).await.unwrap();
+
     let waits = "select clock_timestamp() from pg_locks where relation = 'pg_namespace'::regclass and not granted limit 1";
     let waits = eventually("the check to wait", async || {
         holder.query_opt(waits, &[]).await.unwrap()
@@ -105,6 +114,7 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
     .await;
     let since: std::time::SystemTime = waits.get(0);
     let later = "select from pg_stat_replication where reply_time - interval '3 s' > $1";
+
     eventually("acknowledgements during the check", async || {
         holder.query_opt(later, &[&since]).await.unwrap()
     })
@@ -144,16 +154,21 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
         settings: &IMPATIENT,
         ..Options::default()
     };
+
     let mut app = TestApp::prepare_alone(options).await;
     let direct = app.source_url.clone();
     let proxy = Proxy::start(app.server.port()).await;
     let through_proxy = direct.replace(&app.server.port().to_string(), &proxy.port.to_string());
+
     app.set("source.url", &through_proxy);
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(2).await;
     scenario.assert_delivered().await;
+
     let reader = "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
     let client = scenario.app.source().await;
+
     let late = eventually("a reader", async || {
         client
             .query_opt(reader, &[&scenario.app.name])
@@ -161,9 +176,12 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
             .unwrap()
     })
     .await;
+
     let late: i32 = late.get(0);
     let successor = scenario.app.set("source.url", &direct).replica(&[]).await;
+
     proxy.weather(Weather::Frozen);
+
     eventually("the successor to take over", async || {
         let row = client
             .query_opt(reader, &[&scenario.app.name])
@@ -172,6 +190,7 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
         row.filter(|row| row.get::<_, i32>(0) != late).map(drop)
     })
     .await;
+
     client
         .batch_execute("select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))")
         .await
@@ -183,6 +202,7 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
         .get(0);
     let acknowledged =
         "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+
     eventually("the successor to acknowledge idle WAL", async || {
         client
             .query_opt(acknowledged, &[&scenario.app.name, &end])
@@ -191,6 +211,7 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
             .map(drop)
     })
     .await;
+
     assert!(scenario.app.stop().await.success());
     let store = scenario.app.store().await;
     let limit: PgLsn = store
@@ -198,6 +219,7 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
         .await
         .unwrap()
         .get(0);
+
     assert!(
         limit >= end,
         "the limit is {limit:?}, and {end:?} is acknowledged"
@@ -215,8 +237,10 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
 async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let store = Store::open(&app.store_url, 3).unwrap();
     let first = store.checkpoint(&app.name).await.unwrap().unwrap();
+
     let later = |checkpoint: &Checkpoint| {
         let commit = Lsn(checkpoint.progress.number() + 100);
         let progress = Progress::Wal {
@@ -224,14 +248,17 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
             through: Through::End,
             resume: Lsn(commit.0 + 8),
         };
+
         Checkpoint {
             progress,
             ..*checkpoint
         }
     };
+
     let second = later(&first);
     let mut connection = store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
+
     assert!(
         advance_checkpoint(&transaction, &app.name, &first, &second, None)
             .await
@@ -246,8 +273,10 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
             .await
             .unwrap()
     });
+
     let waits = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     let client = app.store().await;
+
     eventually("the new timeline to wait", async || {
         client.query_opt(waits, &[]).await.unwrap()
     })
@@ -263,6 +292,7 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
             .await
             .unwrap()
     );
+
     let expected = Checkpoint {
         lineage: Lineage {
             timeline,
@@ -270,6 +300,7 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
         },
         progress: second.progress.clone(),
     };
+
     assert_eq!(
         store.checkpoint(&app.name).await.unwrap(),
         Some(expected.clone())
@@ -280,6 +311,7 @@ async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
             .await
             .unwrap()
     };
+
     assert!(!advanced(&second).await, "a batch of the previous timeline");
     assert!(advanced(&expected).await);
 }

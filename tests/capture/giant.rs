@@ -31,14 +31,17 @@ async fn a_large_transaction_that_rewrites_its_rows_raises_nothing_in_bounded_me
     let user = platform.user(&[]).await;
     let release = platform.release(platform.label(user).await).await;
     let fill = "insert into distro_queue (id, release_id, status) select n, $1, 'complete' from generate_series(1, $2::bigint) n";
+
     platform.execute(fill, &[&release, &ROWS]).await;
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
+
     let again = "create temporary table gone on commit drop as select * from distro_queue;
         delete from distro_queue; insert into distro_queue select * from gone";
     platform.transaction(again).await;
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
+
     let peak = app.sidecar().peak_memory_kib();
     println!("peak resident memory: {} MiB", peak / 1024);
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
@@ -52,10 +55,12 @@ async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in
         for releases in [1, JOBS] {
             let mut app = TestApp::prepare().await;
             app.set("source.capture", capture);
+
             let platform = app.platform().await;
             let user = platform.user(&[]).await;
             let label = platform.label(user).await;
             let outlet = platform.outlet("Shop").await;
+
             // A text compresses well, as the platform's may.
             let fill = format!(
                 "insert into release (id, label_id, cat, title, review_status, delivery_status)
@@ -64,19 +69,24 @@ async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in
             platform.transaction(&fill).await;
             app.setup().await;
             app.run().await;
+
             let receiver = Receiver::start().await;
             let api = app.api(&user.to_string()).await;
+
             api.create_webhook(&receiver.url("/"), &["delivery.completed"])
                 .await;
             let jobs = format!(
                 "insert into distro_queue (id, release_id, outlet_id, status)
                  select n, 1 + n % {releases}, {outlet}, 'complete' from generate_series(1, {JOBS}) as n"
             );
+
             platform.transaction(&jobs).await;
             app.wait_for_events(2 * JOBS as usize).await;
+
             let failed =
                 "select count(*) from walhook.attempt where error_kind = 'payload_too_large'";
             app.wait_for_count(failed, JOBS as usize).await;
+
             let data: String = {
                 let query = "select data::text from walhook.event where kind = 'delivery.completed' limit 1";
                 app.store()
@@ -86,12 +96,14 @@ async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in
                     .unwrap()
                     .get(0)
             };
+
             assert!(
                 data.starts_with("{\"omitted_bytes\":65")
                     && data.contains("\"status\":\"complete\""),
                 "{data:.300}"
             );
             let peak = app.sidecar().peak_memory_kib();
+
             println!(
                 "{capture}, {releases} releases: peak resident memory: {} MiB",
                 peak / 1024
@@ -114,12 +126,16 @@ async fn assert_raises_all(rows: i64) {
     let outlet = platform.outlet("Shop").await;
     let fill = "insert into distro_queue (id, release_id, outlet_id, status)
         select n, $1, $2, 'scheduled' from generate_series(1, $3::bigint) n";
+
     platform.execute(fill, &[&release, &outlet, &rows]).await;
     app.setup().await;
+
     let mut app = app;
     app.run().await;
+
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
+
     // Subscribes to an event that a single row raises. The other events are only stored.
     api.create_webhook(&receiver.url("/"), &["delivery.completed"])
         .await;
@@ -142,7 +158,9 @@ async fn assert_raises_all(rows: i64) {
         let more = async || sidecar.metric(&metric).await.filter(|now| *now > stored);
         stored = eventually("more events than before", more).await;
     }
+
     receiver.wait_for(1).await;
+
     let row = app
         .store()
         .await
@@ -151,11 +169,13 @@ async fn assert_raises_all(rows: i64) {
             &[&KIND],
         )
         .await;
+
     let row = row.unwrap();
     assert_eq!(
         (row.get::<_, i64>(0), row.get::<_, i64>(1)),
         (rows + 1, rows + 1)
     );
+
     let peak = app.sidecar().peak_memory_kib();
     println!("peak resident memory: {} MiB", peak / 1024);
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");

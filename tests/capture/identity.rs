@@ -38,20 +38,24 @@ async fn transitions(platform: &Platform, user: i64) -> (i64, i64, i64) {
     let issues = format!(r#"[{{"code": "{}"}}]"#, long("i"));
     let statement = "insert into release (id, label_id, cat, title, review_status, delivery_status, review_issues)
         values ($1, $2, $3, $4, 'to_review', 'pending', $5::text::jsonb)";
+
     platform
         .execute(
             statement,
             &[&release, &label, &long("c"), &long("t"), &issues],
         )
         .await;
+
     let outlet = platform.outlet(&long("o")).await;
     let entry = platform.distribution(release, outlet, "batched").await;
+
     platform
         .execute(
             "update distro_queue set message = $2 where id = $1",
             &[&entry, &long("m")],
         )
         .await;
+
     let statement =
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
         values ($1, $2, $3, 1, 1, 'draft')";
@@ -67,6 +71,7 @@ async fn transitions(platform: &Platform, user: i64) -> (i64, i64, i64) {
             &[&payment],
         )
         .await;
+
     (release, entry, payment)
 }
 
@@ -80,6 +85,7 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
         "delivery.failed",
         "payment.statement_ready",
     ];
+
     app.api(&user.to_string())
         .await
         .create_webhook(&receiver.url("/"), &events)
@@ -91,6 +97,7 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
         assert_eq!(found.len(), 1, "{event}: {}", received.len());
         found[0].data()
     };
+
     let review = data("release.review.status_changed");
     assert_eq!(
         (review["release_id"].as_i64(), review["new_status"].as_str()),
@@ -100,10 +107,12 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
         review["review_issues"][0]["code"].as_str(),
         Some(long("i").as_str())
     );
+
     for data in [&review, &data("release.distributed")] {
         assert_eq!(data["release_title"].as_str(), Some(long("t").as_str()));
         assert_eq!(data["release_cat"].as_str(), Some(long("c").as_str()));
     }
+
     let failed = data("delivery.failed");
     assert_eq!(
         (
@@ -112,10 +121,13 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
         ),
         (Some(entry), Some(long("m").as_str()))
     );
+
     assert_eq!(failed["outlet_name"].as_str(), Some(long("o").as_str()));
     let ready = data("payment.statement_ready");
+
     assert_eq!(ready["payment_request_id"].as_i64(), Some(payment));
     assert_eq!(ready["invoice_number"].as_str(), Some(long("v").as_str()));
+
     // No state changed, so no event is raised.
     platform
         .execute("update payment set amount = 2 where id = $1", &[&payment])
@@ -126,6 +138,7 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
             &[&entry],
         )
         .await;
+
     platform.set_review_status(release, "to_review").await;
     let received = receiver.wait_for(5).await;
     assert_eq!(of(&received, "release.review.status_changed").len(), 2);
@@ -140,26 +153,31 @@ async fn long_values_arrive_complete_with_either_identity_and_after_a_switch_bet
     app.setup().await;
     app.run().await;
     assert_long_values_arrive(&mut app).await;
+
     // Switched while the sidecar runs, in both directions.
     app.set("source.replica_identity", "index");
     let output = app.walhook_ok(&["setup"]).await;
+
     for line in [
         "table public.release: replica identity index over id, review_status, delivery_status",
         "table public.payment: replica identity index over id, status",
     ] {
         assert!(output.contains(line), "{line} in {output}");
     }
+
     assert!(
         app.walhook_ok(&["setup"])
             .await
             .contains("everything is set up")
     );
     let checked = app.walhook_ok(&["check"]).await;
+
     assert!(
         checked.contains("ok    replica identity of public.payment: index: covers id, status"),
         "{checked}"
     );
     let reason = "replica identity of public.preflight_report: full: covers id, generated_at, since generated_at may be null";
+
     assert!(checked.contains(reason), "{checked}");
     assert_long_values_arrive(&mut app).await;
     app.restart().await;
@@ -179,21 +197,25 @@ async fn a_long_value_of_a_deleted_row_makes_the_event_unrouted_and_is_not_null(
     store_long_values_externally(&app).await;
     app.set("source.replica_identity", "index");
     app.setup().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
+
     platform
         .execute(
             "update release set title = $2 where id = $1",
             &[&release, &long("t")],
         )
         .await;
+
     platform.set_review_status(release, "to_review").await;
     platform
         .execute("delete from release where id = $1", &[&release])
         .await;
     app.run().await;
+
     let store = app.store().await;
     let unrouted = async || {
         let row = store
@@ -202,8 +224,10 @@ async fn a_long_value_of_a_deleted_row_makes_the_event_unrouted_and_is_not_null(
             .unwrap()?;
         Some((row.get::<_, String>(0), row.get::<_, String>(1)))
     };
+
     let (reason, row) = crate::support::eventually("the event without its title", unrouted).await;
     assert_eq!((reason.as_str(), row), ("row_gone", release.to_string()));
+
     let events: i64 = store
         .query_one("select count(*) from walhook.event", &[])
         .await
@@ -216,17 +240,21 @@ async fn a_long_value_of_a_deleted_row_makes_the_event_unrouted_and_is_not_null(
 async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
     let mut app = TestApp::prepare().await;
     app.set("source.replica_identity", "index");
+
     let owner = app.source().await;
     let doubles = "alter table payment drop constraint payment_pkey, alter column id set not null;
          insert into payment (id, invoice_number, amount, total_due_usd, status)
             values (1, 'a', 1, 1, 'draft'), (1, 'b', 1, 1, 'draft')";
+
     owner.batch_execute(doubles).await.unwrap();
     let refused = app.walhook(&["setup"]).await;
     let output = String::from_utf8(refused.stderr).unwrap();
+
     assert!(
         output.contains("public.payment has several rows with the same id, status"),
         "{output}"
     );
+
     // A killed setup leaves an invalid index.
     let _ = owner
         .batch_execute(
@@ -237,6 +265,7 @@ async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
         .batch_execute("delete from payment where invoice_number = 'b'")
         .await
         .unwrap();
+
     let valid =
         "select indisvalid from pg_index where indexrelid = 'walhook_identity_payment'::regclass";
     assert!(!owner.query_one(valid, &[]).await.unwrap().get::<_, bool>(0));
@@ -248,17 +277,20 @@ async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
 async fn setup_times_out_and_names_the_session_that_holds_the_lock() {
     let app = TestApp::prepare().await;
     let mut other = app.source().await;
+
     other
         .batch_execute("set application_name = 'nightly report'")
         .await
         .unwrap();
     let transaction = other.transaction().await.unwrap();
+
     transaction
         .batch_execute("lock table payment in access share mode")
         .await
         .unwrap();
     let refused = app.walhook(&["setup"]).await;
     let output = String::from_utf8(refused.stderr).unwrap();
+
     assert!(
         output.contains(r#"table "public"."payment" is locked by process "#),
         "{output}"
@@ -272,12 +304,14 @@ async fn setup_times_out_and_names_the_session_that_holds_the_lock() {
 async fn setup_drops_no_index_of_another_table() {
     let mut app = TestApp::prepare().await;
     app.set("source.replica_identity", "full");
+
     let owner = app.source().await;
     owner
         .batch_execute("create index walhook_identity_payment on label (name)")
         .await
         .unwrap();
     app.setup().await;
+
     let index = "select 'walhook_identity_payment'::regclass::text";
     assert_eq!(
         owner

@@ -21,6 +21,7 @@ async fn owner(app: &TestApp, platform: &Platform, addons: &[&str], events: &[&s
         .await
         .create_webhook(&receiver.url("/"), events)
         .await;
+
     Owner { id, receiver }
 }
 
@@ -29,6 +30,7 @@ async fn distributed(platform: &Platform, owner: &Owner) -> (i64, i64) {
     let label = platform.label(owner.id).await;
     let release = platform.release(label).await;
     let outlet = platform.outlet("O").await;
+
     (
         label,
         platform.distribution(release, outlet, "scheduled").await,
@@ -52,8 +54,10 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     let before = owner(&app, &platform, &[], &[STATUS]).await;
     let after = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &before).await;
+
     app.wait_for_events(1).await;
     let store = app.store().await;
+
     // A row makes the trigger refuse: to drop the trigger would lock the partitions in another
     // order than the sidecar does.
     let refuse = "create table refusal (); insert into refusal default values;
@@ -61,6 +65,7 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
          $$ begin if exists (select from public.refusal) then raise 'not now'; end if; return new; end $$;
          create trigger refuse before insert on walhook.event for each row execute function refuse()";
     store.batch_execute(refuse).await.unwrap();
+
     let statements = format!(
         "update distro_queue set status = 'batched' where id = {entry};
          update label set user_id = {} where id = {label}",
@@ -71,9 +76,11 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     store.batch_execute("delete from refusal").await.unwrap();
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
+
     // Counted in the store: deliveries of the first attempt may have been handed off before it
     // failed.
     let owned = "select count(*) from walhook.event where user_id = $1";
+
     for (owner, count) in [(&before, 2), (&after, 1)] {
         let found: i64 = store
             .query_one(owned, &[&owner.id.to_string()])
@@ -91,6 +98,7 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
     let source = app.source_url.clone();
     let store = app.store_url.clone();
     let proxy = Proxy::start(app.server.port()).await;
+
     app.set(
         "source.url",
         &source.replace(
@@ -98,13 +106,16 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
             &format!(":{}/", proxy.port),
         ),
     );
+
     app.set("store.url", &format!("{store}?application_name=first"));
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let former = owner(&app, &platform, &[], &[STATUS]).await;
     let owner = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &former).await;
+
     app.wait_for_events(1).await;
     let second = app
         .set("source.url", &source)
@@ -117,13 +128,16 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
          $$ begin if current_setting('application_name') = 'first' and exists (select from public.refusal)
          then raise 'not now'; end if; return new; end $$;
          create trigger refuse before insert on walhook.event for each row execute function refuse()";
+
     client.batch_execute(refuse).await.unwrap();
     platform.set_distribution_status(entry, "batched").await;
     wait_until_unready(app.sidecar(), "enqueue: events cannot be stored now").await;
+
     // The second replica takes the slot: the first one does not notice the end of its connection.
     proxy.weather(Weather::Frozen);
     let end =
         "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1";
+
     platform.client.query(end, &[&app.name]).await.unwrap();
     app.wait_for_events(2).await;
     platform
@@ -132,11 +146,14 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
             &[&label, &owner.id],
         )
         .await;
+
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
+
     // The first replica finds its batch stored, and stands by.
     proxy.weather(Weather::Fair);
     client.batch_execute("delete from refusal").await.unwrap();
+
     let first = &*app.sidecar();
     eventually("the first replica to stand by", async || {
         first.readiness().await.filter(|(status, _)| *status == 200)
@@ -145,6 +162,7 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
     assert!(second.stop().await.success());
     platform.set_distribution_status(entry, "batched").await;
     app.wait_for_events(4).await;
+
     let owners = "select user_id from walhook.event order by occurred_at, id";
     let owners: Vec<String> = client
         .query(owners, &[])
@@ -153,6 +171,7 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
         .iter()
         .map(|row| row.get(0))
         .collect();
+
     assert_eq!(
         owners,
         [former.id, former.id, owner.id, owner.id].map(|id| id.to_string())
@@ -162,14 +181,17 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_its_former_owner() {
     let mut app = TestApp::prepare().await;
+
     // The stream must notice it, not the check after a heartbeat.
     app.set("source.heartbeat", "1h");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let before = owner(&app, &platform, &[], &[STATUS]).await;
     let after = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &before).await;
+
     before.receiver.wait_for(1).await;
     platform
         .execute(
@@ -177,12 +199,14 @@ async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_
             &[],
         )
         .await;
+
     platform
         .execute(
             "update label set user_id = $2 where id = $1",
             &[&label, &after.id],
         )
         .await;
+
     platform.set_distribution_status(entry, "batched").await;
     wait_until_unready(app.sidecar(), ": lacks public.label; run `walhook setup`").await;
     assert!(
@@ -192,11 +216,13 @@ async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_
     );
     wait_until_reading(app.sidecar()).await;
     platform.set_distribution_status(entry, "transcoding").await;
+
     let received = after.receiver.wait_for(2).await;
     let mut statuses: Vec<String> = received
         .iter()
         .map(|request| request.data()["status"].to_string())
         .collect();
+
     statuses.sort_unstable();
     assert_eq!(statuses, [r#""batched""#, r#""transcoding""#]);
     assert_eq!(before.receiver.requests().len(), 1);
@@ -209,13 +235,16 @@ async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_own
     app.set("source.heartbeat", "1h");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let former = owner(&app, &platform, &[], &[STATUS]).await;
     let owner = owner(&app, &platform, &[], &[STATUS]).await;
     let (label, entry) = distributed(&platform, &former).await;
+
     former.receiver.wait_for(1).await;
     let drop = format!("alter publication {} drop table label", app.name);
     let add = format!("alter publication {} add table label", app.name);
+
     platform.execute(&drop, &[]).await;
     platform
         .execute(
@@ -223,6 +252,7 @@ async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_own
             &[&label, &owner.id],
         )
         .await;
+
     platform.execute(&add, &[]).await;
     platform.set_distribution_status(entry, "batched").await;
     owner.receiver.wait_for(1).await;
@@ -238,6 +268,7 @@ async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_own
     assert!(app.stop().await.success());
     platform.execute(&drop, &[]).await;
     platform.execute(&add, &[]).await;
+
     let sidecar = app.spawn(&[]);
     wait_until_unready(&sidecar, "changes were lost (publication_changed)").await;
     assert!(sidecar.stop().await.success());
@@ -254,10 +285,12 @@ async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
     app.set("source.heartbeat", "200ms");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let owner = owner(&app, &platform, &["stream_radar"], &[FLAG, PAYMENT]).await;
     let label = platform.label(owner.id).await;
     let release = platform.release(label).await;
+
     flag(&platform, release).await;
     owner.receiver.wait_for(1).await;
     platform
@@ -266,6 +299,7 @@ async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
             &[],
         )
         .await;
+
     wait_until_unready(
         app.sidecar(),
         ": lacks public.user_addon; run `walhook setup`",
@@ -278,6 +312,7 @@ async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
     wait_until_reading(app.sidecar()).await;
     flag(&platform, release).await;
     platform.payment(owner.id, "ready").await;
+
     let received = owner.receiver.wait_for(2).await;
     assert_eq!(received[1].event(), PAYMENT);
     app.wait_for_events(2).await;
@@ -289,13 +324,16 @@ async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     let owner_of_tables = app.source().await;
     let by_user =
         "alter table user_addon drop constraint user_addon_pkey, add primary key (user_id)";
+
     owner_of_tables.batch_execute(by_user).await.unwrap();
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let owner = owner(&app, &platform, &["stream_radar"], &[FLAG, PAYMENT]).await;
     let label = platform.label(owner.id).await;
     let release = platform.release(label).await;
+
     flag(&platform, release).await;
     owner.receiver.wait_for(1).await;
     platform
@@ -303,9 +341,11 @@ async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
         .await;
     flag(&platform, release).await;
     platform.payment(owner.id, "ready").await;
+
     let received = owner.receiver.wait_for(2).await;
     assert_eq!(received[1].event(), PAYMENT);
     app.wait_for_events(2).await;
+
     // Another session changes the replica identity while the stream is read.
     app.restart().await;
     platform
@@ -317,6 +357,7 @@ async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
             &[&owner.id],
         )
         .await;
+
     wait_until_unready(app.sidecar(), "gap: changes were lost (identity_lost)").await;
     platform
         .execute("delete from user_addon where user_id = $1", &[&owner.id])
@@ -325,6 +366,7 @@ async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     app.setup().await;
     wait_until_reading(app.sidecar()).await;
     platform.payment(owner.id, "ready").await;
+
     let received = owner.receiver.wait_for(3).await;
     assert_eq!(received[2].event(), PAYMENT);
     app.wait_for_events(3).await;

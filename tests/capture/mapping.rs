@@ -27,6 +27,7 @@ fn block(language: &str, number: usize) -> &'static str {
         .1
         .split("\n## ")
         .next();
+
     let opening = format!("```{language}\n");
     let found = example
         .expect("an end")
@@ -68,6 +69,7 @@ impl Tenant {
         let api = app.api(user).await;
         let all: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
         let (_, secret) = api.create_webhook(&receiver.url("/hook"), &all).await;
+
         Tenant {
             receiver,
             secret,
@@ -85,6 +87,7 @@ impl Tenant {
             .wait_for(seen_before + expected.len())
             .await
             .split_off(seen_before);
+
         for (event, data) in expected {
             let index = received
                 .iter()
@@ -92,9 +95,11 @@ impl Tenant {
             let index = index
                 .unwrap_or_else(|| panic!("no {event} with {data} among {:#?}", seen(&received)));
             let delivery = received.remove(index);
+
             delivery.assert_sound(&self.secret);
             assert!(schema(event).is_valid(data), "{event}: {data}");
         }
+
         assert!(received.is_empty(), "unexpected: {:#?}", seen(&received));
         self.seen.set(seen_before + expected.len());
     }
@@ -122,17 +127,20 @@ async fn prepare() -> (TestApp, Platform, String) {
     let database = format!("{}_own", app.name);
     let owner = format!("{}_owner", app.name);
     let role = format!("{}_role", app.name);
+
     app.server
         .create_database(&database)
         .await
         .expect("a database");
     app.source_url = app.server.url(&database);
+
     let client = app.source().await;
     let roles = format!(
         "create role {owner}; alter database {database} owner to {owner}; create role {role} login replication password 'secret';
          alter database {}_store owner to {role}",
         app.name
     );
+
     run(&client, &roles).await;
     run(
         &client,
@@ -144,17 +152,21 @@ async fn prepare() -> (TestApp, Platform, String) {
         &block("sql", 2).replace(" to walhook", &format!(" to {role}")),
     )
     .await;
+
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
         "mapping-{}-{}.toml",
         std::process::id(),
         app.name
     ));
     std::fs::write(&file, block("toml", 1)).expect("a file");
+
     let as_role = |url: &str| url.replacen("postgres@", &format!("{role}:secret@"), 1);
     let source = as_role(&app.source_url);
     let store = as_role(&app.store_url);
+
     app.set("source.url", &source).set("store.url", &store);
     app.set_environment("WALHOOK_CONFIG", &file.display().to_string());
+
     (app, Platform::new(client), owner)
 }
 
@@ -181,8 +193,10 @@ async fn a_platform_with_other_names_is_mapped_by_configuration_alone() {
     if !SmtpSink::is_available() {
         return;
     }
+
     let (app, platform, owner) = prepare().await;
     let role = format!("{}_role", app.name);
+
     // As in the operator's guide: Walhook's role is a member of the owner only while setup runs.
     let database = format!("{}_own", app.name);
     run(
@@ -192,6 +206,7 @@ async fn a_platform_with_other_names_is_mapped_by_configuration_alone() {
         ),
     )
     .await;
+
     app.walhook_ok(&["setup"]).await;
     let revoked = format!(
         "revoke {owner} from {role}; revoke create on database {database} from {role}; set role {owner}"
@@ -205,20 +220,24 @@ async fn the_same_platform_is_captured_by_triggers() {
     if !SmtpSink::is_available() {
         return;
     }
+
     let (mut app, platform, owner) = prepare().await;
     let role = format!("{}_role", app.name);
+
     app.set("source.capture", "trigger")
         .set("source.poll_interval", "20ms");
     let printed = app.walhook_ok(&["setup", "--print"]).await;
     let to_role = |line: &&str| line.starts_with("grant ") && line.contains(&role);
     let granted: Vec<&str> = printed.lines().filter(to_role).collect();
     let granted = granted.join("\n");
+
     run(
         &platform.client,
         &format!("reset role; alter role {role} noreplication; {granted}; set role {owner}"),
     )
     .await;
     app.walhook_ok(&["setup"]).await;
+
     // This privilege is only needed for setup.
     let database = format!("{}_own", app.name);
     run(
@@ -232,17 +251,20 @@ async fn the_same_platform_is_captured_by_triggers() {
 async fn raises_everything(mut app: TestApp, platform: Platform) {
     let port = free_port().expect("a port");
     let mail = SmtpSink::start(port, &[]).await;
+
     app.set("mail.smtp_url", &format!("smtp://127.0.0.1:{port}"))
         .set("mail.from", "webhooks@example.com");
     app.set_fast_retries()
         .set("disable.threshold", "4")
         .set("disable.min_duration", "0s");
+
     let checked = app.walhook_ok(&["check"]).await;
     assert!(
         checked.contains("ok    source.lookups.user_addon: the primary accepts its SQL"),
         "{checked}"
     );
     app.run().await;
+
     let anna = Tenant::new(&app, ANNA).await;
     let ben = Tenant::new(&app, BEN).await;
     let cleo = Tenant::new(&app, CLEO).await;
@@ -254,10 +276,13 @@ async fn raises_everything(mut app: TestApp, platform: Platform) {
     with_addons(&platform, &anna).await;
     without_addons(&platform, &cleo).await;
     another_owner(&platform, &anna, &ben).await;
+
     for tenant in [&anna, &ben, &cleo] {
         tenant.expect(&[]).await;
     }
+
     owner_is_notified(&platform, &cleo, &mail).await;
+
     if app
         .walhook_ok(&["config"])
         .await
@@ -265,12 +290,14 @@ async fn raises_everything(mut app: TestApp, platform: Platform) {
     {
         repaired(&mut app, &platform, &anna).await;
     }
+
     let unrouted = app
         .store()
         .await
         .query_one("select count(*) from walhook.unrouted_event", &[])
         .await
         .unwrap();
+
     assert_eq!(unrouted.get::<_, i64>(0), 0);
 }
 
@@ -280,17 +307,20 @@ async fn distribution(platform: &Platform, anna: &Tenant) {
             "distro_queue_id": job, "release_id": 100, "label_id": 31, "release_cat": "ONE-1",
             "outlet_id": store.map(|(id, _)| id), "outlet_name": store.and_then(|(_, name)| name),
         });
+
         data.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
         data
     };
+
     let moved = |job, store, from: Option<&str>, to: &str| {
         (
             "distribution.outlet.status_changed",
             data(job, store, json!({ "previous_status": from, "status": to })),
         )
     };
+
     platform.transaction("insert into dist.jobs values (1, 100, 5, 10, 'DELIVERY', null), (2, 100, 6, 20, 'TAKEDOWN', null), (3, 100, null, 77, 'DELIVERY', null)").await;
     platform
         .transaction("update dist.jobs set state = 30 where job_no < 3")
@@ -298,8 +328,10 @@ async fn distribution(platform: &Platform, anna: &Tenant) {
     platform
         .transaction("update dist.jobs set state = 92, last_error = 'no artwork' where job_no = 3")
         .await;
+
     let music = Some((5, Some("Example Music")));
     let unnamed = Some((6, None));
+
     anna.expect(&[
         moved(1, music, None, "scheduled"),
         moved(2, unnamed, None, "transcoding"),
@@ -336,6 +368,7 @@ async fn releases(platform: &Platform, anna: &Tenant) {
         .transaction("update catalog.albums set review = 'IN_REVIEW' where album_no = 100")
         .await;
     let changes = "review = 'CHANGES', problems = array['blurred cover', 'title']";
+
     platform
         .transaction(&format!(
             "update catalog.albums set {changes} where album_no = 100"
@@ -344,6 +377,7 @@ async fn releases(platform: &Platform, anna: &Tenant) {
     platform
         .transaction("update catalog.albums set shipping = 4")
         .await;
+
     let data = |more: Value| {
         let mut data = json!({ "release_id": 100, "label_id": 31, "release_cat": "ONE-1", "release_title": "First" });
         data.as_object_mut()
@@ -351,6 +385,7 @@ async fn releases(platform: &Platform, anna: &Tenant) {
             .extend(more.as_object().unwrap().clone());
         data
     };
+
     let issues = json!(["blurred cover", "title"]);
     anna.expect(&[
         ("release.review.status_changed", data(json!({ "previous_status": "draft", "new_status": "to_review" }))),
@@ -373,12 +408,14 @@ async fn transcodes(platform: &Platform, anna: &Tenant) {
              update \"Media\".\"EncodeJobs\" set \"State\" = 2 where \"JobId\" = 901",
         )
         .await;
+
     let data = |job: i64, status: &str, files: Value| {
         json!({
             "release_id": 100, "label_id": 31, "track_id": 700, "transcoder_queue_id": job, "status": status,
             "status_message": format!("transcode_{status}"), "files": files,
         })
     };
+
     let file = |format: i64, status: &str| json!({ "asset_type_id": format, "status": status });
     anna.expect(&[
         (
@@ -431,26 +468,32 @@ async fn with_addons(platform: &Platform, anna: &Tenant) {
     platform
         .transaction("update quality.reports set finished_at = 1772355900")
         .await;
+
     let flag = "insert into quality.anomalies values (81, 5, 700, 3, true, 1772355900123, null, 18250, '2026-03-01 10:05:00+01', null)";
     platform.transaction(flag).await;
+
     let resolve = "update quality.anomalies set open = false, closed_at = '2026-03-02 00:00:00+00'";
     platform.transaction(resolve).await;
+
     let report = json!({
         "release_id": 100, "label_id": 31, "release_cat": "ONE-1", "release_title": "First",
         "generated_at": "2026-03-01T09:05:00.000000+00:00", "profile": { "name": "strict", "version": 3 },
         "counts": { "blocking": 1, "informational": 4, "requires_feedback": 2 },
     });
+
     let flag = |more: Value| {
         let mut data = json!({
             "flag_id": 81, "dsp": "example music", "isrc": "XXA012600001", "release_id": 100, "track_id": 700,
             "severity": "high", "first_detected_at": "2026-03-01T09:05:00.123000+00:00", "last_detected_at": null,
             "estimated_affected_streams": 18250, "published_at": "2026-03-01T09:05:00.000000+00:00",
         });
+
         data.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
         data
     };
+
     let resolved_at = "2026-03-02T00:00:00.000000+00:00";
     anna.expect(&[
         ("release.preflight.report_ready", report),
@@ -475,13 +518,16 @@ async fn without_addons(platform: &Platform, cleo: &Tenant) {
         .await;
     let flag =
         "insert into quality.anomalies values (82, 5, 800, 1, true, null, null, null, now(), null)";
+
     platform.transaction(flag).await;
     let ready =
         "insert into billing.statements values (62, 2, 'S-62', '2026-03-31', 100, 7, null, true)";
+
     platform.transaction(ready).await;
     let data = json!({
         "release_id": 200, "label_id": 32, "release_cat": null, "release_title": "Second", "delivery_status": "distributed",
     });
+
     cleo.expect(&[
         ("release.distributed", data),
         statement(62, "S-62", 1.0, 0.07, "USD"),
@@ -496,10 +542,12 @@ async fn another_owner(platform: &Platform, anna: &Tenant, ben: &Tenant) {
     platform
         .transaction("update catalog.albums set review = 'OK' where album_no = 100")
         .await;
+
     let data = json!({
         "release_id": 100, "label_id": 31, "release_cat": "ONE-1", "release_title": "First",
         "previous_status": "require_changes", "new_status": "approved",
     });
+
     ben.expect(&[("release.review.status_changed", data)]).await;
     platform
         .transaction("update identity.members set role = 3 - role where account_no = 1")
@@ -525,15 +573,18 @@ async fn repaired(app: &mut TestApp, platform: &Platform, anna: &Tenant) {
         .await;
     app.walhook_ok(&["repair"]).await;
     app.run().await;
+
     let job = json!({
         "distro_queue_id": 4, "release_id": 100, "label_id": 31, "release_cat": "ONE-1", "outlet_id": 5,
         "outlet_name": "Example Music", "status": "complete",
     });
+
     let with = |key: &str, value: Value| {
         let mut job = job.clone();
         job[key] = value;
         job
     };
+
     anna.expect(&[
         (
             "distribution.outlet.status_changed",
@@ -550,11 +601,13 @@ async fn repaired(app: &mut TestApp, platform: &Platform, anna: &Tenant) {
 async fn tables_that_a_platform_lacks_can_be_marked_absent() {
     let mut app = TestApp::prepare().await;
     let platform = app.platform().await;
+
     platform
         .transaction(
             "drop table preflight_report, stream_radar_flag, transcoder_queue_file, user_addon",
         )
         .await;
+
     for table in [
         "preflight_report",
         "stream_radar_flag",
@@ -562,11 +615,13 @@ async fn tables_that_a_platform_lacks_can_be_marked_absent() {
     ] {
         app.set(&format!("source.tables.{table}.absent"), "true");
     }
+
     let everybody = "select u as user_id, a as addon from unnest($1) u, unnest(array['preflight_qc', 'stream_radar']) a";
     app.set("source.lookups.user_addon", everybody);
     app.setup().await;
     app.walhook_ok(&["check"]).await;
     app.run().await;
+
     let user = platform.client.query_one(
         "insert into app_user values (1, 'x@example.com') returning id::text",
         &[],
@@ -575,6 +630,7 @@ async fn tables_that_a_platform_lacks_can_be_marked_absent() {
     let label = platform.label(1).await;
     let release = platform.release(label).await;
     let track = platform.track(release).await;
+
     platform
         .transaction(&format!(
             "insert into transcoder_queue values (5, {track}, 'complete')"
@@ -584,6 +640,7 @@ async fn tables_that_a_platform_lacks_can_be_marked_absent() {
         "release_id": release, "label_id": label, "track_id": track, "transcoder_queue_id": 5, "status": "complete",
         "status_message": "transcode_complete", "files": [],
     });
+
     tenant.expect(&[("transcode.completed", data)]).await;
     app.stop().await;
     drop_slot(&platform.client, &app.name).await;
@@ -598,6 +655,7 @@ async fn owner_is_notified(platform: &Platform, cleo: &Tenant, mail: &SmtpSink) 
             "insert into billing.statements values (64, 2, 'S-64', null, 1, 1, null, true)",
         )
         .await;
+
     let disabled = || async {
         cleo.api
             .webhooks()
@@ -605,6 +663,7 @@ async fn owner_is_notified(platform: &Platform, cleo: &Tenant, mail: &SmtpSink) 
             .into_iter()
             .find(|webhook| webhook["active"] == false)
     };
+
     crate::support::eventually("the webhook to be disabled", disabled).await;
     let mails = mail.wait_for("taken", 2).await;
     assert!(
@@ -613,6 +672,7 @@ async fn owner_is_notified(platform: &Platform, cleo: &Tenant, mail: &SmtpSink) 
             .all(|mail| mail["recipients"] == json!(["cleo@example.com"])),
         "{mails:?}"
     );
+
     assert!(
         mails
             .iter()

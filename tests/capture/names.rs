@@ -46,6 +46,7 @@ fn sql_column(of: Table, name: &str) -> String {
 
 async fn rename_all(owner: &Client, role: &str) {
     let mut statements = format!("create schema {};", quote_identifier(SCHEMA));
+
     for of in Table::ALL.iter().copied() {
         for name in of.columns() {
             statements += &format!(
@@ -54,6 +55,7 @@ async fn rename_all(owner: &Client, role: &str) {
                 sql_column(of, name)
             );
         }
+
         statements += &format!(
             "alter table {} rename to {};",
             of.name(),
@@ -66,17 +68,20 @@ async fn rename_all(owner: &Client, role: &str) {
         );
         statements += &format!("alter table {} owner to {role};", full(of));
     }
+
     statements += &format!("alter schema {} owner to {role};", quote_identifier(SCHEMA));
     owner.batch_execute(&statements).await.unwrap();
 }
 
 fn map_all(app: &mut TestApp) {
     let part = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+
     for of in Table::ALL.iter().copied() {
         app.set(
             &format!("source.tables.{}.table", of.name()),
             &format!("{}.{}", part(SCHEMA), part(&table(of))),
         );
+
         for name in of.columns() {
             app.set(
                 &format!("source.tables.{}.columns.{name}", of.name()),
@@ -98,6 +103,7 @@ fn insert(of: Table, values: &[(&str, &str)]) -> String {
             }
         })
         .collect();
+
     let values: Vec<&str> = values.iter().map(|(_, value)| *value).collect();
     format!(
         "insert into {} ({}) values ({});",
@@ -122,14 +128,17 @@ async fn prepare() -> (TestApp, String) {
     let role = format!(r#"{} ro"le@:/?#%é"#, app.name);
     let quoted_role = quote_identifier(&role);
     let owner = app.source().await;
+
     owner
         .batch_execute(&format!(
             "create role {quoted_role} login replication password 'x'"
         ))
         .await
         .unwrap();
+
     rename_all(&owner, &quoted_role).await;
     let database = format!(r#"{} plat"form.?&=é"#, app.name);
+
     drop(owner);
     let admin = postgres::connect(&app.server.url("postgres"))
         .await
@@ -139,6 +148,7 @@ async fn prepare() -> (TestApp, String) {
         app.name,
         quote_identifier(&database)
     );
+
     crate::support::eventually("the database to be unused", async || {
         admin.batch_execute(&rename).await.ok()
     })
@@ -147,22 +157,27 @@ async fn prepare() -> (TestApp, String) {
         "grant create on database {} to {quoted_role}",
         quote_identifier(&database)
     );
+
     admin.batch_execute(&grant).await.unwrap();
     let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+
     app.source_url = format!(
         "postgres://{}:x@127.0.0.1:{}/{}",
         encode(&role),
         app.server.port(),
         encode(&database)
     );
+
     let url = app.source_url.clone();
     let slot = format!("{}_{}", app.name, "s".repeat(63))[..63].to_owned();
     let publication = cut(format!(r#"{} "pub".é; drop table x;--"#, app.name));
+
     app.set("source.url", &url)
         .set("source.slot", &slot)
         .set("source.publication", &publication);
     app.set("source.replica_identity", "index");
     map_all(&mut app);
+
     (app, publication)
 }
 
@@ -226,6 +241,7 @@ fn rows() -> String {
 async fn every_name_is_quoted() {
     let (mut app, publication) = prepare().await;
     let printed = app.walhook_ok(&["setup", "--print"]).await;
+
     assert!(printed.contains(&full(Table::Payment)), "{printed}");
     app.setup().await;
     assert!(
@@ -235,6 +251,7 @@ async fn every_name_is_quoted() {
     );
     app.walhook_ok(&["check"]).await;
     app.run().await;
+
     let receiver = Receiver::start().await;
     let events = [
         "payment.statement_ready",
@@ -242,12 +259,15 @@ async fn every_name_is_quoted() {
         "delivery.completed",
         "transcode.completed",
     ];
+
     app.api("1")
         .await
         .create_webhook(&receiver.url("/"), &events)
         .await;
     let platform = app.source().await;
+
     platform.batch_execute(&rows()).await.unwrap();
+
     // After the restart, everything but the changed row is looked up.
     app.restart().await;
     let moves = [
@@ -256,6 +276,7 @@ async fn every_name_is_quoted() {
         update(Table::TranscoderQueue, "status", "'complete'"),
         update(Table::Payment, "status", "'ready'"),
     ];
+
     platform.batch_execute(&moves.concat()).await.unwrap();
     let mut received: Vec<String> = receiver
         .wait_for(4)
@@ -263,11 +284,14 @@ async fn every_name_is_quoted() {
         .iter()
         .map(|request| request.event().to_owned())
         .collect();
+
     received.sort();
     let mut wanted = events.map(str::to_owned);
+
     wanted.sort();
     assert_eq!(received, wanted);
     assert!(app.stop().await.success());
+
     let torn = app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(
         torn.contains(&format!("publication {publication}: dropped")),

@@ -29,11 +29,14 @@ async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
     let mut app = TestApp::prepare().await;
     app.set("source.capture", capture)
         .set("source.poll_interval", "20ms");
+
     let platform = app.platform().await;
     platform.client.batch_execute(PARTITIONED).await.unwrap();
+
     let user = platform.user(&[]).await;
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
+
     (app, platform, user)
 }
 
@@ -46,12 +49,14 @@ async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, V
         1,
     )
     .await;
+
     let query = "select kind, data::text from walhook.event where kind <> 'payment.statement_ready' order by id, kind";
     let rows = app.store().await.query(query, &[]).await.unwrap();
     let mut events: Vec<(String, Value)> = rows
         .iter()
         .map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap()))
         .collect();
+
     events.sort_by_key(|(kind, data)| {
         (
             data["distro_queue_id"].as_i64(),
@@ -59,6 +64,7 @@ async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, V
             data.to_string(),
         )
     });
+
     events
 }
 
@@ -82,6 +88,7 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
     );
     let mute =
         "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
+
     platform
         .transaction(&format!(
             "{mute}; {insert}; update distro_queue set status = 'complete' where id < 6"
@@ -94,6 +101,7 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
     platform
         .transaction("update distro_queue set archived = false where id = 2")
         .await;
+
     // Moved by one statement that deletes and inserts, by two statements, and by statements on
     // leaves, back in the same transaction.
     let moved =
@@ -103,21 +111,25 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
             "with gone as (delete from distro_queue where id = 3 returning *) {moved}"
         ))
         .await;
+
     let two = format!(
         "create temporary table gone on commit drop as select * from distro_queue where id = 4;
          delete from distro_queue where id = 4; savepoint s; {moved}; rollback to s; {moved}"
     );
     platform.transaction(&two).await;
+
     let leaves = format!(
         "with gone as (delete from distro_queue_live where id = 5 returning *)
          insert into distro_queue_leaf ({COLUMNS}, archived) select {COLUMNS}, true from gone;
          update distro_queue set archived = false where id = 5"
     );
     platform.transaction(&leaves).await;
+
     // A move that is also a transition.
     platform
         .transaction("update distro_queue set archived = true, status = 'complete' where id = 6")
         .await;
+
     // Deleted in another transaction: the inserted row is new.
     platform
         .transaction("delete from distro_queue where id = 1")
@@ -127,12 +139,14 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
             "insert into distro_queue (id, release_id, status) values (1, {release}, 'complete')"
         ))
         .await;
+
     let expected = [
         "1 delivery.completed null complete",
         "1 distribution.outlet.status_changed null complete",
         "6 delivery.completed null complete",
         "6 distribution.outlet.status_changed scheduled complete",
     ];
+
     assert_eq!(
         moves(&events(&app, &platform, user).await),
         expected,
@@ -154,9 +168,11 @@ async fn assert_review_changes_are_raised(capture: &str) {
     let (app, platform, user) = partitioned(capture).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
+
     for status in ["to_review", "draft", "approved"] {
         platform.set_review_status(release, status).await;
     }
+
     let events = events(&app, &platform, user).await;
     let mut changes: Vec<String> = events
         .iter()
@@ -164,6 +180,7 @@ async fn assert_review_changes_are_raised(capture: &str) {
             format!("{} {}", data["previous_status"], data["new_status"]).replace('"', "")
         })
         .collect();
+
     changes.sort();
     assert_eq!(
         changes,
@@ -194,6 +211,7 @@ async fn assert_many_rewritten_rows_raise_only_transitions(capture: &str) {
         "{mute}; insert into distro_queue (id, release_id, status)
          select n, {release}, 'batched' from generate_series(1, {ROWS}) n"
     );
+
     platform.transaction(&fill).await;
     let again = format!(
         "create temporary table gone on commit drop as select * from distro_queue; delete from distro_queue;
@@ -201,6 +219,7 @@ async fn assert_many_rewritten_rows_raise_only_transitions(capture: &str) {
          select id, release_id, outlet_id, case when id % 1000 = 0 then 'complete' else status end, takedown, message, true
          from gone order by id"
     );
+
     platform.transaction(&again).await;
     let events = moves(&events(&app, &platform, user).await);
     let expected: Vec<String> = (1..=ROWS / 1_000)
@@ -212,12 +231,14 @@ async fn assert_many_rewritten_rows_raise_only_transitions(capture: &str) {
             ]
         })
         .collect();
+
     assert!(
         events == expected,
         "{capture}: {} events, {:?}",
         events.len(),
         &events[..events.len().min(20)]
     );
+
     // The ledger has the current rows.
     let states = "select count(*) from walhook.last_seen where relation = 2";
     app.wait_for_count(states, ROWS).await;
@@ -242,30 +263,37 @@ async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
         "alter table distro_queue drop constraint distro_queue_release_id_fkey;
          insert into distro_queue (id, release_id, status) select n, 1, 'batched' from generate_series(1, {ROWS}) n"
     );
+
     source.batch_execute(&fill).await.unwrap();
     app.setup().await;
+
     let mut stage = Stage::start(&app).await;
     let again = "begin; create temporary table gone on commit drop as select * from distro_queue;
         delete from distro_queue; insert into distro_queue select * from gone; commit";
+
     source.batch_execute(again).await.unwrap();
     let mut changes: Vec<Change> = Vec::new();
     while changes.len() < ROWS / 2 {
         let batch = stage.receive().await;
         changes.extend(stage.store(batch).await);
     }
+
     assert!(
         changes.len() < ROWS
             && changes
                 .iter()
                 .all(|change| matches!(change.operation, Operation::Delete { .. }))
     );
+
     stage.stop().await;
     let mut stage = Stage::start(&app).await;
+
     changes.extend(stage.changes(2 * ROWS - changes.len()).await);
     stage.stop().await;
     assert!(
         changes.is_sorted_by_key(|change| (change.position.commit(), change.position.ordinal()))
     );
+
     let inserted = &changes[ROWS..];
     assert!(
         inserted

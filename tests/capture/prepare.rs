@@ -21,6 +21,7 @@ async fn catalog(app: &TestApp) -> Vec<String> {
          order by 1",
         app.name
     );
+
     let rows = app.source().await.query(&statement, &[]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
@@ -51,13 +52,16 @@ async fn a_second_setup_changes_nothing() {
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
     let before = platform.release(label).await;
+
     platform.set_delivery_status(before, "distributed").await;
     let output = app.walhook_ok(&["setup"]).await;
+
     assert!(
         output.contains("1 releases were distributed before"),
         "{output}"
     );
     let prepared = catalog(&app).await;
+
     for line in [
         "identity release f",
         "identity payment f",
@@ -69,6 +73,7 @@ async fn a_second_setup_changes_nothing() {
             "{line} in {prepared:?}"
         );
     }
+
     assert_eq!(
         prepared
             .iter()
@@ -80,6 +85,7 @@ async fn a_second_setup_changes_nothing() {
 
     let between = platform.release(label).await;
     platform.set_delivery_status(between, "distributed").await;
+
     let again = app.walhook_ok(&["setup"]).await;
     assert!(again.contains("everything is set up"), "{again}");
     assert_eq!(
@@ -100,13 +106,16 @@ async fn setup_completes_a_publication_and_keeps_sufficient_identities() {
          create publication \"{}\" for table payment with (publish = 'insert')",
         app.name
     );
+
     source.batch_execute(&statement).await.unwrap();
     app.setup().await;
+
     let prepared = catalog(&app).await;
     assert!(
         prepared.contains(&"identity payment i".to_owned()),
         "{prepared:?}"
     );
+
     assert_eq!(
         prepared
             .iter()
@@ -115,6 +124,7 @@ async fn setup_completes_a_publication_and_keeps_sufficient_identities() {
         12,
         "{prepared:?}"
     );
+
     let row = source.query_one(
         "select pubupdate and pubdelete and pubtruncate and pubviaroot from pg_publication",
         &[],
@@ -128,22 +138,29 @@ async fn teardown_leaves_the_catalog_as_it_was() {
     let source = app.source().await;
     let statement = "create unique index by_id on payment (id); alter table payment replica identity using index by_id;
          alter table release replica identity nothing; alter table stream_radar_flag replica identity full";
+
     source.batch_execute(statement).await.unwrap();
     let before = catalog(&app).await;
+
     app.setup().await;
     assert_ne!(catalog(&app).await, before);
+
     let refused = refusal(&app, &["teardown"]).await;
     assert!(refused.contains("--yes"), "{refused}");
     app.walhook_ok(&["teardown", "--yes"]).await;
     assert_eq!(catalog(&app).await, before);
+
     let store = Store::open(&app.store_url, 1).unwrap();
     assert_eq!(store.checkpoint(&app.name).await.unwrap(), None);
     assert!(store.found_identities().await.unwrap().is_empty());
+
     let again = app.walhook_ok(&["teardown", "--yes", "--store"]).await;
     assert!(again.contains("schema walhook dropped"), "{again}");
     assert!(!store.has_schema().await.unwrap());
+
     let nothing = app.walhook_ok(&["teardown", "--yes", "--store"]).await;
     assert!(nothing.contains("nothing is left to remove"), "{nothing}");
+
     // Setup works again afterwards.
     app.setup().await;
 }
@@ -154,14 +171,18 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
     let mut app = TestApp::prepare().await;
     let source = app.source().await;
     let before = catalog(&app).await;
+
     app.set("source.replica_identity", "index");
     app.setup().await;
+
     let prepared = catalog(&app).await;
     let role = format!("{}_reader", app.name);
     let grants = format!("create role {role} login replication; grant pg_read_all_data to {role}");
+
     source.batch_execute(&grants).await.unwrap();
     let as_owner = app.setting("source.url").to_owned();
     let as_reader = as_owner.replace("postgres://postgres@", &format!("postgres://{role}@"));
+
     assert_ne!(as_reader, as_owner);
     app.set("source.url", &as_reader);
 
@@ -174,6 +195,7 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
         "replica identity of public.release: belongs to another role".to_owned(),
         "index walhook_identity_release: belongs to another role".to_owned(),
     ];
+
     assert!(
         named.iter().all(|named| refused.contains(named)),
         "{refused}"
@@ -183,6 +205,7 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
     let script = app.walhook_ok(&["teardown", "--print"]).await;
     assert_eq!(catalog(&app).await, prepared);
     source.batch_execute(&script).await.unwrap();
+
     let slot = app.walhook_ok(&["teardown", "--yes"]).await;
     assert_eq!(slot.trim(), format!("slot {}: dropped", app.name));
     assert_eq!(catalog(&app).await, before);
@@ -197,12 +220,14 @@ async fn without_logical_decoding_setup_changes_nothing() {
     .await;
     let before = catalog(&app).await;
     let refused = refusal(&app, &["setup"]).await;
+
     assert!(
         refused.contains("wal_level: replica; set wal_level = logical"),
         "{refused}"
     );
     assert_eq!(refused.trim().lines().count(), 1, "{refused}");
     assert_eq!(catalog(&app).await, before);
+
     assert!(
         !Store::open(&app.store_url, 1)
             .unwrap()
@@ -211,8 +236,10 @@ async fn without_logical_decoding_setup_changes_nothing() {
             .unwrap(),
         "the store is untouched too"
     );
+
     let checked = app.walhook(&["check"]).await;
     assert_eq!(checked.status.code(), Some(1));
+
     let lines = String::from_utf8(checked.stdout).unwrap();
     assert!(
         lines
@@ -232,11 +259,14 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
          grant create on database {}_platform to {role}",
         app.name
     );
+
     owner.batch_execute(&statement).await.unwrap();
     let before = catalog(&app).await;
     let url = app.source_url.replace("postgres@", &format!("{role}@"));
+
     app.set("source.url", &url);
     let refused = refusal(&app, &["setup"]).await;
+
     for problem in [
         "may not replicate",
         "table public.payment: lacks currency; add what is missing, or set source.tables.payment.columns.currency to",
@@ -247,7 +277,9 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
     ] {
         assert!(refused.contains(problem), "{problem} in {refused}");
     }
+
     assert_eq!(catalog(&app).await, before);
+
     assert!(
         !Store::open(&app.store_url, 1)
             .unwrap()
@@ -255,6 +287,7 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
             .await
             .unwrap()
     );
+
     owner
         .batch_execute(&format!("drop owned by {role}; drop role {role}"))
         .await
@@ -268,15 +301,19 @@ async fn partitions_get_their_identity_too() {
          create table payment (like old_payment, primary key (id)) partition by hash (id);
          create table payment_0 partition of payment for values with (modulus 2, remainder 0);
          create table payment_1 partition of payment for values with (modulus 2, remainder 1)";
+
     app.source().await.batch_execute(statement).await.unwrap();
     app.setup().await;
+
     let prepared = catalog(&app).await;
+
     for line in ["identity payment_0 f", "identity payment_1 f"] {
         assert!(
             prepared.iter().any(|have| have == line),
             "{line} in {prepared:?}"
         );
     }
+
     assert!(
         app.walhook_ok(&["setup"])
             .await
@@ -288,13 +325,16 @@ async fn partitions_get_their_identity_too() {
 async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let store = app.store().await;
+
     // As if setup had been killed between the slot's creation and its first checkpoint: nothing can
     // have been read from it.
     let unfinished =
         "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
             .replace("$1", &format!("'{}'", app.name));
     store.batch_execute(&unfinished).await.unwrap();
+
     let output = app.walhook_ok(&["setup"]).await;
     assert!(
         output.contains("an earlier setup did not finish") && output.contains("created at"),
@@ -309,6 +349,7 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
         .batch_execute("drop schema walhook cascade")
         .await
         .unwrap();
+
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("`walhook teardown`"), "{refused}");
     app.walhook_ok(&["teardown", "--yes"]).await;
@@ -324,7 +365,9 @@ async fn a_missing_slot_is_recorded_as_a_gap() {
         .execute("select pg_drop_replication_slot($1)", &[&app.name])
         .await
         .unwrap();
+
     let store = Store::open(&app.store_url, 2).unwrap();
+
     for _ in 0..2 {
         let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
             .await
@@ -332,8 +375,10 @@ async fn a_missing_slot_is_recorded_as_a_gap() {
         assert!(error.to_string().contains("walhook repair"), "{error}");
         assert!(!error.is_transient());
     }
+
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("is missing"), "{refused}");
+
     let gaps = app
         .store()
         .await
@@ -343,8 +388,10 @@ async fn a_missing_slot_is_recorded_as_a_gap() {
         )
         .await
         .unwrap();
+
     let gaps: Vec<(&str, &str)> = gaps.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(gaps, [(app.name.as_str(), "slot_missing")]);
+
     // Teardown deletes the checkpoint, and the gap with it.
     app.walhook_ok(&["teardown", "--yes"]).await;
     assert_eq!(store.open_gaps(&app.name).await.unwrap(), []);
@@ -356,10 +403,12 @@ async fn preflight_names_what_is_missing() {
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     let store = Store::open(&app.store_url, 2).unwrap();
     let health = Health::default();
     let preflight =
         async || capture::preflight(&source(&app), &app.source_url, &store, &health).await;
+
     assert!(
         preflight()
             .await
@@ -367,9 +416,12 @@ async fn preflight_names_what_is_missing() {
             .to_string()
             .contains("run `walhook setup`")
     );
+
     app.setup().await;
     preflight().await.unwrap();
+
     let owner = app.source().await;
+
     // A table that nobody has written to would be prepared at once.
     let written = "insert into payment (id, invoice_number, amount, total_due_usd, status) values (1, 'A', 1, 1, 'draft')";
     owner
@@ -378,8 +430,10 @@ async fn preflight_names_what_is_missing() {
         ))
         .await
         .unwrap();
+
     // Events of other tables can be captured.
     preflight().await.unwrap();
+
     assert_eq!(
         health.reasons(),
         [
@@ -387,6 +441,7 @@ async fn preflight_names_what_is_missing() {
             "tables: replica identity of public.payment: does not cover id, status, so transitions cannot be detected; run `walhook setup`"
         ]
     );
+
     app.setup().await;
     preflight().await.unwrap();
     assert_eq!(health.reasons().len(), 1);
@@ -394,6 +449,7 @@ async fn preflight_names_what_is_missing() {
         .batch_execute(&format!("drop publication \"{}\"", app.name))
         .await
         .unwrap();
+
     assert!(
         preflight()
             .await
@@ -402,8 +458,10 @@ async fn preflight_names_what_is_missing() {
             .contains("publication"),
         "named"
     );
+
     let mut trigger = source(&app);
     trigger.capture = CaptureMode::Trigger;
+
     let error = capture::preflight(&trigger, &app.source_url, &store, &Default::default())
         .await
         .unwrap_err();
@@ -420,8 +478,10 @@ async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
             .filter(|line| line.starts_with("walhook: "))
             .collect();
         assert_eq!(output.len(), 1, "{refused}");
+
         output[0].to_owned()
     };
+
     assert!(refused().await.contains("run `walhook setup` first"));
     app.setup().await;
     app.source()
@@ -429,11 +489,13 @@ async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
         .execute("select pg_drop_replication_slot($1)", &[&app.name])
         .await
         .unwrap();
+
     let output = refusal(&app, &["setup"]).await;
     assert!(
         output.contains("is missing and the store has a checkpoint"),
         "{output}"
     );
+
     let slots: i64 = app
         .source()
         .await
@@ -444,6 +506,7 @@ async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(slots, 0, "run never recreates a slot");
 }
 
@@ -456,6 +519,7 @@ async fn another_cluster_is_rejected() {
         .batch_execute("update walhook.checkpoint set system_identifier = 1")
         .await
         .unwrap();
+
     let store = Store::open(&app.store_url, 2).unwrap();
     let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
         .await
@@ -471,8 +535,10 @@ async fn print_changes_nothing_and_prints_the_sql_that_setup_needs() {
     let app = TestApp::prepare().await;
     let before = catalog(&app).await;
     let sql = app.walhook_ok(&["setup", "--print"]).await;
+
     assert_eq!(catalog(&app).await, before);
     app.source().await.batch_execute(&sql).await.unwrap();
+
     let output = app.walhook_ok(&["setup"]).await;
     assert!(
         !output.contains("identity") && !output.contains("publication"),
@@ -484,8 +550,10 @@ async fn print_changes_nothing_and_prints_the_sql_that_setup_needs() {
 async fn check_passes_after_setup_and_fails_before() {
     let app = TestApp::prepare().await;
     let before = app.walhook(&["check"]).await;
+
     assert_eq!(before.status.code(), Some(1));
     let lines = String::from_utf8(before.stdout).unwrap();
+
     assert!(
         lines.contains(&format!(
             "fail  slot {}: missing; run `walhook setup`",
@@ -493,14 +561,17 @@ async fn check_passes_after_setup_and_fails_before() {
         )),
         "{lines}"
     );
+
     app.setup().await;
     let lines = app.walhook_ok(&["check"]).await;
+
     assert!(
         lines
             .lines()
             .all(|line| line.starts_with("ok ") || line.starts_with("warn ")),
         "{lines}"
     );
+
     assert!(lines.contains("warn  max_slot_wal_keep_size"), "{lines}");
     assert!(lines.contains("ok    wal_sender_timeout: 60 s"), "{lines}");
     assert!(lines.contains("ok    store database"), "{lines}");
@@ -515,14 +586,17 @@ async fn check_warns_of_a_shared_database_and_row_level_security() {
         "create role {role} login replication; grant select on all tables in schema public to {role};
          alter table label enable row level security"
     );
+
     owner.batch_execute(&statement).await.unwrap();
     let shared = app.source_url.clone();
+
     app.set(
         "source.url",
         &shared.replace("postgres@", &format!("{role}@")),
     )
     .set("store.url", &shared);
     let lines = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+
     assert!(
         lines.contains("fail  table public.label row security"),
         "{lines}"

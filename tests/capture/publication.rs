@@ -28,6 +28,7 @@ impl Scene {
         app.set("source.heartbeat", "1h");
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let (former, former_id) = subscriber(&app, &platform).await;
         let (owner, owner_id) = subscriber(&app, &platform).await;
@@ -36,7 +37,9 @@ impl Scene {
         let entry = platform
             .distribution(release, platform.outlet("O").await, "scheduled")
             .await;
+
         former.wait_for(1).await;
+
         Scene {
             app,
             platform,
@@ -100,6 +103,7 @@ async fn subscriber(app: &TestApp, platform: &Platform) -> (Receiver, i64) {
         .await
         .create_webhook(&receiver.url("/"), &[STATUS])
         .await;
+
     (receiver, id)
 }
 
@@ -112,6 +116,7 @@ async fn of_version_15_or_later() -> Option<TestApp> {
     if programs.is_none() {
         skip("no PostgreSQL 15 or later: scripts/fetch-postgres 17 fetches one");
     }
+
     let programs = programs?;
     Some(
         TestApp::prepare_alone(Options {
@@ -131,6 +136,7 @@ async fn a_publication_that_lacks_an_operation_stops_capture() {
     scene.execute(&scene.transfer()).await;
     scene.distribute_again().await;
     scene.require_stop("does not publish every operation").await;
+
     assert!(
         scene
             .app
@@ -138,6 +144,7 @@ async fn a_publication_that_lacks_an_operation_stops_capture() {
             .await
             .contains("options set")
     );
+
     scene.owner.wait_for(1).await;
     assert_eq!(scene.former.requests().len(), 1);
 }
@@ -150,6 +157,7 @@ async fn options_that_were_changed_and_restored_are_a_gap() {
         scene.publication()
     );
     let change = format!("{} set (publish = 'insert')", scene.publication());
+
     scene.execute(&change).await;
     scene.execute(&scene.transfer()).await;
     scene.execute(&restore).await;
@@ -164,6 +172,7 @@ async fn options_that_were_changed_and_restored_are_a_gap() {
     // Also between the repair and the next start of the stream.
     scene.execute(&change).await;
     scene.execute(&restore).await;
+
     let sidecar = scene.app.spawn(&[]);
     wait_until_unready(&sidecar, GAP).await;
     assert!(sidecar.stop().await.success());
@@ -174,11 +183,13 @@ async fn a_schema_that_leaves_the_publication_and_returns_is_a_gap() {
     let Some(app) = of_version_15_or_later().await else {
         return;
     };
+
     let create = format!(
         "create publication {} for tables in schema public",
         app.name
     );
     app.source().await.batch_execute(&create).await.unwrap();
+
     let mut scene = Scene::start(app).await;
     scene
         .execute(&format!(
@@ -186,6 +197,7 @@ async fn a_schema_that_leaves_the_publication_and_returns_is_a_gap() {
             scene.publication()
         ))
         .await;
+
     scene.execute(&scene.transfer()).await;
     scene
         .execute(&format!(
@@ -193,6 +205,7 @@ async fn a_schema_that_leaves_the_publication_and_returns_is_a_gap() {
             scene.publication()
         ))
         .await;
+
     scene
         .platform
         .set_distribution_status(scene.entry, "batched")
@@ -205,12 +218,14 @@ async fn a_row_filter_stops_capture_and_setup_names_it() {
     let Some(app) = of_version_15_or_later().await else {
         return;
     };
+
     let mut scene = Scene::start(app).await;
     let filter = format!(
         "begin; {0} drop table label; {0} add table label where (id < 0); {1}; commit",
         scene.publication(),
         scene.transfer()
     );
+
     scene.platform.client.batch_execute(&filter).await.unwrap();
     scene
         .platform
@@ -219,16 +234,19 @@ async fn a_row_filter_stops_capture_and_setup_names_it() {
     scene
         .require_stop("has a row filter (`where`) for public.label")
         .await;
+
     let refused = scene.app.walhook(&["setup"]).await;
     let refused = String::from_utf8(refused.stderr).unwrap();
     let remedy = format!(
         "`alter publication \"{}\" drop table \"public\".\"label\"`, then run `walhook setup`",
         scene.app.name
     );
+
     assert!(refused.contains(&remedy), "{refused}");
     scene
         .execute(&format!("{} drop table label", scene.publication()))
         .await;
+
     assert!(
         scene
             .app
@@ -236,6 +254,7 @@ async fn a_row_filter_stops_capture_and_setup_names_it() {
             .await
             .contains(r#"added "public"."label""#)
     );
+
     scene.owner.wait_for(1).await;
     assert_eq!(scene.former.requests().len(), 1);
 }
@@ -248,6 +267,7 @@ async fn a_table_that_takes_the_name_of_a_looked_up_one_is_noticed_with_the_next
          alter table label rename to old_label; alter table other_label rename to label; {}",
         scene.transfer()
     );
+
     scene.platform.transaction(&swap).await;
     scene
         .platform
@@ -256,6 +276,7 @@ async fn a_table_that_takes_the_name_of_a_looked_up_one_is_noticed_with_the_next
     scene
         .require_stop(": lacks public.label; run `walhook setup`")
         .await;
+
     assert!(
         scene
             .app
@@ -263,6 +284,7 @@ async fn a_table_that_takes_the_name_of_a_looked_up_one_is_noticed_with_the_next
             .await
             .contains(r#"added "public"."label""#)
     );
+
     scene.owner.wait_for(1).await;
     assert_eq!(scene.former.requests().len(), 1);
 }
@@ -271,9 +293,12 @@ async fn a_table_that_takes_the_name_of_a_looked_up_one_is_noticed_with_the_next
 async fn what_the_publication_streams_is_known_from_setup_on() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let store = Store::open(&app.store_url, 1).unwrap();
     let known = store.publication_members(&app.name).await.unwrap();
+
     assert!(known.is_some());
+
     // A process that takes the lease on an outbox which is no longer read, just after a switch to
     // the WAL.
     store

@@ -104,17 +104,21 @@ impl Scene {
             .await;
         let mut releases = Vec::new();
         let mut entries = Vec::new();
+
         for _ in 0..6 {
             let release = platform.release(label).await;
             releases.push(release);
             entries.push(platform.distribution(release, outlet, "scheduled").await);
         }
+
         receiver.wait_for(6).await;
         app.wait_for_events(6).await;
+
         // What a kill leaves unrecorded is sent again.
         app.wait_for_count("select count(*) from walhook.attempt", 6)
             .await;
         receiver.clear();
+
         Scene {
             platform,
             receiver,
@@ -136,11 +140,14 @@ impl Scene {
             entries,
             ..
         } = self;
+
         // Several changes of one row count as one: states in between are unknown.
         for status in ["transcoding", "batched", "complete"] {
             platform.set_distribution_status(entries[0], status).await;
         }
+
         platform.set_distribution_status(entries[1], "error").await;
+
         // A row that returns to its earlier state has not changed.
         platform
             .set_distribution_status(entries[2], "batched")
@@ -152,10 +159,12 @@ impl Scene {
         platform
             .set_delivery_status(releases[1], "distributed")
             .await;
+
         // Inserted, and then deleted or not.
         let late = platform.release(self.label).await;
         platform.set_delivery_status(late, "distributed").await;
         platform.distribution(late, self.outlet, "scheduled").await;
+
         let short = platform.distribution(late, self.outlet, "scheduled").await;
         platform
             .execute(
@@ -163,6 +172,7 @@ impl Scene {
                 &[&vec![short, entries[5]]],
             )
             .await;
+
         // A column that is not watched.
         platform
             .execute(
@@ -188,6 +198,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
     let nothing = app.walhook(&["repair"]).await;
+
     assert!(!nothing.status.success());
     assert!(
         stderr(&nothing).contains("in use by process"),
@@ -208,6 +219,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
         "{dry}"
     );
     assert_eq!(open_gaps(&app).await, ["slot_missing"]);
+
     let store = app.store().await;
     assert_eq!(repaired(&store).await, counts([]));
 
@@ -215,20 +227,24 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
     assert_eq!(reported(&real), missed_events(), "{real}");
     assert_eq!(repaired(&store).await, missed_events());
     assert_eq!(open_gaps(&app).await, [""; 0]);
+
     // The sidecar continues without a restart.
     app.sidecar().wait_until_ready().await;
     app.sidecar()
         .wait_for_metric("walhook_gaps_open", 0.0)
         .await;
+
     let received = scene.receiver.wait_for(6).await;
     let moved = received
         .iter()
         .find(|request| request.data()["distro_queue_id"] == scene.entries[0])
         .unwrap();
+
     assert_eq!(
         (&moved.data()["previous_status"], &moved.data()["status"]),
         (&"scheduled".into(), &"complete".into())
     );
+
     let logs = scene
         .api
         .wait_for_logs(&scene.webhook, "the repaired ones", |logs| {
@@ -237,6 +253,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
                 .count()
                 == 6
         });
+
     let logs = logs.await;
     assert_eq!(
         logs.iter()
@@ -245,6 +262,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
         6,
         "as they were streamed"
     );
+
     let detail = scene
         .api
         .get(&format!(
@@ -253,6 +271,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
             logs[0]["id"].as_str().unwrap()
         ))
         .await;
+
     assert_eq!(detail.expect(200).json()["repaired"], true);
 
     // Later changes raise events as usual, and a release is distributed only once.
@@ -268,16 +287,19 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
         .platform
         .set_distribution_status(scene.entries[0], "scheduled")
         .await;
+
     let received = scene.receiver.wait_for(7).await;
     assert_eq!(received[6].data()["previous_status"], "complete");
     assert_eq!(received.len(), 7);
     stop(&mut app).await;
+
     let again = app.walhook(&["repair"]).await;
     assert!(
         stderr(&again).contains("nothing to repair"),
         "{}",
         stderr(&again)
     );
+
     let forced = app.walhook_ok(&["repair", "--force"]).await;
     assert_eq!(reported(&forced), counts([]), "{forced}");
 }
@@ -299,13 +321,16 @@ async fn kill_repair_at<F: Future<Output = bool>>(
             .spawn()
             .unwrap()
     };
+
     let mut repair = start();
     let end = tokio::time::Instant::now() + crate::support::DEADLINE;
+
     while !reached().await {
         assert!(
             tokio::time::Instant::now() < end,
             "no repair reached {what}"
         );
+
         // The locks of a killed repair are released when the server notices its end.
         if repair
             .try_wait()
@@ -314,8 +339,10 @@ async fn kill_repair_at<F: Future<Output = bool>>(
         {
             repair = start();
         }
+
         tokio::time::sleep(crate::support::POLL).await;
     }
+
     repair.kill().await.unwrap();
 }
 
@@ -323,6 +350,7 @@ async fn kill_repair_at<F: Future<Output = bool>>(
 async fn kill_while_locked(app: &TestApp, table: &str) {
     let blocker = app.store().await;
     let watcher = app.store().await;
+
     // A stronger lock would assign a transaction id, and the creation of a slot waits for such
     // transactions.
     blocker
@@ -343,6 +371,7 @@ async fn kill_while_locked(app: &TestApp, table: &str) {
 async fn kill_while_the_slot_is_created(app: &TestApp) {
     let blocker = app.source().await;
     let watcher = app.source().await;
+
     blocker
         .batch_execute("begin; select txid_current()")
         .await
@@ -355,6 +384,7 @@ async fn kill_while_the_slot_is_created(app: &TestApp) {
             .unwrap()
             .is_some()
     };
+
     kill_repair_at(app, "a slot", reached).await;
     blocker.batch_execute("rollback").await.unwrap();
 }
@@ -365,11 +395,13 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.setup().await;
     app.run().await;
+
     let scene = Scene::new(&mut app).await;
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.change_rows_in_the_gap().await;
     kill_while_the_slot_is_created(&app).await;
+
     for table in [
         "checkpoint",
         "last_seen",
@@ -390,6 +422,7 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
             "{table}"
         );
     }
+
     // The slot that a killed repair left is held until its server notices.
     let real = eventually("a repair to succeed", async || {
         let output = app.walhook(&["repair"]).await;
@@ -399,6 +432,7 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
             .then(|| String::from_utf8(output.stdout).unwrap())
     })
     .await;
+
     assert_eq!(reported(&real), missed_events(), "{real}");
     app.sidecar().wait_until_ready().await;
     scene.receiver.wait_for(6).await;
@@ -410,23 +444,29 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
 async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
+
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
+
     let writer = app.source().await;
     let entry = scene.entries[0];
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = stop.clone();
+
     let writing = tokio::spawn(async move {
         let mut last = 0_usize;
+
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
             last += 1;
             let status = CYCLE[last % CYCLE.len()];
             let statement =
                 format!("update distro_queue set status = '{status}' where id = {entry}");
             writer.batch_execute(&statement).await.unwrap();
+
             // Some load is enough.
             tokio::time::sleep(PAUSE).await;
         }
+
         writer
             .batch_execute(&format!(
                 "update distro_queue set status = 'last' where id = {entry}"
@@ -434,6 +474,7 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
             .await
             .unwrap();
     });
+
     let report = app.walhook_ok(&["repair"]).await;
     assert_eq!(
         reported(&report)["distribution.outlet.status_changed"],
@@ -444,12 +485,15 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     scene.receiver.wait_for(20).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     writing.await.unwrap();
+
     let ended = |requests: &[crate::support::Received]| {
         requests
             .iter()
             .any(|request| request.data()["status"] == "last")
     };
+
     scene.receiver.wait_until("the last status", ended).await;
+
     // In the order of the WAL, each event starts in the state in which the one before ended; only
     // the repaired one skips states.
     let statement = "select coalesce(data->>'previous_status', ''), data->>'status', repaired from walhook.event
@@ -462,11 +506,14 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
             .is_some_and(|row| row.get::<_, &str>(1) == "last")
             .then_some(rows)
     };
+
     let rows = eventually("the last status in the store", stored).await;
     let mut at = "";
+
     for row in &rows {
         let (from, to, repaired): (&str, &str, bool) = (row.get(0), row.get(1), row.get(2));
         assert_eq!(from, at);
+
         let step = |status: &str| CYCLE.iter().position(|known| *known == status);
         if let (Some(from), Some(to), false) = (step(from), step(to), repaired) {
             assert_eq!(
@@ -475,8 +522,10 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
                 "a transition is missing or repeated"
             );
         }
+
         at = to;
     }
+
     assert_eq!(at, "last");
     assert_eq!(rows.iter().filter(|row| row.get(2)).count(), 1);
 }
@@ -485,6 +534,7 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
 async fn a_slot_that_was_advanced_by_others_is_reported() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
+
     // Acknowledgements are sent every second: wait for one after everything was stored.
     let client = app.source().await;
     let confirmed =
@@ -494,6 +544,7 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
         .await
         .unwrap()
         .get(0);
+
     eventually("an acknowledgement", async || {
         let now: String = client
             .query_one(confirmed, &[&app.name])
@@ -503,6 +554,7 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
         (now != first).then_some(())
     })
     .await;
+
     app.restart().await;
     assert_eq!(
         open_gaps(&app).await,
@@ -514,20 +566,25 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
         .platform
         .set_distribution_status(scene.entries[0], "complete")
         .await;
+
     let advance = format!(
         "select pg_replication_slot_advance('{}', pg_current_wal_lsn())",
         app.name
     );
     client.batch_execute(&advance).await.unwrap();
+
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_ahead").await;
+
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
+
     assert!(
         check.contains("gap slot_ahead: ") && check.contains("run `walhook repair`"),
         "{check}"
     );
     let report = app.walhook_ok(&["repair"]).await;
+
     assert_eq!(
         reported(&report),
         counts([
@@ -536,6 +593,7 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
         ]),
         "{report}"
     );
+
     sidecar.wait_until_ready().await;
     scene.receiver.wait_for(1).await;
     sidecar.stop().await;
@@ -547,6 +605,7 @@ async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
     app.set("source.heartbeat", "100ms");
     app.setup().await;
     app.run().await;
+
     let scene = Scene::new(&mut app).await;
     scene
         .platform
@@ -558,6 +617,7 @@ async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
         .await;
     wait_for_gap(app.sidecar(), "identity_lost").await;
     app.walhook_ok(&["setup"]).await;
+
     // Capture continues, and the gap stays open until it is repaired.
     scene
         .platform
@@ -565,12 +625,14 @@ async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
         .await;
     scene.receiver.wait_for(1).await;
     wait_for_gap(app.sidecar(), "identity_lost").await;
+
     let alter = format!("alter publication {} drop table distro_queue", app.name);
     scene.platform.execute(&alter, &[]).await;
     scene
         .platform
         .set_distribution_status(scene.entries[1], "complete")
         .await;
+
     eventually("the publication's gap", async || {
         open_gaps(&app)
             .await
@@ -578,13 +640,16 @@ async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
             .then_some(())
     })
     .await;
+
     stop(&mut app).await;
+
     // The repair completes the publication first.
     let report = app.walhook_ok(&["repair"]).await;
     let expected = counts([
         ("delivery.completed", 2),
         ("distribution.outlet.status_changed", 2),
     ]);
+
     assert_eq!(reported(&report), expected, "{report}");
     app.run().await;
     scene
@@ -606,11 +671,14 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
         ..Options::default()
     })
     .await;
+
     app.setup().await;
     app.run().await;
+
     let scene = Scene::new(&mut app).await;
     assert!(app.stop().await.success());
     scene.change_rows_in_the_gap().await;
+
     eventually("the slot to be invalidated", async || {
         let fill =
             "insert into app_user (id, email) select n, repeat('x', 1000) from generate_series(100000, 140000) n;
@@ -620,16 +688,20 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
         scene.platform.client.query_opt(lost, &[]).await.unwrap()
     })
     .await;
+
     let setup = app.walhook(&["setup"]).await;
     let error = String::from_utf8_lossy(&setup.stderr);
+
     assert!(
         !setup.status.success()
             && error.contains("was invalidated")
             && error.contains("walhook repair"),
         "{error}"
     );
+
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_invalidated").await;
+
     let report = app.walhook_ok(&["repair"]).await;
     assert_eq!(reported(&report), missed_events(), "{report}");
     sidecar.wait_until_ready().await;
@@ -643,6 +715,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     app.set("source.ledger", "false");
     app.setup().await;
     app.run().await;
+
     let scene = Scene::new(&mut app).await;
     scene
         .api
@@ -652,12 +725,15 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
         )
         .await
         .expect(200);
+
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.change_rows_in_the_gap().await;
+
     // The ledger is switched on and empty: it is filled, and no events are invented.
     app.set("source.ledger", "true");
     let report = app.walhook_ok(&["repair"]).await;
+
     assert_eq!(
         reported(&report),
         counts([("release.distributed", 2)]),
@@ -668,6 +744,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
             && report.contains("2 kept for inactive"),
         "{report}"
     );
+
     let missed: i64 = app
         .store()
         .await
@@ -675,9 +752,11 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
         .await
         .unwrap()
         .get(0);
+
     assert_eq!((missed, scene.receiver.requests().len()), (2, 0));
     app.kill().await;
     app.run().await;
+
     // Now the ledger has every row.
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
@@ -685,6 +764,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
         .platform
         .set_distribution_status(scene.entries[3], "fault")
         .await;
+
     let report = app.walhook_ok(&["repair", "--dry-run"]).await;
     assert_eq!(
         reported(&report),
@@ -694,6 +774,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
         ]),
         "{report}"
     );
+
     assert!(!report.contains("cannot be determined"), "{report}");
 }
 
@@ -701,11 +782,13 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
 async fn a_store_restored_from_a_backup_finds_later_transitions() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
+
     // As in a backup of a running store.
     app.kill().await;
     let backup = format!("{}_backup", app.name);
     let copy = format!("create database {backup} template {}_store", app.name);
     let admin = app.source().await;
+
     eventually("the store to be copied", async || {
         admin.batch_execute(&copy).await.ok()
     })
@@ -724,6 +807,7 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
 
     app.store_url = app.server.url(&backup);
     let url = app.store_url.clone();
+
     app.set("store.url", &url);
     let report = app.walhook_ok(&["repair", "--force"]).await;
     let missed = [
@@ -731,14 +815,17 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
         ("delivery.completed", 1),
         ("distribution.outlet.status_changed", 1),
     ];
+
     assert_eq!(reported(&report), counts(missed), "{report}");
     app.run().await;
+
     // The webhook subscribes to two of the three.
     scene.receiver.wait_for(4).await;
     scene
         .platform
         .set_distribution_status(scene.entries[1], "complete")
         .await;
+
     let received = scene.receiver.wait_for(5).await;
     assert_eq!(received.len(), 5, "{received:?}");
 }
@@ -749,10 +836,12 @@ async fn a_repair_compares_ids_of_different_lengths_in_their_order_as_numbers() 
     let mut app = TestApp::prepare().await;
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let pay = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
          select id, $1, '', 1, 1, 'ready' from unnest($2::bigint[]) id";
+
     platform
         .execute(pay, &[&user, &vec![-10_i64, -9, 9, 10, 99, 100, 1000]])
         .await;

@@ -37,12 +37,16 @@ impl Replaced {
     async fn by(mut scenario: Scenario, standby: PrivatePostgres) -> Replaced {
         assert!(scenario.app.stop().await.success());
         let old = scenario.app.source().await;
+
         until_caught_up(&old, &standby).await;
         promote(&standby).await;
+
         let url = standby.url(&format!("{}_platform", scenario.app.name));
         scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
+
         let both = scenario.app.setting("source.url").to_owned();
         scenario.app.set("source.url", &url);
+
         Replaced {
             scenario,
             new: standby,
@@ -73,6 +77,7 @@ impl Replaced {
     async fn run_without_old(&mut self, failpoints: &str) {
         self.capture_from_new().await;
         let app = &mut self.scenario.app;
+
         assert!(app.stop().await.success());
         app.server.stop(StopMode::Immediate).await.unwrap();
         app.set("source.url", &self.both)
@@ -114,6 +119,7 @@ impl Replaced {
                 .unwrap()
                 .get::<_, i64>(0)
         };
+
         let before = count().await;
         eventually("sessions on the replaced primary", async || {
             (count().await >= before + SESSIONS).then_some(())
@@ -131,6 +137,7 @@ impl Replaced {
             .iter()
             .map(|row| row.get(0))
             .collect();
+
         assert_eq!(found, [""; 0], "a replaced primary is no gap");
     }
 
@@ -143,6 +150,7 @@ impl Replaced {
             .set("source.url", &self.both)
             .walhook(arguments)
             .await;
+
         self.scenario.app.set("source.url", &new);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(
@@ -175,22 +183,27 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
+
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.capture_from_new().await;
+
     let at: PgLsn = end_of_wal(&replaced.scenario.platform.client).await;
     assert!(
         end_of_wal(&replaced.old).await < at,
         "the old WAL ends before the checkpoint"
     );
+
     let mut other = replaced.spawn_with_both();
     wait_until_unready(&other, REASON).await;
     replaced.until_sessions().await;
     replaced.assert_no_gap().await;
+
     // Now the old WAL ends after the checkpoint.
     fill(&replaced.old, 12_000_000).await;
     assert!(end_of_wal(&replaced.old).await > at);
     replaced.until_sessions().await;
     replaced.assert_no_gap().await;
+
     // As a callback of Patroni does.
     let name = replaced.scenario.app.name.clone();
     replaced
@@ -200,9 +213,11 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
         .unwrap();
     replaced.until_sessions().await;
     wait_until_unready(&other, REASON).await;
+
     for command in ["check", "setup", "repair"] {
         replaced.assert_refused(&[command]).await;
     }
+
     replaced.assert_no_gap().await;
     assert_eq!(
         replaced.scenario.app.sidecar().readiness().await.unwrap().0,
@@ -219,6 +234,7 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
         .stop(StopMode::Immediate)
         .await
         .unwrap();
+
     other.wait_until_ready().await;
     assert!(replaced.scenario.app.stop().await.success());
     replaced.scenario.pay(2).await;
@@ -236,16 +252,20 @@ async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
+
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.capture_from_new().await;
+
     let mut restored = replaced.spawn_with_both();
     wait_until_unready(&restored, REASON).await;
     assert!(replaced.scenario.app.stop().await.success());
     replaced.new.stop(StopMode::Immediate).await.unwrap();
     replaced.scenario.platform = Platform::new(replaced.scenario.app.source().await);
+
     // Nothing has read this when the repair compares the rows.
     replaced.scenario.pay(1).await;
     replaced.assert_refused(&["repair"]).await;
+
     let both = replaced.both.clone();
     replaced
         .scenario
@@ -253,10 +273,12 @@ async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
         .set("source.url", &both)
         .walhook_ok(&["repair", "--force"])
         .await;
+
     restored.wait_until_ready().await;
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
     assert_eq!(replaced.timeline().await, 1);
+
     replaced
         .scenario
         .app
@@ -273,12 +295,14 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
+
     replaced.capture_from_new().await;
     assert!(replaced.scenario.app.stop().await.success());
     replaced.new.stop(StopMode::Immediate).await.unwrap();
     replaced.scenario.platform = Platform::new(replaced.scenario.app.source().await);
     replaced.scenario.pay(1).await;
     replaced.assert_refused(&["repair"]).await;
+
     let both = replaced.both.clone();
     replaced
         .scenario
@@ -286,6 +310,7 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
         .set("source.url", &both)
         .walhook_ok(&["repair", "--force"])
         .await;
+
     replaced.scenario.app.run().await;
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
@@ -301,13 +326,16 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
+
     let mut replaced = Replaced::by(scenario, standby).await;
     replaced.run_without_old("").await;
+
     // All connections but those of heartbeats stay with the new primary, also those that are opened
     // for the first event.
     replaced.scenario.pay(1).await;
     replaced.scenario.assert_delivered().await;
     replaced.start_old().await;
+
     let synchronous = "alter system set synchronous_standby_names = 'absent'";
     replaced
         .scenario
@@ -316,6 +344,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
         .batch_execute(synchronous)
         .await
         .unwrap();
+
     replaced
         .scenario
         .platform
@@ -323,6 +352,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
         .batch_execute("select pg_reload_conf()")
         .await
         .unwrap();
+
     let cut = "select pg_terminate_backend(pid) from pg_stat_activity
          where wait_event = 'SyncRep' and query like '%pg_logical_emit_message%'";
     let beat = async || {
@@ -334,6 +364,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
             .await
             .unwrap()
     };
+
     eventually("a heartbeat that waits, to cut its connection", beat).await;
     replaced.until_sessions().await;
 
@@ -347,6 +378,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     let events = replaced.scenario.app.store().await;
     let event = "select from walhook.event where (data ->> 'payment_request_id')::bigint = $1";
     let sidecar = replaced.scenario.app.sidecar();
+
     eventually("the event to be held back, or stored", async || {
         let held_back = sidecar
             .readiness()
@@ -357,6 +389,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
             .or(events.query_opt(event, &[&unseen]).await.unwrap().map(drop))
     })
     .await;
+
     assert!(!is_visible(&replaced.scenario.platform.client, unseen).await);
     replaced.scenario.assert_delivered().await;
 
@@ -368,6 +401,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
         .batch_execute(asynchronous)
         .await
         .unwrap();
+
     replaced
         .scenario
         .platform
@@ -375,6 +409,7 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
         .batch_execute("select pg_reload_conf()")
         .await
         .unwrap();
+
     assert!(committing.await.unwrap());
     replaced.scenario.payments.insert(unseen);
     replaced.scenario.assert_delivered().await;
@@ -385,9 +420,11 @@ async fn by_triggers(store: &PrivatePostgres) -> (Scenario, PrivatePostgres) {
     let Pair { mut app, standby } = pair(None, &[], store).await;
     app.set("source.capture", "trigger")
         .set("source.poll_interval", "20ms");
+
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
+
     // All tests start with an outbox whose rows are deleted.
     until_outbox_is_empty(&scenario.platform.client).await;
     (scenario, standby)
@@ -411,17 +448,21 @@ async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
+
     replaced.capture_from_new().await;
     let mut other = replaced.spawn_with_both();
+
     // It stands by, without a connection to the primary, while the first one reads.
     other.wait_until_ready().await;
     assert!(replaced.scenario.app.stop().await.success());
     wait_until_unready(&other, REASON).await;
     replaced.until_sessions().await;
     replaced.assert_no_gap().await;
+
     for command in ["check", "setup"] {
         replaced.assert_refused(&[command]).await;
     }
+
     // A replica that reaches the new primary takes over: the other one does not keep the lease.
     replaced.scenario.app.run().await;
     replaced.scenario.pay(2).await;
@@ -435,6 +476,7 @@ async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
         .stop(StopMode::Immediate)
         .await
         .unwrap();
+
     other.wait_until_ready().await;
     assert!(replaced.scenario.app.stop().await.success());
     replaced.scenario.pay(2).await;
@@ -451,6 +493,7 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
+
     replaced
         .run_connected_to_new("outbox_rows_stored_not_deleted=1*return(fail)")
         .await;
@@ -459,12 +502,15 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
         let row = client.query_one(cleared, &[]).await.unwrap();
         (row.get::<_, i64>(0), row.get::<_, i64>(1))
     };
+
     let before = cleared(&replaced.old).await;
+
     // The failpoint ends the connection when the event is stored.
     replaced.scenario.pay(1).await;
     wait_until_unready(replaced.scenario.app.sidecar(), REASON).await;
     replaced.until_sessions().await;
     assert_eq!(cleared(&replaced.old).await, before);
+
     replaced
         .scenario
         .app
@@ -472,6 +518,7 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
         .stop(StopMode::Immediate)
         .await
         .unwrap();
+
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
     replaced.scenario.app.sidecar().wait_until_ready().await;
@@ -485,14 +532,18 @@ async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
+
     replaced.scenario.app.set("source.heartbeat", "300ms");
+
     // Each removal fails, and is tried again.
     replaced
         .run_connected_to_new("publication_dropped_identities_not_restored=return(fail)")
         .await;
     let publication = format!("create publication \"{}\"", replaced.scenario.app.name);
+
     replaced.old.batch_execute(&publication).await.unwrap();
     replaced.until_sessions().await;
+
     let publications = replaced
         .old
         .query("select from pg_publication", &[])
@@ -519,6 +570,7 @@ async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (mut scenario, standby) = by_triggers(&store).await;
     let old = scenario.app.source().await;
+
     until_caught_up(&old, &standby).await;
     standby.stop(StopMode::Fast).await.unwrap();
     old.batch_execute("begin; lock table walhook_capture.progress in exclusive mode")
@@ -526,6 +578,7 @@ async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
         .unwrap();
     scenario.pay(1).await;
     scenario.assert_delivered().await;
+
     let waits = "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
     eventually("the deletion to wait", async || {
         old.query_opt(waits, &[]).await.unwrap()
@@ -534,9 +587,11 @@ async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     promote(&standby).await;
+
     let gaps = scenario.app.store().await;
     let open = "select reason from walhook.gap where repaired_at is null";
     let gap = eventually("the gap", async || gaps.query_opt(open, &[]).await.unwrap()).await;
+
     assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
 }
 
@@ -545,14 +600,18 @@ async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
 async fn a_replaced_primary_answers_no_lookups() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
     let store = Store::open(&app.store_url, 1).unwrap();
     let mut lookups = Lookups::for_repair(&app.source_url, &Source::default(), store);
+
     lookups.warm_up().await.unwrap();
     let keys = HashSet::from([LookupKey::Label(label)]);
+
     lookups.begin(&[], 2).await.unwrap();
     let error = lookups.fetch(&keys, None).await.unwrap_err();
+
     assert!(
         matches!(error, LookupError::Replaced { found: 1, known: 2 }) && error.is_transient(),
         "{error}"

@@ -23,6 +23,7 @@ fn through(proxy: &Proxy, app: &TestApp, url: &str) -> String {
         &format!(":{}", proxy.port),
     );
     assert_ne!(changed, url);
+
     changed
 }
 
@@ -38,8 +39,10 @@ async fn wait_for_lag(scenario: &mut Scenario, what: &str, holds: fn(f64) -> boo
 async fn connections_to_the_store_that_go_silent_are_replaced() {
     let mut app = TestApp::prepare().await;
     let proxy = Proxy::start(app.server.port()).await;
+
     app.set("store.url", &through(&proxy, &app, &app.store_url));
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     proxy.forget();
@@ -53,13 +56,16 @@ async fn connections_to_the_store_that_go_silent_are_replaced() {
 async fn the_lag_grows_while_the_primary_is_silent() {
     let mut app = TestApp::prepare().await;
     let proxy = Proxy::start(app.server.port()).await;
+
     app.set("source.url", &through(&proxy, &app, &app.source_url));
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(1).await;
     scenario.assert_delivered().await;
     proxy.weather(Weather::Frozen);
     wait_for_lag(&mut scenario, "the lag to grow", |lag| lag > 6.0).await;
     proxy.weather(Weather::Fair);
+
     // No changes are written meanwhile: the lag ends because heartbeats return.
     wait_for_lag(&mut scenario, "the lag to end", |lag| lag < 1.0).await;
 }
@@ -68,6 +74,7 @@ async fn the_lag_grows_while_the_primary_is_silent() {
 async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let proxy = Proxy::start(app.server.port()).await;
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
@@ -85,6 +92,7 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
         .await
         .unwrap()
         .get(0);
+
     // With a transaction, the wait until it is visible has a shorter limit than the query.
     for transaction in [None, Some(u32::try_from(committed).unwrap())] {
         lookups.fetch(&keys, transaction).await.unwrap();
@@ -105,14 +113,17 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
         skip("PostgreSQL 17 is not installed");
         return;
     };
+
     let settings = [("synchronized_standby_slots", "absent")];
     let options = Options {
         programs: Some(&programs),
         settings: &settings,
         ..Options::default()
     };
+
     let mut scenario = Scenario::start(TestApp::prepare_alone(options).await).await;
     scenario.pay(1).await;
+
     for seconds in [30.0, 60.0, 80.0] {
         let sidecar = scenario.app.sidecar();
         eventually("the lag to grow", async || {
@@ -120,6 +131,7 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
         })
         .await;
     }
+
     let client = &scenario.platform.client;
     client
         .batch_execute("alter system reset synchronized_standby_slots")
@@ -130,6 +142,7 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
         .await
         .unwrap();
     scenario.assert_delivered().await;
+
     let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
     assert_eq!(log.matches("reading changes").count(), 1, "{log}");
 }
@@ -141,8 +154,10 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
 async fn the_sidecar_recovers_when_all_connections_go_silent() {
     let mut app = TestApp::prepare().await;
     let proxy = Proxy::start(app.server.port()).await;
+
     app.set("source.url", &through(&proxy, &app, &app.source_url));
     app.set("store.url", &through(&proxy, &app, &app.store_url));
+
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;

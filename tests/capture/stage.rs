@@ -54,6 +54,7 @@ impl Stage {
         let run = async move {
             capture::run(&source, &url, stores, health, sender, acknowledge, token).await
         };
+
         let task = tokio::spawn(run);
         Stage {
             batches,
@@ -99,6 +100,7 @@ impl Stage {
                 .await
                 .unwrap()
                 .expect("setup stored the first checkpoint");
+
             let connection = self.store.connection().await.unwrap();
             assert!(
                 advance_checkpoint(&*connection, &self.slot, &stored, &checkpoint, None)
@@ -106,9 +108,11 @@ impl Stage {
                     .unwrap()
             );
         }
+
         let progress = known.progress.clone();
         self.checkpoint = Some(if is_stored { known } else { checkpoint.clone() });
         self.durable.send_replace(Some(checkpoint));
+
         batch
             .changes
             .into_iter()
@@ -123,6 +127,7 @@ impl Stage {
             let batch = self.receive().await;
             changes.extend(self.store(batch).await);
         }
+
         assert_eq!(changes.len(), count, "{changes:?}");
         changes
     }
@@ -137,6 +142,7 @@ impl Stage {
                 .map(|change| change.position.ordinal())
                 .collect();
             self.store(batch).await;
+
             if ordinals.last().is_some_and(|last| *last > known) {
                 return ordinals
                     .into_iter()
@@ -155,6 +161,7 @@ impl Stage {
     /// its own batch.
     pub async fn serve_until<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
+
         loop {
             tokio::select! {
                 done = &mut work => return done,

@@ -34,14 +34,18 @@ async fn a_reference_that_is_too_large_for_an_id_leads_to_no_row() {
         let app = prepared(mode).await;
         let platform = app.platform().await;
         let narrow = "alter table distro_queue drop constraint distro_queue_outlet_id_fkey; alter table outlet alter id type smallint";
+
         platform.transaction(narrow).await;
         let release = release(&platform, platform.user(&[]).await).await;
+
         app.setup().await;
         let mut app = app;
+
         app.run().await;
         let entry = format!(
             "insert into distro_queue (id, release_id, outlet_id, status) values (1, {release}, 70000, 'batched')"
         );
+
         platform.transaction(&entry).await;
         platform.payment(platform.user(&[]).await, "ready").await;
         app.wait_for_events(2).await;
@@ -53,6 +57,7 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
     for mode in MODES {
         let mut app = prepared(mode).await;
         let platform = app.platform().await;
+
         platform
             .transaction(
                 "alter table release add column settings jsonb not null default '{\"n\": 7}'",
@@ -62,14 +67,17 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
             "source.tables.release.computed.cat",
             "((this.settings->>'n')::int)::text",
         );
+
         let user = platform.user(&[]).await;
         let receiver = Receiver::start().await;
+
         app.setup().await;
         app.run().await;
         app.api(&user.to_string())
             .await
             .create_webhook(&receiver.url("/"), &[STATUS])
             .await;
+
         let good = release(&platform, user).await;
         let bad = release(&platform, user).await;
         let outlet = platform.outlet("O").await;
@@ -78,6 +86,7 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
              insert into distro_queue (id, release_id, outlet_id, status)
              select id, case when id = 7 then {bad} else {good} end, {outlet}, 'batched' from generate_series(1, 20) as id"
         );
+
         platform.transaction(&spoil).await;
         app.wait_for_events(19).await;
         wait_for_unrouted(&app, 1).await;
@@ -89,8 +98,10 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
                 && list.contains(&format!("release {bad}")),
             "{list}"
         );
+
         let id = list.split('\t').next().unwrap().to_owned();
         let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+
         assert!(
             check.contains("warn  unrouted events: 1, since "),
             "{check}"
@@ -107,6 +118,7 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
                 &[&bad],
             )
             .await;
+
         assert_eq!(
             app.walhook_ok(&["unrouted", "retry", "--reason", "lookup_failed"])
                 .await,
@@ -117,6 +129,7 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
             .iter()
             .find(|request| request.data()["release_id"] == bad)
             .expect("delivered");
+
         assert_eq!(
             (
                 late.header("x-webhook-event-id"),
@@ -125,6 +138,7 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
             (&*id, Some("8")),
             "{mode}"
         );
+
         wait_for_unrouted(&app, 0).await;
         assert_eq!(app.walhook_ok(&["unrouted", "retry"]).await, "0 routed\n");
     }
@@ -138,9 +152,11 @@ async fn what_the_store_refuses_is_kept_apart_and_can_be_discarded() {
         let platform = app.platform().await;
         let text = "alter table label drop constraint label_user_id_fkey; alter table label alter user_id type text;
             alter table user_addon drop constraint user_addon_user_id_fkey, drop constraint user_addon_pkey; alter table user_addon alter user_id type text";
+
         platform.transaction(text).await;
         app.setup().await;
         app.run().await;
+
         // Not compressible: an index entry may have 2,704 bytes.
         let long = "(select string_agg(md5(n::text), '') from generate_series(1, 300) as n)";
         let rows = format!(
@@ -150,15 +166,18 @@ async fn what_the_store_refuses_is_kept_apart_and_can_be_discarded() {
              select id, id, 'T', 'draft', 'pending' from generate_series(1, 3) as id;
              update release set review_status = 'approved'"
         );
+
         platform.transaction(&rows).await;
         app.wait_for_events(2).await;
         wait_for_unrouted(&app, 1).await;
+
         let owners = app
             .store()
             .await
             .query("select user_id from walhook.event order by sequence", &[])
             .await
             .unwrap();
+
         assert_eq!(
             owners
                 .iter()
@@ -167,6 +186,7 @@ async fn what_the_store_refuses_is_kept_apart_and_can_be_discarded() {
             ["2", ""],
             "{mode}"
         );
+
         let list = app.walhook_ok(&["unrouted", "list", "--json"]).await;
         assert!(
             list.contains(r#""reason":"store_refused""#) && list.contains("54000"),
@@ -195,9 +215,11 @@ async fn distributed_for_a_refused_user(mode: &str) -> (TestApp, Platform) {
     let mut app = prepared(mode).await;
     let platform = app.platform().await;
     let text = "alter table label drop constraint label_user_id_fkey; alter table label alter user_id type text";
+
     platform.transaction(text).await;
     app.setup().await;
     app.run().await;
+
     let rows = format!(
         "insert into label (id, user_id, name) values (1, {LONG_USER}, 'L');
          insert into release (id, label_id, title, review_status, delivery_status) values (1, 1, 'T', 'draft', 'pending');
@@ -205,6 +227,7 @@ async fn distributed_for_a_refused_user(mode: &str) -> (TestApp, Platform) {
     );
     platform.transaction(&rows).await;
     wait_for_unrouted(&app, 1).await;
+
     (app, platform)
 }
 
@@ -245,6 +268,7 @@ async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_o
             .transaction("update release set delivery_status = 'distributed'")
             .await;
         app.wait_for_events(1).await;
+
         let retried = app.walhook_ok(&["unrouted", "retry"]).await;
         assert_eq!(
             retried, "0 routed\n1 still unrouted: distributed_before\n",
@@ -259,26 +283,33 @@ async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_o
 async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards() {
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.set("source.tables.outlet.computed.name", "upper(this.name)");
+
     let platform = app.platform().await;
     platform
         .transaction("alter table distro_queue drop constraint distro_queue_outlet_id_fkey")
         .await;
+
     let user = platform.user(&[]).await;
     let release = release(&platform, user).await;
     let outlet = platform.outlet("o").await;
+
     app.setup().await;
     app.run().await;
+
     let mut holder = app.source().await;
     let lock = holder.transaction().await.unwrap();
+
     lock.batch_execute("lock table outlet in access exclusive mode")
         .await
         .unwrap();
     let rows = format!(
         "insert into distro_queue (id, release_id, outlet_id, status) select id, {release}, {outlet}, 'batched' from generate_series(1, 3) as id"
     );
+
     platform.execute(&rows, &[]).await;
     let cancelled = "select pg_cancel_backend(pid) from pg_stat_activity
         where wait_event_type = 'Lock' and query like '%upper(this.name)%' and datname = current_database()";
+
     eventually("a lookup to cancel", async || {
         (!platform
             .client
@@ -289,7 +320,9 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
         .then_some(())
     })
     .await;
+
     wait_until_unready(app.sidecar(), "events cannot be stored").await;
+
     eventually("a lookup that waits again", async || {
         (!platform
             .client
@@ -300,6 +333,7 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
         .then_some(())
     })
     .await;
+
     lock.rollback().await.unwrap();
     app.wait_for_events(3).await;
     wait_for_unrouted(&app, 0).await;
@@ -311,13 +345,16 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
 async fn slow_computed_columns_of_many_rows_are_evaluated_in_parts() {
     let mut app = prepared("wal").await;
     let platform = app.platform().await;
+
     app.set(
         "source.tables.release.computed.cat",
         "(select 'C' from pg_sleep(0.05 + 0 * this.id))",
     );
     let label = platform.label(platform.user(&[]).await).await;
+
     app.setup().await;
     app.run().await;
+
     let rows = format!(
         "insert into release (id, label_id, title, review_status, delivery_status)
          select id, {label}, 'T', 'draft', 'pending' from generate_series(1, 1000) as id;
@@ -334,16 +371,20 @@ async fn a_lookup_query_that_fails_for_one_user_fails_for_no_other() {
     for mode in MODES {
         let mut app = prepared(mode).await;
         let platform = app.platform().await;
+
         platform
             .transaction(
                 "alter table label drop constraint label_user_id_fkey; alter table label alter user_id type text",
             )
             .await;
         let lookup = "select user_id, addon from user_addon where user_id = any($1::bigint[])";
+
         app.set("source.lookups.user_addon", lookup);
         let user = platform.user(&["stream_radar"]).await;
+
         app.setup().await;
         app.run().await;
+
         let rows = format!(
             "insert into label (id, user_id, name) values (1, '', 'L'), (2, '{user}', 'M');
              insert into release (id, label_id, title, review_status, delivery_status)
@@ -351,6 +392,7 @@ async fn a_lookup_query_that_fails_for_one_user_fails_for_no_other() {
              insert into stream_radar_flag (id, dsp, isrc, release_id, severity, status, published_at)
              select id, 'd', 'i', id, 'low', 'active', now() from generate_series(1, 2) as id"
         );
+
         platform.transaction(&rows).await;
         app.wait_for_events(1).await;
         wait_for_unrouted(&app, 1).await;

@@ -15,17 +15,21 @@ async fn assert_capture_works(version: u32, programs: &Path) {
         ("wal_sender_timeout", "4s"),
         ("max_slot_wal_keep_size", "1GB"),
     ];
+
     if version >= 18 {
         settings.push(("idle_replication_slot_timeout", "1h"));
     }
+
     let options = Options {
         programs: Some(programs),
         settings: &settings,
         ..Options::default()
     };
+
     let mut scenario = Scenario::start(TestApp::prepare_alone(options).await).await;
     let slot =
         "select to_jsonb(slot) ->> 'failover' from pg_replication_slots slot where slot_name = $1";
+
     let failover: Option<String> = scenario
         .platform
         .client
@@ -33,6 +37,7 @@ async fn assert_capture_works(version: u32, programs: &Path) {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(
         failover.as_deref(),
         (version >= 17).then_some("true"),
@@ -41,6 +46,7 @@ async fn assert_capture_works(version: u32, programs: &Path) {
     scenario.pay(10).await;
     scenario.app.kill().await;
     scenario.pay(10).await;
+
     // The stream must show that a table has left the publication, not the check after a heartbeat.
     scenario
         .app
@@ -48,9 +54,11 @@ async fn assert_capture_works(version: u32, programs: &Path) {
         .set("source.heartbeat", "1h")
         .setup()
         .await;
+
     scenario.app.run().await;
     scenario.pay(10).await;
     scenario.assert_delivered().await;
+
     let lines = scenario.app.walhook_ok(&["check"]).await;
     assert!(lines.contains(&format!("PostgreSQL {version}")), "{lines}");
     assert!(
@@ -66,6 +74,7 @@ async fn assert_capture_works(version: u32, programs: &Path) {
         version >= 18,
         "{lines}"
     );
+
     let unpublish = format!("alter publication {} drop table label", scenario.app.name);
     scenario.platform.execute(&unpublish, &[]).await;
     scenario.pay(1).await;
@@ -78,6 +87,7 @@ async fn assert_capture_works(version: u32, programs: &Path) {
     scenario.assert_delivered().await;
     assert!(scenario.app.stop().await.success());
     scenario.app.walhook_ok(&["teardown", "--yes"]).await;
+
     assert!(
         scenario
             .app

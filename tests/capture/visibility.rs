@@ -46,6 +46,7 @@ impl Stopped {
             .unwrap()
             .get(0);
         let pid = Pid::from_raw(pid).expect("a process id");
+
         kill_process(pid, Signal::STOP).expect("a process can be stopped");
         Stopped(pid)
     }
@@ -69,6 +70,7 @@ pub async fn commit_unseen(
         .get(0);
     let committing = tokio::spawn(async move { client.batch_execute(&statement).await.is_ok() });
     let watching = &scenario.platform.client;
+
     eventually("the commit to wait for the standby", async || {
         let waits = "select from pg_stat_activity where pid = $1 and wait_event = 'SyncRep'";
         watching.query_opt(waits, &[&pid]).await.unwrap()
@@ -86,6 +88,7 @@ pub async fn commit_unseen(
         watching.query_opt(sent, &[&scenario.app.name, &flushed]).await.unwrap()
     })
     .await;
+
     committing
 }
 
@@ -100,11 +103,13 @@ async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
         .await
         .unwrap()
         .get(0);
+
     let replied = async |after: f64| {
         let reply = "select extract(epoch from reply_time)::float8 from pg_stat_replication
              join pg_replication_slots on pid = active_pid
              where slot_name = $1 and write_lsn >= $2 and extract(epoch from reply_time)::float8 > $3";
         let what = "feedback after the commit was received";
+
         eventually(what, async || {
             watching
                 .query_opt(reply, &[&scenario.app.name, &end, &after])
@@ -114,11 +119,14 @@ async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
         .await
         .get::<_, f64>(0)
     };
+
     // The sidecar acknowledges once per second what it had received by then.
     let mut reply = 0.0;
+
     for _ in 0..3 {
         reply = replied(reply + 1.0).await;
     }
+
     let slot = "select confirmed_flush_lsn from pg_replication_slots where slot_name = $1";
     let acknowledged: PgLsn = watching
         .query_one(slot, &[&scenario.app.name])
@@ -129,6 +137,7 @@ async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
         acknowledged < end,
         "{acknowledged} is acknowledged, and a failover would undo the commit before {end}"
     );
+
     committing
 }
 
@@ -153,13 +162,17 @@ async fn synchronous_scenario(
     store: &PrivatePostgres,
 ) -> (Scenario, PrivatePostgres) {
     let Pair { mut app, standby } = pair(None, &[], store).await;
+
     for (key, value) in settings {
         app.set(key, value);
     }
+
     make_synchronous(&app.source().await).await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(2).await;
     scenario.assert_delivered().await;
+
     (scenario, standby)
 }
 
@@ -176,8 +189,10 @@ async fn an_event_waits_until_its_transaction_is_visible() {
         payment(unseen, scenario.user),
     )
     .await;
+
     wait_until_unready(scenario.app.sidecar(), HELD_BACK).await;
     assert!(!is_visible(&scenario.platform.client, unseen).await);
+
     // The event is neither stored nor delivered.
     scenario.assert_delivered().await;
     receiver.resume();
@@ -199,19 +214,23 @@ async fn at_most_one_heartbeat_waits_for_a_standby() {
         let waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
         client.query_one(waiting, &[]).await.unwrap().get(0)
     };
+
     eventually("a heartbeat to wait", async || {
         (waiting(&scenario.platform.client).await == 1).then_some(())
     })
     .await;
     scenario.app.kill().await;
+
     let mut second = scenario.app.spawn(&[]);
     let log = scenario.app.log_file();
+
     eventually("the second process to send a heartbeat", async || {
         let logged = std::fs::read_to_string(&log).unwrap();
         let sent = logged.contains("an earlier heartbeat waits for a synchronous standby");
         (sent || waiting(&scenario.platform.client).await > 1).then_some(())
     })
     .await;
+
     assert_eq!(waiting(&scenario.platform.client).await, 1);
     receiver.resume();
     scenario.pay(1).await;
@@ -222,6 +241,7 @@ async fn at_most_one_heartbeat_waits_for_a_standby() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limit() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
+
     // Of the looked-up rows, only those with computed columns are read from the primary.
     let settings = [
         ("source.await_visibility", "never"),
@@ -229,6 +249,7 @@ async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limi
     ];
     let (mut scenario, standby) = synchronous_scenario(&settings, &store).await;
     let checked = String::from_utf8(scenario.app.walhook(&["check"]).await.stdout).unwrap();
+
     assert!(
         checked.contains("warn  source.await_visibility: never"),
         "{checked}"
@@ -243,11 +264,14 @@ async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limi
         payment(early, scenario.user),
     )
     .await;
+
     scenario.payments.insert(early);
     scenario.assert_delivered().await;
     assert!(!is_visible(&scenario.platform.client, early).await);
+
     let review = format!("update release set review_status = 'to_review' where id = {release}");
     let reviewing = commit_unseen(&scenario, scenario.app.source().await, review).await;
+
     wait_until_unready(
         scenario.app.sidecar(),
         "enqueue: the primary does not show a committed transaction",
@@ -272,21 +296,26 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
         skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
         return;
     };
+
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let settings = [
         ("sync_replication_slots", "on"),
         ("hot_standby_feedback", "on"),
     ];
     let Pair { app, standby } = pair(Some(programs), &settings, &store).await;
+
     make_synchronous(&app.source().await).await;
     let mut scenario = Scenario::start(app).await;
+
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     until_slot_is_synchronized(&scenario, &standby).await;
     until_caught_up(&scenario.platform.client, &standby).await;
+
     let checked = String::from_utf8(scenario.app.walhook(&["check"]).await.stdout).unwrap();
     let waits =
         "ok    synchronized_standby_slots: empty: events wait until a standby has their commits";
+
     assert!(checked.contains(waits), "{checked}");
     let _receiver = Stopped::receiver_of(&standby).await;
     let undone = next_id();
@@ -296,13 +325,16 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
         payment(undone, scenario.user),
     )
     .await;
+
     wait_until_unready(scenario.app.sidecar(), HELD_BACK).await;
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     assert!(!committing.await.unwrap());
+
     // The stopped receiver loses what it has not written.
     standby.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     promote(&standby).await;
+
     let url = standby.url(&format!("{}_platform", scenario.app.name));
     scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
     assert!(
@@ -311,6 +343,7 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     );
     scenario.pay(3).await;
     scenario.assert_delivered().await;
+
     let gaps = "select count(*) from walhook.gap";
     assert_eq!(
         scenario
@@ -323,6 +356,7 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
             .get::<_, i64>(0),
         0
     );
+
     scenario.app.sidecar().wait_until_ready().await;
 }
 
@@ -340,9 +374,11 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
             .unwrap()
             .get(0)
     };
+
     scenario.pay(5).await;
     scenario.assert_delivered().await;
     assert_eq!(sessions(&scenario).await, 0);
+
     let checked = scenario.app.walhook_ok(&["check"]).await;
     assert!(
         checked.contains("ok    source.await_visibility: auto"),
@@ -352,12 +388,14 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
     scenario.app.restart().await;
     scenario.pay(5).await;
     scenario.assert_delivered().await;
+
     // The publication is verified over the same connection. After a heartbeat, the visibility was
     // queried last.
     eventually("a query for visibility", async || {
         (sessions(&scenario).await == 1).then_some(())
     })
     .await;
+
     // Idle WAL is acknowledged up to the last visible heartbeat.
     let end: PgLsn = scenario
         .platform
@@ -366,6 +404,7 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
         .await
         .unwrap()
         .get(0);
+
     let slot = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
     eventually("idle WAL to be acknowledged", async || {
         scenario
@@ -376,6 +415,7 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
             .unwrap()
     })
     .await;
+
     // The server shuts down although the last records are not acknowledged.
     scenario.app.server.restart(StopMode::Fast).await.unwrap();
     scenario.platform = scenario.app.platform().await;
@@ -389,14 +429,19 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
 async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_standby() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let mut app = TestApp::prepare_alone(Options::default()).await;
+
     store.create_database(&app.name).await.unwrap();
     app.store_url = store.url(&app.name);
+
     let url = app.store_url.clone();
     app.set("store.url", &url);
+
     let mut scenario = Scenario::start(app).await;
     scenario.pay(2).await;
     scenario.assert_delivered().await;
+
     let client = scenario.app.source().await;
+
     for names in ["*", "first 1 (standby, \"Walhook\")"] {
         client
             .batch_execute(&format!(
@@ -404,11 +449,13 @@ async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_sta
             ))
             .await
             .unwrap();
+
         client
             .batch_execute("select pg_reload_conf()")
             .await
             .unwrap();
         wait_until_unready(scenario.app.sidecar(), "includes Walhook's own connection").await;
+
         let reader =
             "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
         let is_gone = async || {
@@ -419,9 +466,11 @@ async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_sta
                 .is_none()
                 .then_some(())
         };
+
         eventually("the end of the stream", is_gone).await;
         let checked = scenario.app.walhook(&["check"]).await;
         let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+
         assert!(
             checked.contains("fail  synchronous_standby_names: includes Walhook's own connection"),
             "{checked}"

@@ -17,10 +17,12 @@ use walhook::vault;
 async fn failures_are_reported_by_kind() {
     let mut bench = Bench::new().await;
     let mut receiver = Receiver::start().await;
+
     // Two timeouts: one that no answer of a slow machine exceeds, and one that ends soon what never
     // answers.
     let patient = bench.sender();
     bench.config.delivery.timeout = Period(Duration::from_secs(2));
+
     let hasty = bench.sender();
     let probe = async |sender: &deliver::Sender, url: String| {
         let target = Target {
@@ -30,6 +32,7 @@ async fn failures_are_reported_by_kind() {
             secret: vault::new_webhook_secret(),
             headers: Default::default(),
         };
+
         let notification = deliver::request::Notification {
             delivery: Uuid::now_v7(),
             webhook: target.webhook,
@@ -41,6 +44,7 @@ async fn failures_are_reported_by_kind() {
             sequence: None,
             test: true,
         };
+
         let attempt = sender.attempt(&target, &notification).await.unwrap();
         (
             attempt.answer.error().map(|kind| kind.as_str()),
@@ -48,12 +52,14 @@ async fn failures_are_reported_by_kind() {
             attempt.sent.unwrap().excerpt,
         )
     };
+
     receiver.answer_in_turn(&[
         Answer::Full(200, Vec::new(), vec![b'x'; 200_000]),
         Answer::Status(404),
         Answer::Hang,
         Answer::Reset,
     ]);
+
     let url = receiver.url("/");
     assert_eq!(
         probe(&patient, url.clone()).await,
@@ -84,6 +90,7 @@ async fn failures_are_reported_by_kind() {
             .0,
         Some("dns")
     );
+
     for blocked in [
         "http://10.0.0.1/",
         "http://[::1]/",
@@ -96,6 +103,7 @@ async fn failures_are_reported_by_kind() {
             "{blocked}"
         );
     }
+
     let (listener, _held) = full_listener("127.0.0.1:0".parse().unwrap()).await;
     let address = listener.local_addr().unwrap();
     assert_eq!(
@@ -107,12 +115,16 @@ async fn failures_are_reported_by_kind() {
 #[tokio::test]
 async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     let mut bench = Bench::new().await;
     bench.config.delivery.timeout = Period(Duration::from_secs(2));
+
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
+
     let server = tokio::spawn(async move {
         let mut held = Vec::new();
+
         for keep in [true, false] {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 4_096]).await.unwrap();
@@ -120,14 +132,18 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")
                 .await
                 .unwrap();
+
             if keep {
                 held.push(stream);
             }
         }
+
         std::future::pending::<()>().await;
     });
+
     let sender = bench.sender();
     let (webhook, secret) = bench.webhook(&url).await;
+
     let target = Target {
         webhook,
         url: url.as_str().into(),
@@ -135,11 +151,14 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
         secret,
         headers: Default::default(),
     };
+
     bench.delivery(webhook).await;
     let [delivery] = bench.claim().await.try_into().unwrap();
     let endless = sender.attempt(&target, &(&delivery).into()).await.unwrap();
+
     assert_eq!(endless.answer, domain::Answer::Accepted { status: 200 });
     assert_eq!(endless.sent.unwrap().excerpt, b"some");
+
     let broken = sender.attempt(&target, &(&delivery).into()).await.unwrap();
     assert_eq!(broken.answer, domain::Answer::Accepted { status: 200 });
     server.abort();

@@ -22,6 +22,7 @@ fn standard_signature(secret: &str, received: &Received) -> String {
         .chain_update(received.header("webhook-timestamp"))
         .chain_update(".")
         .chain_update(&received.body);
+
     format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
@@ -42,18 +43,22 @@ async fn a_test_updates_last_triggered_at_and_no_counter() {
     let (webhook, _) = api
         .create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
         .await;
+
     assert!(api.webhook(&webhook).await["last_triggered_at"].is_null());
+
     for status in [200, 500] {
         receiver.answer_status(status);
         api.post(&format!("/webhooks/{webhook}/test"), json!({}))
             .await
             .expect(200);
+
         let logs = api.logs(&webhook).await;
         let called = api.webhook(&webhook).await;
         assert_eq!(
             called["last_triggered_at"], logs[0]["timestamp"],
             "{called}"
         );
+
         for counter in ["success_count", "failure_count", "consecutive_failures"] {
             assert_eq!(called[counter], 0, "{counter}");
         }
@@ -66,16 +71,19 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
+
     receiver.answer_status(500);
     let api = app.api(&user.to_string()).await;
     let (webhook, secret) = api
         .create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
         .await;
+
     platform.payment(user, "ready").await;
 
     let ends = |logs: &[serde_json::Value]| logs.len() == 10;
     let logs = api.wait_for_logs(&webhook, "ten attempts", ends).await;
     let received = receiver.requests();
+
     assert_eq!(received.len(), 10);
     let distinct = |header: &str| {
         received
@@ -83,6 +91,7 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
             .map(|request| request.header(header).to_owned())
             .collect::<HashSet<_>>()
     };
+
     for request in &received {
         request.assert_sound(&secret);
         assert_eq!(
@@ -91,10 +100,12 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
         );
         assert_eq!(request.header("webhook-id"), request.delivery());
     }
+
     assert_eq!(distinct("x-webhook-timestamp").len(), 10);
     assert_eq!(distinct("x-webhook-delivery").len(), 1);
     assert_eq!(distinct("x-webhook-event-id").len(), 1);
     assert_eq!(distinct("x-webhook-occurred-at").len(), 1);
+
     let attempts: Vec<u32> = received.iter().map(Received::attempt).collect();
     assert_eq!(attempts, (1..=10).collect::<Vec<_>>());
 
@@ -106,6 +117,7 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
         assert_eq!(log["event_type"], "payment.statement_ready");
         assert_eq!(log["delivery_id"], received[0].delivery());
         assert_eq!(log["error"]["kind"], "http_status");
+
         assert_eq!(
             log["outcome"],
             if index == 9 {
@@ -114,16 +126,19 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
                 "failed"
             }
         );
+
         assert_eq!(
             log["timestamp"],
             received[index].header("x-webhook-timestamp")
         );
         assert!(log["duration_ms"].is_u64(), "{log}");
     }
+
     let webhook = api.webhook(&webhook).await;
     assert_eq!(webhook["failure_count"], 10);
     assert_eq!(webhook["success_count"], 0);
     assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
+
     let store = app.store().await;
     let left: i64 = store
         .query_one("select count(*) from walhook.delivery", &[])
@@ -142,11 +157,13 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_a
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
+
     receiver.answer_in_turn(&[Answer::Reset, Answer::Status(301), Answer::Status(204)]);
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api
         .create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
         .await;
+
     platform.payment(user, "ready").await;
     let logs = api
         .wait_for_logs(&webhook, "a success", |logs| {
@@ -163,6 +180,7 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_a
             )
         })
         .collect();
+
     assert_eq!(
         attempts,
         [
@@ -171,6 +189,7 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_a
             ("delivered", None)
         ]
     );
+
     let webhook = api.webhook(&webhook).await;
     assert_eq!(
         (&webhook["success_count"], &webhook["failure_count"]),
@@ -184,6 +203,7 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
     let app = TestApp::start().await;
     let platform = app.platform().await;
     let mut tenants = Vec::new();
+
     for _ in 0..2 {
         let user = platform.user(&[]).await;
         let label = platform.label(user).await;
@@ -192,9 +212,12 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
         let (webhook, _) = api
             .create_webhook(&receiver.url("/"), &["distribution.outlet.status_changed"])
             .await;
+
         tenants.push((label, receiver, api, webhook));
     }
+
     let outlet = platform.outlet("Shop").await;
+
     for round in 0..10 {
         for (label, ..) in &tenants {
             let release = platform.release(*label).await;
@@ -211,6 +234,7 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
                 .await;
         }
     }
+
     for (index, (label, receiver, api, webhook)) in tenants.iter().enumerate() {
         let received = receiver.wait_for(10).await;
         assert_eq!(received.len(), 10);
@@ -219,6 +243,7 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
                 .iter()
                 .all(|request| request.data()["label_id"] == *label)
         );
+
         let (_, _, _, others_webhook) = &tenants[1 - index];
         api.get(&format!("/webhooks/{webhook}")).await.expect(200);
         api.get(&format!("/webhooks/{others_webhook}"))
@@ -230,12 +255,14 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
         api.delete(&format!("/webhooks/{others_webhook}"))
             .await
             .expect(404);
+
         let listed: Vec<String> = api
             .webhooks()
             .await
             .iter()
             .map(|webhook| webhook["id"].as_str().unwrap().to_owned())
             .collect();
+
         assert_eq!(listed, std::slice::from_ref(webhook));
     }
 }
@@ -243,24 +270,31 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
 #[tokio::test]
 async fn a_hanging_receiver_does_not_delay_others() {
     let mut app = TestApp::prepare().await;
+
     // Longer than the test: no request ends and is followed by another.
     app.set("delivery.timeout", "120s");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let hanging = Receiver::start().await;
     let quick = Receiver::start().await;
+
     hanging.answer(|_| Answer::Hang);
     let api = app.api(&user.to_string()).await;
+
     api.create_webhook(&hanging.url("/"), &["payment.statement_ready"])
         .await;
     api.create_webhook(&quick.url("/"), &["payment.statement_ready"])
         .await;
+
     for _ in 0..200 {
         platform.payment(user, "ready").await;
     }
+
     quick.wait_for(200).await;
+
     // The hanging receiver never had more requests in flight than the limit of one webhook.
     let cap = walhook::config::Delivery::default().per_webhook_concurrency;
     assert!(
@@ -280,11 +314,13 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
     let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
+
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
 
     let (webhook, _) = api.create_webhook(&receiver.url("/first"), &[READY]).await;
     let path = format!("/webhooks/{webhook}");
+
     // A change, and the path to which the next event is delivered.
     let changes = [
         (json!({ "name": "the same" }), Some("/first")),
@@ -294,14 +330,17 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
         (json!({ "active": false }), None),
         (json!({ "active": true }), Some("/second")),
     ];
+
     let mut stored = 1;
     let mut expected = Vec::new();
+
     for (change, goes_to) in changes {
         api.patch(&path, change).await.expect(200);
         platform.payment(user, "ready").await;
         stored += 1;
         app.wait_for_events(stored).await;
         expected.extend(goes_to);
+
         // Otherwise the next change could overtake an attempt that is not recorded yet: a
         // deactivation cancels it, and the log gets an entry for the cancellation and one for the
         // attempt.
@@ -310,6 +349,7 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
         })
         .await;
     }
+
     let missed: i64 = store
         .query_one("select count(*) from walhook.missed_event", &[])
         .await
@@ -319,6 +359,7 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
     api.delete(&path).await.expect(204);
     platform.payment(user, "ready").await;
     app.wait_for_events(stored + 1).await;
+
     let pending: i64 = store
         .query_one("select count(*) from walhook.delivery", &[])
         .await
@@ -343,6 +384,7 @@ async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys:
     let release = platform.release(nobodys).await;
     let payment = platform.payment(user, "draft").await;
     let other = platform.user(&[]).await;
+
     platform
         .transaction(&format!(
             "update payment set status = 'ready' where id = {payment};
@@ -350,6 +392,7 @@ async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys:
              insert into user_addon (user_id, addon) values ({other}, 'preflight_qc')"
         ))
         .await;
+
     app.wait_for_events(before as usize + 1).await;
     let newest = "select xmin::text from walhook.event order by id desc limit 1";
     let newest: String = store.query_one(newest, &[]).await.unwrap().get(0);
@@ -358,6 +401,7 @@ async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys:
         (select count(*) from walhook.user_addon where xmin::text = $1),
         (select count(*) from walhook.last_seen where xmin::text = $1)";
     let row = store.query_one(together, &[&newest]).await.unwrap();
+
     (0..4).map(|column| row.get(column)).collect()
 }
 
@@ -369,21 +413,26 @@ async fn a_batch_is_stored_in_one_transaction() {
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let nobodys = platform.label(user).await;
+
     platform
         .execute("update label set user_id = null where id = $1", &[&nobodys])
         .await;
     let mut found = Vec::new();
+
     // A slow server sends a transaction in several batches. Not in each of these.
     for _ in 0..5 {
         found = vec![
             stored_together(&app, &platform, user, nobodys).await,
             stored_together(&app, &platform, user, nobodys).await,
         ];
+
         if found == [[1, 1, 1, 2], [1, 1, 1, 2]] {
             return;
         }
+
         app.restart().await;
     }
+
     panic!(
         "expected one event, one unrouted event, one add-on and two ledger states, found {found:?}"
     );

@@ -72,6 +72,7 @@ async fn assert_cancelled(client: &Client, webhook: Uuid, expected: i64) {
     let cancelled = "select count(*), count(distinct delivery_id) from walhook.attempt
                      where webhook_id = $1 and outcome = 'cancelled' and error_kind = 'webhook_inactive'";
     let row = client.query_one(cancelled, &[&webhook]).await.unwrap();
+
     assert_eq!(
         (row.get(0), row.get(1)),
         (expected, expected),
@@ -82,6 +83,7 @@ async fn assert_cancelled(client: &Client, webhook: Uuid, expected: i64) {
                        where webhook_id = $1 and outcome = 'cancelled' group by xmin::text
                    ) as of_transaction";
     let largest = count(client, largest, webhook).await;
+
     assert!(
         largest <= CHUNK,
         "a transaction cancelled {largest} deliveries"
@@ -107,6 +109,7 @@ async fn set_active(bench: &Bench, webhook: Uuid, active: bool) -> bool {
         active: Some(active),
         ..Changes::default()
     };
+
     let updated = webhooks::update(&bench.store, &actor(), webhook, &changes, &|_| true)
         .await
         .unwrap();
@@ -124,6 +127,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Reco
             },
             false => Answer::Accepted { status: 200 },
         };
+
         Attempted {
             delivery,
             attempt: Attempt {
@@ -133,6 +137,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Reco
             },
         }
     };
+
     let batch: Vec<Attempted> = deliveries.into_iter().map(attempted).collect();
     let next = |attempted: &Attempted| match attempted.delivery.webhook == failing {
         true => Next::Retry {
@@ -141,6 +146,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Reco
         },
         false => Next::End(Outcome::Delivered),
     };
+
     let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| {
@@ -151,6 +157,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Reco
             }
         })
         .collect();
+
     walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None)
         .await
         .unwrap()
@@ -171,9 +178,11 @@ async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
     let mut numbers = Sequences::default();
     let mut connection = bench.store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
+
     sequences::start(&transaction, &[webhook], &mut numbers)
         .await
         .unwrap();
+
     let delivery = NewDelivery {
         id,
         webhook,
@@ -181,15 +190,18 @@ async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
         leased: false,
         sequence: Some(BACKLOG + 1),
     };
+
     let ordered = OrderedDelivery {
         delivery,
         key: KEY,
         is_first: true,
     };
+
     order::insert(&transaction, &[ordered], NewLease::NONE)
         .await
         .unwrap();
     transaction.commit().await.unwrap();
+
     id
 }
 
@@ -197,6 +209,7 @@ async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
 async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_tenants_nor_capture() {
     let mut bench = Bench::new().await;
     bench.config.disable.threshold = 1;
+
     let [failing, ordered, other] = [
         bench.webhook("http://a/").await.0,
         bench.webhook("http://b/").await.0,
@@ -204,19 +217,23 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
     ];
     insert_backlog(&bench.client, failing, BACKLOG, None).await;
     insert_backlog(&bench.client, ordered, BACKLOG, Some(KEY)).await;
+
     let failed = bench.delivery(failing).await;
     let delivered = bench.delivery(other).await;
     let in_flight = bench.claim().await;
     let ids: BTreeSet<Uuid> = in_flight.iter().map(|delivery| delivery.id).collect();
+
     assert_eq!(ids, [failed, delivered].into());
     let one = bench.store.connection().await.unwrap();
     let two = bench.store.connection().await.unwrap();
     let locked = lock_some(&one, failing).await;
+
     lock_some(&two, ordered).await;
 
     // Each of these would wait for the locks, and fail when it is given up.
     let recorded = record(&bench, in_flight, failing).await;
     assert_eq!(recorded.counted, [true, true]);
+
     assert_eq!(
         recorded
             .disabled
@@ -225,8 +242,10 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
             .collect::<Vec<_>>(),
         [failing]
     );
+
     assert!(!bench.is_pending(delivered).await);
     let captured = tokio::join!(set_active(&bench, ordered, false), capture(&bench, ordered));
+
     assert!(captured.0 && bench.is_pending(captured.1).await);
 
     cancel_all(&bench.store).await;
@@ -235,14 +254,18 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
         locked,
         "everything but what is locked"
     );
+
     for holder in [one, two] {
         holder.batch_execute("commit").await.unwrap();
     }
+
     cancel_all(&bench.store).await;
+
     for (webhook, count) in [(failing, BACKLOG + 1), (ordered, BACKLOG + 1), (other, 0)] {
         assert_eq!(pending(&bench.client, webhook).await, 0);
         assert_cancelled(&bench.client, webhook, count).await;
     }
+
     let reasons = "select distinct error_message from walhook.attempt where webhook_id = $1 and outcome = 'cancelled'";
     let reason = bench.client.query(reasons, &[&failing]).await.unwrap();
     assert_eq!(
@@ -254,6 +277,7 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
 #[tokio::test]
 async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
     let bench = Bench::new().await;
+
     for key in [None, Some(KEY)] {
         let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
         insert_backlog(&bench.client, webhook, CHUNKS, key).await;
@@ -263,6 +287,7 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
             CHUNKS - CHUNK,
             "one chunk, before the response"
         );
+
         // Those that wait are left for the cancellation. A search for stranded deliveries starts
         // none of them.
         let visited = bench
@@ -274,8 +299,10 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
             (visited.promoted, visited.keys),
             (0, i64::from(key.is_some()))
         );
+
         let holder = bench.store.connection().await.unwrap();
         let locked = lock_some(&holder, webhook).await;
+
         let (is_active, ()) = tokio::join!(set_active(&bench, webhook, true), async {
             eventually(
                 "everything but what is locked to be cancelled",
@@ -286,9 +313,11 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
             assert_eq!(count(&bench.client, active, webhook).await, 0, "it waits");
             holder.batch_execute("commit").await.unwrap();
         });
+
         assert!(is_active);
         assert_eq!(pending(&bench.client, webhook).await, 0);
         assert_cancelled(&bench.client, webhook, CHUNKS).await;
+
         let fresh = bench.delivery(webhook).await;
         cancel_all(&bench.store).await;
         assert_eq!(bench.store.cancel_pending(webhook).await.unwrap(), 0);
@@ -305,10 +334,12 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let webhook = bench.webhook(&receiver.url("/")).await.0;
+
     insert_backlog(&bench.client, webhook, CHUNKS, None).await;
     let deleted = webhooks::delete(&bench.store, &actor(), webhook, &|_| true)
         .await
         .unwrap();
+
     assert_eq!(deleted, Conditional::Done(()));
     assert!(
         webhooks::get(&bench.store, &actor().user, webhook)
@@ -316,12 +347,14 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
             .unwrap()
             .is_none()
     );
+
     assert_eq!(pending(&bench.client, webhook).await, CHUNKS - CHUNK);
     bench
         .client
         .batch_execute("update walhook.delivery set due_at = now()")
         .await
         .unwrap();
+
     let running = bench.run();
     eventually("the end of all", async || {
         (pending(&bench.client, webhook).await == 0).then_some(())
@@ -330,6 +363,7 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
     running.stop().await;
     assert!(receiver.requests().is_empty());
     assert_cancelled(&bench.client, webhook, CHUNKS).await;
+
     let noted = "select count(*) from walhook.superseded_attempt where $1::uuid is not null";
     assert_eq!(
         count(&bench.client, noted, webhook).await,
@@ -342,17 +376,21 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
 async fn an_erasure_beside_a_cancellation_leaves_no_delivery() {
     let bench = Bench::new().await;
     let webhook = Uuid::now_v7();
+
     insert_backlog(&bench.client, webhook, CHUNKS, None).await;
     let deliveries = OF_WEBHOOK
         .into_iter()
         .find(|removal| removal.what == "pending deliveries")
         .unwrap();
+
     // A cancellation of all but one that an erasure finds, about to commit.
     let canceller = bench.store.connection().await.unwrap();
     canceller.batch_execute("begin").await.unwrap();
+
     let cancel = "delete from walhook.delivery
                   where webhook_id = $1 and id <> (select id from walhook.delivery where webhook_id = $1 order by id limit 1)";
     canceller.execute(cancel, &[&webhook]).await.unwrap();
+
     let erase = async {
         while erase::remove(&bench.store, deliveries, &webhook, None)
             .await
@@ -360,6 +398,7 @@ async fn an_erasure_beside_a_cancellation_leaves_no_delivery() {
             > 0
         {}
     };
+
     let ((), ()) = tokio::join!(erase, async {
         let waits = "select exists (select from pg_stat_activity
                                     where datname = current_database() and wait_event_type = 'Lock')";
@@ -372,9 +411,11 @@ async fn an_erasure_beside_a_cancellation_leaves_no_delivery() {
                 .get::<_, bool>(0)
                 .then_some(())
         };
+
         eventually("the erasure to wait", someone_waits).await;
         canceller.batch_execute("commit").await.unwrap();
     });
+
     assert_eq!(pending(&bench.client, webhook).await, 0);
 }
 
@@ -383,10 +424,13 @@ async fn a_cancellation_is_continued_after_a_kill_and_an_activation_before_its_e
     let mut scene = Scene::begin(&[]).await;
     let store = scene.app.store().await;
     let webhook: Uuid = scene.webhook.parse().unwrap();
+
     insert_backlog(&store, webhook, BACKLOG, None).await;
     let holder = scene.app.store().await;
     let locked = lock_some(&holder, webhook).await;
+
     assert_eq!(scene.set_active(false).await["active"], false);
+
     // It waits for what is locked, and is given up.
     let refused = scene
         .api
@@ -407,12 +451,14 @@ async fn a_cancellation_is_continued_after_a_kill_and_an_activation_before_its_e
     })
     .await;
     assert_cancelled(&store, webhook, BACKLOG).await;
+
     let api = scene.app.api(&scene.user.to_string()).await;
     let active = api
         .patch(&scene.path(), json!({ "active": true }))
         .await
         .expect(200)
         .json();
+
     assert_eq!(active["active"], true);
     scene.payment().await;
     scene.receiver.wait_for(1).await;

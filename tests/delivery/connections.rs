@@ -36,6 +36,7 @@ impl Closing {
         let connections = Arc::<AtomicUsize>::default();
         let seen = requests.clone();
         let opened = connections.clone();
+
         tokio::spawn(async move {
             for count in answers {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -43,6 +44,7 @@ impl Closing {
                 tokio::spawn(serve(stream, *count, seen.clone()));
             }
         });
+
         Closing {
             address,
             requests,
@@ -67,7 +69,9 @@ async fn serve(mut stream: TcpStream, answers: usize, requests: Arc<AtomicUsize>
         if !read_request(&mut stream).await {
             return;
         }
+
         requests.fetch_add(1, Ordering::Relaxed);
+
         if number < answers {
             accept(&mut stream).await;
         }
@@ -83,6 +87,7 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> bool {
             return false;
         }
     }
+
     true
 }
 
@@ -100,6 +105,7 @@ const DELIVERED: Outcome = Outcome::Accepted { status: 200 };
 async fn an_idle_connection_that_the_receiver_closes_uses_up_no_attempt() {
     let sender = Bench::new().await.sender();
     let receiver = Closing::start(&[1, 1, 1]).await;
+
     for number in 1..=3 {
         assert_eq!(
             attempt(&sender, &receiver.url()).await.unwrap().answer,
@@ -107,6 +113,7 @@ async fn an_idle_connection_that_the_receiver_closes_uses_up_no_attempt() {
             "{number}"
         );
     }
+
     assert_eq!(
         receiver.seen(),
         (4, 3),
@@ -118,6 +125,7 @@ async fn an_idle_connection_that_the_receiver_closes_uses_up_no_attempt() {
 async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
     let sender = Bench::new().await.sender();
     let receiver = Closing::start(&[0, 1, 0, 0]).await;
+
     let kind = async || {
         attempt(&sender, &receiver.url())
             .await
@@ -126,6 +134,7 @@ async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
             .error()
             .map(|kind| kind.as_str())
     };
+
     assert_eq!(kind().await, Some("connection_reset"));
     assert_eq!(receiver.seen(), (1, 1), "nothing is sent twice");
     assert_eq!(kind().await, None);
@@ -142,19 +151,25 @@ async fn answer_once_per_connection(
     requests: Arc<AtomicUsize>,
 ) {
     let all_arrived = Arc::new(Barrier::new(idle));
+
     for number in 0.. {
         let (mut stream, _) = listener.accept().await.unwrap();
         let all_arrived = all_arrived.clone();
         let requests = requests.clone();
+
         tokio::spawn(async move {
             if !read_request(&mut stream).await {
                 return;
             }
+
             requests.fetch_add(1, Ordering::Relaxed);
+
             if number < idle {
                 all_arrived.wait().await;
             }
+
             accept(&mut stream).await;
+
             if read_request(&mut stream).await {
                 requests.fetch_add(1, Ordering::Relaxed);
             }
@@ -166,19 +181,24 @@ async fn answer_once_per_connection(
 async fn a_request_is_sent_again_on_a_new_connection_although_others_are_idle() {
     let authority = Authority::new();
     let proxy = TunnelProxy::start().await;
+
     for idle in [2, 5] {
         for (way, sender) in senders(&authority, &proxy) {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("http://{NAME}:{}/in", listener.local_addr().unwrap().port());
             let requests = Arc::<AtomicUsize>::default();
+
             tokio::spawn(answer_once_per_connection(listener, idle, requests.clone()));
+
             for opening in join_all((0..idle).map(|_| attempt(&sender, &url))).await {
                 assert_eq!(opening.unwrap().answer, DELIVERED, "{way}, {idle} idle");
             }
+
             for number in 1..=idle {
                 let answer = attempt(&sender, &url).await.unwrap().answer;
                 assert_eq!(answer, DELIVERED, "{way}, {idle} idle, {number}");
             }
+
             assert!(
                 requests.load(Ordering::Relaxed) > 2 * idle,
                 "{way}, {idle} idle: none of them was used"
@@ -191,9 +211,11 @@ async fn a_request_is_sent_again_on_a_new_connection_although_others_are_idle() 
 pub fn senders(authority: &Authority, proxy: &TunnelProxy) -> [(&'static str, Sender); 2] {
     let file = authority.file();
     let mut config = config();
+
     config.delivery.extra_ca_file = Some(file.path().to_owned());
     let direct = sender(&config);
     config.delivery.proxy = Some(format!("http://{}", proxy.address).into());
+
     [("directly", direct), ("through a proxy", sender(&config))]
 }
 
@@ -212,6 +234,7 @@ impl Relay {
             opened: Arc::default(),
             closes: watch::channel(()).0,
         };
+
         let opened = relay.opened.clone();
         let closes = relay.closes.clone();
         tokio::spawn(async move {
@@ -220,6 +243,7 @@ impl Relay {
                 tokio::spawn(forward(client, target.clone(), closes.subscribe()));
             }
         });
+
         relay
     }
 
@@ -238,6 +262,7 @@ async fn forward(mut client: TcpStream, target: String, mut close: watch::Receiv
     }
     drop(server);
     client.shutdown().await.unwrap();
+
     // Without this, data that arrives later would turn the end of the connection into a reset.
     let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
 }
@@ -250,8 +275,10 @@ async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
         for offered in ["http/1.1", "h2"] {
             let receiver = Receiver::start_tls(authority.server(NAME, &[offered])).await;
             receiver.answer_in_turn(&[Answer::Status(200), Answer::Hang, Answer::Status(200)]);
+
             let relay = Relay::start(receiver.url("").replace("https://", "")).await;
             let url = format!("https://{NAME}:{}/in", relay.port);
+
             assert_eq!(
                 attempt(&sender, &url).await.unwrap().answer,
                 DELIVERED,
@@ -261,8 +288,10 @@ async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
                 receiver.wait_for(2).await;
                 relay.close();
             };
+
             let (second, ()) = tokio::join!(attempt(&sender, &url), close);
             assert_eq!(second.unwrap().answer, DELIVERED, "{way} {offered}");
+
             let seen = (
                 receiver.requests().len(),
                 relay.opened.load(Ordering::Relaxed),
@@ -292,24 +321,29 @@ async fn serve_the_first_connection_first(
     assert!(read_request(&mut first).await);
     requests.fetch_add(1, Ordering::Relaxed);
     arrived.notify_one();
+
     let (mut waiting, _) = listener.accept().await.unwrap();
     accept(&mut first).await;
     assert!(read_request(&mut first).await);
     requests.fetch_add(1, Ordering::Relaxed);
     first.shutdown().await.unwrap();
     drop(first);
+
     loop {
         let acceptor = acceptor.clone();
         let requests = requests.clone();
+
         tokio::spawn(async move {
             let Ok(mut stream) = acceptor.accept(waiting).await else {
                 return;
             };
+
             while read_request(&mut stream).await {
                 requests.fetch_add(1, Ordering::Relaxed);
                 accept(&mut stream).await;
             }
         });
+
         (waiting, _) = listener.accept().await.unwrap();
     }
 }
@@ -328,16 +362,19 @@ async fn an_idle_connection_that_is_closed_uses_up_no_attempt_while_another_is_b
         let arrived = Arc::<Notify>::default();
         let requests = Arc::<AtomicUsize>::default();
         let acceptor = TlsAcceptor::from(authority.server(NAME, &["http/1.1"]));
+
         tokio::spawn(serve_the_first_connection_first(
             listener,
             acceptor,
             arrived.clone(),
             requests.clone(),
         ));
+
         let second = async {
             arrived.notified().await;
             attempt(&sender, &url).await
         };
+
         let (first, second) = tokio::join!(attempt(&sender, &url), second);
         assert_eq!(first.unwrap().answer, DELIVERED, "{way}");
         assert_eq!(second.unwrap().answer, DELIVERED, "{way}");
@@ -356,6 +393,7 @@ fn limit_descriptors(pid: u32, is_limited: bool) {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     let current = if is_limited { lowest_free() } else { maximum };
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap());
+
     rustix::process::prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
 }
 
@@ -364,15 +402,19 @@ const DESCRIPTOR_FAULTS: &str = "walhook_own_faults_total{cause=\"descriptors\"}
 /// Starts the application. Its connections for lookups and for the metrics are open.
 async fn start_app() -> (TestApp, Platform, i64) {
     let mut app = TestApp::prepare().await;
+
     // Leases end after ten seconds more.
     app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     assert_eq!(app.sidecar().metric(DESCRIPTOR_FAULTS).await, Some(0.0));
+
     (app, platform, user)
 }
 
@@ -385,12 +427,15 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
         .create_webhook(&receiver.url("/in"), &["payment.statement_ready"])
         .await;
     let sidecar = app.sidecar();
+
     limit_descriptors(sidecar.pid(), true);
     platform.payment(user, "ready").await;
+
     let met = || async { (sidecar.metric(DESCRIPTOR_FAULTS).await? >= 1.0).then_some(()) };
     eventually("a try without a file descriptor", met).await;
     assert!(receiver.requests().is_empty());
     limit_descriptors(sidecar.pid(), false);
+
     let logs = api
         .wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty())
         .await;
@@ -407,6 +452,7 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
 async fn without_free_file_descriptors_no_name_is_unresolved() {
     let (mut app, platform, user) = start_app().await;
     let api = app.api(&user.to_string()).await;
+
     api.create_webhook("http://receiver.test/in", &["payment.statement_ready"])
         .await;
     let store = app.store().await;
@@ -417,6 +463,7 @@ async fn without_free_file_descriptors_no_name_is_unresolved() {
             .await
             .unwrap()
     };
+
     let attempts = async || {
         let counted = store
             .query_one("select count(*) from walhook.attempt", &[])
@@ -424,15 +471,18 @@ async fn without_free_file_descriptors_no_name_is_unresolved() {
             .unwrap();
         counted.get::<_, i64>(0)
     };
+
     // The first lookup reads the files of this host, whose nameservers may answer or not.
     platform.payment(user, "ready").await;
     let looked_up =
         || async { (resolver_faults().await > 0.0 || attempts().await > 0).then_some(()) };
+
     eventually("a first lookup", looked_up).await;
 
     let before = (resolver_faults().await, attempts().await);
     limit_descriptors(sidecar.pid(), true);
     platform.payment(user, "ready").await;
+
     let met = || async { (sidecar.metric(DESCRIPTOR_FAULTS).await? >= 1.0).then_some(()) };
     eventually("a lookup without a file descriptor", met).await;
     assert_eq!((resolver_faults().await, attempts().await), before);

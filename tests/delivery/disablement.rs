@@ -48,10 +48,12 @@ async fn record(
         answer,
         sent: None,
     };
+
     let attempted = |(delivery, answer)| Attempted {
         delivery,
         attempt: attempt(answer),
     };
+
     let batch: Vec<Attempted> = deliveries.into_iter().zip(answers).map(attempted).collect();
     let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
@@ -64,12 +66,14 @@ async fn record(
                     attempt: attempted.delivery.attempt + 1,
                 },
             };
+
             CompletedAttempt {
                 row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()),
                 next,
             }
         })
         .collect();
+
     walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await
 }
 
@@ -79,6 +83,7 @@ async fn answer(bench: &Bench, webhook: Uuid, answers: Vec<Answer>) -> bool {
     for _ in &answers {
         bench.delivery(webhook).await;
     }
+
     let recorded = record(bench, bench.claim().await, answers).await.unwrap();
     !recorded.disabled.is_empty()
 }
@@ -105,6 +110,7 @@ async fn notices(bench: &Bench, webhook: Uuid) -> Vec<String> {
 async fn a_success_resets_consecutive_failures() {
     let bench = bench(DisablePolicy::Consecutive, 3, Duration::ZERO).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+
     for (batch, disables) in [
         ("--", false),
         ("+", false),
@@ -120,21 +126,26 @@ async fn a_success_resets_consecutive_failures() {
         );
         assert_eq!(is_active(&bench, webhook).await, !disables);
     }
+
     let (success, failures, consecutive, ..) = bench.counters(webhook).await;
     assert_eq!((success, failures, consecutive), (3, 11, 4));
+
     let statement =
         "select disabled_reason, disabled_at = updated_at, user_id from walhook.webhook";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
+
     assert_eq!(
         (row.get(0), row.get(1)),
         ("HTTP 500 answers (http_status)", true)
     );
     let statement = "select via, action, subject_id, user_id from walhook.audit";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
+
     assert_eq!(
         (row.get(0), row.get(1), row.get(2)),
         ("automatic", "webhook.disabled", webhook)
     );
+
     // Pending deliveries are cancelled and logged once, as when the owner deactivates the webhook,
     // but by another transaction.
     assert_eq!(
@@ -144,15 +155,18 @@ async fn a_success_resets_consecutive_failures() {
             .deliveries,
         11
     );
+
     let statement = "select count(*), min(error_kind), (select count(*) from walhook.delivery), \
                      (select sum(cancelled)::bigint from walhook.webhook_hour) \
                      from walhook.attempt where outcome = 'cancelled'";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
+
     assert_eq!(
         (row.get::<_, i64>(0), row.get::<_, &str>(1)),
         (11, "webhook_inactive")
     );
     assert_eq!((row.get::<_, i64>(2), row.get::<_, i64>(3)), (0, 11));
+
     // A late answer, to a delivery that was inserted late, counts and disables nothing.
     assert!(!answer(&bench, webhook, answers("---")).await);
     assert_eq!(notices(&bench, webhook).await, ["warning", "disabled"]);
@@ -163,10 +177,12 @@ async fn under_the_cumulative_policy_successes_reset_nothing_and_our_own_faults_
     let bench = bench(DisablePolicy::Cumulative, 4, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let too_large = || vec![Answer::TooLarge { bytes: 70_000 }; 9];
+
     assert!(!answer(&bench, webhook, too_large()).await);
     assert!(!answer(&bench, webhook, answers("-+-+-+")).await);
     assert!(!answer(&bench, webhook, too_large()).await);
     assert_eq!(notices(&bench, webhook).await, ["warning"]);
+
     assert!(
         answer(
             &bench,
@@ -175,6 +191,7 @@ async fn under_the_cumulative_policy_successes_reset_nothing_and_our_own_faults_
         )
         .await
     );
+
     let reason = bench
         .client
         .query_one("select disabled_reason from walhook.webhook", &[])
@@ -194,6 +211,7 @@ async fn failures_must_last_min_duration_and_warnings_are_a_day_apart() {
         let statement = format!("update walhook.webhook set {column} = {column} - interval '{by}'");
         assert_eq!(bench.client.execute(&statement, &[]).await.unwrap(), 1);
     };
+
     assert!(!answer(&bench, webhook, answers("-")).await);
     assert!(notices(&bench, webhook).await.is_empty());
     assert!(!answer(&bench, webhook, answers("----------")).await);
@@ -207,6 +225,7 @@ async fn failures_must_last_min_duration_and_warnings_are_a_day_apart() {
     assert_eq!(notices(&bench, webhook).await, ["warning", "warning"]);
     age("failing_since", "59 minutes").await;
     assert!(!answer(&bench, webhook, answers("-")).await);
+
     // New consecutive failures: the time of the earlier ones does not count.
     assert!(!answer(&bench, webhook, answers("+----")).await);
     age("failing_since", "59 minutes").await;
@@ -223,6 +242,7 @@ async fn failures_must_last_min_duration_and_warnings_are_a_day_apart() {
 async fn consecutive_failures_warn_again_on_another_day() {
     let bench = bench(DisablePolicy::Consecutive, 4, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+
     let warn_at = async |batch: &str, warnings: usize| {
         assert!(!answer(&bench, webhook, answers(batch)).await);
         assert_eq!(
@@ -231,8 +251,10 @@ async fn consecutive_failures_warn_again_on_another_day() {
             "{batch}"
         );
     };
+
     warn_at("--", 1).await;
     warn_at("+--", 1).await;
+
     bench
         .client
         .execute(
@@ -241,12 +263,15 @@ async fn consecutive_failures_warn_again_on_another_day() {
         )
         .await
         .unwrap();
+
     warn_at("+-", 1).await;
     warn_at("-", 2).await;
     warn_at("+--", 2).await;
+
     let statement = "select failures, threshold from walhook.notice order by at";
     let rows = bench.client.query(statement, &[]).await.unwrap();
     let attempts: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+
     assert_eq!(
         attempts,
         [(2, 4), (2, 4)],
@@ -257,6 +282,7 @@ async fn consecutive_failures_warn_again_on_another_day() {
 #[tokio::test]
 async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
     let bench = bench(DisablePolicy::Consecutive, 10, Duration::ZERO).await;
+
     for _ in 0..10 {
         let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
         let (other, _) = bench.webhook("http://127.0.0.1:9/").await;
@@ -264,15 +290,19 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
             bench.delivery(webhook).await;
             bench.delivery(other).await;
         }
+
         // Both batches cross the threshold of both webhooks, and lock deliveries that interleave.
         let mut halves = [Vec::new(), Vec::new()];
+
         for (index, delivery) in bench.claim().await.into_iter().enumerate() {
             halves[index / 2 % 2].push(delivery);
         }
+
         let [one, two] = halves.map(|half| {
             let failures = answers(&"-".repeat(half.len()));
             record(&bench, half, failures)
         });
+
         // A deadlock would fail one of them.
         let (one, two) = tokio::join!(one, two);
         let disabled: Vec<Uuid> = [one.unwrap(), two.unwrap()]
@@ -280,6 +310,7 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
             .flat_map(|r| &r.disabled)
             .map(|d| d.webhook)
             .collect();
+
         for id in [webhook, other] {
             assert_eq!(
                 disabled.iter().filter(|disabled| **disabled == id).count(),
@@ -287,6 +318,7 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
                 "{disabled:?}"
             );
             assert!(!is_active(&bench, id).await);
+
             assert_eq!(
                 notices(&bench, id)
                     .await
@@ -297,6 +329,7 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
             );
         }
     }
+
     // What is left are retries of webhooks that are inactive.
     walhook::record::cancel_next(&bench.store, Uuid::nil())
         .await
@@ -313,11 +346,14 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
 async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     let bench = bench(DisablePolicy::Cumulative, 2, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+
     assert!(!answer(&bench, webhook, answers("-")).await);
     assert!(answer(&bench, webhook, answers("-")).await);
+
     let store = &bench.store;
     let lease = Duration::from_secs(15);
     let claim = async || notices::claim(store, lease).await.unwrap();
+
     let due = async || {
         bench
             .client
@@ -325,11 +361,14 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
             .await
             .unwrap()
     };
+
     let first = claim().await.unwrap();
     let second = claim().await.unwrap();
+
     assert_ne!(first.notice.id, second.notice.id);
     assert!(claim().await.is_none());
     assert!(notices::extend(store, &first, lease).await.unwrap());
+
     // Its lease has ended and another replica has claimed it: the report of the first is too late.
     due().await;
     let third = claim().await.unwrap();
@@ -339,6 +378,7 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     } else {
         &second
     };
+
     assert!(!notices::extend(store, late, lease).await.unwrap());
     notices::retry(store, late, Duration::ZERO, "late")
         .await
@@ -347,12 +387,14 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     notices::retry(store, &third, Duration::ZERO, "put off")
         .await
         .unwrap();
+
     let again = claim().await.unwrap();
     assert_eq!(
         (again.notice, again.tries, again.last_error.as_deref()),
         (third.notice, 1, Some("put off"))
     );
     assert_eq!(notices::count_pending(store).await.unwrap(), 2);
+
     // Warnings expire after a day. Other notices are sent until they are removed.
     bench
         .client
@@ -362,6 +404,7 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
         )
         .await
         .unwrap();
+
     assert_eq!(notices::remove_old(store, 2).await.unwrap(), 1);
     assert_eq!(notices(&bench, webhook).await, ["disabled"]);
     assert_eq!(notices::remove_old(store, 1).await.unwrap(), 1);

@@ -44,11 +44,14 @@ impl Nameserver {
         let is_mute = Arc::<AtomicBool>::default();
         let count = questions.clone();
         let mute = is_mute.clone();
+
         let server = tokio::spawn(async move {
             let mut packet = [0; 1_500];
+
             loop {
                 let (length, from) = socket.recv_from(&mut packet).await.unwrap();
                 count.fetch_add(1, Ordering::Relaxed);
+
                 if !mute.load(Ordering::Relaxed)
                     && let Some(answer) = answer(&packet[..length])
                 {
@@ -56,7 +59,9 @@ impl Nameserver {
                 }
             }
         });
+
         let directory = tempfile::tempdir().unwrap();
+
         // Search domains and ndots must not be applied: `up` must not become `up.search.example`.
         let resolv_conf =
             "search search.example\noptions ndots:5 attempts:9 timeout:30\nnameserver 127.0.0.1\n";
@@ -66,6 +71,7 @@ impl Nameserver {
             "# local\n127.0.0.1 known.example Other # and more\n",
         )
         .unwrap();
+
         Nameserver {
             address,
             questions,
@@ -82,6 +88,7 @@ impl Nameserver {
             hosts: file("hosts"),
             port: self.address.port(),
         };
+
         Resolver::new(sources, budget, timeout)
     }
 
@@ -101,6 +108,7 @@ impl Nameserver {
             guard: self.guard(64),
             ..Settings::from_config(&config).unwrap()
         };
+
         Sender::new(&settings, Arc::new(SystemClock)).unwrap()
     }
 }
@@ -115,14 +123,17 @@ impl Drop for Nameserver {
 fn answer(question: &[u8]) -> Option<Vec<u8>> {
     let mut at = 12;
     let mut labels = Vec::new();
+
     while question[at] != 0 {
         let end = at + 1 + usize::from(question[at]);
         labels.push(String::from_utf8(question[at + 1..end].to_vec()).unwrap());
         at = end;
     }
+
     let kind = u16::from_be_bytes([question[at + 1], question[at + 2]]);
     let first = labels.first().map(String::as_str).unwrap_or_default();
     let is_absolute = !labels.iter().any(|label| label == "search");
+
     let (code, addresses): (u8, Vec<Ipv4Addr>) = match first {
         name if name.starts_with("silent") => return None,
         "" => (0, Vec::new()),
@@ -137,23 +148,28 @@ fn answer(question: &[u8]) -> Option<Vec<u8>> {
         "large" => (0, Vec::new()),
         _ => (NO_SUCH_NAME, Vec::new()),
     };
+
     let addresses = if kind == TYPE_A {
         addresses
     } else {
         Vec::new()
     };
+
     let mut answer = question[..2].to_vec();
+
     // Flags: response, recursion desired and available, and for a large answer truncated.
     let truncated = if first == "large" { 0x02 } else { 0 };
     answer.extend([0x81 | truncated, 0x80 | code, 0, 1]);
     answer.extend(u16::try_from(addresses.len()).unwrap().to_be_bytes());
     answer.extend([0; 4]);
     answer.extend(&question[12..at + 5]);
+
     for address in addresses {
         // The name of the query, and an address with a TTL of a minute.
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
         answer.extend(address.octets());
     }
+
     Some(answer)
 }
 
@@ -162,9 +178,11 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard(4);
     let loopback = Ok(vec![SocketAddr::from(([127, 0, 0, 1], 443))]);
+
     for name in ["up", "up.", "up.example", "UP.example"] {
         assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
     }
+
     assert_eq!(
         guard.resolve("unknown.example", 443).await,
         Err(Unreachable::Unresolved)
@@ -173,10 +191,13 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
         guard.resolve("broken.example", 443).await,
         Err(Unreachable::Unresolved)
     );
+
     let before = nameserver.questions.load(Ordering::Relaxed);
+
     for name in ["known.example", "KNOWN.example.", "other"] {
         assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
     }
+
     assert_eq!(
         nameserver.questions.load(Ordering::Relaxed),
         before,
@@ -191,6 +212,7 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
 async fn unanswered_names_of_one_tenant_delay_no_other() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard_within(64, LONG_TIMEOUT);
+
     let hostile: Vec<JoinHandle<_>> = (0..600)
         .map(|number| {
             // Ten webhooks.
@@ -199,6 +221,7 @@ async fn unanswered_names_of_one_tenant_delay_no_other() {
             tokio::spawn(async move { guard.resolve(&name, 443).await })
         })
         .collect();
+
     let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) >= 10).then_some(()) };
     eventually("queries without an answer", waiting).await;
     assert!(
@@ -209,9 +232,11 @@ async fn unanswered_names_of_one_tenant_delay_no_other() {
         hostile.iter().all(|lookup| !lookup.is_finished()),
         "the others still wait"
     );
+
     for lookup in hostile {
         assert_eq!(lookup.await.unwrap(), Err(Unreachable::Unanswered));
     }
+
     let before = nameserver.questions.load(Ordering::Relaxed);
     assert_eq!(
         guard.resolve("silent1.example", 443).await,
@@ -237,6 +262,7 @@ impl Flood {
         let look_up = |webhook| {
             let guard = guard.clone();
             let ended = ended.clone();
+
             tokio::spawn(async move {
                 for change in 0.. {
                     let _ = guard
@@ -246,6 +272,7 @@ impl Flood {
                 }
             })
         };
+
         Flood {
             users: (0..40).map(look_up).collect(),
             ended,
@@ -263,13 +290,16 @@ impl Drop for Flood {
 async fn names_without_answers_delay_none_that_was_answered_before() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard_within(16, LONG_TIMEOUT);
+
     assert!(guard.resolve("up.example", 443).await.is_ok());
     let before = nameserver.questions.load(Ordering::Relaxed);
     let flood = Flood::start(&guard);
+
     // Two questions for each of the eight names that are looked up at first.
     let waiting =
         || async { (nameserver.questions.load(Ordering::Relaxed) >= before + 16).then_some(()) };
     eventually("queries without an answer", waiting).await;
+
     // Until some wait for a late answer, and others have taken the places of those that ended.
     while flood.ended.load(Ordering::Relaxed) < 100 {
         let found = guard.resolve("up.example", 443).await;
@@ -282,9 +312,11 @@ async fn names_without_answers_leave_places_to_other_new_names() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard_within(16, LONG_TIMEOUT);
     let unanswered = Arc::<AtomicUsize>::default();
+
     let look_up = |number| {
         let guard = guard.clone();
         let unanswered = unanswered.clone();
+
         tokio::spawn(async move {
             let found = guard.resolve(&format!("silent{number}.example"), 443).await;
             assert!(
@@ -297,19 +329,24 @@ async fn names_without_answers_leave_places_to_other_new_names() {
             );
         })
     };
+
     let hostile: Vec<JoinHandle<_>> = (0..40).map(look_up).collect();
     let ended = || async { hostile.iter().any(JoinHandle::is_finished).then_some(()) };
+
     eventually("lookups to end for lack of a place", ended).await;
     let found = || async { guard.resolve("up.new.example", 443).await.ok() };
+
     eventually("a new name", found).await;
     assert_eq!(
         unanswered.load(Ordering::Relaxed),
         0,
         "the first silent names still wait for their nameservers"
     );
+
     for lookup in hostile {
         lookup.await.unwrap();
     }
+
     // A quarter of the budget: names without answers are given up too, and use up attempts.
     assert!(unanswered.load(Ordering::Relaxed) >= 4);
 }
@@ -322,6 +359,7 @@ async fn a_full_budget_does_not_count_against_the_receiver() {
         let guard = guard.clone();
         async move { guard.resolve("silent1.example", 443).await }
     });
+
     let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
     eventually("a query without an answer", waiting).await;
     assert!(matches!(
@@ -343,6 +381,7 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
     let receiver = Receiver::start().await;
     let sender = nameserver.sender();
     let url = |name: &str| receiver.url_at(name, "/in");
+
     assert_eq!(
         attempt(&sender, &url("up.example"))
             .await
@@ -351,6 +390,7 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
             .error(),
         None
     );
+
     for name in ["unknown.example", "broken.example", "silent.example"] {
         let failed = attempt(&sender, &url(name)).await.unwrap().answer;
         assert_eq!(
@@ -359,11 +399,13 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
             "{name}"
         );
     }
+
     nameserver.is_mute.store(true, Ordering::Relaxed);
     let fault = attempt(&sender, &url("other.example"))
         .await
         .unwrap_err()
         .to_string();
+
     assert!(fault.contains("nameservers do not answer"), "{fault}");
     nameserver.is_mute.store(false, Ordering::Relaxed);
     assert_eq!(receiver.requests().len(), 1);
@@ -374,6 +416,7 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
 #[tokio::test]
 async fn a_failed_connection_to_the_nameserver_is_not_the_receivers_fault() {
     let nameserver = Nameserver::start().await;
+
     // Not listening: nothing else can use the port.
     let refusing = TcpSocket::new_v4().unwrap();
     refusing.bind(nameserver.address).unwrap();
@@ -388,8 +431,10 @@ async fn files_that_cannot_be_read_are_not_the_receivers_fault() {
     for file in ["resolv.conf", "hosts"] {
         let nameserver = Nameserver::start().await;
         let path = nameserver.directory.path().join(file);
+
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
+
         let found = nameserver.guard(4).resolve("unknown.example", 443).await;
         assert!(
             matches!(found, Err(Unreachable::Fault(_))),
@@ -402,23 +447,30 @@ async fn files_that_cannot_be_read_are_not_the_receivers_fault() {
 async fn while_nameservers_do_not_answer_no_attempt_is_used_up() {
     let nameserver = Nameserver::start().await;
     nameserver.is_mute.store(true, Ordering::Relaxed);
+
     let mut bench = Bench::new().await;
     bench.config.delivery.timeout = Period(TIMEOUT);
+
     let receiver = Receiver::start().await;
     receiver.answer(|_| Answer::Status(204));
+
     let (webhook, _) = bench.webhook(&receiver.url_at("up.example", "/")).await;
     let delivery = bench.delivery(webhook).await;
     let settings = Settings {
         guard: nameserver.guard(64),
         ..bench.settings()
     };
+
     let running = bench.run_with(settings);
+
     // The query and the probe, both unanswered.
     let queried = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
     eventually("a first lookup", queried).await;
+
     let free = || async {
         (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(())
     };
+
     eventually("the budget to be released", free).await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
@@ -440,6 +492,7 @@ async fn while_nameservers_do_not_answer_no_attempt_is_used_up() {
 async fn changed_files_are_read_again() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard(4);
+
     assert_eq!(
         guard.resolve("new.example", 443).await,
         Err(Unreachable::Unresolved)
@@ -449,6 +502,7 @@ async fn changed_files_are_read_again() {
         "127.0.0.7 new.example\n",
     )
     .unwrap();
+
     let found = || async { guard.resolve("new.example", 443).await.ok() };
     assert_eq!(
         eventually("the new line", found).await,

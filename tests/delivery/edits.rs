@@ -26,10 +26,12 @@ impl Scene {
     /// 200.
     async fn begin() -> Scene {
         let mut app = TestApp::prepare().await;
+
         // The first attempts must not end before they are answered.
         app.set_fast_retries().set("delivery.timeout", "60s");
         app.setup().await;
         app.run_with(&["--roles", "capture,api"]).await;
+
         let deliverers = [
             app.replica(&["--roles", "deliver"]).await,
             app.replica(&["--roles", "deliver"]).await,
@@ -39,6 +41,7 @@ impl Scene {
         let receiver = Receiver::start().await;
         let gate = Arc::new(Notify::new());
         let held = gate.clone();
+
         receiver.answer(move |request| match request.attempt() {
             1 => Answer::When(held.clone(), 500),
             _ => Answer::Status(200),
@@ -47,10 +50,13 @@ impl Scene {
         let (webhook, secret) = api
             .create_webhook(&receiver.url("/old"), &["payment.statement_ready"])
             .await;
+
         for _ in 0..PENDING {
             platform.payment(user, "ready").await;
         }
+
         receiver.wait_for(PENDING).await;
+
         Scene {
             app,
             _deliverers: deliverers,
@@ -83,6 +89,7 @@ impl Scene {
                 .cloned()
                 .collect()
         };
+
         let all = |requests: &[Received]| Vec::<Received>::len(&of(requests)) >= PENDING;
         of(&self.receiver.wait_until("a retry of each", all).await)
     }
@@ -101,16 +108,19 @@ impl Scene {
 async fn a_new_url_applies_to_pending_deliveries() {
     let scene = Scene::begin().await;
     let url = scene.receiver.url("/new");
+
     scene
         .api
         .patch(&scene.path(), json!({ "url": url }))
         .await
         .expect(200);
     scene.release();
+
     for retry in scene.retries().await {
         assert_eq!((retry.path.as_str(), retry.attempt()), ("/new", 2));
         retry.assert_sound(&scene.secret);
     }
+
     assert_eq!(scene.receiver.requests().len(), 2 * PENDING);
 }
 
@@ -123,8 +133,10 @@ async fn a_new_secret_applies_to_pending_deliveries() {
         .await
         .expect(200)
         .json();
+
     let secret = answer["secret"].as_str().unwrap();
     scene.release();
+
     for retry in scene.retries().await {
         retry.assert_sound(secret);
         assert!(!retry.is_signed_with(&scene.secret));
@@ -140,12 +152,14 @@ async fn a_deactivated_webhook_gets_no_requests_and_cancellations_are_logged() {
         .await
         .expect(200);
     scene.release();
+
     let cancelled = |logs: &[Value]| {
         logs.iter()
             .filter(|log| log["outcome"] == "cancelled")
             .count()
             == PENDING
     };
+
     let logs = scene
         .api
         .wait_for_logs(&scene.webhook, "a cancellation of each", cancelled)
@@ -153,6 +167,7 @@ async fn a_deactivated_webhook_gets_no_requests_and_cancellations_are_logged() {
     for log in logs.iter().filter(|log| log["outcome"] == "cancelled") {
         assert_eq!(log["error"]["kind"], "webhook_inactive", "{log}");
     }
+
     eventually("nothing is pending", || async {
         (scene.pending().await == 0).then_some(())
     })
@@ -191,6 +206,7 @@ async fn a_deleted_webhook_gets_no_requests() {
         .get(&format!("{}/logs", scene.path()))
         .await
         .expect(404);
+
     // A later event is delivered: by then a retry would have been made.
     scene.receiver.answer_status(500);
     scene
@@ -203,6 +219,7 @@ async fn a_deleted_webhook_gets_no_requests() {
         .await
         .payment(scene.user, "ready")
         .await;
+
     let later = |requests: &[Received]| {
         requests
             .iter()
@@ -210,6 +227,7 @@ async fn a_deleted_webhook_gets_no_requests() {
             .count()
             == 10
     };
+
     let requests = scene
         .receiver
         .wait_until("ten attempts of the later one", later)

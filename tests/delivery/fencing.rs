@@ -56,28 +56,33 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     let mut scene = Scene::begin(&[("delivery.timeout", "5s")]).await;
     let other = scene.app.replica(&[]).await;
     let gate = Arc::new(Notify::new());
+
     scene
         .receiver
         .answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
     scene.payment().await;
     scene.in_flight().await;
     scene.app.sidecar().signal(Signal::STOP);
+
     // When the lease ends, the other replica makes the attempt.
     let requests = scene.receiver.wait_for(2).await;
     assert_eq!(
         (requests[0].delivery(), requests[0].attempt()),
         (requests[1].delivery(), requests[1].attempt())
     );
+
     let waited = requests[1].at.duration_since(requests[0].at).unwrap();
     assert!(
         waited > Duration::from_secs(5),
         "not while the first might still answer: {waited:?}"
     );
+
     let api = scene.api.at(&other.api_url);
     api.wait_for_logs(&scene.webhook, "an entry", |logs| logs.len() == 1)
         .await;
     gate.notify_one();
     scene.app.sidecar().signal(Signal::CONT);
+
     // When it has ended, its remaining answers have been recorded or refused.
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
@@ -98,6 +103,7 @@ async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
     scene.payment().await;
     scene.in_flight().await;
     scene.app.kill().await;
+
     let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
     let left: f64 = scene
         .app
@@ -107,8 +113,10 @@ async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
         .await
         .unwrap()
         .get(0);
+
     assert!(left <= 15.0, "within the timeout and ten seconds: {left}");
     scene.app.run().await;
+
     let requests = scene.receiver.wait_for(2).await;
     assert_eq!(
         (requests[0].delivery(), requests[1].attempt()),
@@ -127,9 +135,11 @@ async fn shutdown_waits_for_requests_within_the_drain_time() {
     ];
     let mut scene = Scene::begin(&settings).await;
     let gate = Arc::new(Notify::new());
+
     scene
         .receiver
         .answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
+
     // The second waits, as the webhook has one permit. Its lease is released at once, and no
     // attempt is used up.
     scene.payment().await;
@@ -140,6 +150,7 @@ async fn shutdown_waits_for_requests_within_the_drain_time() {
     })
     .await;
     scene.app.sidecar().signal(Signal::TERM);
+
     let released = || async { scene.pending().await.contains(&(1, false)).then_some(()) };
     eventually("the waiting one to be released", released).await;
     gate.notify_one();
@@ -185,6 +196,7 @@ async fn shutdown_waits_for_requests_within_the_drain_time() {
         scene.log().await,
         [(1, "delivered".to_owned()), (1, "delivered".to_owned())]
     );
+
     assert_eq!(
         scene
             .receiver

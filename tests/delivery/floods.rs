@@ -76,11 +76,13 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, flood: Flood, re
         }
         _ => read_request(&mut stream).await,
     };
+
     assert!(is_requested);
     let _ = stream.write_all(flood.start).await;
     let _ = stream.write_all(&flood.repeated.repeat(repeats)).await;
     let _ = stream.flush().await;
     let mut buffer = [0; 16 << 10];
+
     while stream.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {}
 }
 
@@ -100,8 +102,10 @@ async fn a_receiver_that_sends_too_much_before_its_response_is_cut_off() {
                 let (stream, _) = listener.accept().await.unwrap();
                 serve(acceptor.accept(stream).await.unwrap(), flood, REPEATS).await;
             });
+
             let answer = attempt(&sender, &url).await.unwrap().answer;
             let kind = answer.error().map(|kind| kind.as_str());
+
             assert_eq!(kind, Some("connection_reset"), "{way}, {name}: {answer:?}");
             let message = answer.message().unwrap_or_default();
             assert!(message.contains("64 KiB"), "{way}, {name}: {message}");
@@ -115,20 +119,24 @@ async fn a_receiver_that_sends_too_much_before_its_response_is_cut_off() {
 async fn unfinished_heads_are_not_held_in_memory() {
     const WEBHOOKS: usize = 150;
     const HEAD: usize = 400 << 10;
+
     let mut scene = Scene::begin(&[("limits.webhooks_per_user", "200")]).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
+
     for _ in 0..WEBHOOKS {
         scene
             .api
             .create_webhook(&url, &["payment.statement_ready"])
             .await;
     }
+
     scene.payment().await;
     scene.receiver.wait_for(1).await;
 
     let before = scene.app.sidecar().peak_memory_kib();
     let mut receivers = JoinSet::new();
+
     for _ in 0..WEBHOOKS {
         let (stream, _) = listener.accept().await.unwrap();
         let flood = Flood {
@@ -136,8 +144,10 @@ async fn unfinished_heads_are_not_held_in_memory() {
             start: b"HTTP/1.1 200 OK\r\nX-Field: ",
             repeated: &[b'x'; HEAD],
         };
+
         receivers.spawn(serve(stream, flood, 1));
     }
+
     receivers.join_all().await;
     let grown = scene.app.sidecar().peak_memory_kib() - before;
     assert!(
@@ -155,10 +165,12 @@ async fn other_deliveries_go_on_beside_a_receiver_that_sends_without_end() {
         .api
         .create_webhook(&hostile.url("http"), &["payment.statement_ready"])
         .await;
+
     for count in 1..=5 {
         scene.payment().await;
         scene.receiver.wait_for(count).await;
     }
+
     let logs = scene
         .api
         .wait_for_logs(&webhook, "five attempts", |logs| logs.len() >= 5)

@@ -56,9 +56,11 @@ pub async fn next_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<u32> 
     loop {
         let mut header = [0; 9];
         stream.read_exact(&mut header).await.ok()?;
+
         let [a, b, c, kind, flags, id @ ..] = header;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         stream.read_exact(&mut payload).await.ok()?;
+
         if kind <= HEADERS && flags & END_STREAM != 0 {
             return Some(u32::from_be_bytes(id));
         }

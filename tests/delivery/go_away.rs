@@ -67,6 +67,7 @@ impl Declining {
         let acceptor = TlsAcceptor::from(authority.server(NAME, &["h2"]));
         let connections = Arc::<AtomicUsize>::default();
         let opened = connections.clone();
+
         tokio::spawn(async move {
             for count in answers {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -74,6 +75,7 @@ impl Declining {
                 tokio::spawn(serve(acceptor.clone(), stream, decline, *count));
             }
         });
+
         Declining { url, connections }
     }
 }
@@ -81,28 +83,36 @@ impl Declining {
 async fn serve(acceptor: TlsAcceptor, stream: TcpStream, decline: Decline, answers: usize) {
     let mut stream = acceptor.accept(stream).await.unwrap();
     assert!(frames::begin(&mut stream).await);
+
     let mut last = 0;
+
     for _ in 0..answers {
         let Some(request) = frames::next_request(&mut stream).await else {
             return;
         };
+
         last = request;
         stream.write_all(&frames::ok(request)).await.unwrap();
         stream.flush().await.unwrap();
     }
+
     let Some(request) = frames::next_request(&mut stream).await else {
         return;
     };
+
     let (refusal, closes) = match decline {
         Decline::Reset(reason) => (frames::reset(request, reason), false),
         Decline::GoAway { reason, closes } => (frames::go_away(last, reason), closes),
         Decline::Close => (Vec::new(), true),
     };
+
     stream.write_all(&refusal).await.unwrap();
     stream.flush().await.unwrap();
+
     if closes {
         stream.shutdown().await.unwrap();
     }
+
     // Until the other end closes the connection.
     while frames::next_request(&mut stream).await.is_some() {}
 }
@@ -114,6 +124,7 @@ async fn a_request_that_is_not_processed_over_http_2_is_sent_again() {
     for (way, sender) in senders(&authority, &proxy) {
         for decline in ALL {
             let receiver = Declining::start(&authority, decline, &[1, 1]).await;
+
             for number in 1..=2 {
                 let answer = attempt(&sender, &receiver.url).await.unwrap().answer;
                 assert_eq!(
@@ -122,6 +133,7 @@ async fn a_request_that_is_not_processed_over_http_2_is_sent_again() {
                     "{way}, {decline:?}, {number}"
                 );
             }
+
             assert_eq!(
                 receiver.connections.load(Ordering::Relaxed),
                 2,
@@ -136,6 +148,7 @@ async fn a_request_that_is_declined_twice_fails_with_a_plain_message() {
     let authority = Authority::new();
     let proxy = TunnelProxy::start().await;
     let [(_, sender), _] = senders(&authority, &proxy);
+
     let messages = [
         "the receiver refused the request on its HTTP/2 stream (REFUSED_STREAM)",
         "the receiver refused the request on its HTTP/2 stream (NO_ERROR)",

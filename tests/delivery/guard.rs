@@ -107,6 +107,7 @@ async fn special_addresses_are_rejected_in_every_notation() {
     app.set("limits.requests_per_second", "0");
     app.setup().await;
     app.run_with(&["--roles", "api"]).await;
+
     let api = app.api("1").await;
     let (id, _) = api
         .create_webhook("https://1.1.1.1/in", &["delivery.failed"])
@@ -118,6 +119,7 @@ async fn special_addresses_are_rejected_in_every_notation() {
         (too_long.as_str(), "2048 bytes"),
         (swelling.as_str(), "2048 bytes"),
     ];
+
     for (url, word) in REFUSED.iter().copied().chain(more) {
         let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"] });
         for answer in [
@@ -140,6 +142,7 @@ async fn special_addresses_are_rejected_in_every_notation() {
             );
         }
     }
+
     assert_eq!(api.webhooks().await, [before], "nothing was saved");
     let longest = format!("https://1.1.1.1/{}", "x".repeat(2_048 - 16));
     api.patch(&format!("/webhooks/{id}"), json!({ "url": longest }))
@@ -153,7 +156,9 @@ async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
     let mut app = TestApp::prepare().await;
     app.setup().await;
     app.run_with(&["--roles", "api,deliver"]).await;
+
     let api = app.api("1").await;
+
     for (host, called) in [
         ("no-such-host.invalid", "no-such-host.invalid"),
         ("no-such-host.invalid.", "no-such-host.invalid."),
@@ -212,6 +217,7 @@ async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
     let api = app.api(&user.to_string()).await;
     let port = receiver.url("").rsplit_once(':').unwrap().1.to_owned();
     let mut webhooks = Vec::new();
+
     for host in ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]"] {
         let url = format!("http://{host}:{port}/in");
         webhooks.push(
@@ -220,10 +226,13 @@ async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
                 .0,
         );
     }
+
     app.set("delivery.allow_networks", NOTHING);
     app.restart().await;
     platform.payment(user, "ready").await;
+
     let api = api.at(&app.sidecar().api_url);
+
     for webhook in &webhooks {
         let logs = api
             .wait_for_logs(webhook, "an attempt", |logs| !logs.is_empty())
@@ -233,6 +242,7 @@ async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
             (&logs[0]["outcome"], &logs[0]["response_status"]),
             (&json!("failed"), &json!(null))
         );
+
         let test = api
             .post(&format!("/webhooks/{webhook}/test"), json!({}))
             .await
@@ -240,9 +250,11 @@ async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
             .json();
         assert_eq!(test["error"]["kind"], "blocked_address", "{test}");
     }
+
     app.set("delivery.allow_networks", "127.0.0.0/8")
         .set("delivery.allow_http", "false");
     app.restart().await;
+
     let api = api.at(&app.sidecar().api_url);
     let test = api
         .post(&format!("/webhooks/{}/test", webhooks[0]), json!({}))
@@ -262,11 +274,13 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
     let (webhook, _) = api
         .create_webhook(&receiver.url("/in"), &["delivery.failed"])
         .await;
+
     for status in [301, 302, 303, 307, 308] {
         let location = hidden.url("/private");
         receiver.answer(move |_| {
             Answer::Full(status, vec![("location", location.clone())], Vec::new())
         });
+
         let test = api
             .post(&format!("/webhooks/{webhook}/test"), json!({}))
             .await
@@ -278,6 +292,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
             (&json!(status), &json!("http_status"))
         );
     }
+
     assert_eq!(receiver.requests().len(), 5);
     assert!(hidden.requests().is_empty());
 }
@@ -286,6 +301,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
 fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let count = lookups.clone();
+
     let lookup: Lookup = Arc::new(move |_, port| {
         let answer = answers[count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)];
         let addresses: Vec<SocketAddr> = answer
@@ -294,21 +310,25 @@ fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicU
             .collect();
         Box::pin(async move { Ok(addresses) })
     });
+
     (lookup, lookups)
 }
 
 async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
     let mut config = Config::default();
     config.delivery.timeout.0 = Duration::from_secs(5);
+
     let settings = Settings {
         guard,
         ..Settings::from_config(&config).unwrap()
     };
+
     let sender = Sender::new(&settings, Arc::new(SystemClock)).unwrap();
     let id = Uuid::now_v7();
     let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
         .to_owned()
         .into();
+
     let target = Target {
         webhook: id,
         url: url.into(),
@@ -316,6 +336,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
         secret,
         headers: Default::default(),
     };
+
     let notification = Notification {
         delivery: id,
         webhook: id,
@@ -327,6 +348,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
         sequence: None,
         test: false,
     };
+
     sender
         .attempt(&target, &notification)
         .await
@@ -339,6 +361,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
 async fn a_name_that_resolves_to_a_private_address_when_it_is_dialled_is_not_called() {
     let receiver = Receiver::start().await;
     let url = receiver.url("/in").replace("127.0.0.1", "rebound.example");
+
     for inside in [
         &["127.0.0.1"][..],
         &["1.1.1.1", "127.0.0.1"],
@@ -365,11 +388,13 @@ async fn a_name_that_resolves_to_a_private_address_when_it_is_dialled_is_not_cal
             "the dialled addresses are those that were checked"
         );
     }
+
     assert!(receiver.requests().is_empty());
 
     // If the address is allowed, the checked one is dialled, and not that of a third lookup.
     let (lookup, lookups) = resolver(&[&["127.0.0.1"], &["127.0.0.1"], &["192.0.2.1"]]);
     let guard = Guard::new(true, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
+
     guard
         .check_reachable(&guard.check_url(&url).unwrap())
         .await
@@ -386,6 +411,7 @@ async fn a_name_without_addresses_does_not_resolve() {
     let (lookup, _) = resolver(&[&[]]);
     let guard = Guard::new(true, Vec::new()).with_lookup(lookup);
     let url = guard.check_url("http://empty.example/").unwrap();
+
     assert_eq!(
         guard.check_reachable(&url).await,
         Err(Unreachable::Unresolved)
@@ -403,15 +429,19 @@ async fn a_denied_network_is_refused_at_save_and_at_dial_even_if_it_is_allowed()
     let (webhook, _) = api
         .create_webhook(&receiver.url("/in"), &["payment.statement_ready"])
         .await;
+
     app.set("delivery.deny_networks", "127.0.0.0/30,1.1.1.0/24");
     app.restart().await;
+
     let api = api.at(&app.sidecar().api_url);
     platform.payment(user, "ready").await;
+
     let logs = api
         .wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty())
         .await;
     assert_eq!(logs[0]["error"]["kind"], "blocked_address", "{}", logs[0]);
     assert!(receiver.requests().is_empty(), "nothing was sent");
+
     // Global, allowed, and in other notations.
     for host in [
         "1.1.1.1",
@@ -430,6 +460,7 @@ async fn a_denied_network_is_refused_at_save_and_at_dial_even_if_it_is_allowed()
             "{host}: {problem}"
         );
     }
+
     for host in ["1.1.2.1", "127.0.0.4"] {
         api.create_webhook(&format!("https://{host}/in"), &["delivery.failed"])
             .await;

@@ -27,9 +27,11 @@ impl Running {
         let user = platform.user(&[]).await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api.create_webhook(&receiver.url("/"), &[READY]).await;
+
         platform.payment(user, "ready").await;
         api.wait_for_logs(&webhook, "the first event", |logs| logs.len() == 1)
             .await;
+
         Running {
             app,
             store,
@@ -83,6 +85,7 @@ impl Running {
             .as_str()
             .expect("an id")
             .to_owned();
+
         self.api
             .post(
                 &format!("/webhooks/{}/logs/{first}/redeliver", self.webhook),
@@ -97,6 +100,7 @@ impl Running {
 async fn an_answer_before_the_commit_is_recorded_after_it_and_delays_no_other() {
     let running = Running::start().await;
     let holder = running.app.store().await;
+
     holder
         .batch_execute("select pg_advisory_lock(7)")
         .await
@@ -109,7 +113,9 @@ async fn an_answer_before_the_commit_is_recorded_after_it_and_delays_no_other() 
         .await
         .payment(running.user, "ready")
         .await;
+
     running.receiver.wait_for(2).await;
+
     // A later answer is recorded before it.
     running.redeliver_first().await;
     running.assert_delivered(2).await;

@@ -21,6 +21,7 @@ const NEW_MASTER_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=";
 fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
     let id = received.header("webhook-id");
     let timestamp = received.header("webhook-timestamp");
+
     let content = [
         id.as_bytes(),
         b".",
@@ -29,11 +30,13 @@ fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
         &received.body,
     ]
     .concat();
+
     let signs = |key: &str, entry: &str| {
         let (version, signature) = entry.split_once(',').expect("a version and a signature");
         let (kind, encoded) = key.split_once('_').expect("a prefix");
         let signature = STANDARD.decode(signature).unwrap();
         let key = STANDARD.decode(encoded).unwrap();
+
         match (version, kind) {
             ("v1", "whsec") => Hmac::<Sha256>::new_from_slice(&key)
                 .unwrap()
@@ -46,6 +49,7 @@ fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
             _ => false,
         }
     };
+
     let entries = received.header("webhook-signature").split(' ');
     let signer = |entry| {
         keys.iter()
@@ -53,6 +57,7 @@ fn signers<'a>(received: &Received, keys: &[&'a str]) -> Vec<&'a str> {
             .find(|key| signs(key, entry))
             .unwrap_or_else(|| panic!("{entry}"))
     };
+
     entries.map(signer).collect()
 }
 
@@ -79,9 +84,11 @@ impl Scene {
                 .unwrap_or_else(|| panic!("no {key} in {created}"))
                 .to_owned()
         };
+
         let webhook = text("id");
         let secret = text("secret");
         let public_key = text("public_key");
+
         Scene {
             app,
             api,
@@ -104,6 +111,7 @@ impl Scene {
             .await
             .expect(200)
             .json();
+
         let expires_at = answer["previous_secret_expires_at"].take();
         let text = |key: &str| answer[key].as_str().expect("a text").to_owned();
         (text("secret"), text("public_key"), expires_at)
@@ -117,6 +125,7 @@ impl Scene {
             .await
             .expect(200)
             .json();
+
         let received = self.receiver.requests().pop().expect("a request");
         let log = self
             .api
@@ -124,6 +133,7 @@ impl Scene {
             .await
             .expect(200);
         let shown = log.json()["request_headers"].clone();
+
         for name in [
             "X-Webhook-Signature",
             "webhook-signature",
@@ -132,6 +142,7 @@ impl Scene {
         ] {
             assert_eq!(shown[name], received.header(name), "{name}");
         }
+
         received
     }
 
@@ -147,9 +158,11 @@ impl Scene {
             self.webhook
         );
         let (status, body) = fetch(&url).await.expect("an answer");
+
         assert_eq!(status, 200, "{body}");
         let body: Value = serde_json::from_str(&body).unwrap();
         let keys = body["keys"].as_array().unwrap().iter();
+
         keys.map(|key| {
             (
                 key["public_key"].as_str().unwrap().to_owned(),
@@ -183,6 +196,7 @@ async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
     let scene = Scene::start().await;
     let secret = scene.secret.as_str();
     let public_key = scene.public_key.as_str();
+
     assert_eq!(
         signers(&scene.test().await, &[secret, public_key]),
         [secret, public_key]
@@ -194,6 +208,7 @@ async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
 
     let (new_secret, new_key, expires_at) = scene.regenerate(json!({ "overlap": "24h" })).await;
     assert!(new_secret != secret && new_key != public_key);
+
     let webhook = scene.api.webhook(&scene.webhook).await;
     assert_eq!(
         (
@@ -202,15 +217,18 @@ async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
         ),
         (&expires_at, &json!(new_key))
     );
+
     let left = expires_at
         .as_str()
         .unwrap()
         .parse::<jiff::Timestamp>()
         .unwrap()
         .duration_since(jiff::Timestamp::now());
+
     assert!((23..=24).contains(&left.as_hours()), "{expires_at}");
     let during = scene.test().await;
     let expected = [new_secret.as_str(), secret, &new_key, public_key];
+
     assert_eq!(signers(&during, &expected), expected);
     assert!(
         during.is_signed_with(&new_secret),
@@ -226,6 +244,7 @@ async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
     // A new secret without an overlap also ends the earlier overlap.
     let (last_secret, last_key, none) = scene.regenerate(json!({})).await;
     assert_eq!(none, Value::Null);
+
     let expected = [last_secret.as_str(), &last_key];
     assert_eq!(signers(&scene.test().await, &expected), expected);
     scene.wait_until_published(&[(last_key, Value::Null)]).await;
@@ -236,6 +255,7 @@ async fn during_an_overlap_both_secrets_and_both_key_pairs_sign() {
 async fn keys_whose_overlap_has_ended_sign_nothing_and_are_removed() {
     let scene = Scene::start().await;
     let (secret, public_key, _) = scene.regenerate(json!({ "overlap": "168h" })).await;
+
     assert_eq!(
         scene
             .test()
@@ -245,6 +265,7 @@ async fn keys_whose_overlap_has_ended_sign_nothing_and_are_removed() {
             .count(),
         4
     );
+
     let end = "update walhook.webhook set previous_expires_at = now() - interval '1 millisecond'";
     assert_eq!(scene.app.store().await.execute(end, &[]).await.unwrap(), 1);
 
@@ -275,6 +296,7 @@ async fn real_deliveries_and_their_retries_are_signed_with_all_keys() {
     app.set_fast_retries();
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
@@ -288,15 +310,18 @@ async fn real_deliveries_and_their_retries_are_signed_with_all_keys() {
         .expect(200)
         .json()["secret"]
         .clone();
+
     let new = new.as_str().unwrap();
     receiver.answer(|request| {
         crate::support::Answer::Status(if request.attempt() == 1 { 500 } else { 200 })
     });
     platform.payment(user, "ready").await;
+
     let requests = receiver.wait_for(2).await;
     for request in &requests {
         assert_eq!(signers(request, &[new, &old]), [new, &old]);
     }
+
     let logs = api
         .wait_for_logs(&webhook, "both attempts", |logs| logs.len() == 2)
         .await;
@@ -319,6 +344,7 @@ async fn all_keys_are_encrypted_and_follow_a_rotation_of_the_master_key() {
     let (new_secret, new_key, _) = scene.regenerate(json!({ "overlap": "24h" })).await;
     let old_secret = scene.secret.clone();
     let old_key = scene.public_key.clone();
+
     let rows = scene
         .app
         .store()
@@ -326,7 +352,9 @@ async fn all_keys_are_encrypted_and_follow_a_rotation_of_the_master_key() {
         .query("select row_to_json(w)::text from walhook.webhook w", &[])
         .await
         .unwrap();
+
     let stored: String = rows.iter().map(|row| row.get::<_, String>(0)).collect();
+
     for secret in [&new_secret, &old_secret] {
         assert!(!stored.contains(&hex::encode(secret)), "encrypted at rest");
     }
@@ -336,11 +364,13 @@ async fn all_keys_are_encrypted_and_follow_a_rotation_of_the_master_key() {
         &format!("{NEW_MASTER_KEY},{OLD_MASTER_KEY}"),
     );
     let checked = scene.app.walhook_ok(&["check"]).await;
+
     assert!(
         checked.contains("warn  secrets at rest: 4 are encrypted with an older key"),
         "{checked}"
     );
     scene.app.restart().await;
+
     assert!(
         scene
             .app
@@ -348,9 +378,11 @@ async fn all_keys_are_encrypted_and_follow_a_rotation_of_the_master_key() {
             .await
             .starts_with("4 re-encrypted with key ")
     );
+
     scene.app.set("secrets.master_key", NEW_MASTER_KEY);
     scene.app.restart().await;
     scene.api = scene.api.at(&scene.app.sidecar().api_url);
+
     let expected = [new_secret.as_str(), &old_secret, &new_key, &old_key];
     assert_eq!(signers(&scene.test().await, &expected), expected);
 }

@@ -13,9 +13,11 @@ async fn prepare(settings: &[(&str, &str)]) -> TestApp {
     app.set_fast_retries()
         .set("disable.threshold", "10")
         .set("disable.min_duration", "0s");
+
     for (key, value) in settings {
         app.set(key, value);
     }
+
     app.setup().await;
     app
 }
@@ -49,8 +51,10 @@ async fn ended_notices(app: &TestApp) -> Vec<(String, String)> {
             .iter()
             .filter_map(|row| Some((row.get(0), row.get::<_, Option<String>>(1)?)))
             .collect();
+
         (ended.len() == rows.len() && !rows.is_empty()).then_some(ended)
     };
+
     eventually("the ends of all notices", ended).await
 }
 
@@ -71,9 +75,11 @@ fn with_subject<'a>(mails: &'a [Value], subject: &str) -> Vec<&'a Value> {
 /// Commits payments in one transaction.
 async fn pay(platform: &Platform, user: i64, times: usize) {
     platform.client.batch_execute("begin").await.unwrap();
+
     for _ in 0..times {
         platform.payment(user, "ready").await;
     }
+
     platform.client.batch_execute("commit").await.unwrap();
 }
 
@@ -82,19 +88,24 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
     if !SmtpSink::is_available() {
         return;
     }
+
     let port = free_port().unwrap();
     let sink = SmtpSink::start(port, &["--refuse", "2"]).await;
     let mut app = prepare(&[]).await;
+
     set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
+
     receiver.answer_status(500);
     let name = "Größe <b>& Hooks";
     let webhook = create(&api, name, &receiver).await;
     let since = walhook::domain::time::millis(jiff::Timestamp::now());
+
     pay(&platform, user, 3).await;
 
     let disabled = wait_until_disabled(&api, &webhook).await;
@@ -107,6 +118,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
             && disabled["consecutive_failures"].as_u64() >= Some(10),
         "{disabled}"
     );
+
     // Three events, ten failures: some deliveries were pending, and are cancelled.
     let has_cancelled = |logs: &[Value]| logs.iter().any(|line| line["outcome"] == "cancelled");
     let logs = api
@@ -116,6 +128,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
         .iter()
         .filter(|line| line["outcome"] == "cancelled")
         .collect();
+
     assert!(
         !cancelled.is_empty()
             && cancelled
@@ -123,6 +136,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
                 .all(|line| line["error"]["kind"] == "webhook_inactive"),
         "{logs:?}"
     );
+
     assert!(
         !logs.iter().any(|line| line["outcome"] == "delivered"),
         "{logs:?}"
@@ -130,6 +144,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
 
     assert_eq!(ended_notices(&app).await, sent(&["warning", "disabled"]));
     assert_eq!(sink.events("refused").len(), 2);
+
     let mails = sink.wait_for("taken", 2).await;
     assert_eq!(mails.len(), 2, "{mails:?}");
     assert_eq!(
@@ -137,13 +152,16 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
         1,
         "{mails:?}"
     );
+
     let [mail] = with_subject(&mails, &format!("Webhook disabled: {name}"))[..] else {
         panic!("{mails:?}")
     };
+
     assert_eq!(
         mail["recipients"],
         json!([format!("user{user}@example.com")])
     );
+
     assert_eq!(
         (&mail["sender"], &mail["content_type"]),
         (
@@ -151,8 +169,10 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
             &json!("multipart/alternative")
         )
     );
+
     let text = mail["text"].as_str().unwrap();
     let html = mail["html"].as_str().unwrap();
+
     for part in [
         receiver.url("/hook").as_str(),
         "HTTP 500 answers",
@@ -164,6 +184,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
             "{part}: {text}\n{html}"
         );
     }
+
     assert!(
         text.contains(name) && html.contains("Größe &#60;b&#62;&#38; Hooks"),
         "{text}\n{html}"
@@ -171,12 +192,14 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
 
     reactivate_and_recover(&app, &api, &webhook, &receiver, &platform, user, &since).await;
     let sidecar = app.sidecar();
+
     sidecar
         .wait_for_metric(
             "walhook_webhooks_disabled_total{error_kind=\"http_status\"}",
             1.0,
         )
         .await;
+
     sidecar
         .wait_for_metric("walhook_notices_sent_total{kind=\"disabled\"}", 1.0)
         .await;
@@ -200,6 +223,7 @@ async fn reactivate_and_recover(
     receiver.answer_status(200);
     receiver.clear();
     pay(platform, user, 1).await;
+
     let missed = || async {
         let missed: i64 = store
             .query_one("select count(*) from walhook.missed_event", &[])
@@ -208,6 +232,7 @@ async fn reactivate_and_recover(
             .get(0);
         (missed == 1).then_some(())
     };
+
     eventually("the missed event", missed).await;
     let path = format!("/webhooks/{webhook}");
     let active = api
@@ -215,6 +240,7 @@ async fn reactivate_and_recover(
         .await
         .expect(200)
         .json();
+
     for (key, value) in [
         ("failure_count", json!(0)),
         ("consecutive_failures", json!(0)),
@@ -222,6 +248,7 @@ async fn reactivate_and_recover(
     ] {
         assert_eq!(active[key], value, "{active}");
     }
+
     assert_eq!(active["disabled_reason"], Value::Null);
     assert!(
         receiver.requests().is_empty(),
@@ -230,15 +257,18 @@ async fn reactivate_and_recover(
     api.post(&format!("{path}/recover"), json!({ "since": since }))
         .await
         .expect(202);
+
     let events = |requests: &[crate::support::Received]| {
         let ids = requests
             .iter()
             .map(|request| request.header("x-webhook-event-id").to_owned());
         ids.collect::<std::collections::BTreeSet<_>>().len()
     };
+
     receiver
         .wait_until("all four payments", |requests| events(requests) == 4)
         .await;
+
     let row = store
         .query_one(
             "select count(*) from walhook.audit where via = 'automatic'",
@@ -246,6 +276,7 @@ async fn reactivate_and_recover(
         )
         .await
         .unwrap();
+
     assert_eq!(row.get::<_, i64>(0), 1);
 }
 
@@ -255,27 +286,34 @@ async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure(
     if !SmtpSink::is_available() {
         return;
     }
+
     let port = free_port().unwrap();
     let sink = SmtpSink::start(port, &[]).await;
     let mut app = prepare(&[("disable.threshold", "15")]).await;
+
     set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
+
     receiver.answer_status(500);
     let webhook = create(&api, "n", &receiver).await;
+
     pay(&platform, user, 1).await;
     let has_failed = |logs: &[Value]| {
         logs.iter()
             .any(|line| line["outcome"] == "permanently_failed")
     };
+
     api.wait_for_logs(&webhook, "a permanent failure", has_failed)
         .await;
     let store = app.store().await;
     let age = "update walhook.webhook set failing_since = failing_since - interval '1 hour' returning failing_since";
     let failing_since: jiff::Timestamp = store.query_one(age, &[]).await.unwrap().get(0);
+
     pay(&platform, user, 1).await;
     wait_until_disabled(&api, &webhook).await;
 
@@ -283,6 +321,7 @@ async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure(
     let [mail] = with_subject(&mails, "Webhook disabled: n")[..] else {
         panic!("{mails:?}")
     };
+
     let text = mail["text"].as_str().unwrap();
     let body = text
         .lines()
@@ -290,9 +329,11 @@ async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure(
         .unwrap_or_else(|| panic!("{text}"));
     let body: Value = serde_json::from_str(body.trim()).unwrap();
     let since: jiff::Timestamp = body["since"].as_str().unwrap().parse().unwrap();
+
     assert!(since < failing_since, "{since} {failing_since}");
     receiver.answer_status(200);
     receiver.clear();
+
     let path = format!("/webhooks/{webhook}");
     api.patch(&path, json!({ "active": true }))
         .await
@@ -306,16 +347,19 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     if !SmtpSink::is_available() {
         return;
     }
+
     let mut app = prepare(&[
         ("disable.policy", "cumulative"),
         ("disable.threshold", "13"),
     ])
     .await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
+
     // Three failures and a success, which resets nothing under the cumulative policy; then
     // permanent failures.
     let mut count = 0;
@@ -323,18 +367,21 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
         count += 1;
         crate::support::Answer::Status(if count == 4 { 200 } else { 503 })
     });
+
     let webhook = create(&api, "Hooks", &receiver).await;
     pay(&platform, user, 1).await;
     api.wait_for_logs(&webhook, "the success", |logs| {
         logs.iter().any(|line| line["outcome"] == "delivered")
     })
     .await;
+
     let counted = api.webhook(&webhook).await;
     assert_eq!(
         (&counted["failure_count"], &counted["consecutive_failures"]),
         (&json!(3), &json!(0))
     );
     pay(&platform, user, 1).await;
+
     let disabled = wait_until_disabled(&api, &webhook).await;
     assert_eq!(
         (
@@ -343,6 +390,7 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
         ),
         (&json!(13), &json!(10))
     );
+
     let logs = api.logs(&webhook).await;
     assert_eq!(
         (&logs[0]["outcome"], &logs[0]["attempt"]),
@@ -359,7 +407,9 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
         )
         .filter(|n| *n == 2)
     };
+
     eventually("the warning and the disablement in the log", logged).await;
+
     // The user of the second exists but has no address, and the mail server rejects that of
     // another.
     let store = app.store().await;
@@ -367,9 +417,11 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
                   select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";
     let silent = platform.user(&[]).await;
     let refusing = platform.user(&[]).await;
+
     platform
         .execute("update app_user set email = '' where id = $1", &[&silent])
         .await;
+
     store
         .execute(
             others,
@@ -381,13 +433,16 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
         )
         .await
         .unwrap();
+
     let port = free_port().unwrap();
     let forbidden = format!("user{refusing}@example.com");
     let sink = SmtpSink::start(port, &["--forbid", &forbidden]).await;
+
     assert!(app.stop().await.success());
     set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
     app.run().await;
     sink.wait_for("taken", 2).await;
+
     // A rejected notice delays no other, is retried, and is visible.
     sink.wait_for("forbidden", 2).await;
     let statement = "select count(*) filter (where outcome = 'sent'), count(*) filter (where outcome = 'no_address'), \
@@ -400,11 +455,13 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
             .then(|| row.get::<_, Option<String>>(2))
             .flatten()
     };
+
     let error = eventually("the ends of the others", settled).await;
     assert!(
         error.contains("550") && error.contains("no such user"),
         "{error}"
     );
+
     let metrics_url = app.sidecar().metrics_url.clone();
     let pending = || async {
         let metrics = crate::support::metrics(&metrics_url).await;
@@ -413,12 +470,14 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
             .any(|line| line == "walhook_notices_pending 1")
             .then_some(())
     };
+
     eventually("the gauge of pending notices", pending).await;
     let subjects: Vec<Value> = sink
         .events("taken")
         .iter()
         .map(|mail| mail["subject"].clone())
         .collect();
+
     assert!(
         subjects.contains(&json!("Webhook disabled: Hooks")),
         "{subjects:?}"
@@ -436,9 +495,11 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
 async fn without_mail_no_notices_are_pending() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let store = app.store().await;
     let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
                   values (gen_random_uuid(), 'disabled', gen_random_uuid(), '1', 'n', 'u', 'connection timeout', 'dns', 1, 1)";
+
     store.execute(notice, &[]).await.unwrap();
     let sidecar = app.replica(&[]).await;
     let gauge = eventually("the gauge", async || {
@@ -450,6 +511,7 @@ async fn without_mail_no_notices_are_pending() {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!((gauge, kept), (0.0, 1));
 }
 
@@ -458,20 +520,27 @@ async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_
     if !SmtpSink::is_available() {
         return;
     }
+
     let port = free_port().unwrap();
     let mut app = prepare(&[]).await;
+
     set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
     app.run().await;
+
     let beside = app.replica(&["--roles", "deliver"]).await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
+
     receiver.answer_status(500);
     let webhook = create(&api, "Hooks", &receiver).await;
+
     pay(&platform, user, 30).await;
     let disabled = wait_until_disabled(&api, &webhook).await;
+
     assert!(disabled["failure_count"].as_u64() >= Some(10), "{disabled}");
+
     // First the mail server is down.
     let store = app.store().await;
     let statement = "select count(*), count(last_error), count(ended_at) from walhook.notice where kind = 'disabled'";
@@ -480,15 +549,18 @@ async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_
         assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(2)), (1, 0));
         (row.get::<_, i64>(1) == 1).then_some(())
     };
+
     eventually("a try to send the notice", tried).await;
     beside.kill().await;
     app.kill().await;
+
     // Then it accepts connections and hangs before it has received the mail.
     let hanging = SmtpSink::start(port, &["--hang", "9"]).await;
     app.run().await;
     hanging.wait_for("hung", 1).await;
     app.kill().await;
     drop(hanging);
+
     // Does not wait until the killed replica's lease ends.
     store
         .execute(
@@ -497,24 +569,30 @@ async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_
         )
         .await
         .unwrap();
+
     let sink = SmtpSink::start(port, &["--refuse", "1"]).await;
     app.run().await;
+
     let beside = app.replica(&["--roles", "deliver"]).await;
+
     // If a single batch crossed both half of the threshold and all of it, there was no warning.
     let ended = ended_notices(&app).await;
     assert_eq!(
         ended.iter().filter(|(kind, _)| kind == "disabled").count(),
         1
     );
+
     let mails = sink.wait_for("taken", ended.len()).await;
     assert_eq!(
         (mails.len(), sink.events("refused").len()),
         (ended.len(), 1),
         "{mails:?}"
     );
+
     let [mail] = with_subject(&mails, "Webhook disabled: Hooks")[..] else {
         panic!("{mails:?}")
     };
+
     // If it was ever sent twice, both would have the same message id.
     let id: String = store
         .query_one(
@@ -524,6 +602,7 @@ async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(mail["message_id"], format!("<{id}@example.com>"));
     beside.kill().await;
 }
@@ -536,9 +615,11 @@ struct Certificates {
 impl Certificates {
     fn new() -> Certificates {
         use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
         let directory = tempfile::tempdir().unwrap();
         let authority_key = KeyPair::generate().unwrap();
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
+
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_certificate = authority.self_signed(&authority_key).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -551,9 +632,11 @@ impl Certificates {
             ("mail.pem", certificate.pem()),
             ("key.pem", key.serialize_pem()),
         ];
+
         for (name, pem) in files {
             std::fs::write(directory.path().join(name), pem).unwrap();
         }
+
         Certificates { directory }
     }
 
@@ -571,9 +654,11 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
     if !SmtpSink::is_available() {
         return;
     }
+
     let certificates = Certificates::new();
     let pem = certificates.path("mail.pem");
     let key = certificates.path("key.pem");
+
     let secured = [
         "--certificate",
         &pem,
@@ -584,11 +669,13 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
         "--password",
         "p/w",
     ];
+
     let start = free_port().unwrap();
     let wrapped = free_port().unwrap();
     let starttls = SmtpSink::start(start, &[&secured[..], &["--tls", "starttls"]].concat()).await;
     let smtps = SmtpSink::start(wrapped, &[&secured[..], &["--tls", "wrapped"]].concat()).await;
     let mut app = prepare(&[]).await;
+
     let check = async |app: &TestApp| -> String {
         let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
         output
@@ -597,14 +684,17 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
             .unwrap_or_else(|| panic!("{output}"))
             .to_owned()
     };
+
     assert!(
         check(&app)
             .await
             .starts_with("warn  mail: not configured; set mail.smtp_url"),
         "no mail"
     );
+
     let url = format!("smtp://us%40er:p%2Fw@127.0.0.1:{start}?tls=required");
     set_mail(&mut app, &url);
+
     // This machine does not trust the authority yet.
     assert!(
         check(&app).await.starts_with("fail  mail: 127.0.0.1"),
@@ -617,6 +707,7 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
         check(&app).await
     );
     app.set("mail.smtp_url", &url.replace("p%2Fw", "guessed"));
+
     let refused = check(&app).await;
     assert!(
         refused.starts_with("fail  mail: ")
@@ -631,16 +722,19 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
     let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
                   values (gen_random_uuid(), 'disabled', gen_random_uuid(), $1, 'n', 'u', 'connection timeout', 'dns', 1, 1)";
     let smtps_url = format!("smtps://us%40er:p%2Fw@127.0.0.1:{wrapped}");
+
     for (url, sink) in [(&url, &starttls), (&smtps_url, &smtps)] {
         app.set("mail.smtp_url", url);
         store.execute(notice, &[&user]).await.unwrap();
         app.run().await;
+
         let mails = sink.wait_for("taken", 1).await;
         assert_eq!(
             (&mails[0]["tls"], &mails[0]["login"]),
             (&json!(true), &json!("us@er")),
             "{mails:?}"
         );
+
         let headers = mails[0]["headers"].to_string();
         assert!(
             headers.contains("Auto-Submitted")

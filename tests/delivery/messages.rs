@@ -14,6 +14,7 @@ const TOO_LARGE: &str = "the head of the response has more than 64 KiB or more t
 async fn a_response_that_is_not_valid_has_a_plain_message() {
     let sender = Bench::new().await.sender();
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(101));
+
     let expected = [
         ("", CLOSED),
         ("HTTP/1.1 200 OK\r\nContent-Le", CLOSED),
@@ -45,6 +46,7 @@ async fn a_response_that_is_not_valid_has_a_plain_message() {
             assert!(read_request(&mut stream).await);
             stream.write_all(response.as_bytes()).await.unwrap();
         });
+
         let answer = attempt(&sender, &url).await.unwrap().answer;
         assert_eq!(
             answer.error().map(|kind| kind.as_str()),
@@ -62,6 +64,7 @@ async fn a_head_that_is_too_large_over_http_2_has_a_plain_message() {
     let proxy = TunnelProxy::start().await;
     let [(_, sender), _] = senders(&authority, &proxy);
     let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
+
     for (bytes, is_allowed) in [(15 << 10, true), (17 << 10, false)] {
         receiver
             .answer(move |_| Answer::Full(200, vec![("x-field", "x".repeat(bytes))], Vec::new()));

@@ -21,9 +21,11 @@ impl Scene {
         app.set_fast_retries();
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let api = app.api(&user.to_string()).await;
+
         Scene {
             app,
             platform,
@@ -38,6 +40,7 @@ impl Scene {
         body.as_object_mut()
             .unwrap()
             .extend(options.as_object().unwrap().clone());
+
         self.api.post("/webhooks", body).await.expect(201).json()["id"]
             .as_str()
             .unwrap()
@@ -61,18 +64,22 @@ async fn custom_headers_are_sent_with_every_attempt_and_test() {
     let webhook = scene
         .webhook(&[PAYMENT], json!({ "headers": headers }))
         .await;
+
     scene.receiver.answer_in_turn(&[
         crate::support::Answer::Status(500),
         crate::support::Answer::Status(200),
     ]);
     scene.platform.payment(scene.user, "ready").await;
+
     let attempts = scene.receiver.wait_for(2).await;
     for request in &attempts {
         let sent = ["authorization", "x-zone", "cookie"].map(|name| request.header(name));
         assert_eq!(sent, ["Bearer abc", "eu 1", "a=b; c=d"]);
         assert_eq!(request.header("content-type"), "application/json");
     }
+
     let path = format!("/webhooks/{webhook}");
+
     // The current values apply to the next request.
     scene
         .api
@@ -82,12 +89,14 @@ async fn custom_headers_are_sent_with_every_attempt_and_test() {
         )
         .await
         .expect(200);
+
     scene
         .api
         .post(&format!("{path}/test"), json!({}))
         .await
         .expect(200);
     let test = scene.receiver.wait_for(3).await.pop().unwrap();
+
     assert_eq!(
         (test.header("authorization"), test.header("x-zone")),
         ("Bearer new", "eu 1")
@@ -105,7 +114,9 @@ async fn custom_headers_are_sent_with_every_attempt_and_test() {
             .await
             .expect(200);
         assert!(!detail.body.contains("Bearer"), "{detail:?}");
+
         let shown = &detail.json()["request_headers"];
+
         // Headers that have changed since an attempt are not shown: its request may have had
         // others.
         let expected = if entry["test"] == true {
@@ -113,18 +124,21 @@ async fn custom_headers_are_sent_with_every_attempt_and_test() {
         } else {
             Value::Null
         };
+
         assert_eq!(
             (&shown["Authorization"], &shown["X-Zone"]),
             (&expected, &expected),
             "{shown}"
         );
     }
+
     scene
         .api
         .patch(&path, json!({ "headers": {} }))
         .await
         .expect(200);
     scene.platform.payment(scene.user, "ready").await;
+
     let last = scene.receiver.wait_for(4).await.pop().unwrap();
     assert!(!last.headers.contains_key("authorization") && !last.headers.contains_key("x-zone"));
 }
@@ -143,7 +157,9 @@ async fn only_events_that_match_the_filter_are_delivered() {
         json!({ "statuses": ["rejected"] }),
         json!({ "label_ids": [mine], "outlet_ids": [shop], "statuses": ["rejected", "fault"] }),
     ];
+
     let mut webhooks = vec![scene.webhook(&[FAILED, PAYMENT], json!({})).await];
+
     for filter in filters {
         webhooks.push(
             scene
@@ -151,6 +167,7 @@ async fn only_events_that_match_the_filter_are_delivered() {
                 .await,
         );
     }
+
     let at_mine = platform.release(mine).await;
     let at_other = platform.release(other).await;
     let entries = [
@@ -159,7 +176,9 @@ async fn only_events_that_match_the_filter_are_delivered() {
         platform.distribution(at_mine, radio, "rejected").await,
         platform.distribution(at_other, shop, "rejected").await,
     ];
+
     platform.payment(scene.user, "ready").await;
+
     let expected = [
         vec![0, 1, 2, 3],
         vec![0, 1, 2],
@@ -167,8 +186,10 @@ async fn only_events_that_match_the_filter_are_delivered() {
         vec![0, 2, 3],
         vec![0],
     ];
+
     let count = expected.iter().map(|events| events.len() + 1).sum();
     let received = scene.receiver.wait_for(count).await;
+
     for (webhook, expected) in webhooks.iter().zip(expected) {
         let to: Vec<&Received> = received
             .iter()
@@ -181,6 +202,7 @@ async fn only_events_that_match_the_filter_are_delivered() {
             1,
             "it has none of these values"
         );
+
         let failed = to.iter().filter(|request| request.event() == FAILED);
         let index = |request: &&&Received| {
             entries
@@ -188,6 +210,7 @@ async fn only_events_that_match_the_filter_are_delivered() {
                 .position(|id| request.data()["distro_queue_id"] == *id)
                 .unwrap()
         };
+
         let mut found: Vec<usize> = failed.map(|request| index(&request)).collect();
         found.sort_unstable();
         assert_eq!(found, expected, "{webhook}");
@@ -203,14 +226,17 @@ async fn an_event_that_a_filter_excludes_is_not_missed() {
     let outlet = platform.outlet("Shop").await;
     let inactive = json!({ "filter": { "label_ids": [mine] }, "active": false });
     let webhook = scene.webhook(&[FAILED], inactive).await;
+
     scene.webhook(&[PAYMENT], json!({})).await;
     let wanted = platform
         .distribution(platform.release(mine).await, outlet, "error")
         .await;
+
     platform
         .distribution(platform.release(other).await, outlet, "error")
         .await;
     scene.wait_for_payment().await;
+
     // The payment may be sent before the transaction that stores its event is committed.
     // Two of each entry, and the payment's.
     scene.app.wait_for_events(5).await;
@@ -225,6 +251,7 @@ async fn an_event_that_a_filter_excludes_is_not_missed() {
         .patch(&path, json!({ "active": true }))
         .await
         .expect(200);
+
     let recovered = scene
         .api
         .post(
@@ -232,6 +259,7 @@ async fn an_event_that_a_filter_excludes_is_not_missed() {
             json!({ "since": "2026-01-01T00:00:00Z" }),
         )
         .await;
+
     assert_eq!(recovered.expect(202).json()["count"], 1);
     let received = scene.receiver.wait_for(2).await;
     assert_eq!(received[1].data()["distro_queue_id"], wanted);
@@ -248,6 +276,7 @@ async fn a_replay_counts_only_events_that_pass_the_filter() {
     let wanted = platform
         .distribution(platform.release(mine).await, shop, "error")
         .await;
+
     platform
         .distribution(platform.release(mine).await, radio, "error")
         .await;
@@ -257,6 +286,7 @@ async fn a_replay_counts_only_events_that_pass_the_filter() {
     platform
         .distribution(platform.release(other).await, shop, "error")
         .await;
+
     scene
         .app
         .wait_for_count(
@@ -267,6 +297,7 @@ async fn a_replay_counts_only_events_that_pass_the_filter() {
 
     let filter = json!({ "label_ids": [mine], "outlet_ids": [shop], "statuses": ["error"] });
     let webhook = scene.webhook(&[FAILED], json!({ "filter": filter })).await;
+
     let replay = async |dry_run: bool| {
         let body = json!({ "since": "2026-01-01T00:00:00Z", "dry_run": dry_run });
         let answer = scene
@@ -275,15 +306,19 @@ async fn a_replay_counts_only_events_that_pass_the_filter() {
             .await;
         answer.expect(if dry_run { 200 } else { 202 }).json()
     };
+
     let preview = replay(true).await;
     assert_eq!(
         (&preview["count"], &preview["exact"]),
         (&json!(1), &json!(true)),
         "one of four passes the filter"
     );
+
     let job = replay(false).await["job_id"].as_str().unwrap().to_owned();
     let received = scene.receiver.wait_for(1).await;
+
     assert_eq!(received[0].data()["distro_queue_id"], wanted);
+
     scene
         .app
         .wait_for_count(
@@ -291,12 +326,14 @@ async fn a_replay_counts_only_events_that_pass_the_filter() {
             0,
         )
         .await;
+
     let job = scene
         .api
         .get(&format!("/webhooks/{webhook}/jobs/{job}"))
         .await
         .expect(200)
         .json();
+
     assert_eq!((&job["done"], &job["total"]), (&json!(1), &json!(1)));
     assert_eq!(replay(true).await["count"], 0, "the webhook has had it");
 }

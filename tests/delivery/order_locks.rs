@@ -23,9 +23,11 @@ const KEY: i64 = 0;
 async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (Uuid, bool) {
     let id = delivery_id(event, webhook);
     let mut sequences = Sequences::default();
+
     sequences::start(transaction, &[webhook], &mut sequences)
         .await
         .unwrap();
+
     let delivery = NewDelivery {
         id,
         webhook,
@@ -33,19 +35,23 @@ async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (U
         leased: true,
         sequence: sequences.next(webhook),
     };
+
     let ordered = OrderedDelivery {
         delivery,
         key: KEY,
         is_first: true,
     };
+
     let lease = NewLease {
         token: Uuid::now_v7(),
         seconds: 0.0,
     };
+
     let heads = order::insert(transaction, &[ordered], lease).await.unwrap();
     sequences::store(transaction, &sequences.changed())
         .await
         .unwrap();
+
     (id, heads == [id])
 }
 
@@ -53,6 +59,7 @@ async fn insert_committed(store: &Store, webhook: Uuid, event: Uuid) -> (Uuid, b
     let mut connection = store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
     let inserted = insert(&transaction, webhook, event).await;
+
     transaction.commit().await.unwrap();
     inserted
 }
@@ -68,12 +75,14 @@ async fn end(bench: &Bench, delivery: Delivery) -> Vec<Uuid> {
             sent: None,
         },
     };
+
     let next = Next::End(Outcome::Delivered);
     let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
     let limits = Some(PromotionLimits {
         lease_length: Duration::from_secs(20),
         max_bytes: usize::MAX,
     });
+
     let policy = bench.config.disable.policy();
     let recorded = record(
         &bench.store,
@@ -83,6 +92,7 @@ async fn end(bench: &Bench, delivery: Delivery) -> Vec<Uuid> {
     )
     .await
     .unwrap();
+
     assert_eq!(recorded.counted, [true]);
     recorded
         .promoted
@@ -102,6 +112,7 @@ async fn someone_waits(client: &Client) {
             .get::<_, bool>(0)
             .then_some(())
     };
+
     eventually("a session that waits for a lock", probe).await;
 }
 
@@ -117,8 +128,10 @@ async fn an_end_waits_for_an_insert_behind_it_and_promotes_it() {
     let first = bench.event("{}").await;
     let second = bench.event("{}").await;
     let (first, is_head) = insert_committed(&bench.store, webhook, first).await;
+
     assert!(is_head);
     let held = bench.claim().await.pop().unwrap();
+
     assert_eq!(
         (held.id, held.order_key, held.sequence),
         (first, Some(KEY), Some(1))
@@ -126,11 +139,13 @@ async fn an_end_waits_for_an_insert_behind_it_and_promotes_it() {
     let mut connection = bench.store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
     let (second, is_head) = insert(&transaction, webhook, second).await;
+
     assert!(!is_head);
     let (promoted, ()) = tokio::join!(end(&bench, held), async {
         someone_waits(&bench.client).await;
         transaction.commit().await.unwrap();
     });
+
     assert_eq!(promoted, [second]);
     assert!(!bench.is_pending(first).await && !is_parked(&bench.client, second).await);
 }
@@ -142,6 +157,7 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
     let first = bench.event("{}").await;
     let second = bench.event("{}").await;
     let (first, _) = insert_committed(&bench.store, webhook, first).await;
+
     // As recording does, up to the commit.
     bench.client.batch_execute("begin").await.unwrap();
     bench
@@ -149,12 +165,14 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
         .execute("delete from walhook.delivery where id = $1", &[&first])
         .await
         .unwrap();
+
     let observer = bench.store.connection().await.unwrap();
     let ((second, is_head), ()) =
         tokio::join!(insert_committed(&bench.store, webhook, second), async {
             someone_waits(&observer).await;
             bench.client.batch_execute("commit").await.unwrap();
         });
+
     assert!(is_head && !is_parked(&bench.client, second).await);
 }
 
@@ -162,15 +180,18 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
 async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left() {
     let bench = Bench::new().await;
     let mut pairs = Vec::new();
+
     for _ in 0..3 {
         let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
         let first = bench.event("{}").await;
         let second = bench.event("{}").await;
+
         pairs.push((
             insert_committed(&bench.store, webhook, first).await.0,
             insert_committed(&bench.store, webhook, second).await.0,
         ));
     }
+
     // A build that does not know keys removes deliveries like this.
     let (ended, stranded) = pairs[1];
     bench
@@ -178,26 +199,31 @@ async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left()
         .execute("delete from walhook.delivery where id = $1", &[&ended])
         .await
         .unwrap();
+
     // In steps of one key, from the first to the last.
     let mut after = (Uuid::nil(), i64::MIN);
     let mut promoted = Vec::new();
+
     loop {
         let visited = bench.store.promote_stranded(after, 1).await.unwrap();
         let Some(last) = visited.last() else { break };
         promoted.push(visited.promoted);
         after = last;
     }
+
     assert_eq!(promoted, [0, 1, 0]);
     assert!(!is_parked(&bench.client, stranded).await);
     assert!(
         is_parked(&bench.client, pairs[0].1).await && is_parked(&bench.client, pairs[2].1).await
     );
+
     let claimed: Vec<Uuid> = bench
         .claim()
         .await
         .iter()
         .map(|delivery| delivery.id)
         .collect();
+
     assert_eq!(claimed.len(), 3, "the first of each webhook: {claimed:?}");
     assert!(claimed.contains(&stranded));
 }
@@ -207,13 +233,16 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     let bench = Bench::new().await;
     let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(100_000));
     let mut waiting = Vec::new();
+
     for _ in 0..5 {
         let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
+
         for _ in 0..3 {
             let event = bench.event(&data).await;
             waiting.push(insert_committed(&bench.store, webhook, event).await.0);
         }
     }
+
     // Ends the first delivery of each webhook in one transaction.
     let promoted = async |max_bytes| {
         let answer = || Answer::Accepted { status: 200 };
@@ -222,6 +251,7 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
             answer: answer(),
             sent: None,
         };
+
         let claimed = bench.claim().await.into_iter();
         let attempted: Vec<Attempted> = claimed
             .map(|delivery| Attempted {
@@ -229,8 +259,10 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
                 attempt: attempt(),
             })
             .collect();
+
         let next = Next::End(Outcome::Delivered);
         let row = |attempted| AttemptRow::new(Uuid::now_v7(), attempted, next.outcome());
+
         let attempts: Vec<CompletedAttempt<'_>> = attempted
             .iter()
             .map(|attempted| CompletedAttempt {
@@ -238,10 +270,12 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
                 next,
             })
             .collect();
+
         let limits = Some(PromotionLimits {
             lease_length: Duration::from_secs(20),
             max_bytes,
         });
+
         let recorded = record(
             &bench.store,
             &attempts,
@@ -250,12 +284,15 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
         )
         .await
         .unwrap();
+
         assert_eq!(recorded.counted, [true; 5]);
         recorded.promoted
     };
+
     let leased = "select count(*) from walhook.delivery where lease is not null";
     let leased = async || -> i64 { bench.client.query_one(leased, &[]).await.unwrap().get(0) };
     let first = promoted(250_000).await;
+
     assert_eq!(
         (first.len(), leased().await),
         (2, 2),

@@ -30,6 +30,7 @@ impl Scene {
         let api = app.api(&user.to_string()).await;
         let body = json!({ "name": "ordered", "url": receiver.url("/"), "events": events, "ordering": ordering });
         let created = api.post("/webhooks", body).await.expect(201).json();
+
         assert_eq!(created["ordering"], ordering);
         let webhook = created["id"].as_str().unwrap().to_owned();
         Scene {
@@ -77,11 +78,14 @@ fn sequences(requests: &[Received]) -> Vec<i64> {
 async fn app_with(settings: &[(&str, &str)]) -> TestApp {
     let mut app = TestApp::prepare().await;
     app.set_fast_retries();
+
     for (key, value) in settings {
         app.set(key, value);
     }
+
     app.setup().await;
     app.run().await;
+
     app
 }
 
@@ -104,25 +108,32 @@ async fn strict_deliveries_arrive_in_order_from_two_replicas_at_a_flaky_receiver
     let app = app_with(&[("disable.threshold", "100000")]).await;
     let other = app.replica(&[]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
+
     scene.receiver.answer(flaky());
+
     for batch in [1, 1, 20, 2, 1, 15, 20] {
         scene.payments(batch).await;
     }
+
     app.wait_for_count("select last from walhook.webhook_sequence", COUNT)
         .await;
     app.wait_for_count(NOTHING_PENDING, 0).await;
+
     let arrived = sequences(&scene.receiver.requests());
     assert!(
         arrived.is_sorted(),
         "one delivery overtook another: {arrived:?}"
     );
+
     let mut delivered = arrived;
     delivered.dedup();
     assert_eq!(delivered, (1..=COUNT as i64).collect::<Vec<_>>());
+
     // Only deliveries that have ended let the next one start.
     let endings =
         "select count(*) from walhook.attempt where outcome in ('delivered', 'permanently_failed')";
     app.wait_for_count(endings, COUNT).await;
+
     let stranded = "deliveries waited for others that were no longer pending";
     let log = std::fs::read_to_string(app.log_file()).unwrap();
     assert!(
@@ -135,13 +146,16 @@ async fn strict_deliveries_arrive_in_order_from_two_replicas_at_a_flaky_receiver
 #[tokio::test]
 async fn nothing_is_overtaken_when_replicas_are_killed() {
     const COUNT: usize = 600;
+
     // Leases of dead replicas end after ten seconds more.
     let mut app = app_with(&[("delivery.timeout", "5s")]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
+
     for round in 1..=2 {
         for _ in 0..6 {
             scene.payments(COUNT / 12).await;
         }
+
         let enough = round * COUNT / 5;
         scene
             .receiver
@@ -150,9 +164,12 @@ async fn nothing_is_overtaken_when_replicas_are_killed() {
         app.kill().await;
         app.run().await;
     }
+
     scene.receiver.wait_for_deliveries(COUNT).await;
     app.wait_for_count(NOTHING_PENDING, 0).await;
+
     let arrived = sequences(&scene.receiver.requests());
+
     // A request may be repeated, but not after the next delivery was started.
     assert!(
         arrived.is_sorted(),
@@ -174,9 +191,11 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
     ];
     let [failing, fine] = releases;
     let steps = ["to_review", "audit", "approved"];
+
     // The first attempt of the failing one lasts until the others have been seen to wait.
     let gate = Arc::new(Notify::new());
     let held = gate.clone();
+
     scene.receiver.answer(move |request| {
         let is_failing =
             request.data()["release_id"] == failing && request.data()["new_status"] == "to_review";
@@ -188,12 +207,15 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
             (true, _) => Answer::Status(500),
         }
     });
+
     for step in steps {
         for release in releases {
             scene.platform.set_review_status(release, step).await;
         }
     }
+
     scene.payments(1).await;
+
     let of = |requests: &[Received], release: i64| -> Vec<String> {
         let of_release = requests
             .iter()
@@ -202,6 +224,7 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
             .map(|request| request.data()["new_status"].as_str().unwrap().to_owned())
             .collect()
     };
+
     let is_payment = |request: &Received| request.event() == PAYMENT;
     let others_arrived =
         |requests: &[Received]| of(requests, fine).len() == 3 && requests.iter().any(is_payment);
@@ -209,6 +232,7 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
         .receiver
         .wait_until("the deliveries of the others", others_arrived)
         .await;
+
     assert_eq!(of(&requests, fine), steps);
     assert!(
         of(&requests, failing)
@@ -216,11 +240,14 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
             .all(|step| step == "to_review"),
         "its other deliveries wait"
     );
+
     app.wait_for_count(PARKED, 2).await;
     gate.notify_one();
     app.wait_for_count(NOTHING_PENDING, 0).await;
+
     let expected = [vec!["to_review"; 10], vec!["audit", "approved"]].concat();
     assert_eq!(of(&scene.receiver.requests(), failing), expected);
+
     // Redelivered, it is outside the order: the same number again, at once.
     let logs = scene
         .logs("the failure", |logs| {
@@ -228,6 +255,7 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
                 .any(|log| log["outcome"] == "permanently_failed")
         })
         .await;
+
     let failure = logs
         .iter()
         .find(|log| log["outcome"] == "permanently_failed")
@@ -238,6 +266,7 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
         failure["id"].as_str().unwrap()
     );
     let before = scene.receiver.requests().len();
+
     scene.api.send("POST", &path, &[], None).await.expect(202);
     let again = &scene.receiver.wait_for(before + 1).await[before];
     assert_eq!(json!(sequence(again)), failure["sequence"]);
@@ -312,11 +341,13 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
 async fn a_recovery_does_not_wait_for_deliveries_that_wait_for_others() {
     let app = app_with(&[("delivery.retry_schedule", &["1h"; 9].join(","))]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
+
     scene.payments(1).await;
     scene
         .logs("the first delivery", |logs| logs.len() == 1)
         .await;
     scene.receiver.answer_status(500);
+
     // More than a recovery lets be pending.
     scene.payments(501).await;
     app.wait_for_count(PARKED, 500).await;
@@ -324,6 +355,7 @@ async fn a_recovery_does_not_wait_for_deliveries_that_wait_for_others() {
         .logs("the failure of the second", |logs| logs.len() == 2)
         .await;
     scene.receiver.answer_status(200);
+
     let body = json!({ "since": "2026-01-01T00:00:00Z", "outcome": "delivered" });
     let started = scene
         .api
@@ -331,6 +363,7 @@ async fn a_recovery_does_not_wait_for_deliveries_that_wait_for_others() {
         .await
         .expect(202)
         .json();
+
     assert_eq!(started["count"], 1);
     assert_eq!(sequences(&scene.receiver.wait_for(3).await), [1, 2, 1]);
     app.wait_for_count(
@@ -352,13 +385,16 @@ async fn an_unknown_ordering_is_refused_and_the_ordering_is_part_of_the_version(
         .await
         .expect(422)
         .json();
+
     assert_eq!(
         refused["errors"],
         json!([{ "pointer": "/ordering", "detail": "expected one of none, release, strict" }])
     );
     let before = scene.api.get(&path).await.expect(200);
     let tag = before.header("etag").unwrap().to_owned();
+
     scene.set(json!({ "ordering": "release" })).await;
+
     let stale = scene
         .api
         .send(
@@ -368,5 +404,6 @@ async fn an_unknown_ordering_is_refused_and_the_ordering_is_part_of_the_version(
             Some(&json!({ "name": "new" })),
         )
         .await;
+
     assert_eq!(stale.status, 412);
 }

@@ -43,12 +43,14 @@ pub fn sender(config: &Config) -> Sender {
         }
         .parse()
         .unwrap();
+
         let delay = Duration::from_millis(if name.starts_with("slow") { 100 } else { 0 });
         Box::pin(async move {
             tokio::time::sleep(delay).await;
             Ok(vec![SocketAddr::new(ip, port)])
         })
     });
+
     let guard = Guard::new(
         config.delivery.allow_http,
         vec!["127.0.0.0/8".parse().unwrap()],
@@ -58,6 +60,7 @@ pub fn sender(config: &Config) -> Sender {
         guard,
         ..Settings::from_config(config).unwrap()
     };
+
     Sender::new(&settings, Arc::new(SystemClock)).unwrap()
 }
 
@@ -74,6 +77,7 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered(
     let authority = Authority::new();
     let file = authority.file();
     let mut config = config();
+
     config.delivery.extra_ca_file = Some(file.path().to_owned());
     let trusting = sender(&config);
     let other = sender(&self::config());
@@ -104,21 +108,25 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered(
             "without the extra authority it is not trusted"
         );
     }
+
     let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
     assert_eq!(
         kind_at(&trusting, &wrong_name.url_at(NAME, "/")).await,
         Some("tls")
     );
+
     let expired = Receiver::start_tls(authority.expired(NAME)).await;
     assert_eq!(
         kind_at(&trusting, &expired.url_at(NAME, "/")).await,
         Some("tls")
     );
+
     let self_signed = Receiver::start_tls(Authority::new().server(NAME, &[])).await;
     assert_eq!(
         kind_at(&trusting, &self_signed.url_at(NAME, "/")).await,
         Some("tls")
     );
+
     let plain = Receiver::start().await;
     assert_eq!(
         kind_at(
@@ -128,6 +136,7 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered(
         .await,
         Some("tls")
     );
+
     let none = [&wrong_name, &expired, &self_signed, &plain]
         .iter()
         .all(|receiver| receiver.requests().is_empty());
@@ -140,18 +149,23 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
     let file = authority.file();
     let proxy = TunnelProxy::start().await;
     let mut config = config();
+
     config.delivery.extra_ca_file = Some(file.path().to_owned());
     config.delivery.proxy = Some(format!("http://walhook:p%40ss@{}", proxy.address).into());
+
     let sender = sender(&config);
 
     let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
     let sent = attempt(&sender, &receiver.url_at(NAME, "/in"))
         .await
         .unwrap();
+
     assert_eq!(sent.answer, Outcome::Accepted { status: 200 });
     assert_eq!(receiver.requests()[0].version, Version::HTTP_2);
+
     let address = receiver.url_at("127.0.0.1", "").replace("https://", "");
     let [connect] = proxy.take_requests().try_into().unwrap();
+
     assert_eq!(connect[0], format!("CONNECT {address} HTTP/1.1"));
     assert!(
         connect.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()),
@@ -163,16 +177,19 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
     // password does not leak.
     let plain = Receiver::start().await;
     attempt(&sender, &plain.url_at(NAME, "/in")).await.unwrap();
+
     let [connect] = proxy.take_requests().try_into().unwrap();
     assert_eq!(
         connect[0],
         format!("CONNECT {} HTTP/1.1", plain.url("").replace("http://", ""))
     );
+
     let request = &plain.requests()[0];
     assert_eq!(
         request.header("host"),
         plain.url_at(NAME, "").replace("http://", "")
     );
+
     assert_eq!(
         (
             request.path.as_str(),
@@ -193,22 +210,26 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
             "{url}"
         );
     }
+
     assert!(
         proxy.take_requests().is_empty(),
         "the proxy gets no request"
     );
     let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
+
     assert_eq!(
         kind_at(&sender, &wrong_name.url_at(NAME, "/")).await,
         Some("tls"),
         "the certificate checked is the receiver's"
     );
     let closed = walhook::private_postgres::free_port().unwrap();
+
     assert_eq!(
         kind_at(&sender, &format!("https://{NAME}:{closed}/")).await,
         Some("connect_refused")
     );
     proxy.refuse(407);
+
     let fault = attempt(&sender, &wrong_name.url_at(NAME, "/"))
         .await
         .unwrap_err()
@@ -228,11 +249,13 @@ async fn while_the_proxy_is_down_no_attempt_is_used_up() {
         [127, 0, 0, 1],
         walhook::private_postgres::free_port().unwrap(),
     ));
+
     bench.config.delivery.proxy = Some(format!("http://{address}").into());
     let receiver = Receiver::start().await;
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
     let delivery = bench.delivery(webhook).await;
     let running = bench.run();
+
     // A try that did not reach the proxy releases its budget after a while, and the lease runs out.
     let free = || running.handoff.budget.counters().free();
     eventually("a first try", async || {
@@ -245,6 +268,7 @@ async fn while_the_proxy_is_down_no_attempt_is_used_up() {
     .await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+
     let proxy = TunnelProxy::start_at(address).await;
     bench
         .client
@@ -265,8 +289,10 @@ async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
     let (listener, _held) = full_listener("127.0.0.1:0".parse().unwrap()).await;
     let address = listener.local_addr().unwrap();
     let mut config = config();
+
     config.delivery.timeout = Period(Duration::from_secs(2));
     config.delivery.proxy = Some(format!("http://{address}").into());
+
     let fault = attempt(&sender(&config), "http://slow.example/")
         .await
         .unwrap_err()
@@ -278,6 +304,7 @@ async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
 async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind() {
     let mut config = config();
     let patient = sender(&config);
+
     config.delivery.timeout = Period(Duration::from_secs(2));
     let hasty = sender(&config);
     let expected = [
@@ -297,14 +324,17 @@ async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind(
         let attempt = attempt(if waits { &hasty } else { &patient }, &hostile.url(scheme))
             .await
             .unwrap();
+
         assert_eq!(
             (kind(&attempt), attempt.answer.status()),
             (error, status),
             "{misdeed:?} {:?}",
             attempt.answer
         );
+
         let sent = attempt.sent.unwrap();
         assert!(sent.excerpt.len() <= 4_096, "{misdeed:?}");
+
         if misdeed == Misdeed::Gigabytes {
             assert_eq!(sent.excerpt, [b'x'; 4_096]);
             let taken = hostile.sent.load(Ordering::Relaxed);
@@ -321,9 +351,11 @@ async fn gigabytes_over_http_2_are_cut_off_too() {
     let authority = Authority::new();
     let file = authority.file();
     let mut config = config();
+
     config.delivery.extra_ca_file = Some(file.path().to_owned());
     let sender = sender(&config);
     let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
+
     receiver.answer(|_| Answer::Full(500, Vec::new(), vec![b'y'; 64 << 20]));
     let attempt = attempt(&sender, &receiver.url_at(NAME, "/")).await.unwrap();
     assert_eq!(
@@ -338,6 +370,7 @@ async fn gigabytes_over_http_2_are_cut_off_too() {
 fn answer_early(listener: TcpListener, acceptor: TlsAcceptor) -> Arc<Mutex<Vec<Incoming>>> {
     let unread = Arc::<Mutex<Vec<Incoming>>>::default();
     let kept = unread.clone();
+
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let stream = TokioIo::new(acceptor.accept(stream).await.unwrap());
@@ -348,6 +381,7 @@ fn answer_early(listener: TcpListener, acceptor: TlsAcceptor) -> Arc<Mutex<Vec<I
                     .push(request.into_body());
                 async { Ok::<_, Infallible>(Response::new(String::from("ok"))) }
             });
+
             tokio::spawn(async move {
                 let mut server = auto::Builder::new(TokioExecutor::new());
                 server.http2().initial_stream_window_size(16);
@@ -355,6 +389,7 @@ fn answer_early(listener: TcpListener, acceptor: TlsAcceptor) -> Arc<Mutex<Vec<I
             });
         }
     });
+
     unread
 }
 
@@ -363,16 +398,19 @@ async fn an_answer_over_http_2_before_the_body_was_read_counts() {
     let authority = Authority::new();
     let file = authority.file();
     let mut config = config();
+
     config.delivery.extra_ca_file = Some(file.path().to_owned());
     let sender = sender(&config);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{NAME}:{}/", listener.local_addr().unwrap().port());
     let unread = answer_early(listener, TlsAcceptor::from(authority.server(NAME, &["h2"])));
+
     // The first request may be sent before the window is known. The second one is not sent whole.
     for number in 1..=2 {
         let early = attempt(&sender, &url).await.unwrap();
         assert_eq!(early.answer, Outcome::Accepted { status: 200 }, "{number}");
         assert_eq!(early.sent.unwrap().excerpt, b"ok", "{number}");
     }
+
     assert_eq!(unread.lock().unwrap().len(), 2);
 }

@@ -54,6 +54,7 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let id = bench.delivery(webhook).await;
     let [first] = bench.claim().await.try_into().unwrap();
+
     assert!(
         bench.claim().await.is_empty(),
         "a leased delivery is not claimed again"
@@ -63,11 +64,13 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
         .execute("update walhook.delivery set due_at = now()", &[])
         .await
         .unwrap();
+
     let [second] = bench.claim().await.try_into().unwrap();
     assert_ne!(first.lease.token, second.lease.token);
 
     let late = attempted(first, status(200));
     let ok = Next::End(domain::Outcome::Delivered);
+
     assert_eq!(bench.record(&[entry(&late, ok)]).await, [false]);
     assert!(bench.is_pending(id).await);
     assert!(bench.log(id).await.is_empty());
@@ -79,14 +82,17 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
         after: Duration::ZERO,
         attempt: 2,
     };
+
     assert_eq!(
         bench
             .record(&[entry(&late, ok), entry(&failed, retry)])
             .await,
         [false, true]
     );
+
     assert_eq!(bench.log(id).await.len(), 1);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
+
     // Recorded twice, as when the commit's answer was lost.
     assert_eq!(bench.record(&[entry(&failed, retry)]).await, [false]);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
@@ -100,9 +106,11 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
         user: UserId("u".into()),
         via: Via::CommandLine,
     };
+
     let redelivered = bench.delivery(webhook).await;
     let cancelled = bench.delivery(webhook).await;
     let in_flight = bench.claim().await;
+
     let [first, second] = [redelivered, cancelled].map(|id| {
         let delivery = in_flight
             .iter()
@@ -111,10 +119,12 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
             .clone();
         attempted(delivery, status(200))
     });
+
     // The delivery to redeliver needs a row in the attempt log.
     let line = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                 select $1, webhook_id, id, event_id, 'release.distributed', 0, 1, now(), 'failed' from walhook.delivery where id = $2";
     let log = Uuid::now_v7();
+
     bench
         .client
         .execute(line, &[&log, &redelivered])
@@ -123,6 +133,7 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
     let started = recovery::redeliver(&bench.store, &actor, webhook, log)
         .await
         .unwrap();
+
     assert_eq!(
         started,
         Redelivery::Started {
@@ -130,8 +141,10 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
             round: 2
         }
     );
+
     let ok = Next::End(domain::Outcome::Delivered);
     let triggered = async || bench.last_triggered(webhook).await;
+
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
     assert_eq!(triggered().await, stored(first.attempt.started_at));
     assert!(
@@ -143,21 +156,25 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
         active: Some(false),
         ..Changes::default()
     };
+
     webhooks::update(&bench.store, &actor, webhook, &off, &|_| true)
         .await
         .unwrap();
+
     // Together with an attempt whose webhook was found inactive, so that nothing was sent.
     let third = attempted(first.delivery.clone(), domain::Answer::Inactive);
     let entries = [
         entry(&second, ok),
         entry(&third, Next::End(domain::Outcome::Cancelled)),
     ];
+
     assert_eq!(bench.record(&entries).await, [false, false]);
     assert_eq!(
         triggered().await,
         stored(second.attempt.started_at),
         "and nothing was sent after it"
     );
+
     // Recorded twice, as when the commit's answer was lost.
     assert_eq!(
         bench.record(&[entry(&first, ok), entry(&second, ok)]).await,
@@ -167,13 +184,16 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
     let line = |outcome: &str, kind: Option<&str>, status| {
         (1, outcome.to_owned(), kind.map(str::to_owned), status)
     };
+
     let inactive = line("cancelled", Some("webhook_inactive"), None);
     let logged = bench.log(cancelled).await;
+
     assert_eq!(logged.len(), 2, "{logged:?}");
     assert!(
         logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))),
         "{logged:?}"
     );
+
     let logged = bench.log(redelivered).await;
     assert_eq!(logged.len(), 3, "{logged:?}");
     assert!(
@@ -188,10 +208,12 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(100_000));
+
     for _ in 0..10 {
         let event = bench.event(&data).await;
         bench.delivery_of(webhook, event).await;
     }
+
     let request = ClaimRequest {
         class: DeliveryClass::Fresh,
         timeout: Duration::from_secs(10),
@@ -203,8 +225,10 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
         per_webhook: 100,
         limits: Vec::new(),
     };
+
     let claimed = bench.store.claim(&request).await.unwrap();
     assert_eq!((claimed.deliveries.len(), claimed.refused), (3, 7));
+
     let leased: i64 = bench
         .client
         .query_one(
@@ -214,7 +238,9 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(leased, 3, "the others were released");
+
     let claimed = bench
         .store
         .claim(&ClaimRequest {
@@ -223,6 +249,7 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
         })
         .await
         .unwrap();
+
     assert_eq!((claimed.deliveries.len(), claimed.refused), (1, 6));
 }
 
@@ -233,6 +260,7 @@ async fn counters_respect_the_order_inside_a_batch() {
     for _ in 0..4 {
         bench.delivery(webhook).await;
     }
+
     let claimed = bench.claim().await;
     let answers = [500, 200, 500, 500].map(status);
     let batch: Vec<Attempted> = claimed
@@ -240,6 +268,7 @@ async fn counters_respect_the_order_inside_a_batch() {
         .zip(answers)
         .map(|(d, answer)| attempted(d, answer))
         .collect();
+
     let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| match attempted.attempt.answer {
@@ -255,6 +284,7 @@ async fn counters_respect_the_order_inside_a_batch() {
             ),
         })
         .collect();
+
     assert_eq!(bench.record(&entries).await, [true; 4]);
     assert_eq!(bench.counters(webhook).await, (1, 3, 2, true, true));
 }
@@ -263,14 +293,19 @@ async fn counters_respect_the_order_inside_a_batch() {
 async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
     let bench = Bench::new().await;
     let mut webhooks = Vec::new();
+
     for _ in 0..5 {
         let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
+
         for _ in 0..4 {
             bench.delivery(webhook).await;
         }
+
         webhooks.push(webhook);
     }
+
     webhooks.sort();
+
     let request = ClaimRequest {
         class: DeliveryClass::Fresh,
         timeout: Duration::from_secs(10),
@@ -282,6 +317,7 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
         per_webhook: 2,
         limits: vec![(webhooks[1], 0), (webhooks[2], 3)],
     };
+
     let claimed = bench.store.claim(&request).await.unwrap();
     let of =
         |claimed: &[Delivery], webhook| claimed.iter().filter(|d| d.webhook == webhook).count();
@@ -289,17 +325,21 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
         .iter()
         .map(|webhook| of(&claimed.deliveries, *webhook))
         .collect();
+
     assert_eq!(counts, [2, 0, 3, 0, 0]);
     assert_eq!(claimed.last_visited, Some(webhooks[2]));
     assert_eq!(&*claimed.deliveries[0].data, DATA);
+
     let rest = ClaimRequest {
         start_after: webhooks[2],
         limits: Vec::new(),
         max_rows: 3,
         ..request.clone()
     };
+
     let rest = bench.store.claim(&rest).await.unwrap();
     assert_eq!((rest.deliveries.len(), rest.last_visited), (3, None));
+
     let retries = bench
         .store
         .claim(&ClaimRequest {
@@ -308,11 +348,13 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
         })
         .await
         .unwrap();
+
     assert!(
         retries.deliveries.is_empty(),
         "first attempts are no retries"
     );
     bench.store.release(&claimed.deliveries).await.unwrap();
+
     let again = bench
         .store
         .claim(&ClaimRequest {
@@ -321,6 +363,7 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
         })
         .await
         .unwrap();
+
     assert_eq!(
         of(&again.deliveries, webhooks[0]),
         2,
@@ -333,16 +376,19 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
 async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_their_numbers() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+
     // Numbers, and the seconds of the times.
     let expected = [(9, "01"), (2, "02"), (10, "02"), (1, "03"), (3, "03")];
     let insert =
         "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, sequence)
                   values ($1, $2, $3, $4, $5::text::timestamptz, $6)";
+
     for attempt in [1_i16, 2] {
         for (number, second) in expected.into_iter().rev() {
             let id = Uuid::now_v7();
             let event = bench.event(DATA).await;
             let due_at = format!("2026-03-01T09:05:{second}Z");
+
             bench
                 .client
                 .execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &number])
@@ -350,6 +396,7 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
                 .unwrap();
         }
     }
+
     for class in [DeliveryClass::Fresh, DeliveryClass::Retry] {
         let request = ClaimRequest {
             class,
@@ -362,6 +409,7 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
             per_webhook: 100,
             limits: Vec::new(),
         };
+
         // The bytes suffice for three: the others follow in the next claim.
         let first = bench.store.claim(&request).await.unwrap();
         let second = bench.store.claim(&request).await.unwrap();
@@ -370,6 +418,7 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
             .iter()
             .chain(&second.deliveries)
             .map(|delivery| delivery.sequence.unwrap());
+
         assert_eq!(
             claimed.collect::<Vec<_>>(),
             expected.map(|(number, _)| number),
@@ -387,6 +436,7 @@ async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
     let bad = bench.delivery(webhook).await;
     let claimed = bench.claim().await;
     let (sender, outcomes) = mpsc::channel(4);
+
     for delivery in claimed {
         // Postgres has no NUL in text.
         let message = if delivery.id == bad {
@@ -394,23 +444,28 @@ async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
         } else {
             "fine".to_owned()
         };
+
         let answer = domain::Answer::Failed {
             kind: domain::ErrorKind::Tls,
             message,
             status: None,
         };
+
         sender.send(attempted(delivery, answer)).await.unwrap();
     }
+
     drop(sender);
     bench
         .recorder(walhook::handoff::handoff().0, outcomes)
         .await;
+
     for delivery in [good, bad] {
         assert_eq!(
             bench.log(delivery).await,
             [(1, "failed".to_owned(), Some("tls".to_owned()), None)]
         );
     }
+
     assert_eq!(bench.counters(webhook).await, (0, 2, 2, true, true));
 }
 
@@ -425,12 +480,14 @@ async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
             "select xact_rollback from pg_stat_database where datname = current_database()";
         bench.client.query_one(statement, &[]).await.unwrap().get(0)
     };
+
     let before = rollbacks().await;
     bench
         .client
         .batch_execute("alter table walhook.attempt rename to attempt_away")
         .await
         .unwrap();
+
     let running = bench.run();
     eventually("a failed try", || async {
         (rollbacks().await > before).then_some(())
@@ -457,12 +514,15 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
         .batch_execute("analyze walhook.delivery")
         .await
         .unwrap();
+
     for _ in 0..10 {
         assert!(bench.claim().await.is_empty());
     }
+
     let fill = "insert into walhook.delivery (id, webhook_id, event_id, due_at) \
                 select gen_random_uuid(), $1, gen_random_uuid(), now() + interval '1 day' from generate_series(1, 5000)";
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+
     bench.client.execute(fill, &[&webhook]).await.unwrap();
     let id = bench.delivery(webhook).await;
     let reads = async || -> (i64, i64) {
@@ -471,13 +531,16 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
         let row = bench.client.query_one(statement, &[]).await.unwrap();
         (row.get(0), row.get(1))
     };
+
     let claimed: Vec<Uuid> = bench
         .claim()
         .await
         .iter()
         .map(|delivery| delivery.id)
         .collect();
+
     assert_eq!(claimed, [id]);
+
     let statistics = || async {
         // The connection that claimed is the only one of the pool so far. It reports its statistics
         // when it is used a second later.
@@ -491,6 +554,7 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
             .unwrap();
         Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0)
     };
+
     let (all, _) = eventually("the claim in the statistics", statistics).await;
     assert!(
         all < 5_000,
@@ -507,18 +571,22 @@ async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not
         user: UserId("u".into()),
         via: Via::CommandLine,
     };
+
     for _ in 0..2 {
         bench.delivery(webhook).await;
     }
+
     let [first, second] = bench.claim().await.try_into().unwrap();
     let unknown = Delivery {
         id: Uuid::now_v7(),
         ..first.clone()
     };
+
     let off = Changes {
         active: Some(false),
         ..Changes::default()
     };
+
     webhooks::update(&bench.store, &actor, webhook, &off, &|_| true)
         .await
         .unwrap();
@@ -537,6 +605,7 @@ async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not
         walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None)
             .await
             .unwrap();
+
     assert_eq!(
         (recorded.counted, recorded.settled),
         (vec![false; 3], vec![true, true, false])

@@ -26,10 +26,12 @@ impl Scene {
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let payments = pay(&platform, user, count).await;
+
         app.wait_for_events(count).await;
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api.create_webhook(&receiver.url("/"), EVENTS).await;
+
         Scene {
             platform,
             user,
@@ -48,6 +50,7 @@ impl Scene {
             .await
             .expect(202)
             .json();
+
         assert_eq!(
             (&started["count"], &started["exact"]),
             (&json!(self.payments.len()), &json!(true))
@@ -72,27 +75,36 @@ fn payment(request: &Received) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_during_a_replay_skips_nothing_and_changes_no_delivery_id() {
     let mut app = TestApp::prepare().await;
+
     // Leases that the killed process held end after ten seconds more.
     app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
+
     let scene = Scene::start(&app, 2_000).await;
     let job = scene.replay().await;
+
     scene.receiver.wait_for(200).await;
     app.kill().await;
+
     let store = app.store().await;
     let open = "select count(*) from walhook.recovery where finished_at is null";
     let open: i64 = store.query_one(open, &[]).await.unwrap().get(0);
+
     assert_eq!(open, 1, "the replay was running");
+
     // Two replicas continue.
     let replica = app.replica(&["--roles", "deliver"]).await;
     app.run().await;
+
     let mut ids: HashMap<i64, HashSet<String>> = HashMap::new();
+
     for request in &scene.receiver.wait_for_deliveries(2_000).await {
         ids.entry(payment(request))
             .or_default()
             .insert(request.delivery().to_owned());
     }
+
     assert!(
         scene.payments.iter().all(|payment| ids[payment].len() == 1),
         "one delivery id each"
@@ -104,12 +116,14 @@ async fn a_kill_during_a_replay_skips_nothing_and_changes_no_delivery_id() {
     .await;
     app.wait_for_count("select count(*) from walhook.delivery", 0)
         .await;
+
     let api = scene.api.at(&app.sidecar().api_url);
     let shown = api
         .get(&format!("/webhooks/{}/jobs/{job}", scene.webhook))
         .await
         .expect(200)
         .json();
+
     assert_eq!(
         (&shown["state"], &shown["done"], &shown["total"]),
         (&json!("finished"), &json!(2_000), &json!(2_000))
@@ -124,42 +138,52 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     app.set("delivery.per_webhook_concurrency", "1");
     app.setup().await;
     app.run().await;
+
     let scene = Scene::start(&app, 300).await;
+
     // Every request waits for the one before it: replayed deliveries that were queued would delay a
     // fresh one. One of them lasts until the fresh event is stored.
     let gate = Arc::new(Notify::new());
     let mut answered = 0;
     let held = gate.clone();
+
     scene.receiver.answer(move |_| {
         answered += 1;
+
         if answered == 20 {
             Answer::When(held.clone(), 200)
         } else {
             Answer::After(Duration::from_millis(10), 200)
         }
     });
+
     let job = scene.replay().await;
     scene.receiver.wait_for(20).await;
+
     let fresh = pay(&scene.platform, scene.user, 1).await[0];
     app.wait_for_events(301).await;
     gate.notify_one();
+
     let requests = scene
         .receiver
         .wait_until("the fresh event", |all| {
             all.iter().any(|one| payment(one) == fresh)
         })
         .await;
+
     let shown = scene
         .api
         .get(&format!("/webhooks/{}/jobs/{job}", scene.webhook))
         .await
         .expect(200)
         .json();
+
     assert_eq!(shown["state"], "running", "{shown}");
     let before = requests
         .iter()
         .position(|request| payment(request) == fresh)
         .unwrap();
+
     assert!(before < 250, "{before} replayed deliveries came first");
     let all = scene.receiver.wait_for_deliveries(301).await;
     let different: HashSet<i64> = all.iter().map(payment).collect();

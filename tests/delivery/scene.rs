@@ -18,16 +18,20 @@ pub struct Scene {
 impl Scene {
     pub async fn begin(settings: &[(&str, &str)]) -> Scene {
         let mut app = TestApp::prepare().await;
+
         for (key, value) in settings {
             app.set(key, value);
         }
+
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let receiver = Receiver::start().await;
         let api = app.api(&user.to_string()).await;
         let (webhook, _) = api.create_webhook(&receiver.url("/"), &[EVENT]).await;
+
         Scene {
             app,
             platform,

@@ -20,6 +20,7 @@ fn sequence(request: &Received) -> i64 {
 fn numbers(requests: &[Received]) -> BTreeMap<i64, String> {
     let mut numbers = BTreeMap::new();
     let mut deliveries = BTreeMap::new();
+
     for request in requests {
         let number = sequence(request);
         let delivery = request.delivery().to_owned();
@@ -34,6 +35,7 @@ fn numbers(requests: &[Received]) -> BTreeMap<i64, String> {
             "a delivery has two numbers"
         );
     }
+
     numbers
 }
 
@@ -174,6 +176,7 @@ async fn a_delivery_has_its_number_in_every_attempt_and_in_the_log_and_a_recover
 async fn there_are_no_gaps_when_replicas_are_killed_and_commits_fail() {
     const EVENTS_PER_ROUND: usize = 300;
     const ROUNDS: usize = 3;
+
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -183,21 +186,27 @@ async fn there_are_no_gaps_when_replicas_are_killed_and_commits_fail() {
         .await
         .create_webhook(&receiver.url("/"), EVENTS)
         .await;
+
     for round in 0..ROUNDS {
         let expected = round * EVENTS_PER_ROUND + EVENTS_PER_ROUND / 2;
+
         for _ in 0..EVENTS_PER_ROUND {
             platform.payment(user, "ready").await;
         }
+
         receiver
             .wait_until("half of the round", |requests| requests.len() >= expected)
             .await;
         app.kill().await;
         app.run().await;
     }
+
     let total = ROUNDS * EVENTS_PER_ROUND;
     let requests = receiver.wait_for_deliveries(total).await;
     let numbers: BTreeSet<i64> = numbers(&requests).into_keys().collect();
+
     assert_eq!(numbers, (1..=total as i64).collect::<BTreeSet<_>>());
+
     // Deliveries are handed off before the store's commit.
     let last = format!("select last from walhook.webhook_sequence where webhook_id = '{webhook}'");
     app.wait_for_count(&last, total).await;

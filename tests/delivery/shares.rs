@@ -63,6 +63,7 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
     let now = Instant::now();
     let budget = DeliveryBudget::default();
     let mut schedule = schedule(&budget, now);
+
     for webhook in 1..=8 {
         add(&mut schedule, &budget, webhook, now);
         let started = schedule.next(now).expect("permits are free");
@@ -70,6 +71,7 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
         let bytes = started.bytes();
         let took = Some(Duration::ZERO);
         let feedback = Feedback::Responsive;
+
         schedule.finish(
             Finished {
                 webhook,
@@ -82,8 +84,10 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
             now,
         );
     }
+
     (1..=8).for_each(|webhook| add(&mut schedule, &budget, webhook, now));
     add(&mut schedule, &budget, 9, now);
+
     let started: Vec<u128> = std::iter::from_fn(|| schedule.next(now))
         .map(|one| one.webhook.as_u128())
         .collect();
@@ -96,6 +100,7 @@ fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
     let budget = DeliveryBudget::default();
     let mut schedule = schedule(&budget, now);
     let request = schedule.next_claim(now).expect("a claim is due");
+
     // Fresh deliveries were handed off during the claim.
     while budget.reserve(Uuid::from_u128(1), 1) {}
     let deliveries = vec![delivery(1, 7, (1, 1)), delivery(2, 8, (1, 1))];
@@ -103,6 +108,7 @@ fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
         deliveries,
         ..Claimed::default()
     };
+
     let refused = schedule.claimed(&request, &mut claimed, now);
     assert_eq!(
         refused
@@ -111,6 +117,7 @@ fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
             .collect::<Vec<_>>(),
         [7]
     );
+
     assert_eq!(schedule.queued(), 1);
 }
 
@@ -138,13 +145,16 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
     let vault =
         Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
     let mut config = Config::default();
+
     config.delivery.concurrency = 8;
     let limit = u128::from(config.limits.webhooks_per_user);
     let settings = Settings::from_config(&config).expect("valid settings");
     let mut dispatch = Dispatch::new(&settings, vault.clone(), budget.clone(), now);
+
     let mut start = |webhook: u128, owner: &str| {
         let fresh = delivery(webhook, webhook, (1, 1));
         assert!(budget.reserve(fresh.webhook, fresh.bytes()));
+
         let targets = vec![target(&vault, fresh.webhook, owner)];
         dispatch.take(
             FreshDeliveries {
@@ -154,6 +164,7 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
             },
             now,
         );
+
         std::iter::from_fn(|| dispatch.next_start(now)).collect::<Vec<_>>()
     };
 
@@ -166,6 +177,7 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
                 .finish(webhook, bytes, None, Permit::Fresh);
         }
     }
+
     let hostile = (limit + 1..=limit + 20)
         .flat_map(|webhook| start(webhook, "hostile"))
         .count();
@@ -174,6 +186,7 @@ fn an_owner_who_deletes_slow_webhooks_leaves_the_permits_of_new_ones_to_others()
         Speed::Slow.share(8),
         "they get no more permits than slow ones"
     );
+
     let others = (100..120)
         .flat_map(|webhook| start(webhook, "other"))
         .count();
@@ -188,6 +201,7 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
         Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
     let settings = Settings::from_config(&Config::default()).expect("the defaults are valid");
     let [short, long] = [1, 15].map(Duration::from_secs);
+
     for (suspended, is_slow, is_started) in [
         (short, false, true),
         (long, false, false),
@@ -233,6 +247,7 @@ fn only_attempts_of_deliveries_that_were_handed_off_wait_until_their_delivery_is
     let mut batching = Batching::default();
     let now = Instant::now();
     let retries = RetrySchedule::new(Vec::new(), Duration::ZERO);
+
     let decided = |id: u128, of: (u16, u16)| {
         let answer = Answer::Accepted { status: 200 };
         let attempt = Attempt {
@@ -240,18 +255,22 @@ fn only_attempts_of_deliveries_that_were_handed_off_wait_until_their_delivery_is
             answer,
             sent: None,
         };
+
         let attempted = Attempted {
             delivery: delivery(1, id, of),
             attempt,
         };
+
         Decided::with(Uuid::nil(), attempted, &retries, || 0.0, now)
     };
+
     let batch = vec![
         decided(1, (1, 1)),
         decided(2, (1, 1)),
         decided(3, (1, 2)),
         decided(4, (2, 1)),
     ];
+
     batching.keep_unmatched(batch, vec![true, false, false, false], now);
     let kept = batching.take_due(now + Duration::from_secs(1));
     assert_eq!(

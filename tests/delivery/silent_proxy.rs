@@ -20,12 +20,15 @@ async fn start() -> (SocketAddr, Arc<Notify>) {
     let address = listener.local_addr().unwrap();
     let waits = Arc::new(Notify::new());
     let notify = waits.clone();
+
     tokio::spawn(async move {
         let held = Arc::new(Mutex::new(Vec::new()));
+
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(serve(stream, notify.clone(), held.clone()));
         }
     });
+
     (address, waits)
 }
 
@@ -35,6 +38,7 @@ async fn serve(stream: TcpStream, waits: Arc<Notify>, held: Arc<Mutex<Vec<BufRea
     while !head.ends_with("\r\n\r\n") {
         stream.read_line(&mut head).await.unwrap();
     }
+
     if head.contains(&format!("{ANSWERED} ")) {
         stream
             .write_all(b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n")
@@ -42,6 +46,7 @@ async fn serve(stream: TcpStream, waits: Arc<Notify>, held: Arc<Mutex<Vec<BufRea
             .unwrap();
         return;
     }
+
     held.lock().await.push(stream);
     waits.notify_one();
 }
@@ -49,6 +54,7 @@ async fn serve(stream: TcpStream, waits: Arc<Notify>, held: Arc<Mutex<Vec<BufRea
 async fn bench() -> (Bench, Arc<Notify>) {
     let mut bench = Bench::new().await;
     let (address, waits) = start().await;
+
     bench.config.delivery.timeout = Period(Duration::from_secs(5));
     bench.config.delivery.proxy = Some(format!("http://{address}").into());
     (bench, waits)
@@ -79,6 +85,7 @@ async fn the_receiver_did_not_answer_if_the_proxy_answers_other_requests_for_tun
         let sender = sender.clone();
         async move { attempt(&sender, "http://127.0.0.1:7/").await }
     });
+
     waits.notified().await;
     let refused = attempt(&sender, &format!("http://127.0.0.1{ANSWERED}/"))
         .await

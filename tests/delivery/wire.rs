@@ -35,15 +35,19 @@ async fn a_body_of_65536_bytes_is_delivered_and_one_byte_more_is_not_sent() {
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let (webhook, secret) = api.create_webhook(&receiver.url("/"), &[READY]).await;
+
     // Ids of the same length: the bodies differ in the length of the invoice number only.
     pay(&app, user, 900_001, 1).await;
     let smallest = receiver.wait_for(1).await[0].body.len();
     let fitting = MAX_PAYLOAD - smallest + 1;
+
     pay(&app, user, 900_002, fitting).await;
     let largest = receiver.wait_for(2).await.remove(1);
+
     assert_eq!(largest.body.len(), MAX_PAYLOAD);
     largest.assert_sound(&secret);
     pay(&app, user, 900_003, fitting + 1).await;
+
     let logs = api
         .wait_for_logs(&webhook, "the third delivery's end", |logs| logs.len() == 3)
         .await;
@@ -54,6 +58,7 @@ async fn a_body_of_65536_bytes_is_delivered_and_one_byte_more_is_not_sent() {
         (&json!(1), &json!(null))
     );
     assert_eq!(receiver.requests().len(), 2, "nothing was sent");
+
     let webhook = api.webhook(&webhook).await;
     assert_eq!(
         (&webhook["success_count"], &webhook["failure_count"]),
@@ -71,15 +76,18 @@ async fn a_new_secret_signs_the_very_next_event() {
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let (webhook, mut secret) = api.create_webhook(&receiver.url("/"), &[READY]).await;
+
     for round in 1..=5 {
         platform.payment(user, "ready").await;
         receiver.wait_for(2 * round - 1).await[2 * round - 2].assert_sound(&secret);
+
         let answer = api
             .post(&format!("/webhooks/{webhook}/regenerate-secret"), json!({}))
             .await
             .expect(200)
             .json();
         let old = std::mem::replace(&mut secret, answer["secret"].as_str().unwrap().to_owned());
+
         platform.payment(user, "ready").await;
         let next = receiver.wait_for(2 * round).await.remove(2 * round - 1);
         next.assert_sound(&secret);
@@ -95,9 +103,11 @@ async fn every_attempt_has_its_own_timestamp() {
     let sender = Sender::new(&bench.settings(), clock.clone()).unwrap();
     let receiver = Receiver::start().await;
     let mut timestamps = Vec::new();
+
     for wait in [Duration::from_secs(30), Duration::from_secs(128 * 60)] {
         attempt(&sender, &receiver.url("/")).await.unwrap();
         let request = receiver.requests().pop().unwrap();
+
         assert_eq!(
             request.json()["timestamp"],
             request.header("x-webhook-timestamp")
@@ -108,6 +118,7 @@ async fn every_attempt_has_its_own_timestamp() {
         ));
         clock.advance(wait);
     }
+
     let expected = [
         ("2026-03-01T09:05:00.120+00:00", "1772355900"),
         ("2026-03-01T09:05:30.120+00:00", "1772355930"),
@@ -127,14 +138,17 @@ fn sender(addresses: &'static [&'static str]) -> Sender {
             .collect();
         Box::pin(async move { Ok(found) })
     });
+
     let mut config = walhook::config::Config::default();
     config.delivery.timeout = Period(Duration::from_secs(10));
+
     let networks = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
     let guard = Guard::new(true, networks.into()).with_lookup(lookup);
     let settings = Settings {
         guard,
         ..Settings::from_config(&config).unwrap()
     };
+
     Sender::new(&settings, Arc::new(SystemClock)).unwrap()
 }
 
@@ -142,6 +156,7 @@ fn sender(addresses: &'static [&'static str]) -> Sender {
 async fn an_unreachable_first_address_leaves_time_for_the_second() {
     let receiver = Receiver::start().await;
     let url = receiver.url_at("receiver.example", "/in");
+
     let port: u16 = receiver
         .url("")
         .rsplit_once(':')
@@ -149,13 +164,17 @@ async fn an_unreachable_first_address_leaves_time_for_the_second() {
         .1
         .parse()
         .unwrap();
+
     let sender = sender(&["127.0.0.2", "127.0.0.1"]);
+
     // Nothing listens on the first.
     let refused = attempt(&sender, &url).await.unwrap();
     assert_eq!(refused.answer, Answer::Accepted { status: 200 });
+
     let _silent = full_listener(SocketAddr::from(([127, 0, 0, 2], port))).await;
     let sender = self::sender(&["127.0.0.2", "127.0.0.1"]);
     let unanswered = attempt(&sender, &url).await.unwrap();
+
     assert_eq!(unanswered.answer, Answer::Accepted { status: 200 });
     assert_eq!(receiver.requests().len(), 2);
 }
@@ -164,6 +183,7 @@ async fn an_unreachable_first_address_leaves_time_for_the_second() {
 fn answer_early(listener: TcpListener) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let mut held = Vec::new();
+
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut first = [0; 16];
             stream.read_exact(&mut first).await.unwrap();
@@ -184,18 +204,21 @@ async fn a_receiver_that_has_an_ipv6_address_only_is_reached() {
     let port = listener.local_addr().unwrap().port();
     let server = answer_early(listener);
     let sender = sender(&["::1"]);
+
     for host in ["[::1]", "receiver.example"] {
         let reached = attempt(&sender, &format!("http://{host}:{port}/"))
             .await
             .unwrap();
         assert_eq!(reached.answer, Answer::Accepted { status: 200 }, "{host}");
     }
+
     server.abort();
 }
 
 #[tokio::test]
 async fn an_answer_before_the_body_was_read_counts() {
     let mut bench = Bench::new().await;
+
     // More than the buffers of both sockets hold, so that a part of the body stays unsent: the
     // kernel's largest send buffer, and the receive buffer below.
     let buffers = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap();
@@ -206,10 +229,13 @@ async fn an_answer_before_the_body_was_read_counts() {
         .parse::<usize>()
         .unwrap()
         + (1 << 20);
+
     bench.config.delivery.max_payload_bytes = 2 * bytes;
     let socket = TcpSocket::new_v4().unwrap();
+
     socket.set_recv_buffer_size(2_048).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+
     let listener = socket.listen(8).unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let server = answer_early(listener);
@@ -217,6 +243,7 @@ async fn an_answer_before_the_body_was_read_counts() {
     let data = json!({ "text": "x".repeat(bytes) }).to_string();
     let delivery = bench.delivery_of(webhook, bench.event(&data).await).await;
     let running = bench.run();
+
     bench.wait_for_end(delivery).await;
     assert_eq!(
         bench.log(delivery).await,

@@ -23,6 +23,7 @@ impl Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus");
         let read = |name: &str| std::fs::read_to_string(shipped.join(name)).unwrap();
+
         // Only durations, sizes and the target differ from the shipped files.
         let config = read("prometheus.yml")
             .replace("15s", "500ms")
@@ -37,8 +38,10 @@ impl Prometheus {
             .replace("[1h]", "[5s]")
             .replace("> 120", "> 1")
             .replace("> 5e9", "> 2e7");
+
         std::fs::write(directory.path().join("prometheus.yml"), config).unwrap();
         std::fs::write(directory.path().join("walhook.rules.yml"), rules).unwrap();
+
         let listen = format!("127.0.0.1:{}", free_port().unwrap());
         let child = Command::new("prometheus")
             .arg(format!(
@@ -55,6 +58,7 @@ impl Prometheus {
             .kill_on_drop(true)
             .spawn()
             .expect("prometheus, of Debian's package");
+
         Prometheus {
             url: format!("http://{listen}"),
             _child: child,
@@ -75,6 +79,7 @@ impl Prometheus {
             .cloned()
             .unwrap_or_default();
         let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
+
         firing
             .map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned())
             .collect()
@@ -103,6 +108,7 @@ impl Running {
             .env("WALHOOK_HTTP__METRICS_LISTEN", metrics)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+
         let running = Running(command.spawn().expect("walhook starts"));
         let alive = format!("http://{metrics}/healthz");
         eventually("the process to answer", async || {
@@ -111,6 +117,7 @@ impl Running {
                 .filter(|answer| answer.0 == 200)
         })
         .await;
+
         running
     }
 
@@ -130,9 +137,11 @@ impl Scene {
     async fn prepare(settings: &[(&str, &str)]) -> Scene {
         let mut app = TestApp::prepare_alone(Options::default()).await;
         app.set_fast_retries();
+
         for (key, value) in settings {
             app.set(key, value);
         }
+
         app.setup().await;
         let metrics = format!("127.0.0.1:{}", free_port().unwrap());
         let prometheus = Prometheus::start(&metrics).await;
@@ -161,6 +170,7 @@ async fn alerts_of_the_process_and_its_deliveries_fire_and_clear() {
     if !(SmtpSink::is_available() && are_installed(&["prometheus"])) {
         return;
     }
+
     let smtp = free_port().unwrap();
     let scene = Scene::prepare(&[
         ("disable.threshold", "3000"),
@@ -173,6 +183,7 @@ async fn alerts_of_the_process_and_its_deliveries_fire_and_clear() {
     // First no process runs, then one does.
     scene.fires("WalhookDown").await;
     let running = scene.start(&[]).await;
+
     scene.clears("WalhookDown").await;
     let running = receiver_and_mail_down(&scene, running, smtp).await;
     running.stop().await;
@@ -184,6 +195,7 @@ async fn alerts_of_the_slot_fire_and_clear() {
     if !are_installed(&["prometheus"]) {
         return;
     }
+
     let scene = Scene::prepare(&[]).await;
     another_reader_of_the_slot(&scene).await;
     gap(&scene).await;
@@ -195,8 +207,10 @@ async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> R
     let platform = scene.app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
+
     receiver.answer_status(500);
     subscribe(&scene.app, user, &receiver).await;
+
     // Counters that appear with a value show no rate, so that more than one burst is needed.
     for alert in ["WalhookDeliveriesFail", "WalhookNoticesStuck"] {
         eventually(alert, async || {
@@ -211,17 +225,20 @@ async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> R
         })
         .await;
     }
+
     // The disabled webhook no longer fails, and the mail server accepts the kept notices.
     let sink = SmtpSink::start(smtp, &[]).await;
     sink.wait_for("taken", 1).await;
     scene.clears("WalhookDeliveriesFail").await;
     scene.clears("WalhookNoticesStuck").await;
+
     running
 }
 
 async fn subscribe(app: &TestApp, user: i64, receiver: &Receiver) {
     let user = user.to_string();
     let token = app.walhook_ok(&["token", "create", "--user", &user]).await;
+
     // By a separate process, so that the observed one keeps its ports.
     let side = app.replica(&["--roles", "api"]).await;
     let api = Api::new(&side.api_url, token.trim());
@@ -235,11 +252,14 @@ async fn backlog(scene: &Scene) {
     let platform = scene.app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
+
     subscribe(&scene.app, user, &receiver).await;
     let running = scene.start(&["--roles", "capture,api"]).await;
+
     platform.payment(user, "ready").await;
     scene.fires("WalhookBacklogOld").await;
     running.stop().await;
+
     let running = scene.start(&[]).await;
     scene.clears("WalhookBacklogOld").await;
     running.stop().await;
@@ -253,6 +273,7 @@ async fn another_reader_of_the_slot(scene: &Scene) {
         format!("publication_names={}", scene.app.name),
     ];
     let mut intruder = scene.app.server.program("pg_recvlogical");
+
     intruder.args([
         "--start",
         "--slot",
@@ -262,16 +283,19 @@ async fn another_reader_of_the_slot(scene: &Scene) {
         "--fsync-interval",
         "0",
     ]);
+
     intruder.args(["--dbname", &scene.app.source_url, "--status-interval", "0"]);
     intruder
         .args(options.iter().flat_map(|option| ["--option", option]))
         .kill_on_drop(true);
+
     let mut intruder = intruder
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("pg_recvlogical starts");
     let client = scene.app.source().await;
+
     eventually("the slot is taken", async || {
         let row = client
             .query_one("select active from pg_replication_slots", &[])
@@ -280,13 +304,16 @@ async fn another_reader_of_the_slot(scene: &Scene) {
         row.get::<_, bool>(0).then_some(())
     })
     .await;
+
     let running = scene.start(&[]).await;
     let filler = "select count(pg_logical_emit_message(false, 'filler', repeat('x', 8000))) from generate_series(1, 4000)";
+
     client.batch_execute(filler).await.unwrap();
     scene.fires("WalhookNotCapturing").await;
     scene.fires("WalhookSlotRetainsWal").await;
     intruder.kill().await.expect("a child can be killed");
     scene.clears("WalhookNotCapturing").await;
+
     eventually("WalhookSlotRetainsWal clears", async || {
         // WAL is retained from the last record of running transactions, which a checkpoint writes.
         client.batch_execute("checkpoint").await.unwrap();
@@ -294,6 +321,7 @@ async fn another_reader_of_the_slot(scene: &Scene) {
         (!firing.contains(&"WalhookSlotRetainsWal".to_owned())).then_some(())
     })
     .await;
+
     running.stop().await;
 }
 
@@ -307,11 +335,13 @@ async fn gap(scene: &Scene) {
         dropped.is_ok().then_some(())
     })
     .await;
+
     let running = scene.start(&[]).await;
     scene.fires("WalhookGap").await;
     scene.fires("WalhookSlotAtRisk").await;
     running.stop().await;
     scene.app.walhook_ok(&["repair"]).await;
+
     let running = scene.start(&[]).await;
     scene.clears("WalhookGap").await;
     scene.clears("WalhookSlotAtRisk").await;

@@ -8,6 +8,7 @@ async fn line(app: &TestApp, name: &str) -> Option<String> {
         line.get(6..)
             .is_some_and(|rest| rest.starts_with(&format!("{name}: ")))
     };
+
     output.lines().find(is_of).map(str::to_owned)
 }
 
@@ -18,13 +19,16 @@ async fn a_web_ui_without_https_is_a_warning() {
         if let Some(url) = url {
             app.set("http.public_url", url);
         }
+
         line(&app, "http.public_url").await.unwrap()
     };
+
     let missing = public_url(None).await;
     assert!(
         missing.starts_with("warn  http.public_url: not set"),
         "{missing}"
     );
+
     let plain = public_url(Some("http://hooks.example")).await;
     assert!(
         plain.starts_with("warn  http.public_url: http://hooks.example"),
@@ -40,10 +44,12 @@ async fn a_web_ui_without_https_is_a_warning() {
 async fn a_mail_login_without_tls_is_a_warning() {
     let mut app = TestApp::prepare().await;
     app.set("mail.from", "webhooks@example.com");
+
     let mut login = async |url: &str| {
         app.set("mail.smtp_url", url);
         line(&app, "mail login").await
     };
+
     // Nothing listens on these ports; the finding about the login does not depend on it.
     let warned = [
         "smtp://user:hunter2@mail.invalid:9",
@@ -59,6 +65,7 @@ async fn a_mail_login_without_tls_is_a_warning() {
         );
         assert!(!line.contains("hunter2"), "{line}");
     }
+
     let fine = [
         "smtp://mail.invalid:9",
         "smtp://user:hunter2@mail.invalid:9?tls=required",
@@ -75,17 +82,20 @@ async fn a_mail_login_without_tls_is_a_warning() {
 async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
     let mut app = TestApp::prepare().await;
     app.setup().await;
+
     let store = app.store().await;
     store
         .batch_execute("alter table walhook.gap rename to gap_away")
         .await
         .unwrap();
+
     // Its database is reached before the statement fails.
     let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     let failed = output
         .lines()
         .find(|line| line.starts_with("fail  store: "))
         .unwrap_or_else(|| panic!("{output}"));
+
     assert!(
         output.contains("walhook.gap")
             && output.contains("can be reached: fix what the message names"),
@@ -96,6 +106,7 @@ async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
         "{output}"
     );
     app.set("store.url", "postgres://127.0.0.1:9/none");
+
     let refused = app.walhook(&["check"]).await.stdout;
     assert!(
         String::from_utf8_lossy(&refused)

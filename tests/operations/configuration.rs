@@ -40,6 +40,7 @@ fn effective(run: &Run) -> toml::Table {
 fn defaults_are_the_documented_ones() {
     let config = effective(&walhook(&["config"], &[]));
     let delivery = config["delivery"].as_table().unwrap();
+
     assert_eq!(config["service"]["name"].as_str(), Some("Walhook"));
     assert_eq!(config["http"]["listen"].as_str(), Some("127.0.0.1:8080"));
     assert_eq!(config["http"]["base_path"].as_str(), Some("/api/public"));
@@ -51,12 +52,14 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(delivery["timeout"].as_str(), Some("10s"));
     assert_eq!(delivery["retry_jitter"].as_str(), Some("30s"));
     assert_eq!(delivery["max_payload_bytes"].as_integer(), Some(65_536));
+
     let waits: Vec<&str> = delivery["retry_schedule"]
         .as_array()
         .unwrap()
         .iter()
         .map(|wait| wait.as_str().unwrap())
         .collect();
+
     assert_eq!(
         waits,
         ["30s", "1m", "2m", "4m", "8m", "16m", "32m", "64m", "128m"]
@@ -77,6 +80,7 @@ fn the_output_of_config_is_a_valid_configuration_file() {
         &["config", "--config", again.path().to_str().unwrap()],
         &[],
     ));
+
     assert_eq!(config["delivery"]["timeout"].as_str(), Some("1500ms"));
 }
 
@@ -96,6 +100,7 @@ fn flags_override_the_environment_which_overrides_the_file() {
             ("WALHOOK_DELIVERY__CONCURRENCY", "22"),
         ],
     );
+
     let config = effective(&run);
     assert_eq!(config["delivery"]["timeout"].as_str(), Some("3s"));
     assert_eq!(config["delivery"]["concurrency"].as_integer(), Some(22));
@@ -112,6 +117,7 @@ fn lists_in_the_environment_are_separated_by_commas_and_may_be_empty() {
             ("WALHOOK_DELIVERY__ALLOW_HTTP", "true"),
         ],
     );
+
     let config = effective(&run);
     assert_eq!(
         config["delivery"]["retry_schedule"]
@@ -120,6 +126,7 @@ fn lists_in_the_environment_are_separated_by_commas_and_may_be_empty() {
             .len(),
         0
     );
+
     assert_eq!(
         config["delivery"]["allow_networks"]
             .as_array()
@@ -127,6 +134,7 @@ fn lists_in_the_environment_are_separated_by_commas_and_may_be_empty() {
             .len(),
         2
     );
+
     assert_eq!(config["delivery"]["allow_http"].as_bool(), Some(true));
 }
 
@@ -141,6 +149,7 @@ fn a_platforms_own_names_are_mapped_from_file_and_environment() {
         &[("WALHOOK_SOURCE__TABLES__RELEASE__TABLE", "catalog.albums")],
     );
     let tables = &effective(&run)["source"]["tables"];
+
     assert_eq!(
         tables["distro_queue"]["columns"]["status"].as_str(),
         Some("state")
@@ -179,6 +188,7 @@ fn secrets_are_redacted_and_may_be_read_from_files() {
             ("WALHOOK_AUTH__JWT__AUDIENCE", "walhook"),
         ],
     );
+
     let config = effective(&run);
     assert_eq!(config["secrets"]["master_key"].as_array().unwrap().len(), 1);
     assert!(
@@ -187,11 +197,13 @@ fn secrets_are_redacted_and_may_be_read_from_files() {
             .unwrap()
             .starts_with("postgres://walhook:redacted@db/platform")
     );
+
     let jwks_url = config["auth"]["jwt"]["jwks_url"].as_str().unwrap();
     assert_eq!(
         jwks_url,
         "https://redacted:redacted@keys.example/jwks.json?redacted"
     );
+
     for leaked in ["hunter", KEY] {
         assert!(!run.stdout.contains(leaked), "{}", run.stdout);
     }
@@ -201,8 +213,10 @@ fn secrets_are_redacted_and_may_be_read_from_files() {
 fn each_mistake_is_one_clear_line_and_exit_code_2() {
     let unknown_key = file("[delivery]\ntimeout = \"5s\"\ntimeuot = \"5s\"\n");
     let unknown_section = file("\n\n[deliveries]\nx = 1\n");
+
     /// Arguments, environment, and texts that the error must contain.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
+
     let cases: [Case<'_>; 25] = [
         (
             &["run"],
@@ -340,6 +354,7 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
         let run = walhook(arguments, environment);
         assert_eq!(run.code, 2, "{arguments:?} {environment:?}: {}", run.stderr);
         assert_eq!(run.stderr.trim_end().lines().count(), 1, "{}", run.stderr);
+
         for part in expected {
             assert!(
                 run.stderr.contains(part),
@@ -355,6 +370,7 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
     assert_eq!(walhook(&["frobnicate"], &[]).code, 2);
     let help = walhook(&["--help"], &[]);
     assert_eq!(help.code, 0);
+
     for command in [
         "run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "asyncapi",
         "config",
@@ -402,12 +418,16 @@ fn settings_of_api_access_are_validated() {
             .iter()
             .map(|(name, value)| (&**name, &**value))
             .collect();
+
         walhook(&["config"], &settings)
     };
+
     let secret = "a secret of at least thirty-two bytes";
     let good = jwt("SECRET", secret);
+
     assert_eq!(good.code, 0, "{}", good.stderr);
     assert!(!good.stdout.contains(secret) && good.stdout.contains("[redacted]"));
+
     for url in [
         "https://platform.example/keys",
         "http://127.0.0.1:1/keys",
@@ -415,6 +435,7 @@ fn settings_of_api_access_are_validated() {
     ] {
         assert_eq!(jwt("JWKS_URL", url).code, 0, "{url}");
     }
+
     for (name, value, expected) in [
         ("USER_CLAIM", "sub", "set jwks_url, jwks_file or secret"),
         (
@@ -439,6 +460,7 @@ fn settings_of_api_access_are_validated() {
         assert_eq!(run.code, 2, "{name}");
         assert!(run.stderr.contains(expected), "{}", run.stderr);
     }
+
     for (name, value) in [
         ("MAX_CONNECTIONS", "0"),
         ("MAX_REQUESTS", "65537"),
@@ -454,6 +476,7 @@ fn settings_of_api_access_are_validated() {
             run.stderr
         );
     }
+
     let origins = |value: &str| walhook(&["config"], &[("WALHOOK_HTTP__CORS_ORIGINS", value)]);
     assert_eq!(
         effective(&origins("https://a.example,http://b.example:81"))["http"]["cors_origins"]
@@ -462,6 +485,7 @@ fn settings_of_api_access_are_validated() {
             .len(),
         2
     );
+
     for wrong in [
         "*",
         "a.example",
@@ -491,10 +515,13 @@ fn tracing_settings_are_validated_and_headers_are_redacted() {
         &["config"],
         &[endpoint, secret, ("WALHOOK_TRACING__SAMPLE_RATIO", "0.25")],
     );
+
     assert!(!run.stdout.contains("hunter2"), "{}", run.stdout);
     let tracing = effective(&run)["tracing"].as_table().unwrap().clone();
+
     assert_eq!(tracing["sample_ratio"].as_float(), Some(0.25));
     assert_eq!(tracing["headers"].as_str(), Some("[redacted]"));
+
     for (arguments, environment, expected) in [
         (
             ["--set", "tracing.sample_ratio=2"],

@@ -19,16 +19,19 @@ async fn wait_with(
     event: &str,
 ) -> JoinSet<()> {
     let mut all = JoinSet::new();
+
     for _ in 0..CONNECTIONS {
         let client = walhook::postgres::connect(url).await.unwrap();
         all.spawn(async move { while client.batch_execute(statement).await.is_ok() {} });
     }
+
     let waiting = "select count(*) from pg_stat_activity where wait_event = $1";
     eventually("all to wait", async || {
         let found: i64 = watching.query_one(waiting, &[&event]).await.unwrap().get(0);
         (found == CONNECTIONS as i64).then_some(())
     })
     .await;
+
     all
 }
 
@@ -55,6 +58,7 @@ async fn no_more_are_opened_while_as_many_as_the_pool_has_wait_in_the_server() {
     let server = PrivatePostgres::start(Options::default()).await.unwrap();
     let url = server.url("postgres");
     let holder = walhook::postgres::connect(&url).await.unwrap();
+
     holder
         .batch_execute("create table entry (id bigint)")
         .await
@@ -63,6 +67,7 @@ async fn no_more_are_opened_while_as_many_as_the_pool_has_wait_in_the_server() {
         .batch_execute("begin; lock table entry")
         .await
         .unwrap();
+
     let waiting = wait_with("insert into entry values (1)", &url, &holder, "relation").await;
     assert_refused(&url).await;
     drop(waiting);
@@ -77,6 +82,7 @@ async fn no_more_are_opened_while_as_many_as_the_pool_has_wait_in_the_server() {
         .batch_execute("select pg_reload_conf()")
         .await
         .unwrap();
+
     let _waiting = wait_with("insert into entry values (1)", &url, &holder, "SyncRep").await;
     assert_refused(&url).await;
     holder

@@ -25,6 +25,7 @@ fn walhook(arguments: &[&str]) -> String {
         "{arguments:?}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -47,15 +48,18 @@ fn the_annotated_settings_are_complete() {
             text.contains(&format!("[{section}]")) || section == "auth",
             "[{section}] is missing"
         );
+
         for key in keys.as_table().into_iter().flat_map(|keys| keys.keys()) {
             let named = text.lines().any(|line| {
                 line.trim_start_matches("# ")
                     .starts_with(&format!("{key} ="))
             });
+
             let section = text.contains(&format!("[{section}.{key}"));
             assert!(named || section, "{section:?} {key} is missing");
         }
     }
+
     // Settings that are commented out must be valid too.
     let uncommented: String = text
         .lines()
@@ -66,9 +70,12 @@ fn the_annotated_settings_are_complete() {
         .filter(|line| !line.starts_with("master_key = []") && !line.contains('…'))
         .filter(|line| !line.starts_with("jwks_file"))
         .collect();
+
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &uncommented).unwrap();
+
     let config = walhook(&["--config", file.path().to_str().unwrap(), "config"]);
+
     for expected in [
         "[source.tables.distro_queue",
         "jwks_url",
@@ -95,6 +102,7 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = text.split(|c: char| !is_word(c));
     let metrics = words.filter(|word| word.starts_with("walhook_") || word.starts_with("process_"));
+
     metrics
         .map(|word| {
             ["_bucket", "_sum", "_count"]
@@ -108,6 +116,7 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 #[test]
 fn rules_and_dashboard_name_metrics_that_the_binary_has() {
     let known = read("src/telemetry.rs");
+
     for file in [
         "deploy/prometheus/walhook.rules.yml",
         "deploy/prometheus/walhook.rules.test.yml",
@@ -141,6 +150,7 @@ fn the_dashboard_uses_recorded_names_and_distinct_panels() {
         .iter()
         .filter_map(|panel| panel["id"].as_u64())
         .collect();
+
     assert_eq!(ids.len(), panels.len(), "two panels share an id");
     let queries = panels
         .iter()
@@ -167,7 +177,9 @@ fn every_alert_has_its_runbook() {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
         .collect();
+
     assert!(alerts.len() >= 10);
+
     for alert in alerts {
         assert!(
             guide.contains(&format!("### {alert}\n")),
@@ -185,6 +197,7 @@ fn the_rules_pass_their_own_tests() {
     if !are_installed(&["promtool"]) {
         return;
     }
+
     let run = |arguments: &[&str]| {
         let output = Command::new("promtool")
             .args(arguments)
@@ -197,6 +210,7 @@ fn the_rules_pass_their_own_tests() {
             String::from_utf8_lossy(&output.stdout)
         );
     };
+
     run(&["check", "config", "prometheus.yml"]);
     run(&["test", "rules", "walhook.rules.test.yml"]);
 }
@@ -206,6 +220,7 @@ fn the_systemd_unit_is_sandboxed() {
     if !are_installed(&["systemd-analyze"]) {
         return;
     }
+
     let unit = path("deploy/systemd/walhook.service");
     let output = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--threshold=19", "--no-pager"])
@@ -213,6 +228,7 @@ fn the_systemd_unit_is_sandboxed() {
         .output()
         .expect("systemd-analyze, of Debian's package systemd");
     let text = String::from_utf8_lossy(&output.stdout);
+
     assert!(output.status.success(), "{text}");
     let level = text
         .lines()
@@ -220,6 +236,7 @@ fn the_systemd_unit_is_sandboxed() {
         .find_map(|line| line.split_once("service: "))
         .expect("a level")
         .1;
+
     let level: f64 = level.split_whitespace().next().unwrap().parse().unwrap();
     assert!(level < 2.0, "exposure {level}");
 }
@@ -232,8 +249,10 @@ fn completions_and_manual_pages_cover_the_commands() {
             "{shell}"
         );
     }
+
     let directory = tempfile::tempdir().unwrap();
     walhook(&["man", directory.path().to_str().unwrap()]);
+
     let help = walhook(&["--help"]);
     let commands = help
         .lines()
@@ -249,5 +268,6 @@ fn completions_and_manual_pages_cover_the_commands() {
             assert!(page.is_file(), "no page of {command}");
         }
     }
+
     assert!(directory.path().join("walhook.1").is_file());
 }

@@ -26,6 +26,7 @@ fn read(document: &str) -> String {
 fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
+
     for (index, line) in text.lines().enumerate() {
         match (&mut open, line) {
             (None, "```sh") => {
@@ -42,6 +43,7 @@ fn blocks(text: &str) -> Vec<Block> {
             _ => {}
         }
     }
+
     assert!(open.is_none(), "a block has no end");
     blocks
 }
@@ -66,16 +68,19 @@ impl Machine {
             .create_database("platform")
             .await
             .expect("a database");
+
         let admin = server.url("platform");
         let client = walhook::postgres::connect(&admin)
             .await
             .expect("the platform's database");
+
         // A separate role owns the platform's tables, as is usual in production.
         let roles = "create role platform; alter database platform owner to platform; grant all on schema public to platform;";
         client
             .batch_execute(&format!("{roles} set role platform; {REFERENCE_SCHEMA}"))
             .await
             .expect("a platform");
+
         let address = admin
             .split_once('@')
             .expect("a URL with a user")
@@ -84,6 +89,7 @@ impl Machine {
             .next()
             .expect("a host")
             .to_owned();
+
         let directory = tempfile::tempdir().expect("a directory");
         let ports = (free_port().expect("a port"), free_port().expect("a port"));
         let bin = Path::new(env!("CARGO_BIN_EXE_walhook"))
@@ -92,6 +98,7 @@ impl Machine {
             .display()
             .to_string();
         let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
+
         let environment = [
             ("PATH", path),
             ("HOME", directory.path().display().to_string()),
@@ -104,6 +111,7 @@ impl Machine {
             ("WALHOOK_DELIVERY__ALLOW_HTTP", "true".into()),
             ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8".into()),
         ];
+
         let environment = environment
             .map(|(name, value)| (name.to_owned(), value))
             .into();
@@ -137,6 +145,7 @@ impl Machine {
                 }
                 _ => line.to_owned(),
             });
+
         let text: Vec<String> = lines.collect();
         text.join("\n")
             .replace("db.internal", &self.address)
@@ -157,6 +166,7 @@ impl Machine {
         let mut script = format!(
             "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n"
         );
+
         for block in blocks {
             script.push_str(&format!(
                 "echo 'BLOCK {document}:{}' >&2\n{}\n",
@@ -164,8 +174,10 @@ impl Machine {
                 self.adapt(&block.text)
             ));
         }
+
         let file: PathBuf = self.directory.path().join("blocks.sh");
         std::fs::write(&file, &script).expect("a script");
+
         let mut command = Command::new("bash");
         command
             .arg(&file)
@@ -173,12 +185,14 @@ impl Machine {
             .env_clear()
             .envs(self.environment.clone());
         command.stdin(Stdio::null()).kill_on_drop(true);
+
         let output = tokio::time::timeout(DEADLINE, command.output())
             .await
             .expect("the blocks end in time")
             .expect("bash");
         let errors = String::from_utf8_lossy(&output.stderr);
         let printed = String::from_utf8_lossy(&output.stdout);
+
         assert!(
             output.status.success(),
             "{document}: {}\n{errors}\n--- printed:\n{printed}",
@@ -208,6 +222,7 @@ const SETTINGS: &str = "export WALHOOK_SOURCE__URL=postgres://walhook:…@db.int
 #[test]
 fn the_receivers_guide_contains_the_verification_code_of_the_web_ui() {
     let guide = read("docs/receivers.md");
+
     for (language, snippet) in [
         ("python", "py"),
         ("js", "mjs"),
@@ -228,6 +243,7 @@ async fn blocks_of_the_readme_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
+
     let machine = Machine::start().await;
     machine
         .run("README.md", PREPARED, &blocks(&read("README.md")))
@@ -239,6 +255,7 @@ async fn blocks_of_the_operators_guide_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
+
     let machine = Machine::start().await;
     let mut blocks = blocks(&read("docs/operators.md"));
     let calls_readyz = |block: &Block| block.text.contains("127.0.0.1:9464");
@@ -246,18 +263,22 @@ async fn blocks_of_the_operators_guide_run() {
         .iter()
         .position(calls_readyz)
         .expect("a block that calls /readyz");
+
     blocks[first].text.insert_str(0, RUNNING);
     let repair = blocks
         .iter_mut()
         .find(|block| block.text.contains("walhook repair"))
         .expect("a block that repairs");
+
     repair.text.insert_str(0, &format!("{STOPPED}{GAP}"));
     repair.text.push_str(&machine.adapt(RUNNING));
+
     let last = blocks
         .iter()
         .position(|block| block.text.contains("teardown"))
         .expect("a block that runs teardown");
     blocks[last].text.insert_str(0, STOPPED);
+
     // The role has only the privileges that the guide grants.
     machine
         .run("docs/operators.md", &machine.adapt(SETTINGS), &blocks)
@@ -269,6 +290,7 @@ async fn blocks_of_the_other_guides_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
+
     let machine = Machine::start().await;
     let create = "TOKEN=$(walhook token create --user 1)\nAPI=http://127.0.0.1:8080/api/public\n\
         CREATED=$(curl -fsS $API/webhooks -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \
@@ -278,8 +300,10 @@ async fn blocks_of_the_other_guides_run() {
     let before = machine.adapt(&[PREPARED, SETTINGS, RUNNING, create].concat());
     let [receivers, integrators] =
         ["docs/receivers.md", "docs/integrators.md"].map(|document| blocks(&read(document)));
+
     assert!(!receivers.is_empty() && !integrators.is_empty());
     machine.run("docs/receivers.md", &before, &receivers).await;
+
     machine
         .run(
             "docs/integrators.md",

@@ -22,6 +22,7 @@ fn set_proxies(app: &mut TestApp, proxy: &str) {
     ] {
         app.set_environment(name, proxy);
     }
+
     for name in ["no_proxy", "NO_PROXY"] {
         app.set_environment(name, "");
     }
@@ -34,11 +35,13 @@ async fn counting_listener() -> (String, Arc<AtomicU32>) {
         counted.fetch_add(1, Ordering::SeqCst);
         json!({ "keys": [{ "kty": "RSA", "n": "AQAB", "e": "AQAB" }] }).to_string()
     };
+
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
     let router = Router::new()
         .route("/keys", get(answer.clone()))
         .fallback(answer);
+
     tokio::spawn(async move { axum::serve(listener, router).await });
     (origin, count)
 }
@@ -49,12 +52,14 @@ async fn keys_are_not_fetched_through_a_proxy_of_the_environment() {
     let (keys, fetches) = counting_listener().await;
     let (proxy, proxied) = counting_listener().await;
     let mut app = TestApp::prepare().await;
+
     app.set("auth.jwt.issuer", "https://platform.example")
         .set("auth.jwt.audience", "walhook");
     app.set("auth.jwt.jwks_url", &format!("{keys}/keys"));
     set_proxies(&mut app, &proxy);
     app.setup().await;
     app.run().await;
+
     let header = json!({ "alg": "EdDSA", "kid": "any", "typ": "JWT" }).to_string();
     let token = format!(
         "{}.{}.{}",
@@ -62,10 +67,12 @@ async fn keys_are_not_fetched_through_a_proxy_of_the_environment() {
         base64_url(b"{}"),
         base64_url(b"signature")
     );
+
     Api::new(&app.sidecar().api_url, &token)
         .get("/webhooks")
         .await
         .expect(401);
+
     assert_eq!(
         (
             fetches.load(Ordering::SeqCst),
@@ -81,19 +88,23 @@ async fn deliveries_are_not_sent_through_a_proxy_of_the_environment() {
     // Connections wait in its backlog.
     let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     proxy.set_nonblocking(true).unwrap();
+
     let arrived = || {
         proxy
             .accept()
             .map(|(_, from)| from)
             .map_err(|error| error.kind())
     };
+
     let authority = Authority::new();
     let file = authority.file();
     let mut app = TestApp::prepare().await;
+
     app.set("delivery.extra_ca_file", file.path().to_str().unwrap());
     set_proxies(&mut app, &format!("http://{}", proxy.local_addr().unwrap()));
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
@@ -101,10 +112,12 @@ async fn deliveries_are_not_sent_through_a_proxy_of_the_environment() {
         Receiver::start().await,
         Receiver::start_tls(authority.server("127.0.0.1", &[])).await,
     ];
+
     for receiver in &receivers {
         api.create_webhook(&receiver.url("/"), &["payment.statement_ready"])
             .await;
     }
+
     platform.payment(user, "ready").await;
     let delivered = async { tokio::join!(receivers[0].wait_for(1), receivers[1].wait_for(1)) };
     tokio::select! {
@@ -113,5 +126,6 @@ async fn deliveries_are_not_sent_through_a_proxy_of_the_environment() {
             panic!("the proxy got a connection")
         }
     }
+
     assert_eq!(arrived(), Err(std::io::ErrorKind::WouldBlock));
 }

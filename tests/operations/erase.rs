@@ -36,20 +36,25 @@ impl Tenant {
         let (webhook, _) = api.create_webhook(&receiver.url("/kept"), &[EVENT]).await;
         let (gone, _) = api.create_webhook(&receiver.url("/gone"), &[EVENT]).await;
         let (quiet, _) = api.create_webhook(&receiver.url("/quiet"), &[EVENT]).await;
+
         api.patch(&format!("/webhooks/{quiet}"), json!({ "active": false }))
             .await
             .expect(200);
         let path = format!("/webhooks/{webhook}");
+
         platform.payment(user, "ready").await;
         receiver.wait_for(2).await;
+
         let logs = api
             .wait_for_logs(&webhook, "an entry", |logs| !logs.is_empty())
             .await;
         let key = [("idempotency-key", "one")];
+
         api.send("POST", &format!("{path}/test"), &key, Some(&json!({})))
             .await
             .expect(200);
         let log = logs[0]["id"].as_str().unwrap();
+
         api.post(&format!("{path}/logs/{log}/redeliver"), json!({}))
             .await
             .expect(202);
@@ -63,24 +68,29 @@ impl Tenant {
         )
         .await
         .expect(202);
+
         api.post(
             &format!("{path}/replay"),
             json!({ "since": "2026-01-01T00:00:00Z" }),
         )
         .await
         .expect(202);
+
         let store = app.store().await;
         let open = "select count(*) from walhook.recovery where finished_at is null";
         let none_open = || async {
             (store.query_one(open, &[]).await.ok()?.get::<_, i64>(0) == 0).then_some(())
         };
+
         eventually("the end of the recovery and the replay", none_open).await;
         api.wait_for_logs(&gone, "an entry", |logs| !logs.is_empty())
             .await;
         api.delete(&format!("/webhooks/{gone}")).await.expect(204);
+
         // As if the webhook was deleted when changes were not audited yet.
         let forget = "delete from walhook.audit where subject_id = $1::text::uuid";
         store.execute(forget, &[&gone]).await.unwrap();
+
         let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind,
                                                   failures, threshold, ended_at, outcome)
                       values (gen_random_uuid(), 'warning', $1::text::uuid, $2, 'n', 'u', 'r', 'dns', 50, 100, now(), 'sent')";
@@ -88,11 +98,14 @@ impl Tenant {
             .execute(notice, &[&webhook, &user.to_string()])
             .await
             .unwrap();
+
         let session =
             "insert into walhook.session (hash, user_id) values (sha256($1::text::bytea), $1)";
         store.execute(session, &[&user.to_string()]).await.unwrap();
+
         let mut traces: HashSet<String> = [webhook.clone(), gone.clone(), quiet].into();
         traces.insert(copied_release(app, platform, user).await);
+
         for query in [
             "select id::text from walhook.event where user_id = $1",
             "select id::text from walhook.api_token where user_id = $1",
@@ -102,6 +115,7 @@ impl Tenant {
             assert!(!rows.is_empty(), "{query}");
             traces.extend(rows.iter().map(|row| row.get::<_, String>(0)));
         }
+
         Tenant {
             user,
             api,
@@ -118,6 +132,7 @@ impl Tenant {
 async fn copied_release(app: &TestApp, platform: &Platform, user: i64) -> String {
     let label = platform.label(user).await;
     let release = platform.release(label).await;
+
     platform
         .execute("delete from release where id = $1", &[&release])
         .await;
@@ -125,6 +140,7 @@ async fn copied_release(app: &TestApp, platform: &Platform, user: i64) -> String
         "select count(*) from walhook.lookup_row where relation = 1 and row_id = {release}"
     );
     app.wait_for_count(&copied, 1).await;
+
     // With the quotes of JSON, escaped in JSON.
     format!("\\\"Release {release}\\\"")
 }
@@ -134,9 +150,11 @@ async fn rows(app: &TestApp) -> Vec<(String, String)> {
     let store = app.store().await;
     let tables = "select oid::regclass::text from pg_class where relnamespace = 'walhook'::regnamespace and relkind = 'r'";
     let mut rows = Vec::new();
+
     for table in store.query(tables, &[]).await.unwrap() {
         let table: String = table.get(0);
         let select = format!("select row_to_json(t)::text from {table} as t");
+
         rows.extend(
             store
                 .query(&select, &[])
@@ -146,6 +164,7 @@ async fn rows(app: &TestApp) -> Vec<(String, String)> {
                 .map(|row| (table.clone(), row.get(0))),
         );
     }
+
     rows
 }
 
@@ -159,6 +178,7 @@ async fn named(app: &TestApp, user: i64, traces: &HashSet<String>) -> Vec<(Strin
         .into_iter()
         .filter(|(_, row)| names(row))
         .collect();
+
     named.sort_unstable();
     named
 }
@@ -174,6 +194,7 @@ async fn wait_until_idle(metrics_urls: &[&str]) {
                 return None;
             }
         }
+
         Some(())
     };
     eventually("the requests' end", idle).await;
@@ -198,16 +219,19 @@ const WITH_TRACES: [&str; 12] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_is_erased_while_replicas_deliver() {
     let mut app = TestApp::prepare().await;
+
     // A failed attempt leaves a retry, which is pending when the user is erased.
     app.set("delivery.retry_schedule", "1h")
         .set("delivery.timeout", "60s");
     app.setup().await;
     app.run().await;
+
     let replica = app.replica(&["--roles", "deliver"]).await;
     let platform = app.platform().await;
     let mut erased = Tenant::new(&app, &platform).await;
     let kept = Tenant::new(&app, &platform).await;
     let kept_before = named(&app, kept.user, &kept.traces).await;
+
     let tables: HashSet<&str> = kept_before
         .iter()
         .map(|(table, _)| {
@@ -218,6 +242,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
                 .unwrap()
         })
         .collect();
+
     for table in WITH_TRACES {
         assert!(tables.contains(table), "no rows of {table}: {tables:?}");
     }
@@ -235,19 +260,24 @@ async fn a_user_is_erased_while_replicas_deliver() {
             logs[0]["outcome"] == "failed"
         })
         .await;
+
     platform.payment(erased.user, "ready").await;
     erased.receiver.wait_for(2).await;
+
     let store = app.store().await;
+
     // A request can be sent before its delivery is committed.
     app.wait_for_count("select count(*) from walhook.delivery", 2)
         .await;
     let user = erased.user.to_string();
     let refused = app.walhook(&["user", "erase", &user]).await;
+
     assert!(
         !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--yes"),
         "{refused:?}"
     );
     assert_eq!(app.walhook(&["user", "erase"]).await.status.code(), Some(2));
+
     let events = "select id::text from walhook.event where user_id = $1";
     erased.traces.extend(
         store
@@ -259,6 +289,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
     );
 
     let printed = app.walhook_ok(&["user", "erase", &user, "--yes"]).await;
+
     for line in [
         "2\twebhooks with their secrets",
         "1\tAPI tokens",
@@ -267,16 +298,20 @@ async fn a_user_is_erased_while_replicas_deliver() {
     ] {
         assert!(printed.contains(line), "{line} is missing:\n{printed}");
     }
+
     // The request is answered after everything was removed.
     gate.notify_one();
     wait_until_idle(&[&app.sidecar().metrics_url.clone(), &replica.metrics_url]).await;
+
     // In this order: attempts in flight are recorded, or rejected, when a replica has ended.
     assert!(replica.stop().await.success());
     app.restart().await;
+
     let left = named(&app, erased.user, &erased.traces).await;
     let [(table, _)] = &left[..] else {
         panic!("{left:#?}")
     };
+
     assert_eq!(
         table, "walhook.user_addon",
         "it mirrors the platform's table"
@@ -284,6 +319,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
     platform
         .execute("delete from user_addon where user_id = $1", &[&erased.user])
         .await;
+
     eventually("the add-on to be removed too", || async {
         named(&app, erased.user, &erased.traces)
             .await
@@ -291,6 +327,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
             .then_some(())
     })
     .await;
+
     let audited = rows(&app)
         .await
         .into_iter()
@@ -307,6 +344,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
         .iter()
         .filter(|row| !kept_before.contains(row))
         .collect();
+
     assert!(
         changed.is_empty() && new.is_empty(),
         "rows of the other user changed: {changed:#?} are now {new:#?}"
@@ -324,6 +362,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
         .get("/webhooks")
         .await
         .expect(401);
+
     let again = app.walhook_ok(&["user", "erase", &user, "--yes"]).await;
     assert_eq!(again, "nothing is stored about this user\n");
 }

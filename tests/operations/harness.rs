@@ -11,6 +11,7 @@ async fn the_receiver_records_raw_requests_in_order_and_responds_as_scripted() {
         Answer::Status(500),
         Answer::Full(302, vec![("location", "/x".into())], b"b".to_vec()),
     ]);
+
     let sender = Api::new(&receiver.url(""), "token");
     assert_eq!(
         sender
@@ -19,12 +20,14 @@ async fn the_receiver_records_raw_requests_in_order_and_responds_as_scripted() {
             .status,
         500
     );
+
     let later = tokio::spawn(async move {
         sender
             .send("POST", "/c", &[("x-webhook-event", "e")], None)
             .await
             .status
     });
+
     let requests = receiver.wait_for(2).await;
     assert_eq!(later.await.unwrap(), 302);
     assert_eq!(
@@ -47,10 +50,12 @@ async fn the_receiver_can_hang_reset_and_refuse() {
             .timeout(Duration::from_secs(3))
             .send()
     };
+
     receiver.answer(|_| Answer::Hang);
     assert!(send().await.unwrap_err().is_timeout());
     receiver.answer(|_| Answer::Reset);
     assert!(!send().await.unwrap_err().is_timeout());
+
     let url = receiver.url("/");
     receiver.close().await;
     assert!(client.post(&url).send().await.unwrap_err().is_connect());
@@ -85,9 +90,11 @@ async fn the_platform_writes_rows_of_the_reference_schema() {
     let user = platform.user(&["preflight_qc"]).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
+
     platform.set_review_status(release, "to_review").await;
     let outlet = platform.outlet("Outlet").await;
     let distribution = platform.distribution(release, outlet, "scheduled").await;
+
     platform
         .set_distribution_status(distribution, "complete")
         .await;
@@ -98,6 +105,7 @@ async fn the_platform_writes_rows_of_the_reference_schema() {
             "update release set title = 'gone' where id = {release}"
         ))
         .await;
+
     let row = platform
         .client
         .query_one("select review_status, title from release", &[])
@@ -114,6 +122,7 @@ async fn settings_reach_the_binary_through_the_environment() {
     let mut app = TestApp::prepare().await;
     app.set("delivery.timeout", "200ms").set_fast_retries();
     let shown = app.walhook_ok(&["config"]).await;
+
     assert!(shown.contains("timeout = \"200ms\""), "{shown}");
     assert!(shown.contains(&app.name), "{shown}");
     assert!(!app.walhook(&["no-such-command"]).await.status.success());

@@ -51,8 +51,10 @@ fn can_render() -> bool {
 async fn render(source: &str, values: &str) -> Result<Vec<Value>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = tempfile::NamedTempFile::new().unwrap();
+
     std::fs::write(file.path(), values).unwrap();
     let mut command = Command::new("go");
+
     command
         .env("GO111MODULE", "off")
         .env("GOPATH", "/usr/share/gocode")
@@ -61,9 +63,11 @@ async fn render(source: &str, values: &str) -> Result<Vec<Value>, String> {
         .arg("run")
         .arg(root.join("tests/operations/helm/render.go"))
         .arg(root.join(source));
+
     if !source.ends_with(".yaml") {
         command.arg(file.path());
     }
+
     let output = command.output().await.expect("go runs");
     match output.status.success() {
         true => Ok(serde_json::from_slice(&output.stdout).expect("JSON")),
@@ -83,6 +87,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
         .filter(|object| object["kind"] == kind)
         .collect();
     assert_eq!(found.len(), 1, "{kind}");
+
     found[0]
 }
 
@@ -111,14 +116,19 @@ impl Pod {
                 .as_u64()
                 .map(|number| u32::try_from(number).unwrap())
         };
+
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+
         let container = &pod["containers"][0];
         let mut mounts = Vec::new();
+
         for volume in items(&pod["volumes"]) {
             let name = volume["name"].as_str().unwrap();
             let path = directory.path().join(name);
+
             std::fs::create_dir(&path).unwrap();
+
             let (files, mode) = match volume["secret"].is_object() {
                 true => (
                     &of_kind(objects, "Secret")["stringData"],
@@ -129,28 +139,34 @@ impl Pod {
                     volume["configMap"]["defaultMode"].as_u64(),
                 ),
             };
+
             for (key, value) in files.as_object().unwrap() {
                 let replaced = secrets
                     .iter()
                     .find(|(name, _)| name == key)
                     .map(|(_, value)| *value);
                 let file = path.join(key);
+
                 std::fs::write(&file, replaced.unwrap_or(value.as_str().unwrap())).unwrap();
                 let mode = u32::try_from(mode.unwrap_or(0o644)).unwrap();
+
                 // Volumes are readable by fsGroup; without it, only by root.
                 let mode = if number("fsGroup").is_some() {
                     mode | 0o440
                 } else {
                     mode
                 };
+
                 std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
                 chown(&file, Some(0), Some(number("fsGroup").unwrap_or(0))).unwrap();
             }
+
             let mounted = items(&container["volumeMounts"])
                 .find(|mount| mount["name"] == name)
                 .unwrap();
             mounts.push((mounted["mountPath"].as_str().unwrap().to_owned(), path));
         }
+
         let local = |text: &str| {
             mounts
                 .iter()
@@ -158,10 +174,12 @@ impl Pod {
                     text.replace(mounted, path.to_str().unwrap())
                 })
         };
+
         let variable = |entry: &Value| {
             let text = |name: &str| entry[name].as_str().unwrap().to_owned();
             (text("name"), local(&text("value")))
         };
+
         let environment = items(&container["env"]).map(variable).collect();
         let containers = items(&pod["initContainers"]).chain(items(&pod["containers"]));
         let arguments = containers.map(|c| {
@@ -169,9 +187,11 @@ impl Pod {
                 .map(|arg| local(arg.as_str().unwrap()))
                 .collect()
         });
+
         let arguments = arguments.collect();
         let user = number("runAsUser").unwrap();
         let group = number("runAsGroup").unwrap_or(65_532);
+
         Pod {
             directory,
             mounts,
@@ -195,6 +215,7 @@ impl Pod {
                 .status();
             assert!(copied.unwrap().success());
         }
+
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -202,6 +223,7 @@ impl Pod {
             .envs(&self.environment)
             .kill_on_drop(true);
         command.uid(self.user).gid(self.group);
+
         command
     }
 
@@ -222,6 +244,7 @@ async fn pods_can_read_their_secrets_and_become_ready() {
     if !can_render() || !is_root() {
         return;
     }
+
     for source in [MANIFEST, CHART] {
         // The manifests use the default slot, which other tests on a shared server may use too.
         let app = TestApp::prepare_alone(Options::default()).await;
@@ -235,10 +258,13 @@ async fn pods_can_read_their_secrets_and_become_ready() {
         let [setup, run] = &pod.arguments[..] else {
             panic!("{source}: setup and run are expected")
         };
+
         pod.run(setup).await;
         let mut sidecar = Sidecar::spawn(pod.command(run), &app.log_file());
+
         sidecar.wait_until_ready().await;
         sidecar.stop().await;
+
         app.walhook_ok(&[
             "teardown",
             "--yes",
@@ -256,6 +282,7 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
     if !can_render() {
         return;
     }
+
     let given = SECRETS.map(|(_, _, value)| format!("  {value}: hidden-{value}\n"));
     let objects = rendered(CHART, &format!("secrets:\n{}", given.concat())).await;
     let secret = of_kind(&objects, "Secret");
@@ -264,12 +291,15 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
         .iter()
         .filter(|object| object["kind"] != "Secret")
         .collect();
+
     assert!(
         !serde_json::to_string(&open).unwrap().contains("hidden-"),
         "{open:?}"
     );
+
     for container in ["initContainers", "containers"] {
         let environment = &deployment["spec"]["template"]["spec"][container][0]["env"];
+
         for (setting, variable, value) in SECRETS {
             let entry = items(environment).find(|entry| entry["name"] == variable);
             let path =
@@ -277,6 +307,7 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
                     .as_str()
                     .unwrap();
             let key = path.strip_prefix("/run/secrets/walhook/").unwrap();
+
             assert_eq!(
                 secret["stringData"][key],
                 format!("hidden-{value}"),
@@ -284,10 +315,13 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
             );
         }
     }
+
     let existing = "existingSecret: mine\nexistingSecretKeys: [smtp-url, jwt-secret]";
     let objects = rendered(CHART, existing).await;
+
     assert!(!objects.iter().any(|object| object["kind"] == "Secret"));
     let text = of_kind(&objects, "Deployment").to_string();
+
     for (name, is_named) in [
         ("MAIL__SMTP_URL", true),
         ("AUTH__JWT__SECRET", true),
@@ -299,6 +333,7 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
             "{name}"
         );
     }
+
     for (setting, _, _) in SECRETS {
         let (section, key) = setting.rsplit_once('.').unwrap();
         let nested = section
@@ -306,6 +341,7 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
             .fold(format!("{key}: hunter2"), |inner, part| {
                 format!("{part}: {{ {inner} }}")
             });
+
         let error = render(CHART, &format!("{MINIMUM}\nsettings: {{ {nested} }}"))
             .await
             .unwrap_err();
@@ -323,6 +359,7 @@ async fn names_of_settings_that_toml_would_nest_are_refused() {
     if !can_render() {
         return;
     }
+
     let cases = [
         ("auth.jwt: { secret: hunter2 }", "auth.jwt"),
         ("auth: { jwt.secret: hunter2 }", "jwt.secret"),
@@ -347,6 +384,7 @@ async fn settings_variables_and_files_reach_the_process() {
     if !can_render() || !is_root() {
         return;
     }
+
     let values = format!(
         "{MINIMUM}
 settings:
@@ -357,12 +395,15 @@ extraEnv: [{{ name: WALHOOK_LOG__FORMAT, value: json }}]
 extraVolumes: [{{ name: ca, configMap: {{ name: authorities }} }}]
 extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
     );
+
     let mut objects = rendered(CHART, &values).await;
     let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
+
     assert!(
         items(&pod["volumes"]).any(|volume| volume["configMap"]["name"] == "authorities"),
         "{pod}"
     );
+
     for container in ["initContainers", "containers"] {
         let mounts = &pod[container][0]["volumeMounts"];
         assert!(
@@ -370,6 +411,7 @@ extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
             "{mounts}"
         );
     }
+
     // Additional volumes do not exist on this machine.
     let spec = objects
         .iter_mut()
@@ -378,18 +420,22 @@ extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
     let volumes = spec["spec"]["template"]["spec"]["volumes"]
         .as_array_mut()
         .unwrap();
+
     volumes.retain(|volume| volume["name"] != "ca");
     let pod = Pod::make(&objects, &[("master-key", MASTER_KEY)]);
     let settings = &pod.arguments[0][1];
+
     assert!(
         pod.mounts
             .iter()
             .any(|(_, path)| settings.starts_with(path.to_str().unwrap())),
         "{settings}"
     );
+
     let config = pod
         .run(&["--config".to_owned(), settings.clone(), "config".to_owned()])
         .await;
+
     for expected in [
         "delay = \"3s\"",
         "concurrency = 512",
@@ -414,10 +460,12 @@ fn allows_egress(policy: &Value, ip: IpAddr, port: u64) -> bool {
             .unwrap()
             .contains(&ip)
     };
+
     let is_peer = |peer: &Value| {
         let block = &peer["ipBlock"];
         block.is_object() && contains(&block["cidr"]) && !items(&block["except"]).any(contains)
     };
+
     let is_port = |found: &Value| {
         let first = found["port"].as_u64().unwrap();
         found["protocol"]
@@ -425,6 +473,7 @@ fn allows_egress(policy: &Value, ip: IpAddr, port: u64) -> bool {
             .is_none_or(|protocol| protocol == "TCP")
             && (first..=found["endPort"].as_u64().unwrap_or(first)).contains(&port)
     };
+
     items(&policy["spec"]["egress"]).any(|rule| {
         items(&rule["to"]).any(is_peer)
             && (rule["ports"].is_null() || items(&rule["ports"]).any(is_port))
@@ -436,10 +485,12 @@ fn in_every_form(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V4(ip) = address else {
         return vec![address];
     };
+
     let [a, b, c, d] = ip.octets();
     let high = u16::from_be_bytes([a, b]);
     let low = u16::from_be_bytes([c, d]);
     let nat64 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low);
+
     vec![
         address,
         nat64.into(),
@@ -454,6 +505,7 @@ async fn the_network_policy_allows_what_the_api_accepts() {
     if !can_render() {
         return;
     }
+
     let values = format!(
         "{MINIMUM}
 settings: {{ delivery: {{ allow_networks: [10.9.0.0/16, 'fd00:9::/32'] }} }}
@@ -463,6 +515,7 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
     let plain = rendered(CHART, MINIMUM).await;
     let manifest = rendered(MANIFEST, "").await;
     let guard = Guard::new(true, Vec::new());
+
     let addresses = [
         "8.8.8.8",
         "93.184.216.34",
@@ -494,12 +547,15 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
         "64:ff9b:1::1",
         "2003::1",
     ];
+
     let addresses: Vec<IpAddr> = addresses
         .iter()
         .flat_map(|address| in_every_form(address.parse().unwrap()))
         .collect();
+
     for objects in [&chart, &plain, &manifest] {
         let policy = of_kind(objects, "NetworkPolicy");
+
         for address in addresses.iter().copied() {
             for port in [80, 443, 8443, 65_535] {
                 assert_eq!(
@@ -510,6 +566,7 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
             }
         }
     }
+
     let policy = of_kind(&chart, "NetworkPolicy");
     let wanted = [
         ("10.9.1.1", 8080, true),
@@ -517,6 +574,7 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
         ("10.2.0.1", 6432, true),
         ("10.3.0.1", 3128, true),
     ];
+
     let unwanted = [
         ("10.2.0.1", 443, false),
         ("10.3.0.1", 443, false),

@@ -18,26 +18,31 @@ fn crates_with_a_licence_outside_the_policy_are_reported() {
     if !are_installed(&["python3"]) {
         return;
     }
+
     let policy = tempfile::NamedTempFile::new().unwrap();
     let rejected = |allowed: &str| -> Vec<String> {
         std::fs::write(policy.path(), format!("[licenses]\nallow = [{allowed}]\n")).unwrap();
         let output = licences(&["check", policy.path().to_str().unwrap()]);
         let errors = String::from_utf8(output.stderr).unwrap();
+
         assert!(!output.status.success(), "{errors}");
         let crates = errors.lines().filter_map(|line| line.strip_prefix("  "));
         crates
             .map(|line| line.split(' ').next().unwrap().to_owned())
             .collect()
     };
+
     let has = |crates: &[String], name: &str| crates.iter().any(|found| found == name);
     let without_mit = rejected(
         r#""Apache-2.0", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#,
     );
+
     assert!(has(&without_mit, "axum"), "{without_mit:?}");
     assert!(
         !has(&without_mit, "serde"),
         "serde is also licensed under Apache-2.0: {without_mit:?}"
     );
+
     let without_isc = rejected(
         r#""Apache-2.0", "MIT", "BSD-3-Clause", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#,
     );
@@ -52,12 +57,14 @@ fn the_notices_contain_the_licences_of_everything_linked() {
     if !are_installed(&["python3"]) {
         return;
     }
+
     let output = licences(&["notices"]);
     assert!(
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+
     let text = String::from_utf8(output.stdout).unwrap();
     let linked = [
         "tokio ",
@@ -70,6 +77,7 @@ fn the_notices_contain_the_licences_of_everything_linked() {
     for name in linked {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name}");
     }
+
     for phrase in [
         "PostgreSQL Global Development Group",
         "Permission is hereby granted, free of charge",
@@ -77,6 +85,7 @@ fn the_notices_contain_the_licences_of_everything_linked() {
     ] {
         assert!(text.contains(phrase), "{phrase}");
     }
+
     for other in ["serde_derive ", "tempfile ", "proptest "] {
         assert!(
             !text.lines().any(|line| line.starts_with(other)),

@@ -39,6 +39,7 @@ impl Scene {
     /// Returns the partition of each table that contains the row with this id.
     async fn partitions_of(&self, id: Uuid) -> Vec<String> {
         let mut partitions = Vec::new();
+
         for (table, column) in TABLES {
             let find =
                 format!("select tableoid::regclass::text from walhook.{table} where {column} = $1");
@@ -48,6 +49,7 @@ impl Scene {
                     .map(|row| row.get::<_, String>(0).replace("walhook.", "")),
             );
         }
+
         partitions
     }
 }
@@ -77,6 +79,7 @@ async fn insert(client: &Client, id: Uuid) -> Uuid {
     for row in rows {
         client.execute(row, &[&id, &webhook]).await.unwrap();
     }
+
     webhook
 }
 
@@ -85,11 +88,13 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
     let scene = Scene::new().await;
     let yesterday = id_at("2026-02-28T23:59:59.999Z", 1);
     let today = id_at("2026-03-01T00:00:00Z", 2);
+
     // Within retention, but of a day whose partition was not created in time.
     let earlier = id_at("2026-02-10T12:00:00Z", 3);
     for id in [yesterday, today, earlier] {
         insert(&scene.client, id).await;
     }
+
     assert_eq!(
         scene
             .store
@@ -98,11 +103,13 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
             .unwrap(),
         ["event", "attempt", "missed_event"]
     );
+
     let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.created.len(), 3 * 6, "{done:?}");
+
     for (id, day) in [
         (yesterday, "20260228"),
         (today, "20260301"),
@@ -113,6 +120,7 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
             TABLES.map(|(table, _)| format!("{table}_{day}"))
         );
     }
+
     assert!(
         scene
             .store
@@ -121,6 +129,7 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
             .unwrap()
             .is_empty()
     );
+
     // Attached partitions have the indexes of the table.
     let unlike = "select count(*) from pg_index parent
                   where parent.indrelid in (select partrelid from pg_partitioned_table)
@@ -140,11 +149,13 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
 #[tokio::test]
 async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
     let scene = Scene::new().await;
+
     // Like a running pg_dump.
     let dump = scene.app.store().await;
     dump.batch_execute("begin; lock table walhook.attempt in access share mode")
         .await
         .unwrap();
+
     let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
@@ -154,6 +165,7 @@ async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
         "{done:?}"
     );
     dump.batch_execute("commit").await.unwrap();
+
     let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
@@ -260,15 +272,18 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
             until: Instant::now(),
         },
     };
+
     let attempt = Attempt {
         started_at: Timestamp::now(),
         answer: Answer::Accepted { status: 200 },
         sent: None,
     };
+
     let attempted = Attempted { delivery, attempt };
     let next = Next::End(Outcome::Delivered);
     let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
     let policy = Config::default().disable.policy();
+
     let recorded = record(
         &scene.store,
         &[CompletedAttempt { row, next }],
@@ -277,6 +292,7 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
     )
     .await
     .unwrap();
+
     assert_eq!(
         (recorded.counted, recorded.settled),
         (vec![false], vec![true])
@@ -295,6 +311,7 @@ async fn a_running_dump_does_not_block_a_start() {
     app.setup().await;
     let dump = app.store().await;
     let lock = "begin; lock table walhook.event, walhook.attempt, walhook.missed_event in access share mode";
+
     dump.batch_execute(lock).await.unwrap();
     app.run().await;
     assert!(app.stop().await.success());
@@ -304,12 +321,15 @@ async fn a_running_dump_does_not_block_a_start() {
 async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
     let app = TestApp::prepare().await;
     app.setup().await;
+
     let client = app.store().await;
     let id = Uuid::now_v7();
+
     insert(&client, id).await;
     let refuse = "create function public.refuse() returns trigger language plpgsql as $$ begin raise 'not now'; end $$;
                   create trigger refuse before delete on walhook.event_default
                       for each statement execute function public.refuse()";
+
     client.batch_execute(refuse).await.unwrap();
     let mut sidecar = app.spawn(&[]);
     let report = async || {
@@ -318,14 +338,17 @@ async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
             .await
             .filter(|(status, text)| *status == 503 && text.contains("maintenance"))
     };
+
     eventually("a report", report).await;
     let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+
     assert!(
         checked
             .lines()
             .any(|line| line.starts_with("warn  partitions: rows of event are")),
         "{checked}"
     );
+
     // The other tables have their partitions.
     let others = "select count(*) from pg_inherits where inhparent = 'walhook.attempt'::regclass";
     assert_eq!(
@@ -336,11 +359,13 @@ async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
             .get::<_, i64>(0),
         6
     );
+
     client
         .batch_execute("drop trigger refuse on walhook.event_default")
         .await
         .unwrap();
     sidecar.wait_until_ready().await;
+
     let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(
         checked
@@ -348,5 +373,6 @@ async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
             .any(|line| line.starts_with("ok    partitions: ")),
         "{checked}"
     );
+
     assert!(sidecar.stop().await.success());
 }

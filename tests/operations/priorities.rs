@@ -8,12 +8,15 @@ use crate::support::TestApp;
 /// The nice values of a process's threads, by the threads' names.
 fn niceness(pid: u32) -> BTreeMap<String, BTreeSet<i32>> {
     let mut found: BTreeMap<String, BTreeSet<i32>> = BTreeMap::new();
+
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let read = |name: &str| std::fs::read_to_string(thread.as_ref().unwrap().path().join(name));
+
         // A thread may have ended meanwhile.
         let (Ok(name), Ok(stat)) = (read("comm"), read("stat")) else {
             continue;
         };
+
         // The 19th field. The name, which is the second, may contain spaces.
         let value = stat
             .rsplit_once(')')
@@ -24,11 +27,13 @@ fn niceness(pid: u32) -> BTreeMap<String, BTreeSet<i32>> {
             .unwrap()
             .parse()
             .unwrap();
+
         found
             .entry(name.trim().to_owned())
             .or_default()
             .insert(value);
     }
+
     found
 }
 
@@ -39,6 +44,7 @@ fn assert_niceness(app: &mut TestApp, process: i32, api: i32) {
         let expected = if name == "api" { api } else { process };
         assert_eq!(values, &BTreeSet::from([expected]), "{found:?}");
     }
+
     assert!(
         found.contains_key("api") && found.contains_key("capture") && found.len() > 2,
         "{found:?}"

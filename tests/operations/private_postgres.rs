@@ -51,13 +51,16 @@ async fn data_survives_restarts_on_the_same_port() {
     let server = start().await;
     server.create_database("Platform \"1\"").await.unwrap();
     server.create_database("platform").await.unwrap();
+
     let url = server.url("platform");
     let client = postgres::connect(&url).await.unwrap();
+
     client
         .batch_execute("create table kept (id int); insert into kept values (7)")
         .await
         .unwrap();
     let before = server.pid().unwrap();
+
     for mode in [StopMode::Fast, StopMode::Immediate] {
         server.restart(mode).await.unwrap();
         let client = postgres::connect(&url).await.unwrap();
@@ -70,6 +73,7 @@ async fn data_survives_restarts_on_the_same_port() {
             7
         );
     }
+
     assert_ne!(server.pid().unwrap(), before);
     server.stop(StopMode::Fast).await.unwrap();
     assert!(postgres::connect(&url).await.is_err());
@@ -82,6 +86,7 @@ async fn dropping_a_server_stops_it_and_removes_its_directory() {
     let pid = server.pid().unwrap();
     let directory = server.directory().to_owned();
     let url = server.url("postgres");
+
     assert!(is_running(pid));
     drop(server);
     assert!(!is_running(pid));
@@ -115,6 +120,7 @@ async fn a_killed_process_leaves_nothing_behind() {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
+
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     let line = loop {
         let line = lines
@@ -126,15 +132,19 @@ async fn a_killed_process_leaves_nothing_behind() {
             break line.to_owned();
         }
     };
+
     let (pid, directory) = line.split_once(' ').unwrap();
     let pid = pid.parse().unwrap();
+
     assert!(is_running(pid));
     holder.kill().await.unwrap();
+
     let gone = async {
         while is_running(pid) || Path::new(directory).exists() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
+
     tokio::time::timeout(Duration::from_secs(30), gone)
         .await
         .expect("server and directory are removed");

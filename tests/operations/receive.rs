@@ -33,6 +33,7 @@ impl Receive {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
+
         let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
         let listening = errors
             .next_line()
@@ -41,6 +42,7 @@ impl Receive {
             .expect("a line with the address");
         let url = listening.strip_prefix("listening on ").unwrap().to_owned();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+
         Receive { child, lines, url }
     }
 
@@ -54,6 +56,7 @@ impl Receive {
             ("x-webhook-timestamp", timestamp),
             ("x-webhook-signature", signature),
         ];
+
         let answer = Api::new(&self.url, "none")
             .send("POST", "/any/path", &headers, Some(body))
             .await;
@@ -63,6 +66,7 @@ impl Receive {
             .await
             .unwrap()
             .expect("a line per delivery");
+
         (answer.status, serde_json::from_str(&line).unwrap())
     }
 }
@@ -81,6 +85,7 @@ async fn receive_responds_to_and_prints_each_delivery() {
 
     let (status, line) = receive.deliver(&body, &now, &signed).await;
     assert_eq!(status, 200);
+
     let expected = json!({"verified": true, "event": "transcode.failed", "webhook_id": "w1", "delivery": "d1",
                           "attempt": 3, "timestamp": now});
     assert_eq!(line, expected);
@@ -92,6 +97,7 @@ async fn receive_responds_to_and_prints_each_delivery() {
             &signature("another", body.to_string().as_bytes()),
         )
         .await;
+
     assert_eq!(
         (status, &line["verified"], &line["reason"]),
         (401, &json!(false), &json!("wrong_signature"))
@@ -100,6 +106,7 @@ async fn receive_responds_to_and_prints_each_delivery() {
     let old = now_minus(301);
     let stale =
         json!({"event": "transcode.failed", "timestamp": old, "webhook_id": "w1", "data": {}});
+
     let (status, line) = receive
         .deliver(
             &stale,
@@ -107,6 +114,7 @@ async fn receive_responds_to_and_prints_each_delivery() {
             &signature(SECRET, stale.to_string().as_bytes()),
         )
         .await;
+
     assert_eq!((status, &line["reason"]), (401, &json!("stale_timestamp")));
 
     let pid = rustix::process::Pid::from_raw(receive.child.id().unwrap() as i32).unwrap();
@@ -129,6 +137,7 @@ async fn without_a_secret_receive_is_a_usage_error() {
 async fn receive_does_not_start_with_a_secret_with_which_others_could_sign() {
     let of = |bytes: usize| STANDARD.encode(vec![b'k'; bytes]);
     let file = tempfile::NamedTempFile::new().unwrap();
+
     let secrets = [
         String::new(),
         "whsec_".to_owned(),
@@ -140,6 +149,7 @@ async fn receive_does_not_start_with_a_secret_with_which_others_could_sign() {
     ];
     for secret in &secrets {
         std::fs::write(file.path(), format!("{secret}\n")).unwrap();
+
         for arguments in [
             ["--secret", secret],
             ["--secret-file", file.path().to_str().unwrap()],
@@ -170,10 +180,12 @@ async fn send_raw(url: &str, rest: &str) -> String {
         .unwrap();
     let request =
         format!("POST /hooks HTTP/1.1\r\nHost: receiver.example\r\nConnection: close\r\n{rest}");
+
     // The server may reject a request before it has read the whole body.
     let _ = connection.write_all(request.as_bytes()).await;
     let mut response = Vec::new();
     let _ = connection.read_to_end(&mut response).await;
+
     String::from_utf8_lossy(&response).into_owned()
 }
 
@@ -186,6 +198,7 @@ async fn receive_bounds_bodies_and_time() {
         large.len()
     );
     let declared = format!("Content-Length: {}\r\n\r\n{large}", large.len());
+
     let rejected = [
         ("Content-Length: -1\r\n\r\n", " 400 "),
         ("Content-Length: ten\r\n\r\n", " 400 "),
@@ -195,6 +208,7 @@ async fn receive_bounds_bodies_and_time() {
         ("", ""),
         ("Content-Length: 100\r\n\r\n{", " 408 "),
     ];
+
     let url = receive.url.clone();
     let answers = rejected.map(|(rest, status)| {
         let url = &url;
@@ -204,11 +218,13 @@ async fn receive_bounds_bodies_and_time() {
             assert!(answer.contains(status), "{rest:.40}: {answer}");
         }
     });
+
     futures_util::future::join_all(answers).await;
 
     let now = now_minus(0);
     let body =
         json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});
     let signed = signature(SECRET, body.to_string().as_bytes());
+
     assert_eq!(receive.deliver(&body, &now, &signed).await.0, 200);
 }

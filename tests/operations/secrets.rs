@@ -21,8 +21,10 @@ impl Hidden {
         let encoded = secret
             .trim_start_matches("whsec_")
             .trim_start_matches("whk_");
+
         forms.push(encoded.as_bytes().to_vec());
         forms.extend(STANDARD.decode(encoded));
+
         for form in forms {
             let listed = form
                 .iter()
@@ -35,6 +37,7 @@ impl Hidden {
                 STANDARD.encode(&form),
                 listed,
             ];
+
             texts.extend(String::from_utf8(form));
             self.0
                 .extend(texts.into_iter().map(|text| (what.to_owned(), text)));
@@ -66,9 +69,11 @@ fn with_password(url: &str, password: &str) -> String {
 /// Returns responses of the API, successes and errors, except the two that return a secret.
 async fn every_other_answer(api: &Api, path: &str, entry: &str) -> Vec<ApiAnswer> {
     let mut answers = Vec::new();
+
     for below in ["", "/logs", &format!("/logs/{entry}"), "/nothing"] {
         answers.push(api.get(&format!("{path}{below}")).await);
     }
+
     answers.push(api.get("/webhooks").await);
     answers.push(api.get("/openapi.json").await);
     answers.push(api.get("/webhooks/event-types").await);
@@ -84,6 +89,7 @@ async fn every_other_answer(api: &Api, path: &str, entry: &str) -> Vec<ApiAnswer
             .send("GET", "/webhooks", &[("authorization", "Bearer x")], None)
             .await,
     );
+
     answers
 }
 
@@ -93,6 +99,7 @@ async fn dump(app: &TestApp) -> String {
     let store = app.store().await;
     let tables = "select oid::regclass::text from pg_class where relnamespace = 'walhook'::regnamespace and relkind = 'r'";
     let mut dump = String::new();
+
     for table in store.query(tables, &[]).await.unwrap() {
         let table: String = table.get(0);
         for row in store
@@ -104,6 +111,7 @@ async fn dump(app: &TestApp) -> String {
             dump.push('\n');
         }
     }
+
     dump
 }
 
@@ -112,31 +120,38 @@ async fn only_two_responses_contain_a_secret() {
     let mut app = TestApp::prepare().await;
     let source = with_password(&app.source_url, SOURCE_PASSWORD);
     let store = with_password(&app.store_url, STORE_PASSWORD);
+
     assert!(source.contains(SOURCE_PASSWORD) && store.contains(STORE_PASSWORD));
     app.set("source.url", &source)
         .set("store.url", &store)
         .set_environment("RUST_LOG", "trace");
     app.set_fast_retries();
+
     let mut hidden = Hidden::default();
     hidden.add("the master key", MASTER_KEY);
     hidden.add("the primary's password", SOURCE_PASSWORD);
     hidden.add("the store's password", STORE_PASSWORD);
+
     let mut printed = app.walhook_ok(&["setup"]).await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
+
     hidden.add("a token", &api.token);
     let (webhook, secret) = api
         .create_webhook(&receiver.url("/in"), &["payment.statement_ready"])
         .await;
+
     hidden.add("a secret", &secret);
     platform.payment(user, "ready").await;
     receiver.wait_for(1).await;
     receiver.answer_status(500);
     platform.payment(user, "ready").await;
     receiver.wait_for(4).await;
+
     let path = format!("/webhooks/{webhook}");
     let answer = api
         .post(&format!("{path}/regenerate-secret"), json!({}))
@@ -144,6 +159,7 @@ async fn only_two_responses_contain_a_secret() {
         .expect(200)
         .json();
     let new_secret = answer["secret"].as_str().unwrap().to_owned();
+
     hidden.add("a new secret", &new_secret);
     let logs = api
         .wait_for_logs(&webhook, "the end of both", |logs| logs.len() == 11)
@@ -157,6 +173,7 @@ async fn only_two_responses_contain_a_secret() {
             &format!("{:?} {}", answer.headers, answer.body),
         );
     }
+
     for request in receiver.requests() {
         hidden.assert_not_in(
             "a delivery",
@@ -170,27 +187,33 @@ async fn only_two_responses_contain_a_secret() {
 
     app.restart().await;
     receiver.answer_status(200);
+
     let seen = receiver.requests().len();
     platform.payment(user, "ready").await;
     assert!(receiver.wait_for(seen + 1).await[seen].is_signed_with(&new_secret));
+
     let metrics = crate::support::metrics(&app.sidecar().metrics_url).await;
     hidden.assert_not_in("the metrics", &metrics);
+
     for arguments in [&["check"][..], &["config"], &["token", "list"]] {
         let output = app.walhook(arguments).await;
         printed.push_str(&String::from_utf8_lossy(
             &[output.stdout, output.stderr].concat(),
         ));
     }
+
     hidden.assert_not_in("the output of commands", &printed);
     app.stop().await;
 
     let log = std::fs::read(app.log_file()).unwrap();
     let log = String::from_utf8_lossy(&log);
+
     assert!(
         log.contains("TRACE") && log.contains(&webhook),
         "the log has every level"
     );
     hidden.assert_not_in("the log", &log);
+
     let dump = dump(&app).await;
     assert!(
         dump.contains(&webhook) && dump.contains("INV-"),
@@ -203,18 +226,23 @@ async fn only_two_responses_contain_a_secret() {
 async fn the_values_of_custom_headers_reach_only_the_receiver() {
     const VALUE: &str = "Bearer-of-the-gateway-Wq93";
     let mut app = TestApp::prepare().await;
+
     app.set_environment("RUST_LOG", "trace");
     app.setup().await;
     app.run().await;
+
     let mut hidden = Hidden::default();
     hidden.add("a header's value", VALUE);
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let mut body =
         json!({ "name": "x", "url": receiver.url("/in"), "events": ["payment.statement_ready"] });
+
     body["headers"] = json!({ "Authorization": VALUE });
+
     let created = api
         .send(
             "POST",
@@ -224,16 +252,20 @@ async fn the_values_of_custom_headers_reach_only_the_receiver() {
         )
         .await
         .expect(201);
+
     let webhook = created.json()["id"].as_str().unwrap().to_owned();
     platform.payment(user, "ready").await;
     assert_eq!(receiver.wait_for(1).await[0].header("authorization"), VALUE);
+
     let logs = api
         .wait_for_logs(&webhook, "an entry", |logs| !logs.is_empty())
         .await;
 
     let path = format!("/webhooks/{webhook}");
     let mut answers = every_other_answer(&api, &path, logs[0]["id"].as_str().unwrap()).await;
+
     answers.push(created);
+
     for (value, status) in [("***", 200), (VALUE, 200)] {
         answers.push(
             api.patch(&path, json!({ "headers": { "Authorization": value } }))
@@ -241,6 +273,7 @@ async fn the_values_of_custom_headers_reach_only_the_receiver() {
                 .expect(status),
         );
     }
+
     answers.push(
         api.patch(
             &path,
@@ -249,6 +282,7 @@ async fn the_values_of_custom_headers_reach_only_the_receiver() {
         .await
         .expect(422),
     );
+
     answers.push(
         api.patch(&path, json!({ "headers": { "Host": VALUE } }))
             .await
@@ -259,20 +293,24 @@ async fn the_values_of_custom_headers_reach_only_the_receiver() {
             .iter()
             .any(|answer| answer.body.contains(r#""Authorization":"***""#))
     );
+
     for answer in answers {
         hidden.assert_not_in(
             "an answer",
             &format!("{:?} {}", answer.headers, answer.body),
         );
     }
+
     app.stop().await;
     let log = std::fs::read(app.log_file()).unwrap();
     let log = String::from_utf8_lossy(&log);
+
     assert!(
         log.contains("TRACE") && log.contains(&webhook),
         "the log has every level"
     );
     hidden.assert_not_in("the log", &log);
+
     let dump = dump(&app).await;
     assert!(dump.contains("Authorization"), "the names are in clear");
     hidden.assert_not_in("the store's dump", &dump);
@@ -283,8 +321,10 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
     let app = TestApp::prepare().await;
     let source = with_password(&app.source_url, SOURCE_PASSWORD);
     let mut hidden = Hidden::default();
+
     hidden.add("a password", SOURCE_PASSWORD);
     hidden.add("a key", "c2hvcnQga2V5IHRoYXQgaXMgbm9uZQ==");
+
     let port = app.server.port().to_string();
     let wrong = [
         ("source.url", source.replace(&port, "1")),
@@ -321,6 +361,7 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
                     &value,
                 )
                 .env("RUST_LOG", "trace");
+
             // Some wait for a server that is down: their output until then is checked.
             command
                 .stdout(std::process::Stdio::piped())
@@ -333,12 +374,14 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
             let _ = child.kill().await;
             let mut printed = String::new();
             let mut printed_errors = String::new();
+
             tokio::io::AsyncReadExt::read_to_string(&mut output, &mut printed)
                 .await
                 .unwrap();
             tokio::io::AsyncReadExt::read_to_string(&mut errors, &mut printed_errors)
                 .await
                 .unwrap();
+
             let location = format!(
                 "the output of `{}` with {key} = {value}",
                 arguments.join(" ")
@@ -358,7 +401,9 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
     let api = app.api(&user.to_string()).await;
     let mut body =
         json!({ "name": "x", "url": receiver.url("/in"), "events": ["payment.statement_ready"] });
+
     body["headers"] = json!({ "Authorization": "Bearer of-the-gateway" });
+
     let create = async |api: &Api| {
         let answer = api
             .send(
@@ -373,11 +418,13 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
             .unwrap()
             .to_owned()
     };
+
     let secret = create(&api).await;
     keep_answers(&app, 600).await;
 
     app.set("secrets.master_key", &format!("{NEW_KEY},{MASTER_KEY}"));
     let checked = app.walhook_ok(&["check"]).await;
+
     assert!(
         checked.contains("warn  secrets at rest: 603 are encrypted with an older key"),
         "{checked}"
@@ -402,9 +449,11 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
     app.set("secrets.master_key", NEW_KEY);
     app.restart().await;
     platform.payment(user, "ready").await;
+
     let received = receiver.wait_for(1).await.remove(0);
     assert!(received.is_signed_with(&secret));
     assert_eq!(received.header("authorization"), "Bearer of-the-gateway");
+
     let api = api.at(&app.sidecar().api_url);
     assert_eq!(
         create(&api).await,
@@ -414,6 +463,7 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
 
     app.set("secrets.master_key", MASTER_KEY);
     let checked = app.walhook(&["check"]).await;
+
     assert!(
         String::from_utf8_lossy(&checked.stdout).contains("fail  secrets at rest: 603 "),
         "{checked:?}"
@@ -434,6 +484,7 @@ async fn keep_answers(app: &TestApp, count: usize) {
     let insert = "insert into walhook.idempotency (id, user_id, key_hash, fingerprint, held_until, answer, key_id)
         select id, id::text, sha256(id::text::bytea), sha256(id::text::bytea), now(), answer, $3
         from unnest($1::uuid[], $2::bytea[]) as kept (id, answer)";
+
     app.store()
         .await
         .execute(insert, &[&ids, &sealed, &vault.first_key()])

@@ -42,9 +42,11 @@ fn the_guide_and_the_annotated_file_are_up_to_date() {
 
 fn assert_up_to_date(name: &str, generated: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, generated).unwrap();
     }
+
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         committed == generated,
@@ -74,6 +76,7 @@ fn sections() -> Vec<Section> {
     let schema = schema_for!(Config).to_value();
     let defaults = Table::try_from(Config::default()).unwrap();
     let mut sections = Vec::new();
+
     for (name, property) in schema["properties"].as_object().unwrap() {
         let section = resolve(&schema, property);
         let defaults = defaults.get(name).and_then(toml::Value::as_table);
@@ -82,6 +85,7 @@ fn sections() -> Vec<Section> {
             .unwrap()
             .iter()
             .partition(|(_, setting)| setting["anyOf"].is_array());
+
         if !settings.is_empty() {
             let settings = settings
                 .into_iter()
@@ -94,6 +98,7 @@ fn sections() -> Vec<Section> {
                 settings,
             });
         }
+
         for (key, property) in nested {
             let section = resolve(&schema, &property["anyOf"][0]);
             let properties = section["properties"].as_object().unwrap();
@@ -101,6 +106,7 @@ fn sections() -> Vec<Section> {
                 .iter()
                 .map(|(key, value)| setting(&schema, key, value, None))
                 .collect();
+
             sections.push(Section {
                 name: format!("{name}.{key}"),
                 doc: text(section),
@@ -109,6 +115,7 @@ fn sections() -> Vec<Section> {
             });
         }
     }
+
     sections
 }
 
@@ -130,6 +137,7 @@ fn text(schema: &Value) -> String {
 fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>) -> Setting {
     let described = text(property);
     assert!(!described.is_empty(), "{key} has no doc comment");
+
     let (doc, block) = match described.split_once("```toml\n") {
         Some((doc, block)) => (
             doc.trim().to_owned(),
@@ -137,6 +145,7 @@ fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>
         ),
         None => (described, None),
     };
+
     let doc = format!(
         "{}{}",
         doc.replace('\n', " "),
@@ -151,6 +160,7 @@ fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>
             .as_str()
             .map(|default| format!("{default:?}"))
     });
+
     let example = property["examples"][0]
         .as_str()
         .map(|example| format!("{example:?}"));
@@ -168,6 +178,7 @@ fn choices(schema: &Value) -> String {
     let Some(choices) = schema["oneOf"].as_array() else {
         return String::new();
     };
+
     let described = choices.iter().map(|choice| {
         format!(
             " `{}`: {}",
@@ -175,6 +186,7 @@ fn choices(schema: &Value) -> String {
             text(choice).replace('\n', " ")
         )
     });
+
     described.collect()
 }
 
@@ -183,13 +195,18 @@ fn guide(sections: &[Section]) -> String {
     let links = sections
         .iter()
         .map(|Section { name, .. }| format!("[{name}](#{})", name.replace('.', "")));
+
     write!(page, "\n{}\n", links.collect::<Vec<_>>().join(" · ")).unwrap();
+
     for section in sections {
         write!(page, "\n## {}\n\n", section.name).unwrap();
+
         if !section.doc.is_empty() {
             write!(page, "{}\n\n", section.doc.replace('\n', " ")).unwrap();
         }
+
         page.push_str("| Key | Default | Description |\n|---|---|---|\n");
+
         for setting in section
             .settings
             .iter()
@@ -208,10 +225,12 @@ fn guide(sections: &[Section]) -> String {
             )
             .unwrap();
         }
+
         for setting in &section.settings {
             let Some(block) = &setting.block else {
                 continue;
             };
+
             write!(
                 page,
                 "\n`{}.{}`: {}\n\n```toml\n{block}\n```\n",
@@ -220,16 +239,20 @@ fn guide(sections: &[Section]) -> String {
             .unwrap();
         }
     }
+
     page
 }
 
 fn file(sections: &[Section]) -> String {
     let mut page = FILE.to_owned();
+
     for section in sections {
         page.push('\n');
         comment(&mut page, &section.doc);
+
         let commented = if section.optional { "# " } else { "" };
         writeln!(page, "{commented}[{}]", section.name).unwrap();
+
         let (plain, blocks): (Vec<_>, Vec<_>) = section
             .settings
             .iter()
@@ -244,8 +267,10 @@ fn file(sections: &[Section]) -> String {
             } else {
                 ""
             };
+
             writeln!(page, "{commented}{} = {value}", setting.key).unwrap();
         }
+
         for setting in blocks {
             page.push('\n');
             comment(&mut page, &setting.doc);
@@ -256,6 +281,7 @@ fn file(sections: &[Section]) -> String {
                 .for_each(|line| writeln!(page, "# {line}").unwrap());
         }
     }
+
     page
 }
 
@@ -266,16 +292,20 @@ fn comment(page: &mut String, text: &str) {
         "docs/integrators.md",
     );
     let mut line = String::new();
+
     for word in plain.split_whitespace() {
         if !line.is_empty() && line.len() + word.len() + 3 > WIDTH {
             writeln!(page, "# {line}").unwrap();
             line.clear();
         }
+
         if !line.is_empty() {
             line.push(' ');
         }
+
         line.push_str(word);
     }
+
     if !line.is_empty() {
         writeln!(page, "# {line}").unwrap();
     }

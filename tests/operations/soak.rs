@@ -36,6 +36,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     let store = app.store().await;
     let maintained = Store::open(&app.store_url, 1).unwrap();
     let now = Timestamp::now();
+
     for day in 0..=DAYS {
         let date = (now - SignedDuration::from_hours(24 * day as i64))
             .to_zoned(TimeZone::UTC)
@@ -44,9 +45,11 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
             .await
             .unwrap();
     }
+
     let begin = now.as_millisecond() - (DAYS * 86_400_000) as i64;
     let step = (DAYS * 86_400_000) as f64 / rows as f64;
     let webhook: uuid::Uuid = webhook.parse().unwrap();
+
     for first in (0..rows).step_by(500_000) {
         let last = (first + 500_000).min(rows) - 1;
         store
@@ -57,15 +60,18 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
             .await
             .unwrap();
     }
+
     let others = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
                   select md5(n::text)::uuid, 'other' || n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
                   from generate_series(0, $1::bigint - 1) as n";
     store.execute(others, &[&(OTHERS as i64)]).await.unwrap();
+
     // Adds some events to each day's partition, because plans scan empty partitions sequentially.
     let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                   select id, 'busy', event_kind, started_at, '{}' from walhook.attempt tablesample bernoulli (5)
                   on conflict do nothing";
     store.execute(events, &[]).await.unwrap();
+
     let tokens = "insert into walhook.api_token (id, user_id, name, hash)
                   select gen_random_uuid(), n, '', sha256(n::text::bytea) from generate_series(1, 20000) as n;
                   insert into walhook.session (hash, user_id) select hash, user_id from walhook.api_token;
@@ -80,6 +86,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
 async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     let mut times = Vec::new();
     let mut cursor = String::new();
+
     for _ in 0..READS {
         let answer = loop {
             let started = Instant::now();
@@ -89,18 +96,22 @@ async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
                 times.push(started.elapsed());
                 break answer.expect(200);
             }
+
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
+
         if let Some(next) = answer.json()["next_cursor"].as_str().filter(|_| walk) {
             cursor = format!("&cursor={next}");
         }
     }
+
     times.sort_unstable();
     println!(
         "{what:<32} median {:>10.2?}   slowest {:>10.2?}",
         times[READS / 2],
         times[READS - 1]
     );
+
     times[READS / 2]
 }
 
@@ -122,6 +133,7 @@ async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
         .send()
         .await
         .unwrap();
+
     let cookie = answer.headers()["set-cookie"]
         .to_str()
         .unwrap()
@@ -129,6 +141,7 @@ async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
         .next()
         .unwrap()
         .to_owned();
+
     for rest in [
         "",
         "/logs",
@@ -157,22 +170,28 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         .ok()
         .map_or(ROWS, |text| text.parse().expect("a number of rows"));
     let mut app = TestApp::prepare().await;
+
     app.set("limits.requests_per_second", "0");
     app.setup().await;
     app.run_with(&["--roles", "api"]).await;
+
     let api = app.api("busy").await;
     let (webhook, _) = api
         .create_webhook("http://127.0.0.1:9/", &["delivery.failed"])
         .await;
     let started = Instant::now();
+
     fill(&app, rows, &webhook).await;
     let store = app.store().await;
     let size = "select pg_size_pretty(sum(pg_total_relation_size(relid))) from pg_partition_tree('walhook.attempt')";
     let size: String = store.query_one(size, &[]).await.unwrap().get(0);
+
     println!("{rows} rows, {size}, made in {:.0?}", started.elapsed());
+
     for (what, statement, types, arguments) in reads("busy", &webhook) {
         assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
     }
+
     let logs = format!("/webhooks/{webhook}/logs?limit=100");
     let since = Timestamp::now() - SignedDuration::from_hours(24 * 5);
     let until = since + SignedDuration::from_hours(1);
@@ -180,10 +199,12 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         .as_str()
         .unwrap()
         .to_owned();
+
     measure_pages(&api, &webhook, &entry).await;
     measure(&api, "webhooks", "/webhooks?limit=100", false).await;
     measure(&api, "the log's first page", &logs, false).await;
     measure(&api, "the log, page after page", &logs, true).await;
+
     measure(
         &api,
         "an event's entries",
@@ -191,6 +212,7 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         true,
     )
     .await;
+
     measure(
         &api,
         "a rare outcome's entries",
@@ -198,6 +220,7 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         false,
     )
     .await;
+
     measure(
         &api,
         "an hour five days ago",
@@ -205,6 +228,7 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         true,
     )
     .await;
+
     measure(
         &api,
         "one entry",
@@ -223,6 +247,7 @@ async fn ten_minutes_of_kills_restarts_and_misbehaving_receivers() {
         kill_interval: Duration::from_secs(3),
         kills_per_restart: 6,
     };
+
     let report = storm(&plan).await;
     println!("{report:#?}");
     assert!(report.most_memory_kib < 120 << 10, "{report:?}");

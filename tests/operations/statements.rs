@@ -11,9 +11,11 @@ async fn every_statement_of_the_store_prepares() {
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .expect("migrations apply");
+
     let client = app.store().await;
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/store");
     let mut prepared = 0;
+
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let statement = std::fs::read_to_string(&path).unwrap();
@@ -21,6 +23,7 @@ async fn every_statement_of_the_store_prepares() {
         if statement.contains('{') {
             continue;
         }
+
         if let Err(error) = client.prepare(&statement).await {
             panic!(
                 "{}: {}",
@@ -28,8 +31,10 @@ async fn every_statement_of_the_store_prepares() {
                 walhook::postgres::describe(&error)
             );
         }
+
         prepared += 1;
     }
+
     assert!(prepared > 10, "{prepared}");
 }
 
@@ -39,6 +44,7 @@ async fn migrating_twice_changes_nothing_and_concurrent_migrations_are_serialize
     let migrate = || walhook::store::migrate::migrate(&app.store_url);
     let (one, other) = tokio::join!(migrate(), migrate());
     let mut applied = [one.unwrap().len(), other.unwrap().len()];
+
     applied.sort_unstable();
     assert_eq!(applied[0], 0, "one of the two applies nothing");
     assert!(applied[1] > 0);
@@ -51,11 +57,13 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     let store = walhook::store::Store::open(&app.store_url, 2).unwrap();
     let day = |text: &str| text.parse::<jiff::civil::Date>().unwrap();
     let first = walhook::partitions::maintain(&store, day("2026-03-01"), 30)
         .await
         .unwrap();
+
     assert_eq!(
         first.created.len(),
         15,
@@ -65,6 +73,7 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
         first.created.contains(&"event_20260228".to_owned()),
         "{first:?}"
     );
+
     let again = walhook::partitions::maintain(&store, day("2026-03-01"), 30)
         .await
         .unwrap();
@@ -73,6 +82,7 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
         (0, 0),
         "{again:?}"
     );
+
     // 30 days after 1 March, that day is the oldest that is kept.
     let later = walhook::partitions::maintain(&store, day("2026-03-31"), 30)
         .await
@@ -89,6 +99,7 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
 #[tokio::test]
 async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_table() {
     const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
+
     let statements = [
         (
             "fence",
@@ -127,11 +138,14 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             "'{}'",
         ),
     ];
+
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     let client = app.store().await;
+
     for deliveries in [0, 20] {
         let fill = format!(
             "insert into walhook.delivery (id, webhook_id, event_id, due_at)
@@ -144,6 +158,7 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             .unwrap();
         client.batch_execute("begin").await.unwrap();
         client.batch_execute(BY_INDEX).await.unwrap();
+
         for (name, statement, types, arguments) in statements {
             let [_, generic] = plans(&client, statement, types, arguments).await;
             let mut lines = generic
@@ -152,12 +167,14 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             let searched = lines
                 .nth(1)
                 .is_some_and(|line| line.contains("Index Cond: (id = ANY ("));
+
             assert!(searched, "{name} with {deliveries} deliveries:\n{generic}");
             assert!(
                 !generic.contains("Seq Scan on delivery"),
                 "{name} with {deliveries} deliveries:\n{generic}"
             );
         }
+
         client.batch_execute("rollback").await.unwrap();
     }
 }

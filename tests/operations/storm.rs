@@ -13,6 +13,7 @@ async fn kills_restarts_and_misbehaving_receivers_lose_nothing_and_cause_no_extr
         kill_interval: Duration::from_millis(1_200),
         kills_per_restart: 4,
     };
+
     let report = storm(&plan).await;
     println!("{report:?}");
     assert!(

@@ -9,6 +9,7 @@ const STARTS: usize = 10;
 async fn statements_are_prepared_before_the_first_event_needs_them() {
     let mut app = TestApp::prepare().await;
     app.setup().await;
+
     for url in [&app.source_url, &app.store_url] {
         // The server logs each statement that a session prepares.
         let client = walhook::postgres::connect(url).await.unwrap();
@@ -18,21 +19,28 @@ async fn statements_are_prepared_before_the_first_event_needs_them() {
             .unwrap()
             .get(0);
         let log = format!("alter database \"{database}\" set log_min_duration_statement = 0");
+
         client.batch_execute(&log).await.unwrap();
     }
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     for start in 1..=STARTS {
         app.run().await;
+
         // This event needs neither a lookup nor a delivery. It is stored after the warm-up.
         platform.payment(user, "ready").await;
         app.wait_for_events(start).await;
+
         let log = std::fs::read_to_string(app.server.log_file()).unwrap();
         if log.contains("from walhook.lookup_row") && log.contains("insert into walhook.delivery (")
         {
             return;
         }
+
         app.stop().await;
     }
+
     panic!("none of {STARTS} starts prepared everything");
 }

@@ -68,6 +68,7 @@ impl Transition {
             "flag_id",
             "release_id",
         ];
+
         let id = ids
             .iter()
             .find_map(|name| data[*name].as_i64())
@@ -77,6 +78,7 @@ impl Transition {
             .find_map(|name| data[*name].as_str());
         let status = status.filter(|_| kind != "payment.statement_ready");
         let parts: Vec<&str> = [id.as_deref(), status].into_iter().flatten().collect();
+
         Transition {
             kind: kind.into(),
             key: parts.join(" "),
@@ -112,18 +114,22 @@ pub struct Subscribed {
 pub async fn settled(store: &Client, committed: &[Transition]) {
     let mut events = -1;
     let mut pending = i64::MAX;
+
     loop {
         let progress = || async {
             let open =
                 "select (select count(*) from walhook.event where commit_lsn is not null or ordinal is not null),
                                (select count(*) from walhook.delivery)
                                + (select count(*) from walhook.recovery where finished_at is null)";
+
             // The store may be down, and the connection lost with it: the caller connects again.
             let row = store.query_one(open, &[]).await.expect("the store answers");
             let now: (i64, i64) = (row.get(0), row.get(1));
             let is_settled = now.0 >= committed.len() as i64 && now.1 == 0;
+
             (is_settled || now.0 > events || now.1 < pending).then_some((now, is_settled))
         };
+
         let what = format!(
             "progress beyond {events} of {} events with {pending} deliveries pending",
             committed.len()
@@ -132,6 +138,7 @@ pub async fn settled(store: &Client, committed: &[Transition]) {
         if is_settled {
             return;
         }
+
         (events, pending) = now;
     }
 }
@@ -198,13 +205,16 @@ impl Account {
     ) -> Account {
         let mut account = Account::default();
         let events = stored_events(store).await;
+
         account.events = events.len();
         account.compare_events(committed, &events);
         account.check_order_of_events(store).await;
         account.check_deliveries(store, &events).await;
+
         for subscribed in webhooks {
             account.check_requests(store, &events, subscribed).await;
         }
+
         account
     }
 
@@ -227,9 +237,11 @@ impl Account {
     /// Every committed transition has exactly one event, and there is no other event.
     fn compare_events(&mut self, committed: &[Transition], events: &[StoredEvent]) {
         let mut found: BTreeMap<&Transition, Vec<Uuid>> = BTreeMap::new();
+
         for event in events {
             found.entry(&event.transition).or_default().push(event.id);
         }
+
         for transition in committed {
             match found.remove(transition).as_deref() {
                 Some([_]) => {}
@@ -239,6 +251,7 @@ impl Account {
                 None => self.fault(format!("{transition:?} was committed and has no event")),
             }
         }
+
         for (transition, ids) in found {
             self.fault(format!(
                 "{transition:?} was not committed and has the events {ids:?}"
@@ -279,6 +292,7 @@ impl Account {
                 row.get::<_, Uuid>(1)
             ));
         }
+
         let mut attempts = logged_attempts(store, &mut self.attempts).await;
         let missed = store
             .query("select webhook_id, event_id from walhook.missed_event", &[])
@@ -287,16 +301,19 @@ impl Account {
         let mut missed: HashSet<(Uuid, Uuid)> =
             missed.iter().map(|row| (row.get(0), row.get(1))).collect();
         let webhooks = "select id, user_id, events, success_count from walhook.webhook";
+
         for row in store.query(webhooks, &[]).await.expect("webhooks") {
             let (webhook, user, kinds): (Uuid, String, Vec<String>) =
                 (row.get(0), row.get(1), row.get(2));
             let mut delivered = 0;
+
             for event in events
                 .iter()
                 .filter(|event| event.user == user && kinds.contains(&event.kind))
             {
                 let rounds = attempts.remove(&(webhook, event.id));
                 let was_missed = missed.remove(&(webhook, event.id));
+
                 match rounds {
                     None if was_missed => {}
                     None => self.fault(format!(
@@ -312,6 +329,7 @@ impl Account {
                     Some(rounds) => delivered += self.check_rounds(webhook, event.id, &rounds),
                 }
             }
+
             let counted: i64 = row.get(3);
             if counted != delivered {
                 self.fault(format!(
@@ -319,11 +337,13 @@ impl Account {
                 ));
             }
         }
+
         for (webhook, event) in attempts.into_keys() {
             self.fault(format!(
                 "webhook {webhook} has attempts of event {event}, which it should not get"
             ));
         }
+
         for (webhook, event) in missed {
             self.fault(format!(
                 "webhook {webhook} has missed event {event}, which it should not get"
@@ -345,13 +365,17 @@ impl Account {
                 "event {event} has several deliveries to webhook {webhook}: {ids:?}"
             ));
         }
+
         let mut successes = 0;
+
         for (delivery, attempts) in deliveries {
             self.deliveries += 1;
             let mut rounds: BTreeMap<i16, Vec<&LoggedAttempt>> = BTreeMap::new();
+
             for attempt in attempts {
                 rounds.entry(attempt.round).or_default().push(attempt);
             }
+
             for (round, attempts) in rounds {
                 match end_of_round(&attempts) {
                     Some(outcome) => successes += i64::from(outcome == "delivered"),
@@ -361,6 +385,7 @@ impl Account {
                 }
             }
         }
+
         successes
     }
 
@@ -390,6 +415,7 @@ impl Account {
             .collect();
         let known: HashSet<Uuid> = events.iter().map(|event| event.id).collect();
         let mut first: HashMap<&str, (&Received, Value)> = HashMap::new();
+
         for request in requests {
             self.requests += 1;
             let event: Uuid = request
@@ -401,12 +427,14 @@ impl Account {
                     "webhook {webhook} got event {event}, which is not stored"
                 ));
             }
+
             if deliveries.get(request.delivery()) != Some(&event) {
                 self.fault(format!(
                     "webhook {webhook} got event {event} as delivery {}",
                     request.delivery()
                 ));
             }
+
             let (earlier, data) = first
                 .entry(request.delivery())
                 .or_insert_with(|| (request, request.data()));
@@ -425,6 +453,7 @@ impl Account {
                 ));
             }
         }
+
         for row in logged.iter().filter(|row| row.get(2)) {
             let delivery = row.get::<_, Uuid>(0).to_string();
             if !first.contains_key(delivery.as_str()) {
@@ -433,6 +462,7 @@ impl Account {
                 ));
             }
         }
+
         let attempts =
             "select count(*) from walhook.attempt where webhook_id = $1::text::uuid and not test
                         and duration_ms is not null";
@@ -442,6 +472,7 @@ impl Account {
             .expect("the attempt log")
             .get(0);
         self.repeated += requests.len().saturating_sub(attempts as usize);
+
         if *in_order {
             self.check_order(webhook, requests);
         }
@@ -451,6 +482,7 @@ impl Account {
     fn check_order(&mut self, webhook: &str, requests: &[Received]) {
         let mut highest = 0;
         let mut seen = BTreeSet::new();
+
         for request in requests {
             let number: i64 = request
                 .header("x-webhook-sequence")
@@ -463,8 +495,10 @@ impl Account {
             } else if number < highest {
                 self.repeated_late += 1;
             }
+
             highest = highest.max(number);
         }
+
         if !seen.iter().copied().eq(1..=highest) {
             self.fault(format!(
                 "webhook {webhook}: numbers are missing among {seen:?}"
@@ -485,9 +519,11 @@ fn end_of_round<'a>(attempts: &[&'a LoggedAttempt]) -> Option<&'a str> {
     let (last, earlier) = made
         .split_last()
         .map_or((None, &[][..]), |(last, earlier)| (Some(*last), earlier));
+
     if !is_numbered || earlier.iter().any(|attempt| attempt.outcome != "failed") {
         return None;
     }
+
     match cancelled[..] {
         [] => last
             .map(|last| last.outcome.as_str())
@@ -504,6 +540,7 @@ async fn stored_events(store: &Client) -> Vec<StoredEvent> {
     let events = "select id, user_id, kind, data::text from walhook.event
                   where commit_lsn is not null or ordinal is not null order by sequence";
     let rows = store.query(events, &[]).await.expect("events");
+
     let event = |row: &tokio_postgres::Row| {
         let (kind, data): (String, &str) = (row.get(2), row.get(3));
         let data = serde_json::from_str(data).expect("an event's data is JSON");
@@ -514,6 +551,7 @@ async fn stored_events(store: &Client) -> Vec<StoredEvent> {
             kind,
         }
     };
+
     rows.iter().map(event).collect()
 }
 
@@ -525,14 +563,17 @@ async fn logged_attempts(store: &Client, count: &mut usize) -> Attempts {
         "select webhook_id, event_id, delivery_id, round, attempt, outcome from walhook.attempt
                     where not test order by round, attempt, started_at";
     let rows = store.query(attempts, &[]).await.expect("the attempt log");
+
     *count = rows.len();
     let mut attempts = Attempts::new();
+
     for row in rows {
         let attempt = LoggedAttempt {
             round: row.get(3),
             attempt: row.get(4),
             outcome: row.get(5),
         };
+
         attempts
             .entry((row.get(0), row.get(1)))
             .or_default()
@@ -540,5 +581,6 @@ async fn logged_attempts(store: &Client, count: &mut usize) -> Attempts {
             .or_default()
             .push(attempt);
     }
+
     attempts
 }

@@ -89,17 +89,21 @@ impl Api {
         let mut request = CLIENT
             .request(method, format!("{}{path}", self.url))
             .bearer_auth(&self.token);
+
         if let Some(body) = body {
             request = request
                 .header("content-type", "application/json")
                 .body(body.to_string());
         }
+
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+
         let answer = request.send().await?;
         let status = answer.status().as_u16();
         let headers = answer.headers().clone();
+
         Ok(Answer {
             status,
             headers,
@@ -133,6 +137,7 @@ impl Api {
                 .unwrap_or_else(|| panic!("no {key} in {created}"))
                 .to_owned()
         };
+
         (text("id"), text("secret"))
     }
 

@@ -37,6 +37,7 @@ pub struct TestApp {
 /// The server that all tests of a binary share. It is removed when the test process ends.
 pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
+
     let start = || async {
         Arc::new(
             PrivatePostgres::start(Options::default())
@@ -44,6 +45,7 @@ pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
                 .expect("a private PostgreSQL"),
         )
     };
+
     SERVER.get_or_init(start).await.clone()
 }
 
@@ -67,6 +69,7 @@ impl TestApp {
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let source = format!("{name}_platform");
         let store = format!("{name}_store");
+
         server
             .create_database(&source)
             .await
@@ -75,11 +78,13 @@ impl TestApp {
             .create_database(&store)
             .await
             .expect("a database for the store");
+
         let source_url = server.url(&source);
         let store_url = server.url(&store);
         let client = postgres::connect(&source_url)
             .await
             .expect("the platform's database");
+
         client
             .batch_execute(REFERENCE_SCHEMA)
             .await
@@ -105,11 +110,13 @@ impl TestApp {
             ("delivery.allow_http", "true"),
             ("delivery.allow_networks", "127.0.0.0/8,::1/128"),
         ];
+
         let settings = settings
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
         let program = env!("CARGO_BIN_EXE_walhook").into();
         let environment = BTreeMap::new();
+
         TestApp {
             server,
             name,
@@ -190,17 +197,20 @@ impl TestApp {
         {
             command.env_remove(name);
         }
+
         for (key, value) in &self.settings {
             command.env(
                 format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()),
                 value,
             );
         }
+
         command.envs(&self.environment);
         command
             .args(arguments)
             .stdin(Stdio::null())
             .kill_on_drop(true);
+
         command
     }
 
@@ -223,6 +233,7 @@ impl TestApp {
             arguments.join(" "),
             output.status
         );
+
         String::from_utf8(output.stdout).expect("UTF-8 on standard output")
     }
 
@@ -254,6 +265,7 @@ impl TestApp {
         let Some(namespace) = &self.namespace else {
             return Sidecar::spawn(self.command(&arguments), &self.log_file());
         };
+
         let command = self.configured(namespace.command(&self.program), &arguments);
         Sidecar::spawn_at(namespace.inside(), command, &self.log_file())
     }
@@ -324,6 +336,7 @@ impl TestApp {
                 .unwrap();
             let stored = row.get::<_, i64>(0) as usize;
             assert!(stored <= count, "{stored} events instead of {count}");
+
             (stored == count).then_some(())
         })
         .await;
@@ -336,6 +349,7 @@ impl TestApp {
             let found: i64 = store.query_one(query, &[]).await.unwrap().get(0);
             (found == count as i64).then_some(())
         };
+
         eventually(&format!("{query}: {count}"), probe).await;
     }
 
@@ -348,6 +362,7 @@ impl TestApp {
              end $$",
             self.name
         );
+
         let client = self.source().await;
         eventually("the slot to be dropped", async || {
             client.batch_execute(&dropped).await.ok()
@@ -381,6 +396,7 @@ impl Drop for TestApp {
             let log = std::fs::read_to_string(self.log_file()).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(60)..].join("\n");
+
             eprintln!(
                 "--- the last lines of the sidecar's log ({}):\n{last}\n---",
                 self.log_file().display()

@@ -11,13 +11,17 @@ use super::eventually;
 pub async fn full_listener(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(address).unwrap();
+
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
+
     // A backlog of 1 holds two connections.
     let mut held = Vec::new();
+
     for _ in 0..2 {
         held.push(TcpStream::connect(address).await.unwrap());
     }
+
     // The client's side is connected before the server's side has joined the backlog.
     eventually("the backlog to be full", async || {
         (backlog(address.port()) == 2).then_some(())
@@ -33,6 +37,7 @@ fn backlog(port: u16) -> usize {
     let listening = format!(":{port:04X} 00000000:0000 0A ");
     let queues = |line: &str| line.split_whitespace().nth(4).map(str::to_owned);
     let waiting = |line: &str| usize::from_str_radix(queues(line)?.split(':').nth(1)?, 16).ok();
+
     sockets
         .lines()
         .filter(|line| line.contains(&listening))

@@ -45,6 +45,7 @@ impl Collector {
             .route("/v1/traces", post(receive))
             .with_state(exports.clone());
         let server = async move { axum::serve(listener, router).await.expect("a server") };
+
         Collector {
             port,
             exports,
@@ -77,6 +78,7 @@ async fn receive(State(exports): State<Exports>, headers: HeaderMap, body: Bytes
     let Ok(request) = ExportTraceServiceRequest::decode(body) else {
         return StatusCode::BAD_REQUEST;
     };
+
     for group in request.resource_spans {
         let resource = attributes(&group.resource.expect("a resource").attributes);
         let spans = group
@@ -90,6 +92,7 @@ async fn receive(State(exports): State<Exports>, headers: HeaderMap, body: Bytes
             spans,
         });
     }
+
     StatusCode::OK
 }
 
@@ -100,6 +103,7 @@ pub fn attributes(pairs: &[KeyValue]) -> BTreeMap<String, String> {
         Some(Value::IntValue(number)) => number.to_string(),
         other => panic!("{}: {other:?}", pair.key),
     };
+
     let map: BTreeMap<String, String> = pairs
         .iter()
         .map(|pair| (pair.key.clone(), value(pair)))
@@ -109,5 +113,6 @@ pub fn attributes(pairs: &[KeyValue]) -> BTreeMap<String, String> {
         pairs.len(),
         "an attribute is given twice: {pairs:?}"
     );
+
     map
 }

@@ -42,13 +42,16 @@ impl Hostile {
         let address = listener.local_addr().expect("it listens");
         let sent = Arc::<AtomicU64>::default();
         let count = sent.clone();
+
         let server = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
+
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(misbehave(stream, misdeed, count.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
+
         Hostile {
             address,
             sent,
@@ -93,13 +96,16 @@ async fn misbehave(mut stream: TcpStream, misdeed: Misdeed, sent: Arc<AtomicU64>
         ),
         Misdeed::Interim => (b"", b"HTTP/1.1 102 Processing\r\n\r\n", Duration::ZERO),
     };
+
     // Reads the request, or the start of a TLS handshake.
     let _ = stream.read(&mut [0; 16 << 10]).await;
     let _ = stream.write_all(head).await;
+
     while !more.is_empty() && stream.write_all(more).await.is_ok() {
         sent.fetch_add(more.len() as u64, Ordering::Relaxed);
         tokio::time::sleep(pause).await;
     }
+
     if more.is_empty() {
         // Until the other end closes the connection.
         while stream

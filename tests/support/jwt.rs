@@ -25,6 +25,7 @@ pub fn hs256_token_with(header: &Value, secret: &str, claims: &Value) -> String 
     );
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let signature = base64_url(hmac::sign(&key, signed.as_bytes()).as_ref());
+
     format!("{signed}.{signature}")
 }
 
@@ -52,6 +53,7 @@ impl Issuer {
             base64_url(claims.to_string().as_bytes())
         );
         let signature = base64_url(self.0.sign(signed.as_bytes()).as_ref());
+
         format!("{signed}.{signature}")
     }
 }

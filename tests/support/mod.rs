@@ -80,10 +80,12 @@ pub async fn eventually_within<T, F: Future<Output = Option<T>>>(
     mut probe: impl FnMut() -> F,
 ) -> T {
     let end = tokio::time::Instant::now() + limit;
+
     loop {
         if let Some(found) = probe().await {
             return found;
         }
+
         assert!(
             tokio::time::Instant::now() < end,
             "not within {limit:?}: {what}"

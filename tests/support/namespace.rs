@@ -33,9 +33,11 @@ impl Namespace {
                 .iter()
                 .any(|directory| Path::new(directory).join(program).is_file())
         };
+
         if !rustix::process::geteuid().is_root() || !programs.into_iter().all(is_installed) {
             return None;
         }
+
         remove_those_of_dead_processes();
         let process = std::process::id();
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -45,6 +47,7 @@ impl Namespace {
             name: format!("walhook-{process}-{count}"),
             network,
         };
+
         namespace
             .build(&format!("wh{process}x{count}"))
             .then_some(namespace)
@@ -71,6 +74,7 @@ impl Namespace {
         let Namespace { name, .. } = self;
         let [router, inside, host, gateway] = [1, 2, 5, 6].map(|number| self.address(number));
         let network = self.address(0);
+
         let commands = format!(
             "netns add {name}\n\
              netns add {name}-router\n\
@@ -88,6 +92,7 @@ impl Namespace {
              -n {name} route add default via {router}\n\
              route add {network}/30 via {gateway}"
         );
+
         commands
             .lines()
             .all(|line| run(Command::new("ip").args(line.split(' '))))
@@ -116,6 +121,7 @@ impl Namespace {
             Direction::ToServer => "dport",
             Direction::ToClient => "sport",
         };
+
         let share = format!("numgen random mod 100 < {percent}");
         let share = if percent < 100 { share.as_str() } else { "" };
         assert!(self.filter(&format!(
@@ -131,12 +137,14 @@ impl Namespace {
             .output()
             .expect("nft starts");
         assert!(self.filter("flush chain ip faults forward\n"));
+
         let listed = String::from_utf8(listed.stdout).expect("a list in UTF-8");
         let words: Vec<&str> = listed.split_whitespace().collect();
         let counts = words
             .windows(2)
             .filter(|pair| pair[0] == "packets")
             .map(|pair| pair[1]);
+
         counts
             .map(|count| count.parse::<u64>().expect("a number of packets"))
             .sum()
@@ -160,6 +168,7 @@ impl Namespace {
         else {
             return false;
         };
+
         let written = process
             .stdin
             .take()
@@ -194,6 +203,7 @@ fn remove_those_of_dead_processes() {
     let Ok(entries) = std::fs::read_dir(NAMESPACES) else {
         return;
     };
+
     for name in entries
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())

@@ -23,6 +23,7 @@ pub async fn plans(client: &Client, statement: &str, types: &str, arguments: &st
             }
         }
     }
+
     plans
 }
 
@@ -35,6 +36,7 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
         let reads_whole =
             |line: &&str| line.contains("Seq Scan on ") && !line.contains("cost=0.00..0.00");
         assert_eq!(plan.lines().find(reads_whole), None, "{what}:\n{plan}");
+
         for wrong in ["->  Sort", "->  Incremental Sort", "Bitmap"] {
             assert!(
                 !what.starts_with("the log") || !plan.contains(wrong),
@@ -58,9 +60,11 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
     const TOKEN: &str = include_str!("../../sql/store/token_user.sql");
     const LOG_TYPES: &str =
         "text, uuid, uuid, uuid, text, text, timestamptz, timestamptz, smallint, bigint, bigint";
+
     let nil = "00000000-0000-0000-0000-000000000000";
     let max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
     let log = |rest: &str| format!("'{user}', '{webhook}', '{nil}', '{max}', {rest}");
+
     vec![
         (
             "webhooks",

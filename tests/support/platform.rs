@@ -57,6 +57,7 @@ impl Platform {
             &[&id, &format!("user{id}@example.com")],
         )
         .await;
+
         for addon in addons {
             self.execute(
                 "insert into user_addon (user_id, addon) values ($1, $2)",
@@ -64,6 +65,7 @@ impl Platform {
             )
             .await;
         }
+
         id
     }
 
@@ -74,6 +76,7 @@ impl Platform {
             &[&id, &user, &format!("Label {id}")],
         )
         .await;
+
         id
     }
 
@@ -87,6 +90,7 @@ impl Platform {
             &[&id, &label, &format!("CAT{id}"), &format!("Release {id}")],
         )
         .await;
+
         id
     }
 
@@ -113,6 +117,7 @@ impl Platform {
             &[&id, &name],
         )
         .await;
+
         id
     }
 
@@ -123,6 +128,7 @@ impl Platform {
             "insert into distro_queue (id, release_id, outlet_id, status) values ($1, $2, $3, $4)";
         self.execute(statement, &[&id, &release, &outlet, &status])
             .await;
+
         id
     }
 
@@ -137,6 +143,7 @@ impl Platform {
     pub async fn track(&self, release: i64) -> i64 {
         let id = next_id();
         let statement = "insert into track (id, release_id, isrc, title) values ($1, $2, $3, $4)";
+
         self.execute(
             statement,
             &[
@@ -147,6 +154,7 @@ impl Platform {
             ],
         )
         .await;
+
         id
     }
 
@@ -157,6 +165,7 @@ impl Platform {
                          values ($1, $2, $3, 10.50, 10.50, $4)";
         self.execute(statement, &[&id, &user, &format!("INV-{id}"), &status])
             .await;
+
         id
     }
 }

@@ -86,6 +86,7 @@ impl Proxy {
     pub async fn start_at(address: IpAddr, target: u16) -> Proxy {
         let listener = TcpListener::bind((address, 0)).await.expect("a port");
         let port = listener.local_addr().expect("a bound listener").port();
+
         let shared = Arc::new(Shared {
             weather: [Weather::Fair; 2].map(|weather| watch::channel(weather).0),
             resets: watch::channel(0).0,
@@ -97,6 +98,7 @@ impl Proxy {
             accepted: AtomicU64::new(0),
             random: Mutex::new(Random::new(1)),
         });
+
         let target = SocketAddr::from(([127, 0, 0, 1], target));
         let task = tokio::spawn(accept(listener, target, shared.clone()));
         Proxy {
@@ -180,10 +182,12 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     let Ok(server) = TcpStream::connect(target).await else {
         return;
     };
+
     for stream in [&client, &server] {
         stream.set_nodelay(true).expect("a fresh socket");
         stream.set_zero_linger().expect("a fresh socket");
     }
+
     let mut resets = shared.resets.subscribe();
     let resets_before = *shared.resets.borrow();
     let mut forgets = shared.forgets.subscribe();
@@ -195,6 +199,7 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     let forgotten = async {
         let _ = forgets.wait_for(|count| *count != forgets_before).await;
     };
+
     let is_severed = tokio::select! {
         biased;
         () = forgotten => false,
@@ -210,9 +215,11 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
             false => return,
         },
     };
+
     if is_severed {
         drop((from_client, to_client));
     }
+
     // The other sockets stay open, so that nobody notices.
     let _ = resets.wait_for(|count| *count != resets_before).await;
 }
@@ -220,17 +227,20 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
 /// Waits for a random time while connections are reset at random.
 async fn end_of_lifetime(shared: &Shared) {
     let mut lifetime = shared.lifetime.subscribe();
+
     loop {
         let mean = *lifetime.borrow_and_update();
         let wait = match mean.is_zero() {
             true => Duration::MAX,
             false => shared.random(Duration::ZERO, mean * 2),
         };
+
         tokio::select! {
             () = tokio::time::sleep(wait) => break,
             changed = lifetime.changed() => changed.expect("the proxy holds the sender"),
         }
     }
+
     shared.broken.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -250,12 +260,15 @@ async fn forward(
                 count = from.read(&mut chunk) => count.unwrap_or(0),
                 () = sender.closed() => 0,
             };
+
             chunk.truncate(count);
+
             if count == 0 || sender.send((Instant::now(), chunk)).await.is_err() {
                 return;
             }
         }
     };
+
     let write = async move {
         while let Some((arrived, chunk)) = chunks.recv().await {
             match shared.write(to, direction, arrived, &chunk).await {
@@ -264,8 +277,10 @@ async fn forward(
                 Written::Died => return true,
             }
         }
+
         false
     };
+
     tokio::join!(read, write).1
 }
 
@@ -299,12 +314,14 @@ impl Shared {
                 }
                 _ => {}
             }
+
             self.thawed(direction).await;
             let most = if let Weather::Slow(bytes) = now {
                 bytes.min(left.len())
             } else {
                 left.len()
             };
+
             let (piece, rest) = left.split_at(most);
             let is_limited = direction == Direction::ToClient;
             let budget = if is_limited {
@@ -312,19 +329,24 @@ impl Shared {
             } else {
                 UNLIMITED
             };
+
             if budget <= most as i64 {
                 let _ = to.write_all(&piece[..budget.max(0) as usize]).await;
                 self.budget.store(UNLIMITED, Ordering::SeqCst);
                 return Written::Closed;
             }
+
             if to.write_all(piece).await.is_err() {
                 return Written::Closed;
             }
+
             if let Weather::Slow(_) = now {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
+
             left = rest;
         }
+
         Written::Whole
     }
 

@@ -91,11 +91,13 @@ impl Received {
             "the signature is wrong: {self:?}"
         );
         assert_eq!(self.header("content-type"), "application/json");
+
         let body = self.json();
         assert_eq!(body["event"], self.event());
         assert_eq!(body["timestamp"], self.header("x-webhook-timestamp"));
         assert_eq!(body["webhook_id"], self.header("x-webhook-id"));
         assert!(body["data"].is_object(), "{body}");
+
         let keys: Vec<&String> = body.as_object().expect("an object").keys().collect();
         assert_eq!(keys.len(), 4, "{keys:?}");
     }
@@ -142,12 +144,14 @@ impl Receiver {
             script: Mutex::new(Box::new(|_| Answer::Status(200))),
             arrived: Notify::new(),
         });
+
         let mut receiver = Receiver {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             shared,
             tls,
             server: None,
         };
+
         receiver.open().await;
         receiver
     }
@@ -172,6 +176,7 @@ impl Receiver {
             .fallback(receive)
             .with_state(self.shared.clone());
         let tls = self.tls.clone();
+
         self.server = Some(tokio::spawn(async move {
             match tls {
                 Some(config) => tls::serve(listener, config, router).await,
@@ -248,6 +253,7 @@ impl Receiver {
     pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Received> {
         let mut deliveries = HashSet::new();
         let mut read = 0;
+
         let enough = |requests: &[Received]| {
             deliveries.extend(
                 requests[read..]
@@ -255,8 +261,10 @@ impl Receiver {
                     .map(|request| request.delivery().to_owned()),
             );
             read = requests.len();
+
             deliveries.len() >= count
         };
+
         self.wait_until(&format!("{count} deliveries"), enough)
             .await
     }
@@ -284,6 +292,7 @@ impl Receiver {
                 arrived.await;
             }
         };
+
         tokio::time::timeout(DEADLINE, arrive)
             .await
             .unwrap_or_else(|_| {
@@ -330,6 +339,7 @@ async fn receive(
         version,
         at: std::time::SystemTime::now(),
     };
+
     let answer = {
         let mut script = shared.script.lock().expect("a script does not panic");
         let mut requests = shared
@@ -339,7 +349,9 @@ async fn receive(
         requests.push(received);
         script(requests.last().expect("one was pushed"))
     };
+
     shared.arrived.notify_waiters();
+
     match answer {
         Answer::Status(status) => respond(status, Vec::new(), Vec::new()),
         Answer::Full(status, headers, body) => respond(status, headers, body),
@@ -360,10 +372,12 @@ async fn receive(
 fn respond(status: u16, headers: Vec<(&'static str, String)>, body: Vec<u8>) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+
     for (name, value) in headers {
         response
             .headers_mut()
             .append(name, value.parse().expect("a header's value"));
     }
+
     response
 }

@@ -37,6 +37,7 @@ impl Sidecar {
         let listen = || format!("{address}:{}", free_port().expect("a free port"));
         let api = listen();
         let metrics = listen();
+
         command
             .env("WALHOOK_HTTP__LISTEN", &api)
             .env("WALHOOK_HTTP__METRICS_LISTEN", &metrics);
@@ -62,6 +63,7 @@ impl Sidecar {
         let url = format!("{}/readyz", self.metrics_url);
         let end = tokio::time::Instant::now() + DEADLINE;
         let mut last = "no answer".to_owned();
+
         while tokio::time::Instant::now() < end {
             if let Some(status) = self
                 .child
@@ -70,13 +72,16 @@ impl Sidecar {
             {
                 panic!("the sidecar ended with {status}: {}", self.log());
             }
+
             match get(&url).await {
                 Some((200, _)) => return,
                 Some((status, body)) => last = format!("{status} {body}"),
                 None => {}
             }
+
             tokio::time::sleep(POLL).await;
         }
+
         panic!(
             "the sidecar is not ready within {DEADLINE:?} ({last}): {}",
             self.log()

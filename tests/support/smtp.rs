@@ -39,6 +39,7 @@ impl SmtpSink {
             .args(["--port", &port.to_string()])
             .args(options)
             .kill_on_drop(true);
+
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -50,8 +51,10 @@ impl SmtpSink {
             events: Arc::default(),
             happened: Arc::default(),
         };
+
         let events = sink.events.clone();
         let happened = sink.happened.clone();
+
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let event =
@@ -63,6 +66,7 @@ impl SmtpSink {
                 happened.notify_waiters();
             }
         });
+
         sink.wait_for("listening", 1).await;
         sink
     }
@@ -83,15 +87,18 @@ impl SmtpSink {
             loop {
                 let happened = self.happened.notified();
                 tokio::pin!(happened);
+
                 // Before the check, so that nothing between check and wait is missed.
                 happened.as_mut().enable();
                 let events = self.events(kind);
                 if events.len() >= count {
                     return events;
                 }
+
                 happened.await;
             }
         };
+
         let waited = tokio::time::timeout(DEADLINE, wait).await;
         waited.unwrap_or_else(|_| {
             panic!(

@@ -21,11 +21,13 @@ pub struct Block {
 impl Block {
     fn parse(text: &str) -> Block {
         let mut block = Block::default();
+
         for line in text.lines() {
             let (field, value) = line
                 .split_once(':')
                 .unwrap_or_else(|| panic!("no field in {line:?}"));
             let value = Some(value.strip_prefix(' ').unwrap_or(value).to_owned());
+
             match field {
                 "id" => block.id = value,
                 "event" => block.event = value,
@@ -35,6 +37,7 @@ impl Block {
                 _ => panic!("an unknown field in {line:?}"),
             }
         }
+
         block
     }
 
@@ -63,21 +66,25 @@ impl Stream {
             .await
             .expect("a response");
         let status = response.status();
+
         assert_eq!(status, 200, "{}", response.text().await.unwrap_or_default());
         assert_eq!(
             header(response.headers(), "content-type"),
             Some("text/event-stream")
         );
+
         let mut stream = Stream {
             response,
             rest: String::new(),
             last_id: None,
         };
+
         let first = stream.next().await.expect("a first block");
         assert!(
             first.id.is_some() && first.retry.is_some() && first.data.is_none(),
             "{first:?}"
         );
+
         stream
     }
 
@@ -90,6 +97,7 @@ impl Stream {
             rest: String::new(),
             last_id: last_id.map(str::to_owned),
         };
+
         (opened.response.status() == 200).then_some(opened)
     }
 
@@ -107,10 +115,13 @@ impl Stream {
         let mut request = client
             .get(format!("{}/events{query}", api.url))
             .bearer_auth(&api.token);
+
         request = request.header(ACCEPT, "text/event-stream");
+
         if let Some(last_id) = last_id {
             request = request.header("last-event-id", last_id);
         }
+
         request.send().await
     }
 
@@ -132,13 +143,16 @@ impl Stream {
             if let Some((block, rest)) = self.rest.split_once("\n\n") {
                 let block = Block::parse(block);
                 let rest = rest.to_owned();
+
                 self.rest = rest;
                 self.last_id = block.id.clone().or(self.last_id.take());
                 return Ok(Some(block));
             }
+
             let Some(chunk) = self.response.chunk().await? else {
                 return Ok(None);
             };
+
             self.rest
                 .push_str(std::str::from_utf8(&chunk).expect("blocks are not split"));
         }
@@ -161,6 +175,7 @@ impl Stream {
             let event = self.event().await.json();
             ids.push(event["id"].as_str().expect("an id").to_owned());
         }
+
         ids
     }
 

@@ -76,18 +76,22 @@ impl Bench {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let server = shared_server().await;
         let name = format!("stages{}", COUNT.fetch_add(1, Ordering::Relaxed));
+
         server.create_database(&name).await.unwrap();
         let url = server.url(&name);
+
         migrate::migrate(&url).await.unwrap();
         let client = walhook::postgres::connect(&url).await.unwrap();
         let store = Store::open(&url, 6).unwrap();
         let key = base64::engine::general_purpose::STANDARD.encode([9; 32]);
         let mut config = Config::default();
+
         config.delivery.allow_http = true;
         config.delivery.allow_networks = vec!["127.0.0.0/8".parse().unwrap()];
         config.delivery.retry_schedule = vec![Period(Duration::from_millis(5)); 9];
         config.delivery.retry_jitter = Period(Duration::from_millis(5));
         config.shutdown.drain = Period(Duration::from_millis(100));
+
         Bench {
             _server: server,
             client,
@@ -119,6 +123,7 @@ impl Bench {
             sender: Sender::new(&settings, Arc::new(SystemClock)).unwrap(),
             settings,
         };
+
         let recorder = self.recorder(handoff.clone(), outcomes);
         let deliverer = deliver::run(
             context,
@@ -127,10 +132,12 @@ impl Bench {
             attempted,
             stop.clone(),
         );
+
         let cancellation = record::cancel_inactive(self.store.clone(), stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder, cancellation);
         });
+
         Running {
             handoff,
             stop,
@@ -151,6 +158,7 @@ impl Bench {
             handoff,
             lease_length: lease_length(self.config.delivery.timeout.0),
         };
+
         record::run(
             store,
             schedule,
@@ -176,6 +184,7 @@ impl Bench {
         let sealed = self.vault.seal(id, secret.expose_secret().as_bytes());
         let statement = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id) \
                          values ($1, 'u', 'n', $2, array['release.distributed'], $3, $4)";
+
         self.client
             .execute(statement, &[&id, &url, &sealed.bytes, &sealed.key_id])
             .await
@@ -203,6 +212,7 @@ impl Bench {
             .execute(statement, &[&id, &webhook, &event])
             .await
             .unwrap();
+
         id
     }
 
@@ -276,6 +286,7 @@ pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
         secret: vault::new_webhook_secret(),
         headers: Default::default(),
     };
+
     let notification = Notification {
         delivery: id,
         webhook: id,
@@ -287,5 +298,6 @@ pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
         sequence: None,
         test: false,
     };
+
     sender.attempt(&target, &notification).await
 }

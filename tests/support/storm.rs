@@ -41,6 +41,7 @@ fn peak_kib(sidecar: &Sidecar) -> u64 {
     let Some(pid) = sidecar.running_pid() else {
         return 0;
     };
+
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok())
@@ -57,24 +58,29 @@ impl Load {
     pub fn start(url: String, users: Vec<i64>, interval: Duration) -> Load {
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
+
         let task = tokio::spawn(async move {
             while !stopped.load(Ordering::Relaxed) {
                 let Ok(client) = walhook::postgres::connect(&url).await else {
                     tokio::time::sleep(super::POLL).await;
                     continue;
                 };
+
                 let insert = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
                               values ($1, $2, 'INV', 1, 1, 'ready')";
+
                 'connected: while !stopped.load(Ordering::Relaxed) {
                     for user in &users {
                         if client.execute(insert, &[&next_id(), user]).await.is_err() {
                             break 'connected;
                         }
                     }
+
                     tokio::time::sleep(interval).await;
                 }
             }
         });
+
         Load { stop, task }
     }
 
@@ -107,19 +113,23 @@ impl Storm {
         })
         .await;
         let mut app = TestApp::prepare_on(Arc::new(server.expect("a private PostgreSQL"))).await;
+
         app.set("delivery.timeout", "300ms")
             .set("delivery.retry_schedule", &["20ms"; 9].join(","))
             .set("delivery.retry_jitter", "20ms")
             .set("disable.threshold", "1000000000");
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let users = [platform.user(&[]).await, platform.user(&[]).await];
         let good = Receiver::start().await;
         let failing = Receiver::start().await;
+
         failing.answer_status(500);
         let mut hostile = Vec::new();
         let mut urls = vec![failing.url("/")];
+
         let misdeeds = [
             (Misdeed::Silence, "http"),
             (Misdeed::Reset, "http"),
@@ -132,17 +142,22 @@ impl Storm {
             urls.push(receiver.url(scheme));
             hostile.push(receiver);
         }
+
         let mut bad = Vec::new();
+
         for user in users {
             app.api(&user.to_string())
                 .await
                 .create_webhook(&good.url("/"), &[EVENT])
                 .await;
         }
+
         let api = app.api(&users[0].to_string()).await;
+
         for url in urls {
             bad.push(api.create_webhook(&url, &[EVENT]).await.0);
         }
+
         Storm {
             app,
             good,
@@ -155,26 +170,32 @@ impl Storm {
     async fn kill_replicas(&mut self, plan: &Plan, report: &mut Report) {
         let mut replicas = [self.app.spawn(&[]), self.app.spawn(&[])];
         self.app.kill().await;
+
         let end = Instant::now() + plan.length;
         while Instant::now() < end {
             tokio::time::sleep(plan.kill_interval / 2 + random_below(plan.kill_interval)).await;
             let victim = usize::from(random_bytes::<1>()[0] % 2);
+
             report.record_memory(&replicas);
             let killed = std::mem::replace(&mut replicas[victim], self.app.spawn(&[]));
+
             killed.kill().await;
             report.kills += 1;
+
             if report.kills.is_multiple_of(plan.kills_per_restart) {
                 let mode = if report.restarts.is_multiple_of(2) {
                     StopMode::Fast
                 } else {
                     StopMode::Immediate
                 };
+
                 self.app
                     .server
                     .restart(mode)
                     .await
                     .expect("Postgres restarts");
                 report.restarts += 1;
+
                 // A process that was starting while its database was down has ended.
                 for replica in &mut replicas {
                     if replica.has_ended() {
@@ -183,14 +204,18 @@ impl Storm {
                 }
             }
         }
+
         for replica in &mut replicas {
             if replica.has_ended() {
                 *replica = self.app.spawn(&[]);
             }
+
             replica.wait_until_ready().await;
         }
+
         self.settle(report, &replicas).await;
         report.record_memory(&replicas);
+
         for replica in replicas {
             assert!(replica.stop().await.success());
         }
@@ -204,6 +229,7 @@ impl Storm {
             .await
             .expect("payments");
         let wanted: HashSet<i64> = committed.iter().map(|row| row.get(0)).collect();
+
         report.payments = wanted.len();
         let payments_in = |requests: &[Received]| -> HashSet<i64> {
             requests
@@ -211,6 +237,7 @@ impl Storm {
                 .filter_map(|request| request.data()["payment_request_id"].as_i64())
                 .collect()
         };
+
         let received = self.good.wait_for_deliveries(wanted.len()).await;
         assert_eq!(
             payments_in(&received),
@@ -218,8 +245,10 @@ impl Storm {
             "exactly the committed payments are delivered"
         );
         self.app.wait_for_events(wanted.len()).await;
+
         let store = self.app.store().await;
         let mut before = i64::MAX;
+
         loop {
             // Waits as long as there is progress.
             let fewer = || async {
@@ -230,8 +259,10 @@ impl Storm {
                 let pending: i64 = row.get(0);
                 (pending == 0 || pending < before).then_some(pending)
             };
+
             before = eventually("fewer deliveries pending", fewer).await;
             report.record_memory(replicas);
+
             if before == 0 {
                 return;
             }
@@ -242,19 +273,23 @@ impl Storm {
         let store = self.app.store().await;
         let count =
             async |query: &str| -> i64 { store.query_one(query, &[]).await.expect(query).get(0) };
+
         report.attempts = count("select count(*) from walhook.attempt").await;
         let events = count("select count(*) from walhook.event").await;
+
         assert_eq!(
             events as usize, report.payments,
             "each event is stored once"
         );
         let too_many = "select count(*) from (select from walhook.attempt group by delivery_id, round
                         having count(*) > 10 or max(attempt) > 10 or count(*) <> count(distinct attempt)) as wrong";
+
         assert_eq!(
             count(too_many).await,
             0,
             "at most ten attempts per round, each once in the log"
         );
+
         for user in self.users {
             let ends = "select count(distinct delivery_id), count(*) filter (where outcome = 'delivered'),
                                (select count(*) from walhook.event where user_id = webhook.user_id), success_count
@@ -265,11 +300,13 @@ impl Storm {
                 .await
                 .expect("its log");
             let numbers: Vec<i64> = (0..4).map(|column| row.get(column)).collect();
+
             assert!(
                 numbers.iter().all(|number| *number == numbers[0]),
                 "each event is delivered and counted once: {numbers:?}"
             );
         }
+
         for webhook in &self.bad {
             let ends = "select (select count(*) from walhook.event where user_id = webhook.user_id),
                                count(*) filter (where outcome in ('permanently_failed', 'delivered')),
@@ -277,6 +314,7 @@ impl Storm {
                                max(failure_count)
                         from walhook.webhook left join walhook.attempt on attempt.webhook_id = webhook.id
                         where webhook.id = $1::text::uuid group by webhook.id, webhook.user_id";
+
             let row = store.query_one(ends, &[webhook]).await.expect("its log");
             let [events, ended, failed, counted] =
                 [0, 1, 2, 3].map(|column| row.get::<_, i64>(column));
@@ -286,6 +324,7 @@ impl Storm {
                 "each delivery has ended, and each failure is counted once"
             );
         }
+
         let too_few =
             "select count(*) from (select from walhook.attempt group by delivery_id, round
                        having bool_or(outcome = 'permanently_failed') and count(*) <> 10) as wrong";
@@ -315,6 +354,7 @@ pub async fn storm(plan: &Plan) -> Report {
         restarts: 0,
         most_memory_kib: 0,
     };
+
     let mut storm = Storm::begin().await;
     let load = Load::start(
         storm.app.source_url.clone(),
@@ -325,7 +365,9 @@ pub async fn storm(plan: &Plan) -> Report {
         tokio::time::sleep(plan.length).await;
         load.stop().await;
     };
+
     tokio::join!(stop_load, storm.kill_replicas(plan, &mut report));
     storm.assert_log_is_sound(&mut report).await;
+
     report
 }

@@ -57,6 +57,7 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)
             .expect("a certificate and its key");
+
         config.alpn_protocols = protocols
             .iter()
             .map(|name| name.as_bytes().to_vec())
@@ -68,10 +69,12 @@ impl Authority {
 /// Serves HTTP/1.1 and HTTP/2 to every client whose handshake succeeds.
 pub async fn serve(listener: TcpListener, config: Arc<ServerConfig>, router: Router) {
     let acceptor = TlsAcceptor::from(config);
+
     loop {
         let (stream, _) = listener.accept().await.expect("connections come in");
         let acceptor = acceptor.clone();
         let service = TowerToHyperService::new(router.clone());
+
         tokio::spawn(async move {
             if let Ok(stream) = acceptor.accept(stream).await {
                 let server = auto::Builder::new(TokioExecutor::new());

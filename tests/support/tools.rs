@@ -19,6 +19,7 @@ pub fn are_installed(programs: &[&str]) -> bool {
             .iter()
             .any(|directory| directory.join(program).is_file())
     };
+
     match programs.iter().find(|program| !is_installed(program)) {
         Some(program) => skip(&format!("{program} is not installed")),
         None => true,
@@ -32,16 +33,21 @@ pub fn skip(reason: &str) -> bool {
         std::env::var("CI").as_deref() != Ok("true"),
         "{reason}: {remedy}"
     );
+
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
+
     // Not by `eprintln!`, whose output the test harness captures.
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}; {remedy}");
+
     if let Some(file) = std::env::var_os(SKIPS) {
         let file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(Path::new(&file));
+
         // One write per line, because other test processes write to the file too.
         let _ = file.and_then(|mut file| file.write_all(format!("{test}: {reason}\n").as_bytes()));
     }
+
     false
 }

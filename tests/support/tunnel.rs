@@ -34,13 +34,16 @@ impl TunnelProxy {
         let address = listener.local_addr().expect("it listens");
         let seen = Arc::<Mutex<Seen>>::default();
         let shared = seen.clone();
+
         let server = tokio::spawn(async move {
             // Dropped with the server, and the tunnels with them.
             let mut tunnels = tokio::task::JoinSet::new();
+
             while let Ok((stream, _)) = listener.accept().await {
                 tunnels.spawn(serve(stream, shared.clone()));
             }
         });
+
         TunnelProxy {
             address,
             seen,
@@ -77,22 +80,26 @@ impl Drop for TunnelProxy {
 async fn serve(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
     let mut stream = BufReader::new(stream);
     let mut lines: Vec<String> = Vec::new();
+
     loop {
         let mut line = String::new();
         if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
             return;
         }
+
         match line.trim_end() {
             "" => break,
             line => lines.push(line.to_owned()),
         }
     }
+
     let target = lines[0].split(' ').nth(1).unwrap_or_default().to_owned();
     let refusal = {
         let mut seen = seen.lock().expect("nobody panics with this lock");
         seen.requests.push(lines);
         seen.refusal
     };
+
     let status = match refusal {
         Some(status) => status,
         None => match TcpStream::connect(target).await {
@@ -106,6 +113,7 @@ async fn serve(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
             Err(_) => 502,
         },
     };
+
     let _ = stream
         .write_all(format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n").as_bytes())
         .await;

@@ -12,6 +12,7 @@ fn cache() -> PathBuf {
     if let Some(named) = std::env::var_os("WALHOOK_PG_CACHE") {
         return named.into();
     }
+
     let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let own = own.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
     match own
@@ -32,6 +33,7 @@ pub fn installed() -> Vec<(u32, PathBuf)> {
     let found: BTreeMap<u32, PathBuf> = found
         .filter(|(_, programs)| programs.join("initdb").is_file())
         .collect();
+
     found
         .into_iter()
         .filter(|(version, _)| SUPPORTED.contains(version))

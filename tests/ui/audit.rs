@@ -44,6 +44,7 @@ pub async fn check(browser: &Browser) {
         .execute(&*AXE, Vec::new())
         .await
         .expect("axe-core loads");
+
     let found = browser
         .driver
         .execute_async(RUN_AXE, Vec::new())
@@ -51,18 +52,21 @@ pub async fn check(browser: &Browser) {
         .expect("axe-core runs")
         .json()
         .clone();
+
     let violations: Vec<&str> = found
         .as_array()
         .expect("a list")
         .iter()
         .filter_map(Value::as_str)
         .collect();
+
     assert!(
         violations.is_empty(),
         "{path} ({:?}):\n{}",
         browser.kind,
         violations.join("\n")
     );
+
     assert_silent(browser, &path).await;
     let is_wider =
         "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
@@ -81,6 +85,7 @@ pub async fn assert_silent(browser: &Browser, path: &str) {
         .browser_log()
         .await
         .expect("the browser's log");
+
     // The browser logs each response with an error status, such as that to an invalid form.
     let expected = |message: &str| message.contains("the server responded with a status of 4");
     let messages: Vec<_> = messages
@@ -93,12 +98,14 @@ pub async fn assert_silent(browser: &Browser, path: &str) {
 async fn check_loaded(browser: &Browser, path: &str) {
     let loaded = browser.evaluate(LOADED).await;
     let mut sum = 0;
+
     for entry in loaded.as_array().expect("a list") {
         let name = entry[0].as_str().expect("an address");
         assert!(
             name.starts_with(&browser.origin) || name.starts_with("data:"),
             "{path} loads {name}"
         );
+
         // Later requests of scripts do not count.
         sum += if name.contains("/ui/assets/") || entry == &loaded[0] {
             entry[1].as_u64().unwrap_or(0)
@@ -106,5 +113,6 @@ async fn check_loaded(browser: &Browser, path: &str) {
             0
         };
     }
+
     assert!(sum < MAX_BYTES, "{path} has {sum} bytes: {loaded}");
 }

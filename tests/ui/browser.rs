@@ -58,6 +58,7 @@ impl ExtensionCommand for Devtools {
 
 fn capabilities(kind: Kind) -> ChromeCapabilities {
     let mut wanted = DesiredCapabilities::chrome();
+
     for argument in [
         "--headless=new",
         "--no-sandbox",
@@ -67,6 +68,7 @@ fn capabilities(kind: Kind) -> ChromeCapabilities {
     ] {
         wanted.add_arg(argument).unwrap();
     }
+
     match kind {
         Kind::Desktop | Kind::Dark => {}
         Kind::NoScripts => {
@@ -80,6 +82,7 @@ fn capabilities(kind: Kind) -> ChromeCapabilities {
                 .unwrap();
         }
     }
+
     wanted
         .set_browser_log_level(LoggingPrefsLogLevel::All)
         .unwrap();
@@ -96,6 +99,7 @@ impl Browser {
     pub async fn start(kind: Kind, origin: &str) -> Browser {
         let permit = BROWSERS.acquire().await.expect("it is never closed");
         let port = walhook::private_postgres::free_port().expect("a free port");
+
         // Its own process group, so that the browser is killed together with chromedriver.
         let chromedriver = Command::new("chromedriver")
             .arg(format!("--port={port}"))
@@ -106,6 +110,7 @@ impl Browser {
             .kill_on_drop(true)
             .spawn()
             .expect("chromedriver: run scripts/install-dependencies test ui");
+
         let url = format!("http://127.0.0.1:{port}");
         let driver = eventually("a browser", || async {
             WebDriver::new(&url, capabilities(kind))
@@ -114,6 +119,7 @@ impl Browser {
                 .ok()
         })
         .await;
+
         let browser = Browser {
             driver,
             kind,
@@ -121,6 +127,7 @@ impl Browser {
             chromedriver,
             _permit: permit,
         };
+
         if kind == Kind::Dark {
             let features = json!([{ "name": "prefers-color-scheme", "value": "dark" }]);
             browser
@@ -130,6 +137,7 @@ impl Browser {
                 )
                 .await;
         }
+
         browser
     }
 
@@ -263,6 +271,7 @@ impl Drop for Browser {
         if let Some(group) = pid {
             let _ = kill_process_group(group, Signal::KILL);
         }
+
         // The browser is dead, so its session must not be closed.
         let driver = self.driver.clone();
         let _ = driver.leak();

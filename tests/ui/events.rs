@@ -13,8 +13,10 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
         let status = answer.status().as_u16();
         (status, answer.text().await.unwrap())
     };
+
     let (_, empty) = text("/ui/events").await;
     assert!(empty.contains("No events yet"), "{empty}");
+
     let webhook = visitor.stage.webhook_with_log("<b>Feed</b>").await;
     let events = visitor.stage.api.get("/events").await.expect(200).json();
     let ids: Vec<&str> = events["data"]
@@ -23,17 +25,20 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
         .iter()
         .map(|event| event["id"].as_str().unwrap())
         .collect();
+
     let (_, list) = text("/ui/events").await;
     let mut places: Vec<Option<usize>> = ids
         .iter()
         .map(|id| list.find(&format!("/ui/events/{id}")))
         .collect();
+
     assert!(
         ids.len() > 3 && places.iter().all(Option::is_some),
         "{list}"
     );
     places.reverse();
     assert!(places.is_sorted(), "the newest event is first");
+
     let of = |kind: &str| {
         let kind = |event: &&Value| event["event"] == kind;
         events["data"]
@@ -45,6 +50,7 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
             .as_str()
             .unwrap()
     };
+
     let (_, filtered) = text("/ui/events?event=release.distributed").await;
     assert_eq!(
         filtered.matches("href=\"/ui/events/").count(),
@@ -52,12 +58,14 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
         "{filtered}"
     );
     assert!(filtered.contains(&format!("/ui/events/{}", of("release.distributed"))));
+
     for wrong in ["/ui/events?event=x", "/ui/events?before=x"] {
         assert_eq!(text(wrong).await.0, 422, "{wrong}");
     }
 
     let entry = visitor.stage.entry(&webhook, "failed").await;
     let (status, page) = text(&format!("/ui/events/{}", of("delivery.completed"))).await;
+
     assert_eq!(status, 200);
     assert!(
         page.contains("&#60;b&#62;Feed&#60;/b&#62;") && page.contains(">Pending<"),
@@ -67,11 +75,13 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
         page.contains(&format!("/ui/webhooks/{webhook}/logs/{entry}")),
         "{page}"
     );
+
     let (_, log) = text(&format!("/ui/webhooks/{webhook}/logs/{entry}")).await;
     assert!(
         log.contains(&format!("href=\"/ui/events/{}\"", of("delivery.completed"))),
         "{log}"
     );
+
     let (_, session) = {
         let form = format!("token={}", visitor.stage.app.token("another user").await);
         let answer = visitor
@@ -88,6 +98,7 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
                 .to_owned(),
         )
     };
+
     assert_eq!(
         visitor
             .get(&format!("/ui/events/{}", ids[0]), &session)
@@ -95,11 +106,13 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
             .status(),
         404
     );
+
     let list = visitor
         .get("/ui/events", &session)
         .await
         .text()
         .await
         .unwrap();
+
     assert!(list.contains("No events yet"), "{list}");
 }

@@ -23,6 +23,7 @@ impl Stage {
         let mut app = TestApp::prepare().await;
         app.set("limits.webhooks_per_user", "3")
             .set("limits.requests_per_second", "0");
+
         // Nothing is retried while a test clicks through the pages.
         app.set("delivery.retry_schedule", &["1h"; 9].join(","));
         Stage::start_with(app).await
@@ -31,10 +32,12 @@ impl Stage {
     pub async fn start_with(mut app: TestApp) -> Stage {
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let user = platform.user(&["preflight_qc"]).await;
         let label = platform.label(user).await;
         let api = app.api(&user.to_string()).await;
+
         Stage {
             app,
             platform,
@@ -65,6 +68,7 @@ impl Stage {
     pub async fn webhook_with_log(&self, name: &str) -> String {
         let url = self.receiver.url("/hooks");
         let events = [REVIEW, DISTRIBUTED, "delivery.completed"];
+
         let body = json!({
             "name": name, "url": url, "events": events, "signing": "hmac+ed25519",
             "description": "Imports deliveries into the catalogue.\nOwner: the distribution team.",
@@ -72,21 +76,25 @@ impl Stage {
             "headers": { "Authorization": "Bearer of-the-gateway", "X-Environment": "production" },
             "filter": { "label_ids": [self.label], "statuses": ["to_review", "approved", "distributed", "complete"] },
         });
+
         let created = self.api.post("/webhooks", body).await.expect(201).json();
         let id = created["id"].as_str().expect("an id").to_owned();
         let failing = "delivery.completed";
+
         self.receiver.answer(move |request| match request.event() {
             event if event == failing => {
                 crate::support::Answer::Full(500, Vec::new(), b"<h1>Out of order</h1>".to_vec())
             }
             _ => crate::support::Answer::Full(200, Vec::new(), b"{\"ok\": true}".to_vec()),
         });
+
         let release = self.platform.release(self.label).await;
         self.platform.set_review_status(release, "to_review").await;
         self.platform.set_review_status(release, "approved").await;
         self.platform
             .set_delivery_status(release, "distributed")
             .await;
+
         let outlet = self.platform.outlet("Example Music").await;
         self.platform
             .distribution(release, outlet, "complete")
@@ -99,6 +107,7 @@ impl Stage {
             .wait_for_logs(&id, "four deliveries and a test", |logs| logs.len() >= 5)
             .await;
         self.jobs_of(&id).await;
+
         id
     }
 
@@ -149,6 +158,7 @@ impl Stage {
             .as_str()
             .expect("an event")
             .to_owned();
+
         vec![
             ("list", "/ui".into()),
             ("new", "/ui/webhooks/new".into()),

@@ -27,6 +27,7 @@ async fn assert_inert(browser: &Browser, what: &str) {
         "{what} at {}",
         browser.path().await
     );
+
     audit::assert_silent(browser, what).await;
 }
 
@@ -35,9 +36,11 @@ async fn stored_text_is_not_interpreted() {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let everything = ATTEMPTS.concat();
+
     stage.receiver.answer({
         let body = everything.clone();
         move |_| {
@@ -48,10 +51,12 @@ async fn stored_text_is_not_interpreted() {
             )
         }
     });
+
     let name: String = everything.chars().take(200).collect();
     let url = stage
         .receiver
         .url("/\"><svg/onload=window.hit=1><script>window.hit=1</script>?'\"<img/src=x/onerror=window.hit=1>");
+
     let created = stage
         .api
         .post(
@@ -61,11 +66,13 @@ async fn stored_text_is_not_interpreted() {
         .await
         .expect(201)
         .json();
+
     let id = created["id"].as_str().unwrap();
     let platform = &stage.platform;
     let release = platform.release(stage.label).await;
     let issues = json!(ATTEMPTS.map(|text| json!({ "field": text, "message": text })));
     let reject = "update release set title = $2, cat = $3, review_status = 'rejected', review_issues = $4 where id = $1";
+
     platform
         .execute(reject, &[&release, &everything, &ATTEMPTS[0], &issues])
         .await;
@@ -73,6 +80,7 @@ async fn stored_text_is_not_interpreted() {
         .api
         .wait_for_logs(id, "the delivery", |logs| logs.len() == 1)
         .await;
+
     let reason =
         "update walhook.webhook set disabled_at = now(), active = false, disabled_reason = $1";
     stage
@@ -82,6 +90,7 @@ async fn stored_text_is_not_interpreted() {
         .execute(reason, &[&everything])
         .await
         .unwrap();
+
     let entry = stage.entry(id, "failed").await;
     let events = stage.api.get("/events").await.expect(200).json();
     let event = format!("/ui/events/{}", events["data"][0]["id"].as_str().unwrap());
@@ -91,6 +100,7 @@ async fn stored_text_is_not_interpreted() {
     ]
     .map(at);
     let entry = at(&format!("/logs/{entry}"));
+
     for path in paths
         .iter()
         .chain([&entry, &"/ui".to_owned(), &"/ui/events".to_owned(), &event])
@@ -98,6 +108,7 @@ async fn stored_text_is_not_interpreted() {
         browser.visit(path).await;
         assert_inert(&browser, path).await;
     }
+
     browser.visit(&entry).await;
     assert!(
         browser.text_of("#response").await.contains(ATTEMPTS[4]),
@@ -109,6 +120,7 @@ async fn stored_text_is_not_interpreted() {
             .await
             .contains("<script>window.hit = 1</script>")
     );
+
     browser.visit("/ui").await;
     browser.click("a[href$='/delete']").await;
     browser.find("dialog form").await;
@@ -120,6 +132,7 @@ async fn entered_text_is_not_interpreted() {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let webhook = stage
@@ -127,6 +140,7 @@ async fn entered_text_is_not_interpreted() {
         .create_webhook(&stage.receiver.url("/in"), &[REVIEW])
         .await
         .0;
+
     for attempt in ATTEMPTS {
         browser.visit("/ui/webhooks/new").await;
         browser.fill("#name", attempt).await;
@@ -138,13 +152,16 @@ async fn entered_text_is_not_interpreted() {
             attempt
         );
         assert_inert(&browser, attempt).await;
+
         let encoded: String = url::form_urlencoded::byte_serialize(attempt.as_bytes()).collect();
+
         for query in ["since", "event", "status", "cursor"] {
             browser
                 .visit(&format!("/ui/webhooks/{webhook}/logs?{query}={encoded}"))
                 .await;
             assert_inert(&browser, query).await;
         }
+
         browser.visit(&format!("/ui/{encoded}")).await;
         assert_inert(&browser, "a path").await;
         browser.visit(&format!("/ui/login?next={encoded}")).await;
@@ -157,12 +174,14 @@ async fn a_user_id_is_not_interpreted() {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let token = stage
         .app
         .walhook_ok(&["token", "create", "--user", &ATTEMPTS[..3].concat()])
         .await;
     let browser = Browser::start(Kind::Desktop, &stage.origin()).await;
+
     browser.sign_in(token.trim()).await;
     assert!(browser.text_of(".user").await.contains(ATTEMPTS[1]));
     assert_inert(&browser, "a user's name").await;

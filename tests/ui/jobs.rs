@@ -39,17 +39,22 @@ async fn run(kind: Kind) {
     if !browser::is_available() {
         return;
     }
+
     let mut app = TestApp::prepare().await;
+
     // The first chunk stays pending, so that the replay never ends.
     app.set("delivery.timeout", "120s");
     let stage = Stage::start_with(app).await;
+
     stage.receiver.answer(|_| Answer::Hang);
     store_events(&stage, 300).await;
+
     let (id, _) = stage
         .api
         .create_webhook(&stage.receiver.url("/in"), &[REVIEW, "delivery.failed"])
         .await;
     let browser = stage.browser(kind).await;
+
     browser.visit(&format!("/ui/webhooks/{id}")).await;
     browser.click(".tabs a[href$='/replay']").await;
     browser.click("input[value='delivery.failed']").await;
@@ -61,6 +66,7 @@ async fn run(kind: Kind) {
     browser.fill("#labels", "").await;
     browser.click("main form button").await;
     assert_eq!(browser.text_of("#preview-title").await, "300 deliveries");
+
     assert_eq!(
         browser
             .count("input[value='delivery.failed']:checked")
@@ -68,18 +74,22 @@ async fn run(kind: Kind) {
         0,
         "the selection is kept"
     );
+
     browser.click("#preview button").await;
     browser
         .wait_for_text("Replay of 300 deliveries started")
         .await;
+
     let jobs = format!("/webhooks/{id}/jobs");
     let running = async || {
         let jobs = stage.api.get(&jobs).await.expect(200).json();
         let job = jobs["data"][0].clone();
         (job["state"] == "running" && job["done"] != 0).then_some(job)
     };
+
     let job = eventually("the first chunk", running).await;
     browser.visit(&format!("/ui{jobs}")).await;
+
     let value = browser
         .find("progress")
         .await
@@ -87,25 +97,32 @@ async fn run(kind: Kind) {
         .await
         .unwrap()
         .unwrap();
+
     assert_eq!(value, job["done"].to_string());
     browser.click("a[href$='/cancel']").await;
+
     let container = if browser.has_scripts() {
         "dialog[open]"
     } else {
         "main"
     };
+
     browser.find(&format!("{container} form")).await;
+
     if browser.has_scripts() {
         audit::check(&browser).await;
     }
+
     browser.click(&format!("{container} form button")).await;
     browser.wait_for_text("Replay cancelled.").await;
     assert_eq!(browser.count("progress").await, 0);
+
     let path = format!("{jobs}/{}", job["id"].as_str().unwrap());
     assert_eq!(
         stage.api.get(&path).await.expect(200).json()["state"],
         "cancelled"
     );
+
     if browser.has_scripts() {
         watch(&stage, &browser, &id).await;
     }
@@ -120,6 +137,7 @@ async fn watch(stage: &Stage, browser: &browser::Browser, webhook: &str) {
         .await
         .expect(202)
         .json();
+
     let job = started["job_id"].as_str().unwrap();
     browser.visit(&format!("/ui/webhooks/{webhook}/jobs")).await;
     assert_eq!(browser.count("progress").await, 1);
@@ -129,6 +147,7 @@ async fn watch(stage: &Stage, browser: &browser::Browser, webhook: &str) {
         .delete(&format!("/webhooks/{webhook}/jobs/{job}"))
         .await
         .expect(204);
+
     let ended = async || (browser.count("progress").await == 0).then_some(());
     eventually("the job's end on the page", ended).await;
     assert_eq!(

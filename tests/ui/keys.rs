@@ -14,6 +14,7 @@ async fn the_forms_set_the_signing_and_the_overlap() {
         let answer = visitor.send(Method::POST, path, &headers, form).await;
         assert_eq!(answer.status(), 303, "{path}: {answer:?}");
     };
+
     let get = async |path: &str| {
         visitor
             .send(Method::GET, path, &headers, "")
@@ -22,6 +23,7 @@ async fn the_forms_set_the_signing_and_the_overlap() {
             .await
             .unwrap()
     };
+
     let settings = format!(
         "name=x&url={}&events=delivery.failed&active=true",
         visitor.stage.receiver.url("/in")
@@ -31,14 +33,17 @@ async fn the_forms_set_the_signing_and_the_overlap() {
         &format!("{settings}&signing=hmac%2Bed25519"),
     )
     .await;
+
     let api = &visitor.stage.api;
     let webhook = api.webhooks().await.remove(0);
     let id = webhook["id"].as_str().unwrap();
     let key = webhook["public_key"].as_str().expect("a key pair");
     let page = format!("/ui/webhooks/{id}");
+
     // Templates escape the plus signs of base64.
     let shown = |key: &str| key.replace('+', "&#43;");
     let overview = get(&page).await;
+
     assert!(
         overview.contains(key) || overview.contains(&shown(key)),
         "{overview}"
@@ -55,10 +60,12 @@ async fn the_forms_set_the_signing_and_the_overlap() {
             .contains("The ed25519 key pair is replaced too.")
     );
     post(&format!("{page}/secret"), "overlap=24h").await;
+
     let replaced = api.webhook(id).await;
     let until = replaced["previous_secret_expires_at"]
         .as_str()
         .expect("an overlap");
+
     assert!(replaced["public_key"] != key && get(&page).await.contains(until));
     post(&format!("{page}/secret"), "overlap=0s").await;
     assert_eq!(
@@ -74,6 +81,7 @@ async fn the_forms_set_the_signing_and_the_overlap() {
         .split('"')
         .next()
         .unwrap();
+
     post(
         &format!("{page}/edit"),
         &format!("{settings}&version={version}"),

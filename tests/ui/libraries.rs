@@ -55,8 +55,10 @@ async fn run(
         .iter()
         .map(|name| ((*name).to_owned(), received.header(name).into()))
         .collect();
+
     std::fs::write(&body, &received.body).unwrap();
     std::fs::write(&headers, Value::from(values).to_string()).unwrap();
+
     let output = command
         .args(source)
         .args([&body, &headers])
@@ -64,6 +66,7 @@ async fn run(
         .output()
         .await
         .unwrap();
+
     let code = output.status.code();
     let is_verdict = matches!(code, Some(0)) || code == Some(1) && output.stderr.is_empty();
     assert!(
@@ -71,6 +74,7 @@ async fn run(
         "{command:?}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+
     code == Some(0)
 }
 
@@ -111,7 +115,9 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
         .await
         .expect(200)
         .json();
+
     let mut sent = Vec::new();
+
     for _ in 0..2 {
         stage
             .api
@@ -119,10 +125,12 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
             .await
             .expect(200);
         sent.push(stage.receiver.requests().pop().expect("a request"));
+
         // Ends the overlap for the second request.
         let end = "update walhook.webhook set previous_expires_at = now()";
         stage.app.store().await.execute(end, &[]).await.unwrap();
     }
+
     let entries: Vec<usize> = sent
         .iter()
         .map(|request| request.header("webhook-signature").split(' ').count())
@@ -135,6 +143,7 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
         body: [&sent[0].body[..], b" "].concat().into(),
         ..sent[0].clone()
     };
+
     let other = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let cases = [
         ("the new secret in an overlap", &sent[0], new, true),
@@ -144,11 +153,14 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
         ("the new secret after it", &sent[1], new, true),
         ("the old secret after it", &sent[1], old, false),
     ];
+
     let directory = tempfile::tempdir().unwrap();
     let with_javascript = are_installed(&["node"]) && has("node_modules/standardwebhooks");
     let with_python = are_installed(&["python3"]) && has("python/standardwebhooks");
+
     for (what, request, secret, expected) in cases {
         assert_eq!(rust(request, secret), expected, "Rust: {what}");
+
         if with_javascript {
             assert_eq!(
                 javascript(directory.path(), request, secret).await,
@@ -156,6 +168,7 @@ async fn published_libraries_accept_both_secrets_during_an_overlap_and_no_other(
                 "JavaScript: {what}"
             );
         }
+
         if with_python {
             assert_eq!(
                 python(directory.path(), request, secret).await,

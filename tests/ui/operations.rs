@@ -26,10 +26,13 @@ impl Walkthrough {
         } else {
             "main"
         };
+
         self.browser.find(&format!("{container} {form}")).await;
+
         if self.browser.has_scripts() {
             audit::check(&self.browser).await;
         }
+
         self.browser
             .click(&format!("{container} {form} button"))
             .await;
@@ -58,6 +61,7 @@ impl Walkthrough {
         browser.fill("#name", "  Label office ").await;
         browser.fill("#url", "ftp://elsewhere").await;
         browser.click("form.edit .primary").await;
+
         assert!(
             browser
                 .text_of("#url-error")
@@ -66,12 +70,14 @@ impl Walkthrough {
             "{}",
             browser.text().await
         );
+
         assert!(
             browser
                 .text_of("#events-error")
                 .await
                 .contains("at least one event")
         );
+
         assert_eq!(browser.count("#name-error").await, 0);
         assert_eq!(
             browser.find("#name").await.value().await.unwrap().unwrap(),
@@ -80,12 +86,15 @@ impl Walkthrough {
         );
         self.check().await;
         browser.fill("#url", &self.stage.receiver.url("/in")).await;
+
         for event in [REVIEW, DISTRIBUTED] {
             browser.click(&format!("input[value='{event}']")).await;
         }
+
         browser.click("form.edit .primary").await;
         let secret = self.secret().await;
         let copyable = browser.count("[data-copy]:not([hidden])").await;
+
         assert_eq!(copyable, usize::from(browser.has_scripts()));
         browser.driver.refresh().await.unwrap();
         assert_eq!(
@@ -94,6 +103,7 @@ impl Walkthrough {
             "reloading the page does not lose it"
         );
         browser.click("main .primary").await;
+
         let path = browser
             .wait_for_path("the webhook", |path| !path.ends_with("/new-secret"))
             .await;
@@ -109,6 +119,7 @@ impl Walkthrough {
             !browser.text().await.contains(&secret),
             "going back does not show it either"
         );
+
         (path.rsplit('/').next().unwrap().to_owned(), secret)
     }
 
@@ -119,8 +130,10 @@ impl Walkthrough {
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
+
         // A concurrent change is not overwritten unknowingly.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
+
         self.stage
             .api
             .patch(
@@ -129,6 +142,7 @@ impl Walkthrough {
             )
             .await
             .expect(200);
+
         self.browser.click("form.edit .primary").await;
         self.browser
             .wait_for_text("This webhook was changed in the meantime")
@@ -137,6 +151,7 @@ impl Walkthrough {
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
+
         // A host that does not resolve is accepted with a warning.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
         self.browser
@@ -146,6 +161,7 @@ impl Walkthrough {
         self.browser
             .wait_for_text("The host's name does not resolve.")
             .await;
+
         let url = self.stage.receiver.url("/in");
         self.stage
             .api
@@ -159,9 +175,11 @@ impl Walkthrough {
 
     async fn toggle(&self, id: &str) {
         self.browser.visit("/ui").await;
+
         if self.browser.has_scripts() {
             self.browser.evaluate("window.same = true").await;
         }
+
         for active in [false, true] {
             self.browser.click(".switch").await;
             self.browser
@@ -169,6 +187,7 @@ impl Walkthrough {
                 .await;
             assert_eq!(self.stage.api.webhook(id).await["active"], active);
         }
+
         if self.browser.has_scripts() {
             assert_eq!(
                 self.browser.evaluate("return window.same").await,
@@ -188,11 +207,13 @@ impl Walkthrough {
         self.browser.visit("/ui").await;
         self.submit("a[href$='/test']", "form").await;
         self.browser.wait_for_text("Test delivered: 200").await;
+
         let sent = self.stage.receiver.wait_for(1).await;
         assert!(sent[0].is_signed_with(old));
         assert_eq!(sent[0].header("x-webhook-test"), "true");
         self.browser.visit("/ui").await;
         self.submit("a[href$='/secret']", "form").await;
+
         let new = self.secret().await;
         assert_ne!(new, old);
         self.browser.visit("/ui/event-types").await;
@@ -200,6 +221,7 @@ impl Walkthrough {
             .click("[id='payment.statement_ready'] form button")
             .await;
         self.browser.wait_for_text("Test delivered: 200").await;
+
         let sent = self.stage.receiver.wait_for(2).await;
         assert!(sent[1].is_signed_with(&new) && sent[1].event() == "payment.statement_ready");
         assert_eq!(
@@ -207,6 +229,7 @@ impl Walkthrough {
             0,
             "tests are not counted"
         );
+
         new
     }
 
@@ -220,11 +243,13 @@ impl Walkthrough {
             "Attempt",
             "Timestamp",
         ];
+
         let header = "return [...document.querySelectorAll('.log thead th')].map((cell) => cell.textContent)";
         assert_eq!(
             self.browser.evaluate(header).await,
             serde_json::json!(COLUMNS)
         );
+
         let cells = "return [...document.querySelector('.log tbody tr').children].map((cell) => cell.dataset.label)";
         assert_eq!(
             self.browser.evaluate(cells).await,
@@ -236,9 +261,11 @@ impl Walkthrough {
     async fn watch_log(&self, id: &str) {
         self.browser.visit("/ui").await;
         self.browser.click("a[href$='/logs']").await;
+
         if self.browser.has_scripts() {
             self.browser.click("#live").await;
         }
+
         let release = self.stage.platform.release(self.stage.label).await;
         self.stage
             .platform
@@ -248,18 +275,22 @@ impl Walkthrough {
             .api
             .wait_for_logs(id, "a delivery", |logs| logs.len() == 3)
             .await;
+
         if !self.browser.has_scripts() {
             self.browser.driver.refresh().await.unwrap();
         }
+
         eventually("the delivery in the log", || async {
             (self.browser.count("[data-entry]").await == 3).then_some(())
         })
         .await;
+
         if self.browser.has_scripts() {
             self.browser.click("#live[aria-pressed=true]").await;
             self.browser.wait_for_text("1 new entry.").await;
             self.check_columns().await;
         }
+
         self.check().await;
     }
 
@@ -270,6 +301,7 @@ impl Walkthrough {
             b"come back later".to_vec(),
         )]);
         let release = self.stage.platform.release(self.stage.label).await;
+
         self.stage
             .platform
             .set_delivery_status(release, "distributed")
@@ -280,6 +312,7 @@ impl Walkthrough {
                 logs.iter().any(|entry| entry["outcome"] == "failed")
             })
             .await;
+
         self.browser.visit(&format!("/ui/webhooks/{id}/logs")).await;
         self.browser.choose("#event", DISTRIBUTED).await;
         self.browser.choose("#outcome", "failed").await;
@@ -291,7 +324,9 @@ impl Walkthrough {
         assert_eq!(self.browser.count("[data-entry]").await, 1);
         self.browser.click("[data-entry] a").await;
         self.browser.wait_for_text("come back later").await;
+
         let text = self.browser.text().await;
+
         for expected in [
             "503",
             "1 of 10",
@@ -303,12 +338,14 @@ impl Walkthrough {
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
+
         assert!(
             self.browser
                 .text_of("#pretty")
                 .await
                 .contains("\n    \"release_id\"")
         );
+
         self.browser.click("main details summary").await;
         assert!(
             self.browser
@@ -316,19 +353,23 @@ impl Walkthrough {
                 .await
                 .contains("\"event\":\"release.distributed\"")
         );
+
         self.check().await;
     }
 
     async fn redeliver(&self, id: &str) {
         self.stage.receiver.answer_status(200);
         let before = self.stage.receiver.requests().len();
+
         self.browser.click("#redeliver").await;
         self.browser
             .wait_for_text("Redelivery started (round 2)")
             .await;
+
         let sent = self.stage.receiver.wait_for(before + 1).await;
         let failed = &sent[before - 1];
         let again = &sent[before];
+
         assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
         self.stage
             .api
@@ -342,11 +383,13 @@ impl Walkthrough {
     async fn recover(&self, id: &str) {
         self.stage.receiver.answer_status(500);
         let release = self.stage.platform.release(self.stage.label).await;
+
         self.stage
             .platform
             .set_review_status(release, "to_review")
             .await;
         let failed = |logs: &[serde_json::Value]| logs[0]["outcome"] == "failed";
+
         self.stage
             .api
             .wait_for_logs(id, "another failure", failed)
@@ -357,6 +400,7 @@ impl Walkthrough {
         self.stage.receiver.answer_status(200);
         self.browser.click("#toggle").await;
         self.browser.find("#toggle[aria-checked=true]").await;
+
         let before = self.stage.receiver.requests().len();
         self.browser.click(".tabs a[href$='/recover']").await;
         self.browser.click(".filters button").await;
@@ -368,6 +412,7 @@ impl Walkthrough {
             .await;
         self.stage.receiver.wait_for(before + 1).await;
         self.browser.visit(&format!("/ui/webhooks/{id}")).await;
+
         let text = self.browser.text().await;
         assert!(
             text.contains("Success rate") && text.contains("HTTP error status"),
@@ -384,6 +429,7 @@ impl Walkthrough {
                 .create_webhook(&self.stage.receiver.url(path), &[REVIEW])
                 .await;
         }
+
         self.browser.visit("/ui").await;
         self.browser.find("#limit").await;
         assert_eq!(self.browser.count("a[href='/ui/webhooks/new']").await, 0);
@@ -434,6 +480,7 @@ async fn every_operation_works_on_a_desktop() {
     if !browser::is_available() {
         return;
     }
+
     Walkthrough::start(Kind::Desktop).await.run().await;
 }
 
@@ -442,6 +489,7 @@ async fn every_operation_works_without_scripts() {
     if !browser::is_available() {
         return;
     }
+
     Walkthrough::start(Kind::NoScripts).await.run().await;
 }
 
@@ -450,6 +498,7 @@ async fn every_operation_works_on_a_phone() {
     if !browser::is_available() {
         return;
     }
+
     Walkthrough::start(Kind::Phone).await.run().await;
 }
 
@@ -458,18 +507,21 @@ async fn a_tooltip_lists_the_events_of_a_webhook() {
     if !browser::is_available() {
         return;
     }
+
     let test = Walkthrough::start(Kind::Desktop).await;
     test.stage
         .api
         .create_webhook(&test.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED])
         .await;
     test.browser.visit("/ui").await;
+
     let tip = test
         .browser
         .driver
         .find(thirtyfour::By::Css("#events-1"))
         .await
         .unwrap();
+
     assert!(!tip.is_displayed().await.unwrap());
     test.browser
         .find(".tooltip button")
@@ -477,6 +529,7 @@ async fn a_tooltip_lists_the_events_of_a_webhook() {
         .focus()
         .await
         .unwrap();
+
     assert!(tip.is_displayed().await.unwrap());
     assert_eq!(
         tip.text().await.unwrap(),

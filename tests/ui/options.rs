@@ -33,8 +33,10 @@ async fn check(kind: Kind) {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let browser = stage.browser(kind).await;
+
     browser.visit("/ui/webhooks/new").await;
     browser.fill("#name", "Shop").await;
     browser.fill("#url", &stage.receiver.url("/in")).await;
@@ -47,6 +49,7 @@ async fn check(kind: Kind) {
     browser.fill("#statuses", "approved, rejected").await;
     browser.fill("#metadata", "team=ops").await;
     browser.click("form.edit .primary").await;
+
     assert!(
         browser
             .text_of("#headers-error")
@@ -55,6 +58,7 @@ async fn check(kind: Kind) {
         "{}",
         browser.text().await
     );
+
     assert_eq!(
         value(&browser, "#statuses").await,
         "approved, rejected",
@@ -65,6 +69,7 @@ async fn check(kind: Kind) {
         .fill("#headers", "Authorization: Bearer s3cret")
         .await;
     browser.click("form.edit .primary").await;
+
     assert!(
         browser
             .text_of("#filter-error")
@@ -73,6 +78,7 @@ async fn check(kind: Kind) {
         "{}",
         browser.text().await
     );
+
     browser.fill("#outlet_ids", "").await;
     browser.fill("#label_ids", &stage.label.to_string()).await;
     browser.click("form.edit .primary").await;
@@ -80,12 +86,15 @@ async fn check(kind: Kind) {
 
     let webhook = stage.api.webhooks().await.remove(0);
     let id = webhook["id"].as_str().unwrap();
+
     assert_eq!(
         webhook["filter"],
         json!({ "label_ids": [stage.label], "statuses": ["approved", "rejected"] })
     );
     browser.visit(&format!("/ui/webhooks/{id}")).await;
+
     let text = browser.text().await;
+
     for shown in [
         "<b>Shop</b>",
         "Authorization: ***",
@@ -94,6 +103,7 @@ async fn check(kind: Kind) {
     ] {
         assert!(text.contains(shown), "no {shown} in {text}");
     }
+
     assert!(!text.contains("s3cret"));
     audit::check(&browser).await;
 
@@ -103,6 +113,7 @@ async fn check(kind: Kind) {
     browser.fill("#description", "").await;
     browser.click("form.edit .primary").await;
     browser.wait_for_text("Changes saved.").await;
+
     let saved = stage.api.webhook(id).await;
     assert!(
         saved["description"].is_null() && saved["metadata"] == json!({ "team": "ops" }),
@@ -126,6 +137,7 @@ async fn the_form_asks_for_the_values_of_headers_again_if_the_host_changes() {
     let (_, session) = visitor.sign_in("").await;
     let url = visitor.stage.receiver.url("/in");
     let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"], "headers": { "X-Key": "s3cret" } });
+
     let webhook = visitor
         .stage
         .api
@@ -133,8 +145,10 @@ async fn the_form_asks_for_the_values_of_headers_again_if_the_host_changes() {
         .await
         .expect(201)
         .json();
+
     let path = format!("/ui/webhooks/{}/edit", webhook["id"].as_str().unwrap());
     let page = visitor.get(&path, &session).await.text().await.unwrap();
+
     let version = page
         .split("name=\"version\" value=\"")
         .nth(1)
@@ -143,6 +157,7 @@ async fn the_form_asks_for_the_values_of_headers_again_if_the_host_changes() {
         .next()
         .unwrap()
         .to_owned();
+
     let save = async |url: &str, value: &str| {
         let form = format!(
             "name=x&url={url}&events=delivery.failed&headers=X-Key: {value}&version={version}"
@@ -151,9 +166,11 @@ async fn the_form_asks_for_the_values_of_headers_again_if_the_host_changes() {
             .send(Method::POST, &path, &[("cookie", session.as_str())], &form)
             .await
     };
+
     // Another port is another receiver.
     let elsewhere = Receiver::start().await.url("/in");
     let refused = save(&elsewhere, "***").await;
+
     assert_eq!(refused.status(), 422);
     let page = refused.text().await.unwrap();
     let message = page

@@ -9,8 +9,10 @@ async fn the_pages_of_a_new_user_pass_the_audit() {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let browser = Browser::start(Kind::Desktop, &stage.origin()).await;
+
     browser.visit("/ui/login").await;
     audit::check(&browser).await;
     browser.sign_in(&stage.api.token).await;
@@ -37,12 +39,14 @@ async fn check_every_page(kind: Kind) {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let webhook = stage
         .webhook_with_log(
             "Label & Sons: a name that is rather long, so that it has to go over several lines",
         )
         .await;
+
     for number in 1..3 {
         let url = stage.receiver.url(&format!(
             "/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"
@@ -52,11 +56,14 @@ async fn check_every_page(kind: Kind) {
             .create_webhook(&url, &["payment.statement_ready"])
             .await;
     }
+
     let browser = stage.browser(kind).await;
+
     for (_, path) in &stage.pages(&webhook).await {
         browser.visit(path).await;
         audit::check(&browser).await;
     }
+
     let is_dark = "return matchMedia('(prefers-color-scheme: dark)').matches";
     assert_eq!(browser.evaluate(is_dark).await, kind == Kind::Dark);
 }
@@ -66,9 +73,11 @@ async fn an_internal_error_has_a_page_without_details() {
     if !browser::is_available() {
         return;
     }
+
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let store = stage.app.store().await;
+
     store
         .batch_execute("alter table walhook.webhook rename to webhook_away")
         .await

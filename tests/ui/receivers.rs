@@ -48,13 +48,16 @@ impl Example {
             .join("examples/receivers")
             .join(file);
         let inbox = directory.join(file.extension().expect("an extension"));
+
         if program == "go" {
             let built = directory.join("receiver");
             let mut build = Command::new("go");
+
             build
                 .args(["build", "-o"])
                 .args([&built, &file])
                 .env("GO111MODULE", "off");
+
             // Compiles the standard library once for all runs of the tests.
             build.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
             assert!(
@@ -63,6 +66,7 @@ impl Example {
             );
             file = built;
         }
+
         Example {
             program,
             file,
@@ -79,8 +83,10 @@ impl Example {
             "php" => (Path::new("php"), &["-S", &address]),
             program => (Path::new(program), &[]),
         };
+
         let mut command = Command::new(program);
         command.args(arguments).arg(&self.file);
+
         command
     }
 
@@ -92,6 +98,7 @@ impl Example {
     async fn start(&mut self, keys: &str) {
         self.stop().await;
         let mut command = self.command();
+
         command
             .envs([("KEYS", keys), ("PORT", &self.port.to_string())])
             .env("INBOX", &self.inbox);
@@ -101,6 +108,7 @@ impl Example {
                 .spawn()
                 .unwrap_or_else(|error| panic!("{:?}: {error}", self.file)),
         );
+
         let connects = || async { TcpStream::connect(("127.0.0.1", self.port)).await.ok() };
         eventually(&format!("{:?} to listen", self.file), connects).await;
     }
@@ -124,6 +132,7 @@ impl Example {
                 )
             })
             .collect();
+
         files.sort();
         files
     }
@@ -149,12 +158,14 @@ async fn resend(
     let mut headers = headers
         .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()))
         .collect();
+
     change(&mut body, &mut headers);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let request = client.post(example.url()).body(body);
     let request = headers.into_iter().fold(request, |request, (name, value)| {
         request.header(name, value)
     });
+
     request.send().await.unwrap().status().as_u16()
 }
 
@@ -163,6 +174,7 @@ fn backdate(secret: &str, body: &mut String, headers: &mut [(String, String)]) {
     let mut envelope: Value = serde_json::from_str(body).unwrap();
     envelope["timestamp"] = "2026-03-01T09:05:00.123+00:00".into();
     *body = envelope.to_string();
+
     let value = |name: &str| {
         headers
             .iter()
@@ -171,6 +183,7 @@ fn backdate(secret: &str, body: &mut String, headers: &mut [(String, String)]) {
             .1
             .clone()
     };
+
     let key = STANDARD
         .decode(secret.trim_start_matches("whsec_"))
         .unwrap();
@@ -180,6 +193,7 @@ fn backdate(secret: &str, body: &mut String, headers: &mut [(String, String)]) {
         &value("webhook-timestamp"),
         body,
     );
+
     headers
         .iter_mut()
         .find(|(name, _)| name == "webhook-signature")
@@ -203,10 +217,12 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
     let path = format!("/webhooks/{}", text(&created["id"]));
     let secret = text(&created["secret"]);
     let name = example.file.display().to_string();
+
     example.start(&secret).await;
 
     // A delivery and its redelivery are stored once.
     stage.platform.payment(user, "ready").await;
+
     let delivered = |count: usize| {
         move |logs: &[Value]| {
             logs.iter()
@@ -215,11 +231,13 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
                 == count
         }
     };
+
     let logs = stage
         .api
         .wait_for_logs(&text(&created["id"]), &name, delivered(1))
         .await;
     let entry = format!("{path}/logs/{}", text(&logs[0]["id"]));
+
     stage
         .api
         .post(&format!("{entry}/redeliver"), json!({}))
@@ -229,11 +247,13 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
         .api
         .wait_for_logs(&text(&created["id"]), &name, delivered(2))
         .await;
+
     let request = stage.api.get(&entry).await.expect(200).json();
     let stored = (
         format!("{}.json", text(&request["delivery_id"])),
         text(&request["request_body"]).into_bytes(),
     );
+
     assert_eq!(example.stored(), [stored], "{name}");
 
     // Forged, changed and old deliveries are rejected.
@@ -252,6 +272,7 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
         401,
         "{name}: no headers"
     );
+
     let rename = |headers: &mut Vec<(String, String)>| {
         headers
             .iter_mut()
@@ -259,6 +280,7 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
             .unwrap()
             .1 = "0195504c-a3a0-7abc-8def-0123456789ab".into();
     };
+
     assert_eq!(
         resend(&example, &request, |_, headers| rename(headers)).await,
         401,
@@ -268,6 +290,7 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
         backdate(&secret, body, headers)
     })
     .await;
+
     assert_eq!(old, 401, "{name}: too old");
     assert_eq!(example.stored().len(), 1, "{name}");
 
@@ -283,12 +306,14 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
         200,
         "{name}: the old secret in an overlap"
     );
+
     let new = stage
         .api
         .post(&regenerate, json!({}))
         .await
         .expect(200)
         .json();
+
     assert_eq!(
         test(&stage.api, &path).await,
         401,
@@ -318,6 +343,7 @@ async fn check(stage: &Stage, user: i64, mut example: Example) {
 async fn the_example_receivers_store_each_genuine_delivery_once() {
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
+
     let stage = Stage::start_with(app).await;
     let user: i64 = {
         let row = stage
@@ -327,7 +353,9 @@ async fn the_example_receivers_store_each_genuine_delivery_once() {
             .await;
         row.unwrap().get(0)
     };
+
     let directory = tempfile::tempdir().unwrap();
+
     for (program, file) in installed().await {
         check(
             &stage,
@@ -341,12 +369,14 @@ async fn the_example_receivers_store_each_genuine_delivery_once() {
 /// Returns the languages that this machine can run.
 async fn installed() -> Vec<(&'static str, &'static str)> {
     let mut installed = Vec::new();
+
     for (program, file) in LANGUAGES {
         if are_installed(&[program.trim_start_matches("/usr/bin/")]) && has_packages(program).await
         {
             installed.push((program, file));
         }
     }
+
     installed
 }
 
@@ -360,6 +390,7 @@ fn genuine(key: &[u8]) -> String {
     let headers = format!(
         "webhook-id: {id}\r\nwebhook-timestamp: {timestamp}\r\nwebhook-signature: {signature}\r\n"
     );
+
     format!(
         "{START}{headers}Content-Length: {}\r\n\r\n{body}",
         body.len()
@@ -373,6 +404,7 @@ async fn connect(example: &Example, request: &str) -> TcpStream {
     let mut connection = TcpStream::connect(("127.0.0.1", example.port))
         .await
         .unwrap();
+
     // A server may reject a request before it has read the whole body.
     let _ = connection.write_all(request.as_bytes()).await;
     connection
@@ -436,6 +468,7 @@ async fn check_weak_keys(mut example: Example) {
             "{file}: {keys}: {errors}"
         );
     }
+
     example.stop().await;
 }
 
@@ -443,6 +476,7 @@ async fn check_weak_keys(mut example: Example) {
 async fn check_bounds(mut example: Example) {
     let file = example.file.display().to_string();
     let key = [b'k'; 64];
+
     example
         .start(&format!("whsec_{}", STANDARD.encode(key)))
         .await;
@@ -470,6 +504,7 @@ async fn check_bounds(mut example: Example) {
             "{file}: {answered:?} to {rest:.40}"
         );
     }
+
     let stored = |example: &Example| {
         example
             .stored()
@@ -477,6 +512,7 @@ async fn check_bounds(mut example: Example) {
             .filter(|(name, _)| name.ends_with(".json"))
             .count()
     };
+
     assert_eq!(stored(&example), 0, "{file}");
     assert_eq!(
         status(&example, &genuine(&key)).await,
@@ -495,12 +531,14 @@ async fn check_bounds(mut example: Example) {
             );
         }
     }
+
     example.stop().await;
 }
 
 #[tokio::test]
 async fn the_example_receivers_start_with_strong_keys_only() {
     let directory = tempfile::tempdir().unwrap();
+
     for (program, file) in installed().await {
         check_weak_keys(Example::new(program, file, directory.path()).await).await;
     }
@@ -510,9 +548,11 @@ async fn the_example_receivers_start_with_strong_keys_only() {
 async fn the_example_receivers_bound_bodies_and_time() {
     let directory = tempfile::tempdir().unwrap();
     let mut examples = Vec::new();
+
     for (program, file) in installed().await {
         examples.push(Example::new(program, file, directory.path()).await);
     }
+
     // At once, because each waits for its own timeout.
     futures_util::future::join_all(examples.into_iter().map(check_bounds)).await;
 }
@@ -524,6 +564,7 @@ async fn has_packages(program: &str) -> bool {
         "ruby" => "require 'webrick'",
         _ => return true,
     };
+
     let flag = if program == "ruby" { "-e" } else { "-c" };
     let found = Command::new(program)
         .args([flag, probe])

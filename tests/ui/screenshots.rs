@@ -33,6 +33,7 @@ async fn shoot(browser: &Browser, directory: &Path, name: &str) {
     } else {
         number(1)
     };
+
     let clip =
         json!({ "x": 0, "y": 0, "width": number(0), "height": height, "scale": 1.0 / number(2) });
     let wanted = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
@@ -40,6 +41,7 @@ async fn shoot(browser: &Browser, directory: &Path, name: &str) {
     let png = base64::engine::general_purpose::STANDARD
         .decode(answer["data"].as_str().expect("a picture"))
         .unwrap();
+
     std::fs::write(directory.join(format!("{name}.png")), png).unwrap();
 }
 
@@ -49,18 +51,25 @@ async fn screenshots_of_every_page() {
     if !browser::is_available() {
         return;
     }
+
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
     std::fs::create_dir_all(&directory).unwrap();
+
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
+
     let stage = Stage::start_with(app).await;
     let first = stage.browser(Kind::Desktop).await;
+
     shoot(&first, &directory, "empty").await;
     drop(first);
+
     let webhook = stage.webhook_with_log("Aurora Recordings").await;
     let others = other_webhooks(&stage, &webhook).await;
     let mut pages = stage.pages(&webhook).await;
+
     pages.extend(pages_of_others(&others));
+
     pages.push((
         "entry-test",
         format!(
@@ -68,7 +77,9 @@ async fn screenshots_of_every_page() {
             stage.test_entry(&webhook).await
         ),
     ));
+
     pages.push(("api-reference", "/api/public/docs".into()));
+
     for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
         let browser = Browser::start(kind, &stage.origin()).await;
         shoot_all(&stage, &browser, &directory, &pages, &others).await;
@@ -86,8 +97,10 @@ struct Others {
 async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
     let sql = stage.app.store().await;
     let id: Uuid = webhook.parse().unwrap();
+
     sql.execute(HISTORY, &[&id]).await.unwrap();
     sql.execute(COUNTERS, &[&id]).await.unwrap();
+
     stage
         .api
         .post(
@@ -96,22 +109,26 @@ async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
         )
         .await
         .expect(200);
+
     sql.execute(
         "update walhook.webhook set url = 'https://hooks.aurora.example/walhook' where id = $1",
         &[&id],
     )
     .await
     .unwrap();
+
     let create = async |name: &str, event: &str, ordering: &str| -> Uuid {
         let url = stage.receiver.url("/other");
         let body = json!({ "name": name, "url": url, "events": [event], "ordering": ordering });
         let created = stage.api.post("/webhooks", body).await.expect(201).json();
         created["id"].as_str().unwrap().parse().unwrap()
     };
+
     let disabled = create("Back office", "payment.statement_ready", "none").await;
     let url = "https://hooks.papermoon.example/walhook/in?source=distribution";
     let disable = "update walhook.webhook set active = false, disabled_at = now() - interval '3 hours', url = $2,
                    disabled_reason = '100 failures in a row: no answer within 10 s', failure_count = 100 where id = $1";
+
     sql.execute(disable, &[&disabled, &url]).await.unwrap();
     Others {
         disabled,
@@ -122,6 +139,7 @@ async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
 fn pages_of_others(others: &Others) -> Vec<(&'static str, String)> {
     let at = |id: Uuid, rest: &str| format!("/ui/webhooks/{id}{rest}");
     let Others { disabled, quiet } = *others;
+
     vec![
         ("webhook-disabled", at(disabled, "")),
         (
@@ -153,6 +171,7 @@ async fn shoot_all(
         )
         .await;
     };
+
     browser.visit("/ui/login").await;
     shoot("login").await;
     browser.fill("#token", "whk_wrong").await;
@@ -160,10 +179,12 @@ async fn shoot_all(
     browser.find("#token-error").await;
     shoot("login-invalid").await;
     browser.sign_in(&stage.api.token).await;
+
     for (name, path) in pages {
         browser.visit(path).await;
         shoot(name).await;
     }
+
     browser.visit("/ui").await;
     browser.click("a[href$='/delete']").await;
     browser.find("dialog form").await;
@@ -175,6 +196,7 @@ async fn shoot_all(
     browser.click("form.edit .primary").await;
     browser.find("#errors").await;
     shoot("new-invalid").await;
+
     let quiet = format!("/ui/webhooks/{}", others.quiet);
     browser.visit(&format!("{quiet}/test")).await;
     browser.click("main .primary").await;

@@ -23,9 +23,11 @@ pub struct Visitor {
 impl Visitor {
     pub async fn start(settings: &[(&str, &str)]) -> Visitor {
         let mut app = TestApp::prepare().await;
+
         for (key, value) in settings {
             app.set(key, value);
         }
+
         let stage = Stage::start_with(app).await;
         let client = Client::builder()
             .no_proxy()
@@ -45,9 +47,11 @@ impl Visitor {
         let mut request = self
             .client
             .request(method, format!("{}{path}", self.stage.origin()));
+
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+
         request
             .header("content-type", "application/x-www-form-urlencoded")
             .body(form.to_owned())
@@ -98,17 +102,21 @@ async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
         location(&visitor.get("/ui/webhooks/new", "").await),
         "/ui/login?next=%2Fui%2Fwebhooks%2Fnew"
     );
+
     let rejected = visitor
         .send(Method::POST, "/ui/login", &[], "token=whk_wrong")
         .await;
     assert_eq!((rejected.status().as_u16(), cookie(&rejected)), (401, None));
+
     let (answer, session) = visitor.sign_in("/ui/webhooks/new").await;
     assert_eq!(location(&answer), "/ui/webhooks/new");
+
     let set = answer.headers()[SET_COOKIE].to_str().unwrap();
     assert!(
         set.contains("; HttpOnly") && set.contains("; SameSite=Lax") && !set.contains("Secure"),
         "{set}"
     );
+
     for elsewhere in [
         "https://evil.example/",
         "//evil.example",
@@ -121,6 +129,7 @@ async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
             "{elsewhere}"
         );
     }
+
     let stored: Vec<Vec<u8>> = {
         let rows = visitor
             .stage
@@ -132,10 +141,13 @@ async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
             .unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     };
+
     assert_eq!(stored.len(), 5);
     let id = session.split_once('=').unwrap().1.as_bytes();
+
     assert!(stored.iter().all(|hash| hash.len() == 32 && hash != id));
     assert_eq!(visitor.get("/ui", &session).await.status(), 200);
+
     let token = visitor.stage.app.walhook_ok(&["token", "list"]).await;
     let token = token
         .split_whitespace()
@@ -154,6 +166,7 @@ async fn a_new_session_is_accepted_while_others_guess_tokens() {
     let visitor =
         Visitor::start(&[("limits.requests_per_second", "1"), ("limits.burst", "10")]).await;
     let (_, session) = visitor.sign_in("").await;
+
     // The responses to rejected guesses wait for half a second, so that a hundred clients always
     // exhaust ten lookups per second.
     let rejected = Semaphore::new(0);
@@ -170,14 +183,17 @@ async fn a_new_session_is_accepted_while_others_guess_tokens() {
             }
         }
     };
+
     let page = async {
         let _ = rejected.acquire_many(100).await.unwrap();
         visitor.get("/ui", &session).await
     };
+
     let page = tokio::select! {
         page = page => page,
         _ = join_all((0..100).map(guess)) => unreachable!("guesses never end"),
     };
+
     assert_eq!(page.status(), 200);
 }
 
@@ -185,6 +201,7 @@ async fn a_new_session_is_accepted_while_others_guess_tokens() {
 async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
     let visitor = Visitor::start(&[("http.public_url", "https://hooks.example")]).await;
     let store = visitor.stage.app.store().await;
+
     for statement in [
         "used_at = now() - interval '121 minutes'",
         "created_at = now() - interval '721 minutes'",
@@ -222,14 +239,17 @@ async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
             .unwrap();
         assert!(page.contains("Your session has expired"), "{page}");
     }
+
     let own = walhook::store::Store::open(&visitor.stage.app.store_url, 1).unwrap();
     walhook::store::sessions::remove_old(&own).await.unwrap();
+
     let remaining: i64 = store
         .query_one("select count(*) from walhook.session", &[])
         .await
         .unwrap()
         .get(0);
     assert_eq!(remaining, 0);
+
     let (_, session) = visitor.sign_in("").await;
     let origin = [
         ("cookie", session.as_str()),
@@ -252,6 +272,7 @@ async fn other_sites_cannot_submit_forms_for_a_visitor() {
         .await;
     let (_, session) = visitor.sign_in("").await;
     let api = |rest: &str| format!("/api/public/webhooks/{id}{rest}");
+
     for (name, value) in [
         ("sec-fetch-site", "cross-site"),
         ("sec-fetch-site", "same-site"),
@@ -284,6 +305,7 @@ async fn other_sites_cannot_submit_forms_for_a_visitor() {
             200
         );
     }
+
     let own = [
         ("cookie", session.as_str()),
         ("sec-fetch-site", "same-origin"),
@@ -293,6 +315,7 @@ async fn other_sites_cannot_submit_forms_for_a_visitor() {
         200,
         "the API accepts the cookie"
     );
+
     assert_eq!(
         visitor
             .send(Method::POST, &api("/regenerate-secret"), &own, "")
@@ -300,6 +323,7 @@ async fn other_sites_cannot_submit_forms_for_a_visitor() {
             .status(),
         200
     );
+
     let via = "select via, token_id is not null from walhook.audit order by id desc limit 1";
     let row = visitor
         .stage
@@ -309,6 +333,7 @@ async fn other_sites_cannot_submit_forms_for_a_visitor() {
         .query_one(via, &[])
         .await
         .unwrap();
+
     assert_eq!(
         (row.get::<_, &str>(0), row.get::<_, bool>(1)),
         ("session", true)
@@ -351,14 +376,17 @@ async fn a_sign_in_link_works_once() {
     let visitor = with_platform().await;
     let good = link(&sign_in_token("42"));
     let looked = visitor.send(Method::HEAD, &good, &[], "").await;
+
     assert_eq!(
         (looked.status().as_u16(), cookie(&looked)),
         (200, None),
         "HEAD does not use up the link"
     );
     let entered = visitor.follow(&good, "").await;
+
     assert_eq!(location(&entered), "/ui/events");
     assert_eq!(entered.headers()["referrer-policy"], "same-origin");
+
     let session = cookie(&entered).unwrap();
     let page = visitor
         .get("/ui/events", &session)
@@ -366,9 +394,12 @@ async fn a_sign_in_link_works_once() {
         .text()
         .await
         .unwrap();
+
     assert!(page.contains("User <bdi>42</bdi>"), "{page}");
     let mut without_iat = json!({ "iss": "https://platform.example", "aud": SIGN_IN, "sub": "42" });
+
     without_iat["exp"] = (jiff::Timestamp::now().as_second() + 60).into();
+
     let rejected = [
         sign_in_token("42").replace('.', "x"),
         "nonsense".to_owned(),
@@ -405,8 +436,10 @@ async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api(
             .status()
             .as_u16()
     };
+
     let for_api = platform_token("walhook", "42", 0, 60);
     assert_eq!(call(&for_api).await, 200);
+
     let for_both = platform_token(json!(["walhook", SIGN_IN]), "42", 0, 60);
     for token in [&for_api, &for_both] {
         let answer = visitor.follow(&link(token), "").await;
@@ -415,6 +448,7 @@ async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api(
             (401, None),
             "{token}"
         );
+
         for field in ["token", "jwt"] {
             let answer = visitor
                 .send(Method::POST, "/ui/login", &[], &format!("{field}={token}"))
@@ -426,6 +460,7 @@ async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api(
             );
         }
     }
+
     for token in [
         &sign_in_token("42"),
         &for_both,
@@ -473,6 +508,7 @@ async fn sign_ins_are_audited() {
     visitor.sign_in("").await;
     visitor.follow(&link(&sign_in_token("42")), "").await;
     visitor.follow(&link("nonsense"), "").await;
+
     let query =
         "select via, token_id is not null, user_id = '42', changed = '{}' from walhook.audit
                  where action = 'user.signed_in' order by id";
@@ -484,6 +520,7 @@ async fn sign_ins_are_audited() {
         .query(query, &[])
         .await
         .unwrap();
+
     let found: Vec<(&str, bool, bool, bool)> = rows
         .iter()
         .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3)))
@@ -500,6 +537,7 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     let session_of = async |user: &str| {
         cookie(&visitor.follow(&link(&sign_in_token(user)), "").await).expect("a session")
     };
+
     let user_of = async |session: &str| {
         let page = visitor
             .get("/ui/events", session)
@@ -511,26 +549,31 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
             .nth(1)
             .map(|rest| rest.split('<').next().unwrap().to_owned())
     };
+
     let session = session_of("victim").await;
     let token = sign_in_token("attacker");
     let confirmation = visitor.follow(&link(&token), &session).await;
+
     assert_eq!(
         (confirmation.status().as_u16(), cookie(&confirmation)),
         (200, None),
         "a page asks first"
     );
     let page = confirmation.text().await.unwrap();
+
     assert!(
         page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"),
         "{page}"
     );
     assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
+
     // Another site cannot confirm for the visitor.
     let form = format!("jwt={token}&next=/ui/events");
     let foreign = [
         ("cookie", session.as_str()),
         ("sec-fetch-site", "cross-site"),
     ];
+
     assert_eq!(
         visitor
             .send(Method::POST, "/ui/login", &foreign, &form)
@@ -538,18 +581,21 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
             .status(),
         403
     );
+
     assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
     let own = [
         ("cookie", session.as_str()),
         ("sec-fetch-site", "same-origin"),
     ];
     let replaced = visitor.send(Method::POST, "/ui/login", &own, &form).await;
+
     assert_eq!(location(&replaced), "/ui/events");
     assert_eq!(
         user_of(&cookie(&replaced).unwrap()).await.as_deref(),
         Some("attacker")
     );
     assert_eq!(user_of(&session).await, None, "the old session has ended");
+
     assert_eq!(
         visitor
             .send(Method::POST, "/ui/login", &own, &form)
@@ -558,6 +604,7 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
         401,
         "once"
     );
+
     // A link of the same user does not ask.
     let session = session_of("victim").await;
     assert_eq!(
@@ -574,15 +621,18 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
 #[tokio::test]
 async fn other_sites_sign_in_no_visitor() {
     let visitor = with_platform().await;
+
     for site in [&[("sec-fetch-site", "cross-site")][..], &[]] {
         let token = sign_in_token("attacker");
         let confirmation = visitor.send(Method::GET, &link(&token), site, "").await;
+
         assert_eq!(
             (confirmation.status().as_u16(), cookie(&confirmation)),
             (200, None),
             "{site:?}"
         );
         let page = confirmation.text().await.unwrap();
+
         assert!(
             page.contains("Sign in as <bdi>attacker</bdi>") && !page.contains("You are signed in"),
             "{page}"
@@ -594,6 +644,7 @@ async fn other_sites_sign_in_no_visitor() {
             "/ui/events"
         );
     }
+
     for site in ["same-origin", "same-site", "none"] {
         let link = link(&sign_in_token("42"));
         let answer = visitor
@@ -601,6 +652,7 @@ async fn other_sites_sign_in_no_visitor() {
             .await;
         assert_eq!(location(&answer), "/ui/events", "{site}");
     }
+
     let credentials = [
         format!("token={}", visitor.stage.api.token),
         format!("jwt={}", sign_in_token("attacker")),
@@ -630,6 +682,7 @@ impl Visitor {
         if answer.status() != 200 {
             return Err(location(&answer).to_owned());
         }
+
         let page = answer.text().await.unwrap();
         let secret = page
             .split("<code id=\"secret\">")
@@ -638,6 +691,7 @@ impl Visitor {
             .split('<')
             .next()
             .unwrap();
+
         assert!(secret.starts_with("whsec_"), "{page}");
         Ok(secret.to_owned())
     }
@@ -656,6 +710,7 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
         .send(Method::POST, "/ui/webhooks", &headers, &form)
         .await;
     let page = location(&created).to_owned();
+
     assert!(
         !page.contains("whsec_") && created.text().await.unwrap().is_empty(),
         "{page}"
@@ -663,12 +718,14 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
     let webhook = page.rsplit_once('/').unwrap().0.to_owned();
     let id = webhook.rsplit('/').next().unwrap();
     let first = visitor.secret_at(&page, &session).await.unwrap();
+
     assert_eq!(
         visitor.secret_at(&page, &session).await.as_ref(),
         Ok(&first),
         "reloading shows it again"
     );
     let (_, other) = visitor.sign_in("").await;
+
     assert_eq!(
         visitor.secret_at(&page, &other).await,
         Err(webhook.clone()),
@@ -691,6 +748,7 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
         assert_eq!(location(&answer), page);
         visitor.secret_at(&page, &session).await.unwrap()
     };
+
     let second = regenerate().await;
     assert_ne!(second, first);
     assert_eq!(
@@ -698,6 +756,7 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
         Ok(second),
         "reloading does not generate another"
     );
+
     let api = &visitor.stage.api;
     api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({}))
         .await
@@ -708,6 +767,7 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
         "this session did not generate the secret"
     );
     regenerate().await;
+
     let store = visitor.stage.app.store().await;
     store
         .batch_execute("update walhook.session set reveals_until = now() where reveals is not null")
@@ -724,11 +784,13 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
 async fn pages_have_security_headers_and_assets_are_cached() {
     let visitor = Visitor::start(&[]).await;
     let (_, session) = visitor.sign_in("").await;
+
     for path in ["/ui", "/ui/login", "/ui/nothing", "/ui/webhooks/new"] {
         let answer = visitor.get(path, &session).await;
         let policy = answer.headers()["content-security-policy"]
             .to_str()
             .unwrap();
+
         assert!(
             policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self'"),
             "{path}: {policy}"
@@ -741,7 +803,9 @@ async fn pages_have_security_headers_and_assets_are_cached() {
         );
         assert!(answer.headers().contains_key("x-request-id"), "{path}");
     }
+
     let page = visitor.get("/ui/login", "").await.text().await.unwrap();
+
     for stem in ["ui-", "icon-"] {
         let path = page
             .split('"')
@@ -755,7 +819,9 @@ async fn pages_have_security_headers_and_assets_are_cached() {
             "{path}"
         );
     }
+
     assert_eq!(visitor.get("/ui/assets/ui-0.css", "").await.status(), 404);
+
     assert_eq!(
         visitor
             .send(Method::DELETE, "/ui", &[("cookie", session.as_str())], "")
@@ -763,6 +829,7 @@ async fn pages_have_security_headers_and_assets_are_cached() {
             .status(),
         405
     );
+
     // The page of a secret is not compressed, because its length would reveal something about the
     // secret.
     let events = format!(
@@ -776,11 +843,13 @@ async fn pages_have_security_headers_and_assets_are_cached() {
     let created = visitor
         .send(Method::GET, location(&created), &headers, "")
         .await;
+
     assert!(
         !created.headers().contains_key("content-encoding"),
         "{created:?}"
     );
     assert!(created.text().await.unwrap().contains("whsec_"));
+
     let list = visitor.send(Method::GET, "/ui", &headers, "").await;
     assert_eq!(list.headers()["content-encoding"], "gzip");
 }
@@ -798,12 +867,15 @@ async fn an_error_page_says_when_to_try_again() {
         stage: Stage::start_with(app).await,
         client,
     };
+
     let session = visitor.sign_in("/ui").await.1;
     server.stop(StopMode::Immediate).await.unwrap();
+
     let unavailable = async || {
         let page = visitor.get("/ui", &session).await;
         (page.status() == 503).then_some(page)
     };
+
     // The first connection may still report the shutdown.
     let page = eventually("the store to be unavailable", unavailable).await;
     assert_eq!(page.headers()[reqwest::header::RETRY_AFTER], "1");

@@ -31,17 +31,20 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
             json!({ "since": "2026-01-01T00:00:00Z" }),
         )
         .await;
+
     let cancel = format!(
         "/jobs/{}/cancel",
         recovery.expect(202).json()["job_id"]
             .as_str()
             .expect("an id")
     );
+
     let before = owner.webhook(&id).await;
 
     let at = |webhook: &str, rest: &str| format!("/ui/webhooks/{webhook}{rest}");
     let entry = format!("/logs/{log}");
     let since = "since=2026-01-01T00:00";
+
     let pages = [
         "",
         "/edit",
@@ -56,6 +59,7 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         &entry,
     ]
     .map(|rest| at(&id, rest));
+
     let queries = [
         at(&id, &format!("/recover?{since}")),
         at(&id, "/logs?outcome=failed"),
@@ -67,10 +71,12 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         let answer = visitor.send(Method::GET, page, &cookie, "").await;
         assert_eq!(answer.status(), 404, "{page}");
     }
+
     let edit = format!("name=x&url={url}&events=delivery.failed&version=");
     let redeliver = format!("{entry}/redeliver");
     let first = format!("webhook={id}");
     let chosen = format!("webhook={id}&event=delivery.failed");
+
     let forms = [
         (at(&id, "/edit"), edit.as_str()),
         (at(&id, "/edit"), ""),
@@ -93,8 +99,10 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         let answer = visitor.send(Method::POST, &path, &cookie, form).await;
         assert_eq!(answer.status(), 404, "{path} {form}");
     }
+
     assert_eq!(owner.webhook(&id).await, before);
     assert_eq!(owner.logs(&id).await.len(), 1, "no other test was sent");
+
     let changes =
         "select count(*) from walhook.audit where subject_id = $1 and user_id <> 'another user'";
     let store = visitor.stage.app.store().await;
@@ -102,5 +110,6 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         .query_one(changes, &[&id.parse::<Uuid>().unwrap()])
         .await
         .unwrap();
+
     assert_eq!(changes.get::<_, i64>(0), 0);
 }

@@ -45,6 +45,7 @@ async fn the_form_stores_what_is_shown_and_called_and_rejects_invisible_characte
             .status(),
         303
     );
+
     let webhook = visitor.stage.api.webhooks().await.remove(0);
     assert_eq!(
         (webhook["name"].as_str(), webhook["url"].as_str()),

@@ -70,12 +70,14 @@ struct Case<'a> {
 async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) -> bool {
     let body = directory.join("body.json");
     std::fs::write(&body, case.body).unwrap();
+
     let mut command = Command::new(program[0]);
     command
         .args(&program[1..])
         .arg(driver)
         .arg(&body)
         .args([case.secret, case.signature]);
+
     // Compiles the standard library once for all runs of the tests: a delivery is accepted for five
     // minutes.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
@@ -83,6 +85,7 @@ async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) 
         .current_dir(directory)
         .env("GOCACHE", cache)
         .env("GO111MODULE", "off");
+
     let output = command
         .output()
         .await
@@ -93,6 +96,7 @@ async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) 
         "{program:?} ({code:?}): {}",
         String::from_utf8_lossy(&output.stderr)
     );
+
     code == Some(0)
 }
 
@@ -107,6 +111,7 @@ async fn delivery() -> (Received, String) {
         .post(&format!("/webhooks/{id}/test"), json!({}))
         .await
         .expect(200);
+
     (stage.receiver.wait_for(1).await.remove(0), secret)
 }
 
@@ -115,11 +120,14 @@ async fn every_snippet_accepts_genuine_deliveries_only() {
     let (sent, secret) = delivery().await;
     let signature = sent.header("x-webhook-signature");
     let forged = [&sent.body[..], b" "].concat();
+
     // A replayed delivery. Its headers may be new, because they are not signed.
     let mut envelope: serde_json::Value = serde_json::from_slice(&sent.body).unwrap();
     envelope["timestamp"] = "2026-03-01T09:05:00.123+00:00".into();
+
     let old = envelope.to_string().into_bytes();
     let old_signature = crate::support::signature(&secret, &old);
+
     let good = Case {
         what: "genuine",
         body: &sent.body,
@@ -127,9 +135,11 @@ async fn every_snippet_accepts_genuine_deliveries_only() {
         signature,
         valid: true,
     };
+
     let not_ascii = "é".repeat(32);
     let [with_empty, with_prefix] =
         ["", "whsec_"].map(|secret| crate::support::signature(secret, &sent.body));
+
     let cases = [
         Case {
             what: "another body",
@@ -182,14 +192,18 @@ async fn every_snippet_accepts_genuine_deliveries_only() {
         let verdict = snippet::verify(case.secret, case.body, case.signature);
         assert_eq!(verdict, case.valid, "Rust: {}", case.what);
     }
+
     let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("templates/ui/verify");
     let directory = tempfile::tempdir().unwrap();
+
     for (program, snippet, driver, source) in LANGUAGES {
         if !are_installed(&program[..1]) {
             continue;
         }
+
         std::fs::copy(sources.join(snippet), directory.path().join(snippet)).unwrap();
         std::fs::write(directory.path().join(driver), source).unwrap();
+
         // The snippet for the command line does not check the age.
         for case in cases
             .iter()

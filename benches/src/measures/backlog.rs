@@ -33,23 +33,29 @@ impl Backlog {
             .write_singly(self.user, self.transitions, Muted::No)
             .await?;
         rig.receiver.reset().await?;
+
         let deliveries = self.transitions * self.fan_out;
         let mut sidecars = Vec::with_capacity(self.replicas);
         let before = rig.cpu(&[]);
+
         for replica in 0..self.replicas {
             sidecars.push(
                 rig.installation
                     .start(&format!("replica-{replica}"), "capture,deliver,api")?,
             );
         }
+
         rig.wait_for_deliveries(&mut sidecars, deliveries / 2)
             .await?;
         rig.require_bounded_queues(figures, Held::FirstAttempts, self.replicas)
             .await?;
+
         let status = rig.wait_for_deliveries(&mut sidecars, deliveries).await?;
         rig.settle().await?;
+
         let after = rig.cpu(&sidecars);
         let seconds = status.last_at.saturating_sub(status.first_at) as f64 / 1e6;
+
         Ok(Drained {
             rate: (deliveries - 1) as f64 / seconds,
             deliveries,
@@ -65,6 +71,7 @@ impl Drained {
         for sidecar in self.sidecars {
             sidecar.stop().await?;
         }
+
         Ok(())
     }
 }

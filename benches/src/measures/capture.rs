@@ -56,32 +56,41 @@ const WAYS: [Way; 2] = [
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("capture");
     let mut rig = Rig::start(&plan.walhook).await?;
+
     rig.platform.add_users(1, 1, ROWS).await?;
+
     // Over TCP, as from another machine.
     rig.installation.set_source(rig.server.url(DATABASE));
     rig.set_up("").await?;
+
     // A multiple of the number of rows.
     let giant = plan.count(1_000_000).next_multiple_of(ROWS);
     for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant)] {
         plan.show_step(format!("capture: writing {}", shape.name()));
         save_position(&rig).await?;
+
         let end = shape.write(&rig).await?;
         rig.rest().await?;
+
         let repeats = plan.rates();
         for repeat in 1..=repeats {
             plan.show_step(format!("capture: {}, {repeat} of {repeats}", shape.name()));
             measure_reference(&rig, &mut figures, shape).await?;
+
             for way in &WAYS {
                 restore_position(&rig).await?;
                 measure_way(&mut rig, &mut figures, shape, way, end).await?;
             }
         }
+
         restore_position(&rig).await?;
         drop_saved_position(&rig).await?;
+
         // The next shape starts after this one's WAL, with the ledger of that position.
         rig.installation.configure("", "");
         rig.read_wal().await?;
     }
+
     Ok(figures)
 }
 
@@ -133,6 +142,7 @@ async fn restore_position(rig: &Rig) -> anyhow::Result<()> {
         truncate walhook.last_seen, walhook.ledger_complete;
         insert into walhook.last_seen table saved_last_seen; insert into walhook.ledger_complete table saved_ledger_complete";
     rig.store.batch_execute(sql).await?;
+
     rig.rest().await
 }
 
@@ -151,6 +161,7 @@ async fn copy_slot(rig: &Rig, from: &str, to: &str) -> anyhow::Result<()> {
         .execute(sql, &[&from, &to])
         .await
         .with_context(|| format!("copying the slot {from}"))?;
+
     Ok(())
 }
 
@@ -161,18 +172,22 @@ async fn drop_slot(rig: &Rig, slot: &str) -> anyhow::Result<()> {
         .execute(sql, &[&slot])
         .await
         .with_context(|| format!("dropping the slot {slot}"))?;
+
     Ok(())
 }
 
 async fn measure_reference(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow::Result<()> {
     let name = format!("{}, {REFERENCE}", shape.name());
     let rows = shape.rows();
+
     copy_slot(rig, SAVED_SLOT, REFERENCE_SLOT).await?;
     let before = rig.cpu(&[]);
     let rate = rows as f64 / receive_with_reference(rig).await?;
+
     // The CPU time of its walsender, which has ended, is counted for the postmaster.
     add_cpu(figures, &name, &before, &rig.cpu(&[]), rows);
     figures.add(name, "rows/s", rate);
+
     drop_slot(rig, REFERENCE_SLOT).await
 }
 
@@ -185,26 +200,33 @@ async fn measure_way(
 ) -> anyhow::Result<()> {
     let name = format!("{}, {}", shape.name(), way.name);
     let rows = shape.rows();
+
     rig.installation.configure(way.settings, "");
     let before = rig.cpu(&[]);
     let sidecar = rig.installation.start("capture", "capture")?;
+
     rig.platform.wait_for_reader(SLOT).await?;
     let started = Instant::now();
+
     rig.wait_for_checkpoint(end).await?;
     let rate = rows as f64 / started.elapsed().as_secs_f64();
     let sidecars = [sidecar];
     let after = rig.cpu(&sidecars);
+
     figures.add(&name, "rows/s", rate);
     let reference = format!("{}, {REFERENCE}", shape.name());
+
     figures.ratio(
         format!("{name} / {REFERENCE}"),
         &name,
         &reference,
         Some(Must::AtLeast(shape.bound(way))),
     );
+
     add_cpu(figures, &name, &before, &after, rows);
     require_memory(figures, &name, &sidecars, MEMORY)?;
     rig.catch_up().await?;
+
     let [sidecar] = sidecars;
     sidecar.stop().await
 }
@@ -218,6 +240,7 @@ async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
         .await?
         .get(0);
     let mut command = rig.server.program("pg_recvlogical");
+
     command.args([
         "--start",
         "--no-loop",
@@ -228,6 +251,7 @@ async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
         "--file",
         "/dev/null",
     ]);
+
     command.args(["--option", "proto_version=1", "--option", "messages=true"]);
     command.args([
         "--option",
@@ -235,6 +259,7 @@ async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
         "--dbname",
         &rig.server.url(DATABASE),
     ]);
+
     let started = Instant::now();
     let output = command
         .output()
@@ -246,5 +271,6 @@ async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
+
     Ok(started.elapsed().as_secs_f64())
 }

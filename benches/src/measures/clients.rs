@@ -110,6 +110,7 @@ impl SlowClients {
                 tasks.spawn_on(be_slow(kind, head, address, counts.clone()), runtime);
             }
         }
+
         Ok(SlowClients {
             tasks,
             counts,
@@ -122,7 +123,9 @@ impl SlowClients {
         if let Some(ended) = self.tasks.try_join_next() {
             ended??;
         }
+
         let seconds = self.started.elapsed().as_secs_f64();
+
         for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {
             let open = counts.open.load(Ordering::Relaxed);
             let connected = counts.connected.load(Ordering::Relaxed);
@@ -137,6 +140,7 @@ impl SlowClients {
                 connected as f64 / seconds,
             );
         }
+
         // None means that there were too few clients to reach the limit.
         let closed = sidecar.metric(REFUSED).await?;
         figures.require(
@@ -145,6 +149,7 @@ impl SlowClients {
             closed / seconds,
             Must::AtLeast(1.0),
         );
+
         self.tasks.shutdown().await;
         Ok(())
     }
@@ -159,16 +164,21 @@ async fn be_slow(
 ) -> anyhow::Result<()> {
     let address = address.parse()?;
     let mut connects = steady(CONNECTS_PER_SECOND);
+
     loop {
         connects.tick().await;
         let socket = TcpSocket::new_v4()?;
+
         socket.set_recv_buffer_size(READ_BUFFER)?;
         let Ok(mut stream) = socket.connect(address).await else {
             continue;
         };
+
         counts.connected.fetch_add(1, Ordering::Relaxed);
         counts.open.fetch_add(1, Ordering::Relaxed);
+
         let _open = Open(&counts);
+
         // The server may close the connection at any time.
         let _ = converse(kind, &head, &mut stream).await;
     }
@@ -177,11 +187,14 @@ async fn be_slow(
 async fn converse(kind: Kind, head: &str, stream: &mut TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.write_all(head.as_bytes()).await?;
+
     let mut ticks = interval(BYTE_EVERY);
+
     loop {
         if kind != Kind::Idle {
             ticks.tick().await;
         }
+
         match kind {
             Kind::Idle | Kind::Reader if stream.read(&mut [0; 1]).await? == 0 => return Ok(()),
             Kind::Idle | Kind::Reader => {}
@@ -201,6 +214,7 @@ mod tests {
         let http = walhook::config::Http::default();
         assert!(ALL > http.max_connections);
         assert!((BODY as u64) < http.max_body_bytes.0);
+
         for kind in Kind::ALL {
             let is_complete = kind.head(1).unwrap().ends_with("\r\n\r\n");
             assert_eq!(

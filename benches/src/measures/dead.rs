@@ -13,14 +13,18 @@ const BESIDE: &str = "beside nine that hang, p99";
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("dead");
     let mut rig = Rig::start(&plan.walhook).await?;
+
     rig.platform.add_users(1, 2, ROWS).await?;
     rig.set_up("").await?;
+
     let good = rig.receiver.url();
     let hanging = rig.receiver.hanging_url();
     let mut wanted = vec![(1, good.clone()), (2, good)];
+
     wanted.extend(std::iter::repeat_n((2, hanging), 9));
     rig.create_webhooks(&wanted).await?;
     rig.deliver_sample(1).await?;
+
     // Longer than the timeout of 10 s, so that requests hang, time out and hang again.
     let length = plan.seconds(15.0);
     let repeats = plan.latencies();
@@ -30,21 +34,26 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             let (mut measured, sidecars) = Load::ordinary(user, length)
                 .run_on_new_sidecar(plan, &mut rig, &what)
                 .await?;
+
             figures.add(name, "ms", measured.of_receipts(0.99));
+
             if user == 2 {
                 rig.require_bounded_queues(&mut figures, Held::All, 1)
                     .await?;
             }
+
             require_memory(&mut figures, "both", &sidecars, MEMORY)?;
             end(&rig, sidecars).await?;
         }
     }
+
     figures.ratio(
         "beside nine / alone",
         BESIDE,
         ALONE,
         Some(Must::AtMost(1.5)),
     );
+
     Ok(figures)
 }
 

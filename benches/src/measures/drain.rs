@@ -21,26 +21,32 @@ struct Case {
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("drain");
     let mut rig = Rig::start(&plan.walhook).await?;
+
     rig.platform.add_users(1, 2, ROWS).await?;
     rig.set_up("").await?;
+
     let url = rig.receiver.url();
     let wanted: Vec<(u64, String)> = [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
         .map(|user| (user, url.clone()))
         .to_vec();
+
     rig.create_webhooks(&wanted).await?;
     rig.deliver_sample(1).await?;
+
     let one = Backlog {
         user: 1,
         transitions: plan.count(300_000),
         fan_out: 1,
         replicas: 1,
     };
+
     let ten = Backlog {
         user: 2,
         transitions: plan.count(30_000),
         fan_out: 10,
         replicas: 1,
     };
+
     let cases = [
         Case {
             name: "one webhook",
@@ -55,6 +61,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             of_bare: 0.25,
         },
     ];
+
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for case in &cases {
@@ -62,6 +69,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             measure_case(plan, &mut rig, &mut figures, case).await?;
         }
     }
+
     Ok(figures)
 }
 
@@ -77,21 +85,25 @@ async fn measure_case(
     let bare = Bare::new(&mut rig.receiver).await?;
     let loop_name = format!("bare loop, {concurrency} at once");
     let raw_name = format!("raw sockets, {concurrency} at once");
+
     figures.add(
         &raw_name,
         "POSTs/s",
         bare.raw_rate(&rig.receiver, concurrency, plan.seconds(2.0))
             .await?,
     );
+
     figures.add(
         &loop_name,
         "POSTs/s",
         bare.rate(concurrency, plan.seconds(2.0)).await?,
     );
     drop(bare);
+
     // Let the machine become idle before the sidecar starts.
     rig.rest().await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
+
     let drained = case.backlog.drain(rig, figures).await?;
     figures.add(name, "deliveries/s", drained.rate);
     figures.ratio(
@@ -100,6 +112,7 @@ async fn measure_case(
         &loop_name,
         Some(Must::AtLeast(case.of_bare)),
     );
+
     // The receiver must not be the bottleneck of either.
     figures.ratio(
         format!("raw sockets / bare loop, {concurrency} at once"),
@@ -107,6 +120,7 @@ async fn measure_case(
         &loop_name,
         Some(Must::AtLeast(1.1)),
     );
+
     add_cpu(
         figures,
         name,
@@ -114,6 +128,7 @@ async fn measure_case(
         &drained.after,
         drained.deliveries,
     );
+
     require_memory(figures, name, &drained.sidecars, SMALL_MEMORY)?;
     drained.stop().await
 }

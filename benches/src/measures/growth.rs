@@ -20,19 +20,23 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("growth");
     let mut empty = installed(plan).await?;
     let mut grown = installed(plan).await?;
+
     plan.show_step("growth: filling the store");
     let url = grown.receiver.url();
     let owners = USERS.flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH as usize));
     let wanted: Vec<(u64, String)> = owners.map(|user| (user, url.clone())).collect();
+
     grown.create_webhooks(&wanted).await?;
     fill(&grown, plan.count(EVENTS), plan.count(PENDING)).await?;
     grown.read_wal().await?;
+
     let size = "select pg_database_size(current_database())::float8 / 1e9";
     figures.add(
         "size of the grown store",
         "GB",
         grown.store.query_one(size, &[]).await?.get(0),
     );
+
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for (name, rig) in [("empty", &mut empty), ("grown", &mut grown)] {
@@ -40,6 +44,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             drain(plan, rig, &mut figures, name).await?;
         }
     }
+
     figures.ratio("grown / empty", "grown", "empty", Some(Must::AtLeast(0.9)));
     Ok(figures)
 }
@@ -52,6 +57,7 @@ async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
         .await?;
     rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
+
     Ok(rig)
 }
 
@@ -68,8 +74,10 @@ async fn drain(
         fan_out: 1,
         replicas: 1,
     };
+
     let drained = backlog.drain(rig, figures).await?;
     figures.add(name, "deliveries/s", drained.rate);
+
     add_cpu(
         figures,
         name,
@@ -77,6 +85,7 @@ async fn drain(
         &drained.after,
         drained.deliveries,
     );
+
     require_memory(figures, name, &drained.sidecars, MEMORY)?;
     drained.stop().await
 }
@@ -87,6 +96,7 @@ async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
         .await
         .context("filling the events")?;
     fill_log(rig).await.context("filling the log")?;
+
     let pending = format!(
         "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
          select gen_random_uuid(), webhook.id, event.id, 2 + n % 9, now() + interval '1 hour' + n * interval '10 ms'
@@ -100,6 +110,7 @@ async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
             .await
             .context("filling the deliveries")?;
     }
+
     Ok(())
 }
 
@@ -109,6 +120,7 @@ const FRONT: &str = "lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '
 async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
     let first = USERS.start();
     let users = USERS.end() + 1 - USERS.start();
+
     let sql = format!(
         "insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, data)
          select ({FRONT} || substr(gen_random_uuid()::text, 16))::uuid, ({first} + n % {users})::text,
@@ -121,6 +133,7 @@ async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
              from generate_series(1, {events}) n, (select date_trunc('day', now() at time zone 'utc') at time zone 'utc' as midnight) day
          ) as raised"
     );
+
     Ok(rig.store.batch_execute(&sql).await?)
 }
 
@@ -138,6 +151,7 @@ async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
         .await
         .context("the partition of today")?;
     let (bounds, key): (String, String) = (row.get(0), row.get(1));
+
     one.batch_execute(&format!(
         "alter table walhook.attempt detach partition {name}; alter table {name} drop constraint {key};
          alter table {name} set (autovacuum_enabled = off)"
@@ -145,7 +159,9 @@ async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
     .await?;
     let even = lines(&name, 0);
     let odd = lines(&name, 1);
+
     tokio::try_join!(one.batch_execute(&even), other.batch_execute(&odd))?;
+
     one.batch_execute(&format!(
         "set maintenance_work_mem = '1GB';
          alter table {name} add constraint {key} primary key (webhook_id, id);
@@ -153,6 +169,7 @@ async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
          alter table walhook.attempt attach partition {name} {bounds}"
     ))
     .await?;
+
     Ok(())
 }
 

@@ -162,18 +162,21 @@ impl Case {
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("hostile");
     let separation = Separation::new()?;
+
     figures.add(
         "processors of the measured system",
         "",
         f64::from(separation.measured()),
     );
     figures.add("slow API clients", "", clients::ALL as f64);
+
     let runtime = separation.runtime().handle().clone();
     let receiver = runtime.spawn(Receiver::start()).await??;
     let tenants = plan.count(TENANTS);
     let webhooks = Vec::new();
     let measured = Uuid::nil();
     let settle = plan.seconds(SETTLE);
+
     let mut others = Others {
         receiver,
         runtime,
@@ -182,10 +185,12 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         measured,
         settle,
     };
+
     let mut rig = installed(plan, &mut others).await?;
     let repeats = plan.latencies();
     let length = plan.seconds(LENGTH);
     let [attack, endless, receivers, slow] = PAIRS;
+
     let cases = [
         ALONE,
         BEHAVING,
@@ -195,12 +200,15 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         receivers.hostile,
         slow.hostile,
     ];
+
     for repeat in 1..=repeats {
         for case in cases {
             plan.show_step(format!("hostile: {}, {repeat} of {repeats}", case.name));
             let (mut measured, sidecars) =
                 run(&mut rig, &mut figures, case, &mut others, length).await?;
+
             figures.add(case.receipts(), "ms", measured.of_receipts(0.99));
+
             // Other tenants' changes also slow the platform's own commits.
             figures.add(
                 format!("{}, of commit and bare POST", case.receipts()),
@@ -211,6 +219,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             end(&rig, sidecars).await?;
         }
     }
+
     for Pair {
         hostile,
         good,
@@ -223,12 +232,14 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             &good.receipts(),
             Some(Must::AtMost(1.5)),
         );
+
         figures.ratio(
             format!("API client: {ratio}"),
             &p99(hostile.name),
             &p99(good.name),
             None,
         );
+
         if good.name != ALONE.name {
             figures.ratio(
                 format!("{} / alone", hostile.receipts()),
@@ -238,6 +249,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             );
         }
     }
+
     Ok(figures)
 }
 
@@ -263,6 +275,7 @@ impl Others {
             Conduct::SendEndlessly => Kind::ENDLESS[number % Kind::ENDLESS.len()],
             Conduct::Mixed => mixed(number),
         });
+
         let urls: Vec<String> = kinds.map(|kind| self.receiver.url_of(kind)).collect();
         let sql = "update walhook.webhook set url = wanted.url from unnest($1::uuid[], $2::text[]) wanted (id, url)
             where webhook.id = wanted.id";
@@ -271,6 +284,7 @@ impl Others {
             .execute(sql, &[&self.webhooks, &urls])
             .await
             .context("other receivers")?;
+
         ensure!(
             updated == urls.len() as u64,
             "only {updated} of {} webhooks have got a receiver",
@@ -295,6 +309,7 @@ impl Others {
 async fn installed(plan: &Plan, others: &mut Others) -> anyhow::Result<Rig> {
     let tenants = others.tenants;
     let mut rig = Rig::start(&plan.walhook).await?;
+
     rig.platform.add_users(MEASURED, MEASURED, ROWS).await?;
     rig.platform
         .add_users(HOSTILE, HOSTILE + tenants - 1, tenants::ROWS)
@@ -309,10 +324,12 @@ async fn installed(plan: &Plan, others: &mut Others) -> anyhow::Result<Rig> {
         .query_one("select id from walhook.webhook", &[])
         .await?
         .get(0);
+
     let owners =
         (HOSTILE..HOSTILE + tenants).flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH));
     let wanted: Vec<(u64, String)> = owners.map(|user| (user, others.receiver.url())).collect();
     let created = rig.installation.create_webhooks(&wanted, "none").await?;
+
     others.webhooks = created
         .iter()
         .map(|webhook| webhook.id.parse())
@@ -330,11 +347,13 @@ async fn installed(plan: &Plan, others: &mut Others) -> anyhow::Result<Rig> {
          from generate_series(1, {}) n",
         plan.count(LINES)
     );
+
     rig.store
         .batch_execute(&lines)
         .await
         .context("filling the hostile tenant's log")?;
     rig.read_wal().await?;
+
     Ok(rig)
 }
 
@@ -349,26 +368,33 @@ async fn run(
     let load = Load::ordinary(MEASURED, length);
     others.set_receivers(rig, case.receivers).await?;
     rig.rest().await?;
+
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
+
     // A receiver that has not answered since the start would wait in the queue with the other
     // tenants' receivers.
     rig.receiver.reset().await?;
     rig.platform.write_singly(MEASURED, 1, Muted::No).await?;
     rig.wait_for_deliveries(&mut sidecars, 1).await?;
+
     let activity = others.activity(case);
     let receivers = (activity.users.end - activity.users.start) * WEBHOOKS_EACH as u64;
     let running =
         Running::start(activity, &sidecars[0], rig.platform.url(), &others.runtime).await?;
+
     tokio::time::sleep(others.settle).await;
     let before = Reach::now(&mut others.receiver).await?;
     let polite = PoliteClient::start(MEASURED, others.measured, &sidecars[0])?;
     let measured = load.run(rig, &mut sidecars).await?;
     let after = Reach::now(&mut others.receiver).await?;
+
     polite.end(figures, case.name).await?;
     rig.require_bounded_queues(figures, Held::All, 1).await?;
+
     let committed_at = running.committed_at;
     running.end(figures, &sidecars[0]).await?;
+
     if receivers > 0 {
         let reach = Reach::wait(&mut others.receiver, receivers).await?;
         figures.add(
@@ -377,6 +403,7 @@ async fn run(
             before.receivers() as f64,
         );
         reach.require_all(figures, case.name, receivers, committed_at);
+
         if case.receivers == Conduct::Mixed {
             reach.record_kinds(figures);
             figures.add(
@@ -391,5 +418,6 @@ async fn run(
             );
         }
     }
+
     Ok((measured, sidecars))
 }

@@ -27,23 +27,28 @@ struct Bounds {
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("latency");
     let mut rig = Rig::start(&plan.walhook).await?;
+
     // A short load lasts a second, and its warm-up another.
     let rows = plan.count(ROWS).max(FEWEST_ROWS);
     rig.platform.add_users(1, 1, rows).await?;
     rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
+
     let backlog = Backlog {
         user: 1,
         transitions: plan.count(60_000),
         fan_out: 1,
         replicas: 1,
     };
+
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
         plan.show_step(format!("latency: {repeat} of {repeats}"));
+
         // Measured in each repeat, because the machine's speed changes.
         let mut drained = backlog.drain(&mut rig, &mut figures).await?;
         let overload = Load::heavy(1, drained.rate * OVERLOAD, plan.seconds(4.0));
+
         ensure!(
             overload.rows() <= rows,
             "the overload needs {} rows: raise ROWS",
@@ -52,12 +57,14 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         let sustained =
             sustained_rate(&mut rig, &mut figures, &mut drained.sidecars, overload).await?;
         let heavy = Load::heavy(1, sustained * 0.7, plan.seconds(10.0));
+
         ensure!(
             heavy.rows() <= rows,
             "the heavy load needs {} rows: raise ROWS",
             heavy.rows()
         );
         let ordinary = Load::ordinary(1, plan.seconds(10.0));
+
         record(
             &mut rig,
             &mut figures,
@@ -67,6 +74,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             Bounds { p50: 3.0, p99: 3.0 },
         )
         .await?;
+
         record(
             &mut rig,
             &mut figures,
@@ -76,17 +84,20 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             Bounds { p50: 8.0, p99: 6.0 },
         )
         .await?;
+
         rig.settle().await?;
         require_memory(&mut figures, "both", &drained.sidecars, SMALL_MEMORY)?;
         drained.stop().await?;
         first_event(&mut rig, &mut figures).await?;
     }
+
     figures.ratio(
         "first event after a start / 50/s, p50",
         FIRST,
         "50/s, p50",
         None,
     );
+
     Ok(figures)
 }
 
@@ -100,9 +111,11 @@ async fn sustained_rate(
     rig.rest().await?;
     rig.warm_up(overload.user, overload.rows()).await?;
     let measured = overload.run(rig, sidecars).await?;
+
     figures.add("overload, written", "events/s", measured.rate);
     figures.add("overload, received", "events/s", measured.received);
     rig.settle().await?;
+
     Ok(measured.received)
 }
 
@@ -116,6 +129,7 @@ async fn record(
 ) -> anyhow::Result<()> {
     rig.rest().await?;
     rig.warm_up(load.user, load.rows()).await?;
+
     let mut measured = load.run(rig, sidecars).await?;
     figures.add(format!("{name}, written"), "events/s", measured.rate);
     figures.add(
@@ -123,6 +137,7 @@ async fn record(
         "",
         measured.autovacuums as f64,
     );
+
     for (share, quantile) in SHARES {
         figures.add(
             format!("{name}, {quantile}"),
@@ -130,6 +145,7 @@ async fn record(
             measured.of_receipts(share),
         );
     }
+
     for (share, quantile, bound) in [(0.5, "p50", bounds.p50), (0.99, "p99", bounds.p99)] {
         let reference = format!("{name}, commit and bare POST, {quantile}");
         figures.add(&reference, "ms", measured.reference(share));
@@ -137,6 +153,7 @@ async fn record(
         let over = format!("{name}, {quantile}");
         figures.ratio(ratio, &over, &reference, Some(Must::AtMost(bound)));
     }
+
     Ok(())
 }
 
@@ -147,6 +164,7 @@ async fn first_event(rig: &mut Rig, figures: &mut Figures) -> anyhow::Result<()>
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("first").await?];
     let mut measured = Load::single(1).run(rig, &mut sidecars).await?;
+
     figures.add(FIRST, "ms", measured.of_receipts(1.0));
     rig.settle().await?;
     let [sidecar] = sidecars;

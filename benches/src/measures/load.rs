@@ -130,6 +130,7 @@ impl Load {
             self.rows()
         );
         let bare = Bare::new(&mut rig.receiver).await?;
+
         rig.receiver.reset().await?;
         let autovacuums = rig.autovacuums().await?;
         let posting = tokio::spawn(post_beside(bare, self.warm_up, self.length));
@@ -140,11 +141,13 @@ impl Load {
         let posts = posting.await??;
         let counted = &commits[self.shape().1 as usize..];
         let mut sent_at: HashMap<u64, u64> = HashMap::new();
+
         for commit in counted {
             sent_at.extend(
                 (commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.sent_at)),
             );
         }
+
         let receipts = rig.wait_for_receipts(sidecars, &sent_at).await?;
         let first = counted.first().map(|commit| commit.sent_at);
         let last = receipts.iter().map(|(_, at)| *at).max();
@@ -153,6 +156,7 @@ impl Load {
             .map_or(0, |(last, first)| last.saturating_sub(first));
         let received = receipts.len() as f64 * 1e6 / took.max(1) as f64;
         let millis = |took: Duration| took.as_secs_f64() * 1e3;
+
         Ok(Latencies {
             receipts: receipts
                 .into_iter()
@@ -178,8 +182,10 @@ impl Load {
         let writer = Writer::connect(url).await?;
         let (rows, warm_up, count) = self.shape();
         let mut ticks = interval(Duration::from_secs_f64(1.0 / self.rate.min(MAX_COMMITS)));
+
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut commits = Vec::with_capacity((warm_up + count) as usize);
+
         for number in 0..warm_up + count {
             ticks.tick().await;
             commits.push(
@@ -188,6 +194,7 @@ impl Load {
                     .await?,
             );
         }
+
         Ok(commits)
     }
 }
@@ -199,17 +206,21 @@ async fn post_beside(
 ) -> anyhow::Result<Vec<Duration>> {
     let mut ticks = interval(Duration::from_secs(1) / POSTS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
     let started = Instant::now();
+
     // Opens the connection.
     bare.post().await?;
     let mut took = Vec::new();
     while started.elapsed() < warm_up + length || took.is_empty() {
         ticks.tick().await;
         let post = bare.post().await?;
+
         if started.elapsed() > warm_up {
             took.push(post);
         }
     }
+
     Ok(took)
 }
 

@@ -60,9 +60,11 @@ impl Plan {
     /// Shows the current step.
     pub fn show_step(&self, what: impl Into<std::borrow::Cow<'static, str>>) {
         let what = what.into();
+
         if self.progress.is_hidden() {
             eprintln!("{what}");
         }
+
         self.progress.set_message(what);
     }
 }

@@ -27,12 +27,15 @@ const BESIDE: &str = "fresh p99, beside the retries";
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("pileup");
+
     // Two servers take turns: one without retries, one with a million.
     let mut without = installed(plan).await?;
     let mut piled = installed(plan).await?;
+
     plan.show_step("pileup: making retries");
     require_flat_claims(&piled, &mut figures, plan.count(1_000_000)).await?;
     piled.read_wal().await?;
+
     let length = plan.seconds(10.0);
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
@@ -40,27 +43,33 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         let (mut measured, [sidecar]) = Load::ordinary(1, length)
             .run_on_new_sidecar(plan, &mut without, &what)
             .await?;
+
         figures.add(WITHOUT, "ms", measured.of_receipts(0.99));
         without.settle().await?;
         sidecar.stop().await?;
 
         plan.show_step(format!("pileup: with, {repeat} of {repeats}"));
         let sidecars = measure_piled(&mut piled, &mut figures, length).await?;
+
         if repeat == repeats {
             measure_retries_alone(plan, &piled, &mut figures).await?;
         }
+
         let [sidecar] = sidecars;
         sidecar.stop().await?;
     }
+
     if remaining(&piled).await? == 0 && plan.scale >= 1.0 {
         bail!("all retries were delivered before the measurement ended: more of them are needed");
     }
+
     figures.ratio(
         "fresh p99, beside / without",
         BESIDE,
         WITHOUT,
         Some(Must::AtMost(2.0)),
     );
+
     Ok(figures)
 }
 
@@ -72,20 +81,25 @@ async fn measure_piled(
 ) -> anyhow::Result<[Sidecar; 1]> {
     let load = Load::ordinary(1, length);
     rig.rest().await?;
+
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
+
     let started = Instant::now();
     let before = remaining(rig).await?;
     let mut measured = load.run(rig, &mut sidecars).await?;
+
     add_rate(
         figures,
         "beside fresh deliveries",
         before - remaining(rig).await?,
         started.elapsed(),
     );
+
     figures.add(BESIDE, "ms", measured.of_receipts(0.99));
     rig.require_bounded_queues(figures, Held::All, 1).await?;
     require_memory(figures, "beside the retries", &sidecars, MEMORY)?;
+
     Ok(sidecars)
 }
 
@@ -100,6 +114,7 @@ async fn measure_retries_alone(
     tokio::time::sleep(Duration::from_secs(2)).await;
     let started = Instant::now();
     let before = remaining(rig).await?;
+
     tokio::time::sleep(plan.seconds(4.0)).await;
     add_rate(
         figures,
@@ -107,6 +122,7 @@ async fn measure_retries_alone(
         before - remaining(rig).await?,
         started.elapsed(),
     );
+
     Ok(())
 }
 
@@ -117,14 +133,17 @@ async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
         .add_users(*OWNERS.start(), *OWNERS.end(), 1)
         .await?;
     rig.set_up("").await?;
+
     let url = rig.receiver.url();
     let owners = OWNERS.flat_map(|user| std::iter::repeat_n(user, 10));
     let wanted: Vec<(u64, String)> = std::iter::once(1)
         .chain(owners)
         .map(|user| (user, url.clone()))
         .collect();
+
     rig.create_webhooks(&wanted).await?;
     rig.deliver_sample(1).await?;
+
     Ok(rig)
 }
 
@@ -178,11 +197,14 @@ async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
 async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> anyhow::Result<()> {
     make_retries(rig, pending / 100).await?;
     let few = buffers_of_claim(rig).await?;
+
     make_retries(rig, pending - pending / 100).await?;
     rig.store.batch_execute("analyze walhook.delivery").await?;
+
     // The disk must not be busy with writing the retries.
     rig.store.batch_execute("checkpoint").await?;
     let many = buffers_of_claim(rig).await?;
+
     figures.add("a claim of a hundredth of the retries", "buffers/row", few);
     figures.add("a claim of all retries", "buffers/row", many);
     figures.require(
@@ -191,6 +213,7 @@ async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> 
         many / few,
         Must::AtMost(1.5),
     );
+
     Ok(())
 }
 
@@ -208,24 +231,29 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
         &limits,
         &Uuid::max(),
     ];
+
     rig.store.batch_execute("begin").await?;
     rig.store.batch_execute(PLAN_BY_INDEX).await?;
+
     let explain = format!(
         "explain (analyze, buffers, format json) {}",
         DeliveryClass::Retry.claim_statement()
     );
     let row = rig.store.query_one(&explain, &parameters).await?;
+
     rig.store.batch_execute("rollback").await?;
     let explained: Value = row.get(0);
     let plan = &explained[0]["Plan"];
     if let Some(table) = read_whole(plan) {
         bail!("a claim reads all of {table}");
     }
+
     let number = |name: &str| {
         plan[name]
             .as_f64()
             .with_context(|| format!("no {name} in the plan"))
     };
+
     let buffers = number("Shared Hit Blocks")? + number("Shared Read Blocks")?;
     Ok(buffers / number("Actual Rows")?.max(1.0))
 }

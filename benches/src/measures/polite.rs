@@ -44,6 +44,7 @@ impl PoliteClient {
         let token = token(user)?;
         let builder = || reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
         let list = format!("{}/webhooks", sidecar.api());
+
         for client in [
             builder().build()?,
             builder().pool_max_idle_per_host(0).build()?,
@@ -52,6 +53,7 @@ impl PoliteClient {
             let requests = [list.clone(), log].map(|url| client.get(url).bearer_auth(&token));
             tasks.spawn(ask(requests, answers.clone(), Arc::clone(&is_ending)));
         }
+
         Ok(PoliteClient {
             tasks,
             answers,
@@ -62,13 +64,17 @@ impl PoliteClient {
     /// Waits for the requests in progress, and records the p99 and the failed requests.
     pub async fn end(mut self, figures: &mut Figures, case: &str) -> anyhow::Result<()> {
         self.is_ending.store(true, Ordering::Relaxed);
+
         while let Some(ended) = self.tasks.join_next().await {
             ended??;
         }
+
         let mut answers = self.answers.lock().expect("no holder of this lock panics");
         figures.add(p99(case), "ms", quantile(&mut answers.took, 0.99));
+
         let failed = 100.0 * answers.failed as f64 / answers.took.len() as f64;
         figures.add(format!("API client {case}, failed requests"), "%", failed);
+
         Ok(())
     }
 }
@@ -85,11 +91,14 @@ async fn ask(
     is_ending: Arc<AtomicBool>,
 ) -> anyhow::Result<()> {
     let mut ticks = steady(REQUESTS_PER_SECOND);
+
     for request in requests.iter().cycle() {
         ticks.tick().await;
+
         if is_ending.load(Ordering::Relaxed) {
             break;
         }
+
         let request = request
             .try_clone()
             .context("a request without a body can be cloned")?;
@@ -101,9 +110,11 @@ async fn ask(
         } else {
             TIMEOUT
         };
+
         let mut answers = answers.lock().expect("no holder of this lock panics");
         answers.took.push(took.as_secs_f64() * 1e3);
         answers.failed += u64::from(!is_answered);
     }
+
     Ok(())
 }

@@ -31,11 +31,13 @@ impl Reach {
     /// known to, and wait for permits behind those that are slow.
     pub async fn wait(receiver: &mut Receiver, receivers: u64) -> anyhow::Result<Reach> {
         let started = Instant::now();
+
         loop {
             let reach = Reach::now(receiver).await?;
             if reach.receivers() >= receivers || started.elapsed() > WAIT_LIMIT {
                 return Ok(reach);
             }
+
             tokio::time::sleep(POLL).await;
         }
     }
@@ -70,6 +72,7 @@ impl Reach {
             missing,
             Must::NeverAbove(0.0),
         );
+
         for (_, answering) in self
             .0
             .iter()
@@ -109,18 +112,22 @@ mod tests {
     #[test]
     fn a_third_of_the_receivers_of_each_tenant_misbehave_evenly_in_all_ways() {
         let all: Vec<Kind> = (0..10_000).map(mixed).collect();
+
         for kind in Kind::MISBEHAVING {
             let count = all.iter().filter(|other| **other == kind).count();
             assert!((555..=556).contains(&count), "{count} {kind:?}");
         }
+
         for tenant in all.chunks(10) {
             let answering = tenant.iter().filter(|kind| **kind == Kind::Answer).count();
             assert!((6..=7).contains(&answering), "{tenant:?}");
+
             let mut ways: Vec<&Kind> = tenant
                 .iter()
                 .filter(|kind| **kind != Kind::Answer)
                 .collect();
             let count = ways.len();
+
             ways.sort_by_key(|kind| kind.path());
             ways.dedup();
             assert_eq!(

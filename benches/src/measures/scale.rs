@@ -20,10 +20,12 @@ const CAP_OF_ONE: u64 = IN_FLIGHT * 1_000 / MILLISECONDS;
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("scale");
     let mut rig = Rig::start(&plan.walhook).await?;
+
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.slow_url(MILLISECONDS))])
         .await?;
+
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for replicas in [1, 2, 4] {
@@ -31,6 +33,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
                 "scale: replicas: {replicas}, {repeat} of {repeats}"
             ));
             rig.rest().await?;
+
             let transitions = plan.count(2_000 * replicas as u64);
             let backlog = Backlog {
                 user: 1,
@@ -38,9 +41,11 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
                 fan_out: 1,
                 replicas,
             };
+
             let drained = backlog.drain(&mut rig, &mut figures).await?;
             let name = format!("replicas: {replicas}");
             let cap = format!("replicas: {replicas}, the configured cap");
+
             figures.add(&name, "deliveries/s", drained.rate);
             figures.add(&cap, "deliveries/s", (CAP_OF_ONE * replicas as u64) as f64);
             figures.ratio(
@@ -49,11 +54,14 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
                 &cap,
                 Some(Must::AtLeast(0.7)),
             );
+
             require_memory(&mut figures, &name, &drained.sidecars, MEMORY)?;
             drained.stop().await?;
         }
     }
+
     figures.ratio("two replicas / one", "replicas: 2", "replicas: 1", None);
     figures.ratio("four replicas / one", "replicas: 4", "replicas: 1", None);
+
     Ok(figures)
 }

@@ -72,6 +72,7 @@ impl Running {
         } else {
             None
         };
+
         if let Some(searched) = &searched {
             let url = format!(
                 "{}/webhooks/{searched}/logs?event=payment.statement_ready&outcome=failed",
@@ -79,6 +80,7 @@ impl Running {
             );
             let token = token(users.start)?;
             let client = reqwest::Client::builder().no_proxy().build()?;
+
             for _ in 0..REQUESTERS {
                 tasks.spawn_on(
                     search(client.get(&url).bearer_auth(&token), counts.clone()),
@@ -86,7 +88,9 @@ impl Running {
                 );
             }
         }
+
         let committed_at = micros_now();
+
         if !users.is_empty() {
             let url = platform.to_owned();
             let moved = users.clone();
@@ -95,8 +99,10 @@ impl Running {
                 .await??;
             tasks.spawn_on(transitions(platform.to_owned(), users), runtime);
         }
+
         let started = Instant::now();
         let is_searching = searched.is_some();
+
         Ok(Running {
             tasks,
             slow_clients,
@@ -115,14 +121,18 @@ impl Running {
                 .await
                 .context("slow API clients")?;
         }
+
         if let Some(ended) = self.tasks.try_join_next() {
             ended?.context("an activity ended early")?;
         }
+
         self.tasks.shutdown().await;
+
         if self.is_searching {
             let per_second = |count: &AtomicU64| {
                 count.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64()
             };
+
             figures.add(
                 "hostile requests, answered",
                 "1/s",
@@ -134,6 +144,7 @@ impl Running {
                 per_second(&self.counts.served),
             );
         }
+
         Ok(())
     }
 }
@@ -148,6 +159,7 @@ pub fn steady(per_second: f64) -> tokio::time::Interval {
 /// the next request.
 async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow::Result<()> {
     let mut ticks = steady(f64::from(REQUESTS_PER_SECOND) / f64::from(REQUESTERS));
+
     loop {
         ticks.tick().await;
         let request = request
@@ -157,7 +169,9 @@ async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow
         else {
             continue;
         };
+
         counts.answered.fetch_add(1, Ordering::Relaxed);
+
         if answer.status().is_success() {
             counts.served.fetch_add(1, Ordering::Relaxed);
         }
@@ -176,6 +190,7 @@ async fn move_all(url: &str, users: Range<u64>) -> anyhow::Result<()> {
 async fn transitions(url: String, users: Range<u64>) -> anyhow::Result<()> {
     let writer = Writer::connect(&url).await?;
     let mut ticks = steady(f64::from(TRANSITIONS));
+
     for number in 0_u64.. {
         ticks.tick().await;
         let count = users.end - users.start;
@@ -183,5 +198,6 @@ async fn transitions(url: String, users: Range<u64>) -> anyhow::Result<()> {
         let row = number / count % ROWS;
         writer.commit(user * ROW_ID_STRIDE + row, 1).await?;
     }
+
     Ok(())
 }

@@ -31,29 +31,36 @@ const WAYS: [(&str, Option<&str>); 4] = [
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("writer");
     let mut servers = Vec::new();
+
     for (name, source) in WAYS {
         plan.show_step(format!("writer: preparing {name}"));
         let mut rig = primary(plan).await?;
+
         if let Some(source) = source {
             rig.installation.configure(source, "");
+
             if let Err(refusal) = rig.installation.set_up().await {
                 plan.progress
                     .suspend(|| eprintln!("left out: the writer's cost of {name}: {refusal}"));
                 continue;
             }
         }
+
         servers.push((name, rig));
     }
+
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
         // Each repeat starts with another server, so that changes of the machine's speed favor
         // none.
         servers.rotate_left(1);
+
         for (name, rig) in &servers {
             plan.show_step(format!("writer: {name}, {repeat} of {repeats}"));
             run(plan, rig, &mut figures, name).await?;
         }
     }
+
     for (name, _) in WAYS
         .iter()
         .filter(|(name, _)| servers.iter().any(|(kept, _)| kept == name))
@@ -61,18 +68,21 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         if *name == UNWATCHED {
             continue;
         }
+
         figures.ratio(
             format!("{name} / unwatched, TPS"),
             &tps(name),
             &tps(UNWATCHED),
             None,
         );
+
         figures.ratio(
             format!("{name} / unwatched, CPU"),
             &cpu(name),
             &cpu(UNWATCHED),
             None,
         );
+
         figures.ratio(
             format!("{name} / unwatched, WAL"),
             &wal(name),
@@ -80,6 +90,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             None,
         );
     }
+
     Ok(figures)
 }
 
@@ -99,12 +110,14 @@ fn wal(name: &str) -> String {
 async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
     let rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
+
     let script = rig.server.directory().join("update.sql");
     let text = format!(
         "\\set row random(0, {ROWS} - 1)\n\
          update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = {ROW_ID_STRIDE} + :row;\n"
     );
     std::fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))?;
+
     Ok(rig)
 }
 
@@ -118,9 +131,11 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
     ] {
         rig.platform.client.batch_execute(statement).await?;
     }
+
     let position = rig.platform.position().await?;
     let before = rig.cpu(&[]);
     let (transactions, per_second) = pgbench(rig, plan.seconds(10.0).as_secs()).await?;
+
     // The CPU time of ended sessions is counted for Postgres as a whole.
     eventually("pgbench's sessions have ended", || async {
         let sql =
@@ -128,11 +143,14 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
         Ok(rig.platform.client.query_one(sql, &[]).await?.get(0))
     })
     .await?;
+
     let seconds = rig.cpu(&[]).since(&before, Kind::Postgres);
     let bytes = rig.platform.position().await? - position;
+
     figures.add(tps(name), "TPS", per_second);
     figures.add(cpu(name), "µs each", seconds * 1e6 / transactions);
     figures.add(wal(name), "bytes each", bytes as f64 / transactions);
+
     Ok(())
 }
 
@@ -148,6 +166,7 @@ async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
         "--file",
         "update.sql",
     ]);
+
     command.args([
         "--time",
         &seconds.to_string(),
@@ -158,17 +177,20 @@ async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
         .await
         .context("pgbench, which belongs to PostgreSQL's client programs")?;
     let text = String::from_utf8_lossy(&output.stdout);
+
     if !output.status.success() {
         bail!(
             "pgbench failed: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
+
     let number_after = |words: &str| {
         let rest = text.lines().find_map(|line| line.strip_prefix(words))?;
         rest.split([' ', '/'])
             .find_map(|word| word.parse::<f64>().ok())
     };
+
     let processed = number_after("number of transactions actually processed: ")
         .context("pgbench reports no transactions")?;
     Ok((

@@ -117,6 +117,7 @@ impl Behavior {
         if let Some(milliseconds) = number_after(path, b"/slow/") {
             return Behavior::Slow(Duration::from_millis(milliseconds));
         }
+
         let name = path.strip_prefix(b"/").unwrap_or_default();
         let kind = Kind::ALL
             .into_iter()
@@ -163,6 +164,7 @@ impl Behavior {
                 return Ok(false);
             }
         }
+
         Ok(true)
     }
 }
@@ -181,6 +183,7 @@ async fn large(stream: &mut TcpStream) -> std::io::Result<()> {
         stream.write_all(&CHUNK[..length]).await?;
         left -= length;
     }
+
     Ok(())
 }
 
@@ -190,6 +193,7 @@ async fn drip(stream: &mut TcpStream) -> std::io::Result<bool> {
         stream.write_u8(*byte).await?;
         tokio::time::sleep(BYTE_EVERY).await;
     }
+
     Ok(true)
 }
 
@@ -204,6 +208,7 @@ mod tests {
             Behavior::of(b"/slow/100"),
             Behavior::Slow(Duration::from_millis(100))
         );
+
         for kind in Kind::ALL {
             let behavior = Behavior::of(format!("/{}", kind.path()).as_bytes());
             assert_eq!(behavior, Behavior::Of(kind));
@@ -216,6 +221,7 @@ mod tests {
         let announced = |head: &[u8]| number_after(head, b"Content-Length");
         assert_eq!(announced(LARGE), Some(LARGE_BODY as u64));
         assert_eq!(announced(DRIP), Some(DRIP_BODY as u64));
+
         let status_after = BYTE_EVERY * DRIP.len() as u32;
         assert!(
             status_after < Duration::from_secs(10),

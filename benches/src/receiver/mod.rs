@@ -86,6 +86,7 @@ impl Receiver {
             .kill_on_drop(true)
             .spawn()
             .context("cannot start the receiver")?;
+
         let questions = child.stdin.take().context("the receiver has no input")?;
         let output = child.stdout.take().context("the receiver has no output")?;
         let mut answers = BufReader::new(output).lines();
@@ -93,6 +94,7 @@ impl Receiver {
             .next_line()
             .await?
             .context("the receiver did not start")?;
+
         Ok(Receiver {
             child,
             questions,
@@ -147,6 +149,7 @@ impl Receiver {
                 status.checked
             );
         }
+
         Ok(status)
     }
 
@@ -181,6 +184,7 @@ impl Receiver {
             .write_all(line.as_bytes())
             .await
             .context("the receiver has ended")?;
+
         let answer = self
             .answers
             .next_line()

@@ -19,30 +19,38 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
     let Some(first) = lines.next() else {
         return Ok(None);
     };
+
     let mut words = first.split(|byte| *byte == b' ');
     let method = words.next();
     let path = words.next();
+
     if method != Some(b"POST") {
         return Err("only POST is supported");
     }
+
     let mut request = Request {
         path: path.ok_or("no path")?,
         ..Request::default()
     };
+
     let mut content_length = 0;
+
     loop {
         let Some(line) = lines.next() else {
             return Ok(None);
         };
+
         if line.is_empty() {
             break;
         }
+
         let colon = line
             .iter()
             .position(|byte| *byte == b':')
             .ok_or("a header without a colon")?;
         let name = &line[..colon];
         let value = line[colon + 1..].trim_ascii();
+
         match name.len() {
             12 if name.eq_ignore_ascii_case(b"x-webhook-id") => request.webhook = Some(value),
             14 if name.eq_ignore_ascii_case(b"content-length") => {
@@ -60,12 +68,15 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
             _ => {}
         }
     }
+
     let body = lines.0;
     if body.len() < content_length {
         return Ok(None);
     }
+
     request.body = &body[..content_length];
     request.length = bytes.len() - body.len() + content_length;
+
     Ok(Some(request))
 }
 
@@ -92,9 +103,11 @@ pub fn number_after(body: &[u8], key: &[u8]) -> Option<u64> {
         .skip_while(|byte| matches!(byte, b':' | b' '))
         .take_while(u8::is_ascii_digit);
     let mut number = None;
+
     for digit in digits {
         number = Some(number.unwrap_or(0) * 10 + u64::from(digit - b'0'));
     }
+
     number
 }
 
@@ -112,6 +125,7 @@ mod tests {
         for end in 0..whole {
             assert_eq!(parse(&TEXT[..end]), Ok(None), "{end}");
         }
+
         let request = parse(TEXT).unwrap().unwrap();
         assert_eq!(
             (request.path, request.body, request.length),

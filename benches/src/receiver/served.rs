@@ -46,8 +46,10 @@ pub fn serve() -> anyhow::Result<()> {
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         print_line(&listener.local_addr()?.to_string()).await?;
+
         let records = Rc::new(RefCell::new(Records::default()));
         let accepting = records.clone();
+
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let records = accepting.clone();
@@ -55,11 +57,13 @@ pub fn serve() -> anyhow::Result<()> {
                 tokio::task::spawn_local(async move { drop(answer(stream, &records).await) });
             }
         });
+
         let mut questions = BufReader::new(tokio::io::stdin()).lines();
         while let Some(line) = questions.next_line().await? {
             let text = records.borrow_mut().reply(serde_json::from_str(&line)?)?;
             print_line(&text).await?;
         }
+
         Ok(())
     })
 }
@@ -77,13 +81,16 @@ async fn answer(mut stream: TcpStream, records: &RefCell<Records>) -> std::io::R
         while let Some(request) = parse(&buffer).map_err(std::io::Error::other)? {
             let length = request.length;
             let behavior = records.borrow_mut().record(&request, &buffer[..length]);
+
             buffer.advance(length);
             let _open = Open::count(behavior, records);
+
             if !behavior.respond(&mut stream).await? {
                 return Ok(());
             }
         }
     }
+
     Ok(())
 }
 
@@ -95,6 +102,7 @@ impl Open<'_> {
         let Behavior::Of(kind) = behavior else {
             return None;
         };
+
         *records.borrow_mut().open.entry(kind).or_default() += 1;
         Some(Open(kind, records))
     }
@@ -143,7 +151,9 @@ impl Records {
             .and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
         let is_first = webhook.is_some_and(|id| self.webhooks.insert((kind, id.as_u128())));
         let reached = self.by_kind.entry(kind).or_default();
+
         reached.requests += 1;
+
         if is_first {
             reached.webhooks += 1;
             reached.last_at = micros_now();
@@ -153,33 +163,41 @@ impl Records {
     fn record(&mut self, request: &Request<'_>, bytes: &[u8]) -> Behavior {
         let behavior = Behavior::of(request.path);
         self.status.requests += 1;
+
         let delivery = request
             .delivery
             .and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
+
         if let Behavior::Of(kind) = behavior {
             self.count(kind, request);
         }
+
         // Neither a request without an ordinary response nor another attempt of the same delivery
         // is a receipt.
         if behavior.is_ordinary() && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
             let now = micros_now();
             self.status.distinct += 1;
             self.status.last_at = now;
+
             if self.status.first_at == 0 {
                 self.status.first_at = now;
             }
+
             // Row 0 does not exist: deliveries made for `pileup` are not timed.
             if let Some(row) = number_after(request.body, ROW).filter(|row| *row > 0) {
                 self.receipts.push((row, now));
                 self.status.receipts += 1;
             }
+
             if self.sample.is_none() {
                 self.sample = Some(String::from_utf8_lossy(bytes).into_owned());
             }
+
             if self.status.distinct % SAMPLE == 1 {
                 self.check(request);
             }
         }
+
         behavior
     }
 
@@ -187,6 +205,7 @@ impl Records {
         let Some(key) = request.webhook.and_then(|webhook| self.keys.get(webhook)) else {
             return;
         };
+
         self.status.checked += 1;
         let claimed = request
             .signature

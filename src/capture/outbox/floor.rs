@@ -42,9 +42,12 @@ impl Floors {
         if row <= self.highest() {
             return;
         }
+
         self.unconfirmed.push(Floor { row, transaction });
+
         if self.unconfirmed.len() > MAX_UNCONFIRMED {
             let mut index = 0;
+
             // The first and the last one stay.
             self.unconfirmed.retain(|_| {
                 index += 1;
@@ -58,6 +61,7 @@ impl Floors {
         let Some(oldest) = complete.oldest_running() else {
             return;
         };
+
         let confirmed = self
             .unconfirmed
             .iter()
@@ -134,6 +138,7 @@ mod tests {
                 .copied()
                 .filter(|id| *id < next)
                 .collect();
+
             let oldest = listed.iter().copied().min().unwrap_or(next);
             let listed: Vec<String> = listed.iter().map(u64::to_string).collect();
             Snapshot::from(format!("{oldest}:{next}:{}", listed.join(",")).as_str())
@@ -180,6 +185,7 @@ mod tests {
         fn no_transaction_that_runs_has_a_row_up_to_the_confirmed_floor(actions in vec(action(), 0..400)) {
             let mut server = Server::default();
             let mut floors = Floors::default();
+
             for action in &actions {
                 server.act(action, &mut floors);
                 let below = &server.rows[..floors.confirmed() as usize];
@@ -190,15 +196,18 @@ mod tests {
 
     fn with(floors: impl IntoIterator<Item = (u64, u64)>) -> Floors {
         let mut with = Floors::default();
+
         for (row, transaction) in floors {
             with.add(row, transaction);
         }
+
         with
     }
 
     #[test]
     fn a_floor_is_confirmed_when_all_transactions_before_its_own_have_been_read() {
         let mut floors = with([(10, 105), (20, 115)]);
+
         // 104 is running, and not listed: it is the highest id.
         floors.confirm(&"104:104:".into());
         assert_eq!(floors.confirmed(), 0);

@@ -136,6 +136,7 @@ async fn query(
     let from = from.as_str();
     let to = to.map(Snapshot::as_str);
     let after = after as i64;
+
     let rows = client
         .query_typed(
             PAGE,
@@ -150,6 +151,7 @@ async fn query(
             ],
         )
         .await?;
+
     let first = rows
         .first()
         .ok_or_else(|| CaptureError::Protocol("the primary answered without a row".into()))?;
@@ -160,6 +162,7 @@ async fn query(
         .iter()
         .filter_map(|row| outbox_row(row).transpose())
         .collect::<Result<Vec<OutboxRow>, _>>()?;
+
     // A full page, or one that ended by its size.
     let more = total == MAX_CHANGES || (rows.len() as i64) < total;
     Ok(Page {
@@ -176,10 +179,12 @@ fn server(row: &Row) -> Result<ServerState, CaptureError> {
         checkpoint: row.get("checkpoint"),
         numbering: row.get("numbering"),
     });
+
     let cleared = row
         .get::<_, Option<i64>>("number")
         .zip(row.get::<_, Option<i64>>("cleared"));
     let (window, ordinal) = cleared.unwrap_or_default();
+
     Ok(ServerState {
         snapshot: Snapshot::from(row.get::<_, &str>("snapshot")),
         system_identifier: row.get::<_, i64>("system_identifier") as u64,
@@ -212,6 +217,7 @@ fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
     let Some(ordinal) = row.get::<_, Option<i64>>("seq") else {
         return Ok(None);
     };
+
     Ok(Some(OutboxRow {
         ordinal: ordinal as u64,
         transaction: transaction_id(row.get("xid"))?,
@@ -252,6 +258,7 @@ pub(super) async fn clear(
     let window = reached.window as i64;
     let after = after as i64;
     let timeline = format!("{timeline:08X}");
+
     let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
         (&row, Type::INT8),
         (&snapshot, Type::TEXT),
@@ -259,10 +266,12 @@ pub(super) async fn clear(
         (&after, Type::INT8),
         (&timeline, Type::TEXT),
     ];
+
     let row = client.query_typed_one(CLEAR, &parameters).await?;
     if !row.get::<_, bool>("is_expected") {
         return Err(CaptureError::TimelineChanged);
     }
+
     let transaction = transaction_id(row.get("transaction"))?;
     let times = row.get::<_, &str>("times").parse();
     let times =
@@ -271,6 +280,7 @@ pub(super) async fn clear(
         rows: row.get::<_, i64>("rows") as u64,
         times,
     };
+
     Ok(Clearing {
         contents,
         transaction,
@@ -303,10 +313,12 @@ pub(super) fn change(
     let invalid = |what: &str| {
         CaptureError::Protocol(format!("row {} of the outbox has {what}", row.ordinal))
     };
+
     let table = Table::by_name(&row.relation).ok_or_else(|| invalid("an unknown table"))?;
     let tuple = |values: Option<Vec<Option<String>>>| {
         tuple(table, values, mappings).ok_or_else(|| invalid("too few values"))
     };
+
     let operation = match row.operation.as_str() {
         "I" => Operation::Insert {
             new: tuple(row.new)?,
@@ -321,6 +333,7 @@ pub(super) fn change(
         "T" => Operation::Truncate,
         _ => return Err(invalid("an unknown operation")),
     };
+
     Ok(Change {
         position: Position::Outbox {
             window,
@@ -341,6 +354,7 @@ fn tuple(
 ) -> Option<Tuple> {
     let values = values.filter(|values| values.len() == table.columns().len())?;
     let mut tuple = Tuple::absent(table);
+
     for ((index, reference), value) in table.columns().iter().enumerate().zip(values) {
         let datum = match value {
             _ if mappings.computed(table, reference).is_some() => Datum::Absent,
@@ -352,5 +366,6 @@ fn tuple(
         };
         tuple.set(Column(index as u8), datum);
     }
+
     Some(tuple)
 }

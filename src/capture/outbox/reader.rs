@@ -71,10 +71,12 @@ impl Cursor {
         else {
             return None;
         };
+
         let continues_after = match through {
             Through::Ordinal(row) => Some(row),
             Through::End => None,
         };
+
         Some(Cursor {
             lineage,
             window,
@@ -176,11 +178,13 @@ impl Reader<'_> {
         if self.batches.is_closed() {
             return Ok(Step::Closed);
         }
+
         // On a new connection, nothing is deleted before the server's epoch was compared: it may be
         // another server.
         if let Some(timeline) = cursor.epoch.as_ref().map(|epoch| epoch.timeline) {
             self.clear(cursor, timeline).await?;
         }
+
         self.begin_last_window(cursor);
         let Window { from, to, .. } = &cursor.window;
         let page = match cursor.continues_after {
@@ -195,33 +199,41 @@ impl Reader<'_> {
                     .await?
             }
         };
+
         self.failed = page.server.failed;
         lineage::verify(
             page.server.lineage().ok_or(PrimaryError::Standby)?,
             cursor.lineage,
         )?;
+
         if !page.rows.is_empty() && self.find_altered().await? {
             return Ok(Step::Altered);
         }
+
         if page.server.epoch != cursor.epoch {
             self.enter_epoch(cursor, &page.server).await?;
             return Ok(Step::Read);
         }
+
         if !self.flush(&page).await? {
             // A crash may have undone the page. The next page enters the new epoch.
             cursor.disconnected();
             return Ok(Step::Read);
         }
+
         if cursor.continues_after.is_none() {
             // The last window's rows have all been passed on: an error ends the epoch.
             cursor.floors.confirm(&cursor.window.to);
+
             if page.rows.is_empty() {
                 // Nothing lies between the two snapshots. From the later one, higher floors apply.
                 cursor.window.to = page.server.snapshot;
                 return Ok(Step::Idle);
             }
+
             cursor.window = cursor.window.next(page.server.snapshot.clone());
         }
+
         self.pass_on(cursor, page).await
     }
 
@@ -231,11 +243,13 @@ impl Reader<'_> {
         if !self.noted {
             return Ok(false);
         }
+
         let altered = self.client.run(altered_triggers).await?;
         let is_new = altered
             .iter()
             .any(|trigger| !self.altered.contains(trigger));
         self.altered = altered;
+
         Ok(is_new)
     }
 
@@ -246,6 +260,7 @@ impl Reader<'_> {
         if page.rows.is_empty() {
             return Ok(true);
         }
+
         failpoint!("outbox_page_read_rows_not_flushed")?;
         let epoch = page.server.epoch.as_ref().filter(|_| page.server.unflushed);
         let Some(epoch) = epoch else { return Ok(true) };
@@ -272,12 +287,14 @@ impl Reader<'_> {
             .map(|row| page::change(row, window.number, mappings));
         let changes = changes.collect::<Result<Vec<Change>, _>>()?;
         let after = page.after;
+
         cursor.continues_after = if page.more {
             last.or(cursor.continues_after)
         } else {
             None
         };
         cursor.last_row = cursor.last_row.max(last.unwrap_or(0));
+
         let read = match last {
             Some(last) => {
                 let (window, to) = (window.number, window.to.clone());
@@ -291,6 +308,7 @@ impl Reader<'_> {
             }
             None => Arc::clone(&cursor.read),
         };
+
         let switched = self
             .switch
             .filter(|switch| !page.more && switch.snapshot == window.to);
@@ -307,6 +325,7 @@ impl Reader<'_> {
                     .map_or(Through::End, Through::Ordinal);
                 let window = window.clone();
                 let read = Arc::clone(&read);
+
                 Progress::Outbox {
                     window,
                     through,
@@ -315,32 +334,40 @@ impl Reader<'_> {
                 }
             }
         };
+
         let sent = last.map(|last| SentPage {
             progress: progress.clone(),
             window,
             after,
             last,
         });
+
         let checkpoint = Checkpoint {
             lineage: cursor.lineage,
             progress,
         };
+
         let batch = Batch {
             changes,
             checkpoint,
             transaction: None,
             reader: Some(self.reader),
         };
+
         failpoint!("outbox_page_read_batch_not_sent")?;
+
         if switched.is_some() {
             failpoint!("last_outbox_page_read_batch_not_sent")?;
         }
+
         if self.batches.send(batch).await.is_err() {
             return Ok(Step::Closed);
         }
+
         // Not before: until a page that counts as sent is stored, no later connection reads on.
         cursor.sent.extend(sent);
         cursor.read = read;
+
         Ok(if switched.is_some() {
             Step::Switched
         } else {
@@ -356,13 +383,16 @@ impl Reader<'_> {
                 window: window.number,
                 row: stored.last,
             };
+
             failpoint!("outbox_rows_stored_not_deleted")?;
             let cleared = self.delete(timeline, &window.to, *after, reached).await?;
+
             failpoint!("outbox_rows_deleted_cursor_not_moved")?;
             cursor.add_floor(stored.last, cleared.transaction);
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..stored.pages);
         }
+
         Ok(())
     }
 
@@ -374,10 +404,12 @@ impl Reader<'_> {
         let is_stored =
             |page: &&SentPage| page.window.number == number && progress.has_reached(&page.progress);
         let mut stored = StoredPages::default();
+
         for page in cursor.sent.iter().take_while(is_stored) {
             stored.last = stored.last.max(page.last);
             stored.pages += 1;
         }
+
         (stored.pages > 0).then_some(stored)
     }
 
@@ -396,31 +428,38 @@ impl Reader<'_> {
         let Some(epoch) = server.epoch.clone() else {
             return Err(PrimaryError::Standby.into());
         };
+
         let timeline = epoch.timeline;
         let is_new_timeline = timeline != cursor.lineage.timeline;
         if !is_new_timeline && server.cleared < cursor.cleared {
             return Err(PrimaryError::Gap(Gap::OutboxBehind).into());
         }
+
         if let Some(last) = cursor.sent.back().map(|page| &page.progress) {
             let is_stored = |durable: &Option<Checkpoint>| {
                 durable
                     .as_ref()
                     .is_some_and(|durable| durable.progress.has_reached(last))
             };
+
             if self.durable.wait_for(is_stored).await.is_err() {
                 return Ok(());
             }
         }
+
         if is_new_timeline {
             self.clear_after_failover(cursor, server.cleared, timeline)
                 .await?;
         }
+
         cursor.forget_cleared(server.cleared);
         self.clear(cursor, timeline).await?;
+
         if !cursor.leftovers_cleared {
             self.clear_leftovers(cursor, timeline).await?;
             cursor.leftovers_cleared = true;
         }
+
         if is_new_timeline {
             tracing::warn!(
                 from = cursor.lineage.timeline,
@@ -429,8 +468,10 @@ impl Reader<'_> {
             );
             cursor.lineage.timeline = timeline;
         }
+
         (cursor.window, cursor.continues_after) = (Window::empty(cursor.window.number), None);
         (cursor.epoch, cursor.floors) = (Some(epoch), Floors::default());
+
         if let Some(assigned) = server.assigned {
             // The last row that was read may be one of an earlier outbox, whose numbers were
             // higher.
@@ -440,6 +481,7 @@ impl Reader<'_> {
                 .await?;
             cursor.add_floor(cursor.last_row.min(assigned), transaction);
         }
+
         Ok(())
     }
 
@@ -460,13 +502,16 @@ impl Reader<'_> {
             .read
             .after(cleared.window, cleared.row)
             .ok_or_else(forked)?;
+
         // All or nothing: if the connection is lost in between, all pages are compared again.
         let transaction = self.client.transaction().await?;
+
         for page in pages {
             let reached = Cleared {
                 window: page.window,
                 row: page.last,
             };
+
             let clear =
                 |transaction| page::clear(transaction, timeline, &page.to, page.after, reached);
             let found = transaction.run(clear).await?;
@@ -474,6 +519,7 @@ impl Reader<'_> {
                 return Err(forked().into());
             }
         }
+
         transaction.commit().await
     }
 
@@ -485,14 +531,18 @@ impl Reader<'_> {
                 window: *number,
                 row: cursor.last_row,
             };
+
             self.delete(timeline, to, 0, reached).await?;
             return Ok(());
         };
+
         let before = Cleared {
             window: number.saturating_sub(1),
             row: cursor.last_row,
         };
+
         self.delete(timeline, from, 0, before).await?;
+
         self.delete(
             timeline,
             to,
@@ -503,6 +553,7 @@ impl Reader<'_> {
             },
         )
         .await?;
+
         Ok(())
     }
 

@@ -73,13 +73,16 @@ impl BatchBuffer {
             Some((commit, ordinal)) if self.has_open => (commit, Through::Ordinal(ordinal)),
             _ => (self.commit, Through::End),
         };
+
         self.sent_part |= self.has_open;
         (self.owes_end, self.has_open, self.weight) = (false, false, 0);
+
         let progress = Progress::Wal {
             commit,
             through,
             resume: self.end,
         };
+
         let checkpoint = Checkpoint { lineage, progress };
         Batch {
             changes: std::mem::take(&mut self.changes),
@@ -117,6 +120,7 @@ mod tests {
             table: Table::Release,
             operation: Operation::Truncate,
         });
+
         buffer.added(before, Some(commit as u32));
     }
 
@@ -144,16 +148,19 @@ mod tests {
         add(&mut buffer, 8, 1);
         buffer.end_transaction(Lsn(8), Lsn(9));
         add(&mut buffer, 10, 1);
+
         let first = buffer.take(LINEAGE, Some((Lsn(10), 1)));
         assert_eq!(
             first.checkpoint.progress,
             progress(10, Through::Ordinal(1), 9)
         );
+
         // It has no further changes. Without its end, a part in flight could not be distinguished
         // from a stored one.
         assert!(buffer.is_empty());
         buffer.end_transaction(Lsn(10), Lsn(12));
         assert!(!buffer.is_empty());
+
         let last = buffer.take(LINEAGE, None);
         assert_eq!(last.checkpoint.progress, progress(10, Through::End, 12));
         assert_eq!((last.changes.len(), last.transaction), (0, Some(10)));
@@ -165,6 +172,7 @@ mod tests {
         let mut buffer = BatchBuffer::default();
         add(&mut buffer, 8, 1);
         buffer.end_transaction(Lsn(8), Lsn(9));
+
         let batch = buffer.take(LINEAGE, Some((Lsn(10), 4)));
         assert_eq!(batch.checkpoint.progress, progress(8, Through::End, 9));
         buffer.end_transaction(Lsn(10), Lsn(12));

@@ -113,34 +113,43 @@ impl<'a> Reader<'a> {
     pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
         let mut bursts = 0;
         let mut switches = SwitchCheck::new(self.context.url);
+
         loop {
             let received = self.burst()?;
+
             if let Some(transaction) = self.ended_switch {
                 let Some(is_switch) = self.installed_triggers(transaction, &mut switches).await?
                 else {
                     return Ok(None);
                 };
+
                 if is_switch {
                     let is_visible = self.await_visibility().await?;
                     return Ok(is_visible.then(|| self.buffer.take(self.lineage, None)));
                 }
+
                 self.ended_switch = None;
                 let lsn = self.buffer.commit;
                 recurring!(warn, transaction, %lsn, "a message requests the switch to triggers, but its transaction installed no triggers: ignored");
             }
+
             self.feedback_if_due().await?;
+
             if self.tasks.gate.is_full() && !self.await_visibility().await? {
                 return Ok(None);
             }
+
             let full = self.buffer.is_full();
             if !full && bursts < MAX_BURSTS {
                 bursts += 1;
+
                 if received == BURST
                     || (received > 0 && self.is_lagging() && !self.buffer.is_empty())
                 {
                     self.pause().await;
                     continue;
                 }
+
                 // The rest of the transaction is about to arrive: one batch with its end costs the
                 // store half as much as two.
                 if self.decoder.open().is_some() && !self.buffer.is_empty() {
@@ -151,10 +160,13 @@ impl<'a> Reader<'a> {
                     }
                 }
             }
+
             bursts = 0;
+
             if !self.buffer.is_empty() && !self.send().await? {
                 return Ok(None);
             }
+
             // A full batch or a full burst may have left messages that have arrived.
             if !full && received < BURST && self.wait(None).await? == Waited::Closed {
                 return Ok(None);
@@ -177,17 +189,20 @@ impl<'a> Reader<'a> {
             if self.buffer.is_full() || self.ended_switch.is_some() {
                 return Ok(received);
             }
+
             match self.stream.next().now_or_never() {
                 Some(message) => self.receive(message?)?,
                 None => return Ok(received),
             }
         }
+
         Ok(BURST)
     }
 
     /// Waits for the next message, for at most `limit`. Acknowledges meanwhile.
     async fn wait(&mut self, limit: Option<Duration>) -> Result<Waited, CaptureError> {
         let end = limit.map(|limit| tokio::time::Instant::now() + limit);
+
         loop {
             let until = end.map_or(self.feedback_due, |end| end.min(self.feedback_due));
             let message = tokio::select! {
@@ -195,13 +210,16 @@ impl<'a> Reader<'a> {
                 message = self.stream.next() => message?,
                 () = tokio::time::sleep_until(until) => {
                     self.feedback_if_due().await?;
+
                     if end.is_some_and(|end| end <= tokio::time::Instant::now()) {
                         return Ok(Waited::Elapsed);
                     }
+
                     continue;
                 }
                 () = self.context.batches.closed() => return Ok(Waited::Closed),
             };
+
             self.receive(message)?;
             return Ok(Waited::Received);
         }
@@ -210,11 +228,14 @@ impl<'a> Reader<'a> {
     fn receive(&mut self, message: Bytes) -> Result<(), CaptureError> {
         let before = self.buffer.changes().len();
         let decoded = self.decoder.decode(message, self.buffer.changes())?;
+
         self.buffer
             .added(before, self.decoder.open().map(|open| open.xid));
+
         if self.buffer.changes().len() > before {
             self.tasks.gate.add_changes();
         }
+
         match decoded {
             Decoded::Nothing => {}
             Decoded::TableDescribed => self.tasks.gate.require_table_check(),
@@ -235,6 +256,7 @@ impl<'a> Reader<'a> {
             }
             Decoded::Heartbeat(id) => self.tasks.heartbeats.returned(&id),
         }
+
         Ok(())
     }
 
@@ -247,7 +269,9 @@ impl<'a> Reader<'a> {
     ) -> Result<Option<bool>, CaptureError> {
         let mut tables: Vec<u32> = self.decoder.oids().collect();
         tables.sort_unstable();
+
         let mut check = std::pin::pin!(switches.has_made_triggers(transaction, &tables));
+
         loop {
             tokio::select! {
                 biased;
@@ -273,14 +297,18 @@ impl<'a> Reader<'a> {
     async fn send(&mut self) -> Result<bool, CaptureError> {
         let open = self.decoder.open().map(|open| (open.commit, open.ordinal));
         let batch = self.buffer.take(self.lineage, open);
+
         self.sent = self.sent.max(self.buffer.end);
         failpoint!("changes_received_batch_not_sent")?;
+
         if !self.await_visibility().await? {
             return Ok(false);
         }
+
         let batches = self.context.batches;
         let reserve = batches.reserve();
         tokio::pin!(reserve);
+
         loop {
             let permit = tokio::select! {
                 biased;
@@ -292,6 +320,7 @@ impl<'a> Reader<'a> {
                     continue;
                 }
             };
+
             let Ok(permit) = permit else { return Ok(false) };
             permit.send(batch);
             return Ok(true);
@@ -313,6 +342,7 @@ impl<'a> Reader<'a> {
                 () = self.context.batches.closed() => return Ok(false),
             }
         }
+
         Ok(true)
     }
 
@@ -333,12 +363,14 @@ impl<'a> Reader<'a> {
         if !self.buffer.is_empty() || stored < self.sent || self.ended_switch.is_some() {
             return stored;
         }
+
         // Everything that was sent is stored. The open transaction is not, but nothing before it is
         // needed.
         let idle = match self.decoder.open() {
             Some(_) => self.buffer.end,
             None => self.buffer.end.max(self.stream.received()),
         };
+
         stored.max(self.tasks.gate.acknowledgeable(idle))
     }
 
@@ -349,41 +381,53 @@ impl<'a> Reader<'a> {
         if now < self.feedback_due {
             return Ok(());
         }
+
         self.feedback_due = now + FEEDBACK_PERIOD;
+
         if self.buffer.is_empty() {
             self.tasks.gate.start_check(self.buffer.end).await?;
         }
+
         let acknowledged = self
             .tasks
             .limit
             .grant(self.stored(), self.acknowledgeable());
+
         if self.stored() > self.begin {
             failpoint!("events_stored_slot_not_acknowledged")?;
         }
+
         let limit = self.silence.limit;
         let sent = tokio::time::timeout(limit, self.stream.acknowledge(acknowledged)).await;
         sent.map_err(|_| CaptureError::Silent(limit))??;
+
         self.check_silence()
     }
 
     fn check_silence(&mut self) -> Result<(), CaptureError> {
         let received = self.stream.received();
         let silence = &mut self.silence;
+
         self.silence_limit.received(received);
+
         if self.stream.take_has_received() {
             silence.since = Instant::now();
         }
+
         if let Some(error) = self.tasks.heartbeats.take_error() {
             return Err(error);
         }
+
         if silence.since.elapsed() > silence.limit {
             self.silence_limit.exceeded();
             return Err(CaptureError::Silent(silence.limit));
         }
+
         let limit = self.silence_limit.first();
         if self.tasks.heartbeats.are_lost(received, limit) {
             return Err(CaptureError::HeartbeatLost(limit));
         }
+
         Ok(())
     }
 }

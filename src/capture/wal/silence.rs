@@ -71,16 +71,20 @@ mod tests {
     fn the_limit_doubles_until_a_stream_gets_further() {
         let limit = SilenceLimit::new(&Source::default());
         limit.received(Lsn(10));
+
         let limits: Vec<u64> = (0..40)
             .map(|_| {
                 let now = minutes(&limit);
+
                 // A new stream starts at an earlier LSN, and gets as far as the one before.
                 limit.received(Lsn(5));
                 limit.received(Lsn(10));
                 limit.exceeded();
+
                 now
             })
             .collect();
+
         assert_eq!(limits[..6], [1, 2, 4, 8, 16, 30]);
         assert_eq!(limits[39], 30);
         limit.received(Lsn(11));

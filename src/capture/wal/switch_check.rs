@@ -60,8 +60,10 @@ impl SwitchCheck {
                 if asked == tables && snapshot.has_ended(transaction) {
                     return Ok(transactions.contains(&i64::from(transaction)));
                 }
+
                 tokio::time::sleep_until(*read_at + INTERVAL).await;
             }
+
             self.last = Some(self.client.run(|client| makers(client, tables)).await?);
         }
     }

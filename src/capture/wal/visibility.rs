@@ -113,9 +113,11 @@ impl VisibilityGate {
             health,
             ..
         } = *context;
+
         let wait = WaitReport {
             health: health.clone(),
         };
+
         let checker = Checker {
             source: source.clone(),
             store: context.store.clone(),
@@ -127,8 +129,10 @@ impl VisibilityGate {
             unmapped: Arc::default(),
             wait,
         };
+
         let unmapped = Arc::clone(&checker.unmapped);
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
+
         VisibilityGate {
             policy,
             received: 0,
@@ -195,8 +199,10 @@ impl VisibilityGate {
             let Ok(permit) = checks.reserve().await else {
                 return Err(self.error().await);
             };
+
             permit.send(self.next_check(end));
         }
+
         let received = self.received;
         let passed = self
             .passed
@@ -215,10 +221,12 @@ impl VisibilityGate {
         if self.task.is_finished() {
             return Err(self.error().await);
         }
+
         let checks = self.checks.clone();
         if let Some(permit) = checks.try_reserve().ok().filter(|_| self.has_unchecked()) {
             permit.send(self.next_check(end));
         }
+
         Ok(())
     }
 
@@ -231,6 +239,7 @@ impl VisibilityGate {
             count: self.received,
             end,
         };
+
         let scope = std::mem::take(&mut self.unverified);
         Check {
             transactions: std::mem::take(&mut self.unchecked),
@@ -285,6 +294,7 @@ impl Checker {
         // Every table's first change requires a check. This first one opens the connection and
         // fills the server's caches, so that the first event does not wait for either.
         self.verify(Scope::Tables).await?;
+
         while let Some(Check {
             transactions,
             scope,
@@ -294,9 +304,11 @@ impl Checker {
             if !transactions.is_empty() {
                 self.wait_until_visible(transactions).await?;
             }
+
             self.verify(scope).await?;
             results.send_replace(received);
         }
+
         Ok(())
     }
 
@@ -304,16 +316,20 @@ impl Checker {
         let started_at = Instant::now();
         let mut polls = POLLS;
         let mut invisible = transactions;
+
         loop {
             let answer = tokio::time::timeout(CHECK_TIMEOUT, self.invisible(&invisible)).await;
             invisible = answer.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))??;
+
             if invisible.is_empty() {
                 self.wait.end();
                 return Ok(());
             }
+
             if started_at.elapsed() > REPORT_AFTER {
                 self.wait.report(invisible.len());
             }
+
             polls.wait().await;
         }
     }
@@ -322,6 +338,7 @@ impl Checker {
         if scope == Scope::Nothing {
             return Ok(());
         }
+
         let verified = tokio::time::timeout(CHECK_TIMEOUT, self.verify_tables(scope)).await;
         verified.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))?
     }
@@ -332,16 +349,19 @@ impl Checker {
         if !self.client.is_open() {
             self.version_query = None;
         }
+
         let client = self.client.get().await?;
         let query = match &mut self.version_query {
             Some(query) => query,
             none => none.insert(PublicationVersionQuery::prepare(client, &self.source).await?),
         };
+
         // Read first: a later change differs from it.
         let found = query.run(client).await?;
         if let Some(found) = &found {
             verify_timeline(&found.timeline, self.timeline)?;
         }
+
         let version = found.map(|found| found.version);
         if scope == Scope::Tables || version != self.version {
             let tables =
@@ -350,12 +370,15 @@ impl Checker {
                 let unmapped = self.unmapped.lock().expect("no holder of this lock panics");
                 unmapped.iter().any(|oid| tables.contains_key(oid))
             };
+
             let members = catalog::publication_members(client, &self.source).await?;
             if is_skipped || !self.members.left_by(&members).is_empty() {
                 return Err(CaptureError::PublicationInterrupted);
             }
+
             self.members = members;
         }
+
         self.version = version;
         Ok(())
     }
@@ -390,6 +413,7 @@ impl WaitReport {
     fn report(&self, transactions: usize) {
         const REASON: &str = "committed transactions are not visible on the primary: does a synchronous standby keep up?";
         self.health.report_unhealthy(VISIBILITY, REASON);
+
         if WAITING.begins() {
             tracing::warn!(transactions, "{REASON}");
         }
@@ -397,6 +421,7 @@ impl WaitReport {
 
     fn end(&self) {
         self.health.report_healthy(VISIBILITY);
+
         if WAITING.ends() {
             tracing::info!("all received transactions are visible on the primary again");
         }

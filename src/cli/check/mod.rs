@@ -30,15 +30,18 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     {
         findings.push(failed("store", &error, error.is_rejection(), url));
     }
+
     findings.extend(remains_of_wal_capture(&config).await);
     findings.extend(secrets_at_rest(&config).await);
     findings.extend(lookups(&config).await);
     findings.push(mail(&config).await);
     findings.extend(mail_login(&config));
     findings.push(public_url(&config));
+
     for finding in &findings {
         println!("{finding}");
     }
+
     let failed = findings
         .iter()
         .any(|finding| finding.severity == Severity::Fail);
@@ -73,6 +76,7 @@ async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Databas
             return None;
         }
     };
+
     match inspect_primary(&config.source, url).await {
         Ok((database, found)) => {
             findings.extend(found);
@@ -97,6 +101,7 @@ fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str
         ),
         false => format!("check that {url} can be reached from here with these credentials"),
     };
+
     Finding::fail(subject, error.to_string(), remedy)
 }
 
@@ -105,6 +110,7 @@ async fn remains_of_wal_capture(config: &Config) -> Vec<Finding> {
     let (Ok(url), Ok(store_url)) = (config.source_url(), config.store_url()) else {
         return Vec::new();
     };
+
     match Store::open(store_url, 1) {
         Ok(store) if config.source.capture == CaptureMode::Trigger => {
             inspect_remains(&config.source, url, &store)
@@ -128,8 +134,10 @@ async fn secrets_at_rest(config: &Config) -> Option<Finding> {
             .map(|(_, count)| count)
             .sum()
     };
+
     let unreadable: i64 = count(&|key| !vault.has_key(key));
     let older: i64 = count(&|key| vault.has_key(key) && key != vault.first_key());
+
     Some(if unreadable > 0 {
         let state = format!("{unreadable} are encrypted with a key that is not configured");
         Finding::fail(
@@ -155,18 +163,22 @@ async fn lookups(config: &Config) -> Vec<Finding> {
     let Ok(url) = config.source_url() else {
         return Vec::new();
     };
+
     let results = try_queries(url, &config.source).await.into_iter();
     let findings = results.map(|(table, result)| {
         let key = match config.source.lookups.contains_key(table.name()) {
             true => format!("source.lookups.{}", table.name()),
             false => format!("source.tables.{}.computed", table.name()),
         };
+
         let remedy = format!("fix {key}, or grant what it reads to Walhook's role");
+
         match result {
             Ok(()) => Finding::ok(key, "the primary accepts its SQL"),
             Err(error) => Finding::fail(key, error.to_string(), remedy),
         }
     });
+
     findings.collect()
 }
 
@@ -183,6 +195,7 @@ fn mail_login(config: &Config) -> Option<Finding> {
         }
         SmtpTls::Required | SmtpTls::Wrapped => return None,
     };
+
     let is_loopback =
         server.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || server.host == "localhost";
     let remedy = "use smtps:// in mail.smtp_url, or smtp:// with ?tls=required";
@@ -191,6 +204,7 @@ fn mail_login(config: &Config) -> Option<Finding> {
 
 fn public_url(config: &Config) -> Finding {
     const SUBJECT: &str = "http.public_url";
+
     match config.http.public_url.as_deref() {
         Some(url) if url.starts_with("https://") => Finding::ok(SUBJECT, url),
         Some(url) => Finding::warn(
@@ -208,6 +222,7 @@ fn public_url(config: &Config) -> Finding {
 
 async fn mail(config: &Config) -> Finding {
     const SUBJECT: &str = "mail";
+
     let mailer = match Mailer::new(config) {
         Ok(Some(mailer)) => mailer,
         Ok(None) => {
@@ -218,6 +233,7 @@ async fn mail(config: &Config) -> Finding {
             return Finding::fail(SUBJECT, format!("{error:#}"), "fix the settings of mail");
         }
     };
+
     match mailer.test().await {
         Ok(()) => Finding::ok(
             SUBJECT,

@@ -27,11 +27,13 @@ pub(super) async fn inspect(
     let store = Store::open(url, 1)?;
     let before = Timestamp::now();
     let identity = store.identity().await?;
+
     findings.push(Finding::ok(
         "store",
         format!("database {}", identity.database),
     ));
     findings.push(Finding::clock("store clock", identity.now, before));
+
     if identity.encoding != "UTF8" {
         findings.push(Finding::fail(
             "store encoding",
@@ -39,6 +41,7 @@ pub(super) async fn inspect(
             migrate::ENCODING_FIX,
         ));
     }
+
     if let Some(primary) = primary {
         let same = identity.system_identifier == primary.system_identifier
             && identity.database == primary.name;
@@ -50,6 +53,7 @@ pub(super) async fn inspect(
             ),
             false => Finding::ok("store database", "separate from the platform's"),
         });
+
         if identity.system_identifier == primary.system_identifier
             && primary.has_asynchronous_standbys
         {
@@ -61,6 +65,7 @@ pub(super) async fn inspect(
             ));
         }
     }
+
     findings.push(synchronous_commit(&identity));
     let schema = migrate::schema(url).await?;
     match (schema, schema.incompatibility()) {
@@ -74,14 +79,17 @@ pub(super) async fn inspect(
         )),
         _ => findings.push(Finding::ok("store schema", "up to date")),
     }
+
     findings.push(partitions(&store, before).await?);
     let checkpoint = store.checkpoint(&source.slot).await?;
     let lineages = primary
         .and_then(|primary| primary.lineage)
         .zip(checkpoint.as_ref());
+
     findings.extend(
         lineages.and_then(|(found, checkpoint)| lineage::replaced(found, checkpoint.lineage)),
     );
+
     findings.push(match checkpoint {
         Some(checkpoint) => Finding::ok("checkpoint", format!("at {}", checkpoint.progress)),
         None => Finding::fail(
@@ -90,10 +98,12 @@ pub(super) async fn inspect(
             "run `walhook setup`",
         ),
     });
+
     let gaps = store.open_gaps(&source.slot).await?;
     if gaps.is_empty() {
         findings.push(Finding::ok("gaps", "none"));
     }
+
     let open = gaps.into_iter();
     findings.extend(open.map(|gap| {
         Finding::fail(
@@ -102,6 +112,7 @@ pub(super) async fn inspect(
             "run `walhook repair`",
         )
     }));
+
     findings.push(unrouted(&store).await?);
     Ok(())
 }
@@ -117,11 +128,13 @@ async fn unrouted(store: &Store) -> Result<Finding> {
     let Some((oldest, reason)) = oldest.zip(reason) else {
         return Ok(Finding::ok(SUBJECT, "none"));
     };
+
     let more = if events == MAX_COUNTED {
         "at least "
     } else {
         ""
     };
+
     Ok(Finding::warn(
         SUBJECT,
         format!(
@@ -156,6 +169,7 @@ fn synchronous_commit(store: &Identity) -> Finding {
         "`alter role \"{}\" in database \"{}\" set synchronous_commit = on`",
         store.role, store.database
     );
+
     match (store.synchronous_commit.as_str(), store.synchronous) {
         ("off", _) => Finding::warn(
             SUBJECT,

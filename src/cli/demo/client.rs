@@ -45,9 +45,11 @@ impl Client {
             .await?;
         let status = answer.status();
         let text = answer.text().await?;
+
         if status != reqwest::StatusCode::CREATED {
             bail!("creating webhook {name} failed: {status}: {text}");
         }
+
         let webhook: Value = serde_json::from_str(&text).context("the response is not JSON")?;
         let field = |key: &str| {
             webhook[key]
@@ -55,6 +57,7 @@ impl Client {
                 .map(str::to_owned)
                 .with_context(|| format!("no {key}: {text}"))
         };
+
         Ok((field("id")?, field("secret")?))
     }
 }

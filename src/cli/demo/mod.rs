@@ -56,8 +56,10 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         demo = Demo::start(arguments.steps_done) => demo?,
         () = &mut stop => return Ok(ExitCode::FAILURE),
     };
+
     let wanted = arguments.events.map(NonZeroU64::get);
     let mut screen = Screen::new(wanted);
+
     let result = {
         let traffic = demo.platform.run(arguments.rate.get());
         tokio::select! {
@@ -67,8 +69,10 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
             () = &mut stop => Ok(()),
         }
     };
+
     screen.print_summary();
     result.with_context(|| demo.sidecar.log_tail())?;
+
     // The receiver then answers without passing deliveries on. Requests in flight would wait for
     // this side of the channel.
     drop(demo.deliveries);
@@ -76,6 +80,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     if !status.success() {
         bail!("the sidecar ended with {status}");
     }
+
     let complete = wanted.is_none_or(|wanted| screen.verified >= wanted);
     Ok(if complete && screen.unverified == 0 {
         ExitCode::SUCCESS
@@ -93,9 +98,11 @@ async fn watch(
         let Ok(delivery) = tokio::time::timeout(SILENCE, deliveries.recv()).await else {
             bail!("no delivery for {SILENCE:?}");
         };
+
         let Some(delivery) = delivery else {
             bail!("the receiver ended")
         };
+
         if screen.show(&delivery) {
             return Ok(());
         }
@@ -111,14 +118,17 @@ impl Demo {
                 start_postgres(),
             )
             .await?;
+
         let log = postgres.directory().join("walhook.log");
         let installation = Installation::new(postgres.url("platform"), postgres.url("store"), log)?;
+
         steps
             .run(
                 "Preparing the platform's database and the store (walhook setup)",
                 installation.walhook(&["setup"]),
             )
             .await?;
+
         let client = Client::new()?;
         let sidecar = steps
             .run(
@@ -126,15 +136,18 @@ impl Demo {
                 installation.run(&client),
             )
             .await?;
+
         let create = async {
             let (receiver, deliveries) = Receiver::start().await?;
             let token = create_webhooks(&installation, &client, &receiver).await?;
             anyhow::Ok((token, deliveries))
         };
+
         let (token, deliveries) = steps
             .run("Starting a receiver and creating four webhooks", create)
             .await?;
         print_instructions(&installation, &postgres, &token, steps.seconds());
+
         Ok(Demo {
             sidecar,
             deliveries,
@@ -150,9 +163,11 @@ async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
         ..Options::default()
     })
     .await?;
+
     for database in ["platform", "store"] {
         postgres.create_database(database).await?;
     }
+
     let platform = Platform::create(&postgres.url("platform")).await?;
     Ok((postgres, platform))
 }
@@ -175,6 +190,7 @@ async fn create_webhooks(
         "payment.statement_ready",
         "release.review.status_changed",
     ];
+
     // User, name, events, and whether the receiver rejects some first attempts.
     let webhooks: [(i64, &str, &[&str], bool); 4] = [
         (scenario::USERS[0], "Everything", &all, false),
@@ -187,7 +203,9 @@ async fn create_webhooks(
             true,
         ),
     ];
+
     let mut tokens = Vec::new();
+
     for user in scenario::USERS {
         tokens.push(
             installation
@@ -202,6 +220,7 @@ async fn create_webhooks(
                 .await?,
         );
     }
+
     for (number, (user, name, events, flaky)) in webhooks.into_iter().enumerate() {
         let token = scenario::USERS
             .iter()
@@ -212,8 +231,10 @@ async fn create_webhooks(
         let (id, secret) = client
             .create_webhook(&installation.api_url(), token, name, &url, events)
             .await?;
+
         receiver.expect(&id, secret, flaky)?;
     }
+
     Ok(tokens.swap_remove(0))
 }
 
@@ -229,6 +250,7 @@ fn print_instructions(
     let metrics = &installation.metrics_url;
     let platform = postgres.url("platform");
     let user = scenario::USERS[0];
+
     println!(
         "
 Walhook is live after {seconds:.1} s.

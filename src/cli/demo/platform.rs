@@ -28,12 +28,14 @@ impl Platform {
             scenario: Scenario::default(),
             workflows: Vec::new(),
         };
+
         platform
             .client
             .batch_execute(REFERENCE_SCHEMA)
             .await
             .map_err(explain)?;
         platform.execute(Scenario::initial_rows()).await?;
+
         Ok(platform)
     }
 
@@ -42,11 +44,14 @@ impl Platform {
         if self.workflows.is_empty() || (self.workflows.len() < MAX_WORKFLOWS && below(4) == 0) {
             self.workflows.push(self.scenario.workflow().into());
         }
+
         let chosen = below(self.workflows.len());
         let transaction = self.workflows[chosen].pop_front();
+
         if self.workflows[chosen].is_empty() {
             self.workflows.swap_remove(chosen);
         }
+
         match transaction {
             Some(transaction) => self.execute(transaction).await,
             None => Ok(()),
@@ -57,6 +62,7 @@ impl Platform {
     pub async fn run(mut self, rate: u32) -> anyhow::Result<std::convert::Infallible> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+
         loop {
             ticks.tick().await;
             self.step().await?;
@@ -65,14 +71,17 @@ impl Platform {
 
     async fn execute(&mut self, transaction: Transaction) -> anyhow::Result<()> {
         let open = self.client.transaction().await.map_err(explain)?;
+
         for statement in &transaction.statements {
             open.batch_execute(statement).await.map_err(explain)?;
         }
+
         let end = if transaction.committed {
             open.commit().await
         } else {
             open.rollback().await
         };
+
         end.map_err(explain)
     }
 }
@@ -110,11 +119,14 @@ mod tests {
     async fn the_workflows_contain_every_event() {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
+
         let mut platform = Platform::create(&server.url("platform")).await.unwrap();
         platform.client.batch_execute(RECORDER).await.unwrap();
+
         for _ in 0..600 {
             platform.step().await.unwrap();
         }
+
         let has = async |condition: &str| {
             let query = format!("select exists (select from seen where {condition})");
             assert!(
@@ -127,6 +139,7 @@ mod tests {
                 "none: {condition}"
             );
         };
+
         has("tab = 'distro_queue' and status = 'complete' and not takedown").await;
         has("tab = 'distro_queue' and status in ('error', 'fault', 'rejected', 'batch_exception')")
             .await;
@@ -146,13 +159,17 @@ mod tests {
     async fn a_transaction_that_rolls_back_leaves_no_trace() {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
+
         let mut platform = Platform::create(&server.url("platform")).await.unwrap();
         let mut workflow = platform.scenario.workflow().into_iter();
         let draft = workflow.next().unwrap();
+
         platform.execute(draft).await.unwrap();
         let rolled_back = workflow.next().unwrap();
+
         assert!(!rolled_back.committed && !rolled_back.statements.is_empty());
         platform.execute(rolled_back).await.unwrap();
+
         let row = platform
             .client
             .query_one("select review_status from release", &[])

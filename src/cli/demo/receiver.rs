@@ -65,9 +65,11 @@ impl Receiver {
             webhooks: RwLock::default(),
             deliveries,
         });
+
         let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let router = Router::new().fallback(receive).with_state(shared.clone());
+
         tokio::spawn(async move { axum::serve(listener, router).await });
         Ok((Receiver { url, shared }, incoming))
     }
@@ -81,6 +83,7 @@ impl Receiver {
             .write()
             .expect("no holder of this lock panics");
         webhooks.insert(webhook.to_owned(), Webhook { verifier, flaky });
+
         Ok(())
     }
 }
@@ -91,6 +94,7 @@ impl Shared {
         let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else {
             return Outcome::Unknown;
         };
+
         match webhook.verifier.verify(headers, body, Timestamp::now()) {
             Err(reason) => Outcome::Unverified(reason),
             Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => {
@@ -109,8 +113,10 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
         Outcome::RejectedOnPurpose => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::Unverified(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
     };
+
     let event = text(&headers, "x-webhook-event").to_owned();
     let id = text(&headers, "x-webhook-delivery").to_owned();
+
     // Fails when the demo is ending.
     let _ = shared
         .deliveries
@@ -121,6 +127,7 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
             outcome,
         })
         .await;
+
     status
 }
 
@@ -143,12 +150,14 @@ mod tests {
         let mac = Hmac::<sha2::Sha256>::new_from_slice(secret.as_bytes()).unwrap();
         let signature = hex::encode(mac.chain_update(body).finalize().into_bytes());
         let mut headers = HeaderMap::new();
+
         headers.insert("x-webhook-id", webhook.parse().unwrap());
         headers.insert("x-webhook-signature", signature.parse().unwrap());
         headers.insert(
             "x-webhook-timestamp",
             Timestamp::now().to_string().parse().unwrap(),
         );
+
         headers
     }
 
@@ -157,11 +166,13 @@ mod tests {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", S1.into(), false).unwrap();
         receiver.expect("2", S2.into(), false).unwrap();
+
         let verify = |webhook, secret| {
             receiver
                 .shared
                 .verify(&headers(webhook, secret, "{}"), b"{}", 1)
         };
+
         assert_eq!(verify("1", S1), Outcome::Verified);
         assert_eq!(
             verify("1", S2),
@@ -174,11 +185,13 @@ mod tests {
     async fn a_flaky_receiver_rejects_only_first_attempts() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", S1.into(), true).unwrap();
+
         let verify = |attempt| {
             receiver
                 .shared
                 .verify(&headers("1", S1, "{}"), b"{}", attempt)
         };
+
         let rejected = (0..1_000)
             .filter(|_| verify(1) == Outcome::RejectedOnPurpose)
             .count();

@@ -66,6 +66,7 @@ impl Scenario {
         statements.extend(USERS.map(|user| {
             format!("insert into app_user values ({user}, 'owner{user}@example.com')")
         }));
+
         for (user, addon) in [
             (1, "preflight_qc"),
             (1, "stream_radar"),
@@ -75,11 +76,13 @@ impl Scenario {
                 "insert into user_addon (user_id, addon) values ({user}, '{addon}')"
             ));
         }
+
         for (id, user, name) in LABELS {
             statements.push(format!(
                 "insert into label (id, user_id, name) values ({id}, {user}, '{name}')"
             ));
         }
+
         statements
             .extend(OUTLETS.map(|(id, name)| {
                 format!("insert into outlet (id, name) values ({id}, '{name}')")
@@ -90,11 +93,13 @@ impl Scenario {
     /// Returns the next workflow. The first two contain every event; the others are random.
     pub fn workflow(&mut self) -> Workflow {
         self.workflows += 1;
+
         match self.workflows {
             1 => return self.release(LABELS[0].0, &Plan::EVERY_EVENT),
             2 => return self.payment(USERS[0]),
             _ => {}
         }
+
         match below(20) {
             0..3 => self.payment(*pick(&USERS)),
             3 => addon_granted_and_revoked(USERS[2]),
@@ -121,6 +126,7 @@ impl Scenario {
              {total}, '{currency}', 'draft')"
         );
         let ready = format!("update payment set status = 'ready' where id = {id}");
+
         vec![commit(vec![draft]), commit(vec![ready])]
     }
 
@@ -139,6 +145,7 @@ impl Scenario {
             "insert into track (id, release_id, isrc, title) values ({track}, {id}, '{isrc}', '{title}')"
         );
         let mut workflow = vec![commit(vec![draft, track_row])];
+
         if plan.rolls_back {
             let statements = vec![review(id, "approved", NO_ISSUES)];
             workflow.push(Transaction {
@@ -146,18 +153,24 @@ impl Scenario {
                 committed: false,
             });
         }
+
         workflow.extend(self.reviewed(id, plan));
+
         if plan.rejected {
             return workflow;
         }
+
         workflow.extend(self.transcoded(track, plan.transcoding_fails));
         workflow.extend(self.distributed(id, plan));
+
         if plan.flagged {
             workflow.extend(self.flagged(id, track, &isrc));
         }
+
         if plan.taken_down {
             workflow.extend(self.taken_down(id));
         }
+
         workflow
     }
 
@@ -173,16 +186,20 @@ impl Scenario {
             below(9),
             below(2)
         );
+
         let mut workflow = vec![commit(vec![hold]), commit(vec![report])];
+
         if plan.needs_changes {
             workflow.push(commit(vec![review(release, "require_changes", ISSUES)]));
             workflow.push(commit(vec![review(release, "to_review", NO_ISSUES)]));
         }
+
         let (status, issues) = if plan.rejected {
             ("rejected", ISSUES)
         } else {
             ("approved", NO_ISSUES)
         };
+
         workflow.push(commit(vec![review(release, status, issues)]));
         workflow
     }
@@ -193,23 +210,28 @@ impl Scenario {
             (true, true) => &["error", "complete"],
             (true, false) => &["incomplete", "complete"],
         };
+
         let mut workflow = Vec::new();
+
         for outcome in outcomes {
             let id = self.id();
             let queued = format!(
                 "insert into transcoder_queue (id, track_id, status) values ({id}, {track}, 'queued')"
             );
+
             workflow.push(commit(vec![queued]));
             let file = |asset_type: i64, file: i64| {
                 format!(
                     "insert into transcoder_queue_file values ({file}, {id}, {asset_type}, '{outcome}')"
                 )
             };
+
             let done = format!(
                 "update transcoder_queue set status = '{outcome}', updated_at = now() where id = {id}"
             );
             workflow.push(commit(vec![file(1, self.id()), file(2, self.id()), done]));
         }
+
         workflow
     }
 
@@ -218,6 +240,7 @@ impl Scenario {
         let outlets = (0..plan.outlets).map(|step| OUTLETS[(first + step) % OUTLETS.len()].0);
         let mut entries = Vec::new();
         let mut statements = Vec::new();
+
         for outlet in outlets {
             let id = self.id();
             entries.push(id);
@@ -225,10 +248,12 @@ impl Scenario {
                 "insert into distro_queue (id, release_id, outlet_id, status) values ({id}, {release}, {outlet}, 'scheduled')"
             ));
         }
+
         let mut workflow = vec![
             commit(statements),
             commit(vec![delivery_status(release, "distributing")]),
         ];
+
         for status in ["transcoding", "batched"] {
             workflow.extend(
                 entries
@@ -236,18 +261,21 @@ impl Scenario {
                     .map(|id| commit(vec![distribution(*id, status, "null")])),
             );
         }
+
         let (failing, complete) = entries.split_at(usize::from(plan.an_outlet_fails));
         for id in failing {
             let status = *pick(&["error", "fault", "rejected", "batch_exception"]);
             let message = "'The outlet rejected the artwork: it must be 3000 by 3000 pixels'";
             workflow.push(commit(vec![distribution(*id, status, message)]));
         }
+
         workflow.extend(
             complete
                 .iter()
                 .map(|id| commit(vec![distribution(*id, "complete", "null")])),
         );
         workflow.push(commit(vec![delivery_status(release, "distributed")]));
+
         workflow
     }
 
@@ -258,6 +286,7 @@ impl Scenario {
             "insert into distro_queue (id, release_id, outlet_id, status, takedown) \
              values ({id}, {release}, {outlet}, 'scheduled', true)"
         );
+
         vec![
             commit(vec![request]),
             commit(vec![distribution(id, "complete", "null")]),
@@ -276,6 +305,7 @@ impl Scenario {
              values ({id}, '{dsp}', '{isrc}', {release}, {track}, '{severity}', 'active', now() - interval '1 day', now(), \
              {streams}, now())"
         );
+
         let resolved = format!(
             "update stream_radar_flag set status = 'resolved', resolved_at = now() where id = {id}"
         );

@@ -36,6 +36,7 @@ impl Screen {
             .iter()
             .map(|kind| (kind.as_str(), 0))
             .collect();
+
         Screen {
             wanted,
             verified: 0,
@@ -68,9 +69,11 @@ impl Screen {
                 ));
             }
         }
+
         if delivery.outcome == Outcome::Verified {
             self.count(delivery);
         }
+
         self.wanted.is_some_and(|wanted| self.verified >= wanted)
     }
 
@@ -83,10 +86,12 @@ impl Screen {
         else {
             return;
         };
+
         *count += 1;
         let count = *count;
         let event = *event;
         let last = format!("{rate:.1}/s, last {event} (attempt {})", delivery.attempt);
+
         if let Some(table) = &self.table {
             table.rows[event].set_position(count);
             let kinds = self.by_event.values().filter(|count| **count > 0).count() as u64;
@@ -94,6 +99,7 @@ impl Screen {
                 Some(_) => (self.verified, last),
                 None => (kinds, format!("{} verified, {last}", self.verified)),
             };
+
             table.total.set_position(position);
             table.total.set_message(message);
         } else if self.verified == 1 || self.last_line.elapsed() >= LINE_INTERVAL {
@@ -119,10 +125,13 @@ impl Screen {
         if let Some(table) = &self.table {
             table.clear();
         }
+
         println!();
+
         for (event, count) in &self.by_event {
             println!("{count:>8}  {event}");
         }
+
         println!(
             "{:>8}  verified in {:.1} s, {} rejected on purpose and retried, {} unverified",
             self.verified,
@@ -141,13 +150,16 @@ impl Table {
                 ProgressStyle::with_template(template).expect("a constant template is well-formed");
             style.progress_chars("=> ")
         };
+
         let mut rows = BTreeMap::new();
+
         for kind in EventKind::ALL {
             let row = bars.add(ProgressBar::no_length().with_style(style("{pos:>8}  {prefix}")));
             row.set_prefix(kind.as_str());
             row.tick();
             rows.insert(kind.as_str(), row);
         }
+
         // Without a wanted number, the bar shows how many event types were delivered.
         let (length, template) = match wanted {
             Some(wanted) => (wanted, "{pos:>8}  of {len} verified [{bar:24}] {wide_msg}"),
@@ -156,6 +168,7 @@ impl Table {
                 "{pos:>8}  of {len} event types [{bar:24}] {wide_msg}",
             ),
         };
+
         Table {
             rows,
             total: bars.add(ProgressBar::new(length).with_style(style(template))),

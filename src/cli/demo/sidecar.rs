@@ -38,6 +38,7 @@ impl Installation {
         let master_key = base64::engine::general_purpose::STANDARD.encode(random_bytes::<32>());
         let base_url = format!("http://{api}");
         let metrics_url = format!("http://{metrics}");
+
         let environment = vec![
             ("WALHOOK_SOURCE__URL", source_url),
             ("WALHOOK_STORE__URL", store_url),
@@ -48,6 +49,7 @@ impl Installation {
             ("WALHOOK_DELIVERY__ALLOW_HTTP", "true".into()),
             ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8".into()),
         ];
+
         Ok(Installation {
             program: std::env::current_exe()?,
             environment,
@@ -63,11 +65,13 @@ impl Installation {
 
     fn command(&self, arguments: Vec<OsString>) -> Command {
         let mut command = Command::new(&arguments[0]);
+
         // Settings in the caller's environment are meant for another sidecar.
         let inherited = std::env::vars_os().map(|(name, _)| name);
         for name in inherited.filter(|name| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
+
         command
             .args(&arguments[1..])
             .envs(self.environment.iter().cloned())
@@ -80,6 +84,7 @@ impl Installation {
     pub async fn walhook(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut words = vec![self.program.clone().into_os_string()];
         words.extend(arguments.iter().map(OsString::from));
+
         let name = format!("walhook {}", arguments.join(" "));
         let output = self
             .command(words)
@@ -93,6 +98,7 @@ impl Installation {
                 String::from_utf8_lossy(&output.stderr).trim()
             );
         }
+
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
@@ -101,7 +107,9 @@ impl Installation {
         let log = std::fs::File::create(&self.log)
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut arguments = terminated_with_parent();
+
         arguments.extend([self.program.clone().into_os_string(), "run".into()]);
+
         // In its own process group, so that Ctrl-C does not reach it: the demo stops it after
         // everything that depends on it.
         let child = self
@@ -110,21 +118,25 @@ impl Installation {
             .stderr(log)
             .process_group(0)
             .spawn()?;
+
         let mut sidecar = Sidecar {
             child,
             log: self.log.clone(),
         };
+
         let ready = async {
             while !client.is_ready(&self.metrics_url).await {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
+
         let started = tokio::select! {
             error = sidecar.failed() => Err(error),
             ready = tokio::time::timeout(START_DEADLINE, ready) => {
                 ready.map_err(|_| anyhow::anyhow!("the sidecar is not ready within {START_DEADLINE:?}"))
             }
         };
+
         started.with_context(|| sidecar.log_tail())?;
         Ok(sidecar)
     }
@@ -166,6 +178,7 @@ impl Sidecar {
         if let Some(pid) = pid {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         }
+
         let end = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;
         Ok(end.context("the sidecar does not stop")??)
     }

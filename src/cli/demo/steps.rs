@@ -28,6 +28,7 @@ impl Steps {
     ) -> anyhow::Result<T> {
         self.done += 1;
         print!("[{}/{}] {what} … ", self.done, self.total);
+
         // Standard output is flushed only at line ends.
         std::io::stdout().flush()?;
         let started = Instant::now();
@@ -36,6 +37,7 @@ impl Steps {
             Ok(_) => println!("{:.1} s", started.elapsed().as_secs_f64()),
             Err(_) => println!("failed"),
         }
+
         result
     }
 

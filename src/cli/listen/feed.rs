@@ -72,6 +72,7 @@ pub fn base_url(text: &str) -> Result<Url, String> {
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err("expected a URL such as https://webhooks.example/api/public".to_owned());
     }
+
     if !url.username().is_empty()
         || url.password().is_some()
         || url.query().is_some()
@@ -79,8 +80,10 @@ pub fn base_url(text: &str) -> Result<Url, String> {
     {
         return Err("must not contain a user, a password, a query or a fragment".to_owned());
     }
+
     let path = url.path().trim_end_matches('/').to_owned();
     url.set_path(&path);
+
     Ok(url)
 }
 
@@ -110,10 +113,12 @@ impl Feed {
             .push("events");
         url.query_pairs_mut()
             .append_pair("limit", &PAGE.to_string());
+
         if !events.is_empty() {
             let names: Vec<&str> = events.iter().map(|event| event.as_str()).collect();
             url.query_pairs_mut().append_pair("event", &names.join(","));
         }
+
         let client = client(token, ca)?;
         Ok(Feed {
             client,
@@ -135,35 +140,43 @@ impl Feed {
             } else {
                 Duration::ZERO
             };
+
             let asked_at = Instant::now();
             let fault = match self.request(after, hold).await {
                 Ok(page) => {
                     if self.reported.take().is_some() {
                         eprintln!("The API answers again.");
                     }
+
                     self.is_ready = true;
                     self.retries.reset();
+
                     if page.events.is_empty() && page.next_cursor == after && !hold.is_zero() {
                         tokio::time::sleep(BETWEEN_EMPTY_PAGES.saturating_sub(asked_at.elapsed()))
                             .await;
                     }
+
                     return Ok(page);
                 }
                 Err(fault) => fault,
             };
+
             if fault.severity == Severity::Permanent
                 || fault.severity == Severity::Foreign && !self.is_ready
             {
                 return Err(anyhow!(fault.message));
             }
+
             let wait = fault
                 .retry_after
                 .unwrap_or_default()
                 .max(self.retries.next_wait());
+
             if self.reported.as_ref() != Some(&fault.message) {
                 eprintln!("{}. Trying again in {wait:?}.", fault.message);
                 self.reported = Some(fault.message);
             }
+
             tokio::time::sleep(wait).await;
         }
     }
@@ -173,22 +186,27 @@ impl Feed {
         url.query_pairs_mut()
             .append_pair("after", after)
             .append_pair("wait", &hold.as_secs().to_string());
+
         let sent = self
             .client
             .get(url)
             .timeout(hold + REQUEST_TIMEOUT)
             .send()
             .await;
+
         let response = sent.map_err(|error| match error.is_connect() {
             true => self.failed(Severity::Foreign, "cannot be reached", &error),
             false => self.failed(Severity::Transient, "closed the connection", &error),
         })?;
+
         let status = response.status();
         let headers = response.headers().clone();
         let body = self.body(response).await?;
+
         if status != StatusCode::OK {
             return Err(self.refusal(status, &headers, &body));
         }
+
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_eof() {
                 return Fault::new(
@@ -196,6 +214,7 @@ impl Feed {
                     format!("{} sent an incomplete response", self.shown()),
                 );
             }
+
             let kind = headers
                 .get(CONTENT_TYPE)
                 .and_then(|kind| kind.to_str().ok())
@@ -214,6 +233,7 @@ impl Feed {
             |error| self.failed(Severity::Transient, "did not finish its response", &error);
         while let Some(chunk) = response.chunk().await.map_err(broken)? {
             body.extend_from_slice(&chunk);
+
             if body.len() > MAX_PAGE_BYTES {
                 let message = format!(
                     "{} answered with more than {MAX_PAGE_BYTES} bytes: {API_EXPECTED}",
@@ -222,6 +242,7 @@ impl Feed {
                 return Err(Fault::new(Severity::Foreign, message));
             }
         }
+
         Ok(body)
     }
 
@@ -238,6 +259,7 @@ impl Feed {
         let number = status.as_u16();
         let url = self.shown();
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+
         let (severity, message) = match number {
             300..=399 => {
                 let target = header(LOCATION).unwrap_or("another URL");
@@ -280,6 +302,7 @@ impl Feed {
                 ),
             ),
         };
+
         let retry_after = header(RETRY_AFTER)
             .and_then(|text| text.trim().parse().ok())
             .map(Duration::from_secs);
@@ -387,11 +410,13 @@ fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Cl
     let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
         .context("the token contains characters that no token has")?;
     authorization.set_sensitive(true);
+
     let headers = HeaderMap::from_iter([
         (AUTHORIZATION, authorization),
         (ACCEPT, HeaderValue::from_static("application/json")),
     ]);
     let mut roots = tls::system_roots();
+
     if let Some(path) = ca {
         for certificate in tls::certificates(path)
             .map_err(anyhow::Error::msg)
@@ -400,6 +425,7 @@ fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Cl
             roots.add(certificate).context("--ca-file")?;
         }
     }
+
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls::client(roots))
         .redirect(reqwest::redirect::Policy::none())
@@ -425,10 +451,12 @@ mod tests {
                 Feed::new(&base_url(text).unwrap(), &"t".to_owned().into(), None, &[]).unwrap();
             assert_eq!(feed.shown(), "https://w.example/api/public/events");
         }
+
         assert_eq!(
             base_url("http://w.example").unwrap().as_str(),
             "http://w.example/"
         );
+
         for wrong in [
             "w.example/api",
             "ftp://w.example",
@@ -449,9 +477,11 @@ mod tests {
             &[],
         )
         .unwrap();
+
         let body = br#"{"title":"T","detail":"D","errors":[{"pointer":"/after","detail":"is \u001b[2Jold"}]}"#;
         let fault = feed.refusal(StatusCode::UNPROCESSABLE_ENTITY, &HeaderMap::new(), body);
         let expected = "the API rejected the request (422: /after: is [2Jold). Set --from to `earliest`, `latest` or another cursor";
+
         assert!(
             fault.severity == Severity::Permanent && fault.message == expected,
             "{}",

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 pub fn read() -> mpsc::Receiver<()> {
     // 1: a second request to send the same event again while the first waits is dropped.
     let (sender, requests) = mpsc::channel(1);
+
     if can_read() {
         // A thread of its own: the runtime would wait for one of its threads until the next Enter.
         std::thread::spawn(move || {
@@ -28,6 +29,7 @@ pub fn read() -> mpsc::Receiver<()> {
             }
         });
     }
+
     requests
 }
 

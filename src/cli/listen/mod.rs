@@ -65,11 +65,13 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         from,
         state,
     } = arguments;
+
     let mut state = State::open(state.as_deref(), &api, from)?;
     let feed = Feed::new(&api, &token, forward.ca_file.as_deref(), &events)?;
     let given = forward.secret.clone();
     let secret = given.clone().map_or_else(|| state.secret(), Ok)?;
     let forwarder = Forwarder::new(&forward, state.webhook(), secret.clone())?;
+
     let banner = [
         format!("Forwarding events of {api} to {}", forwarder.url()),
         format!("Webhook id:     {}", state.webhook()),
@@ -78,8 +80,10 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
             given.map_or(secret.expose_secret(), |_| "as given")
         ),
     ];
+
     let stop = CancellationToken::new();
     tokio::spawn(cancel_on_signal(stop.clone()));
+
     let mut listener = Listener {
         feed,
         forwarder,
@@ -88,13 +92,17 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         last: None,
         stop,
     };
+
     let Some(first) = listener.next_page().await? else {
         return Ok(ExitCode::SUCCESS);
     };
+
     banner.iter().for_each(|line| eprintln!("{line}"));
+
     if keys::can_read() {
         eprintln!("Press r and Enter to send the last event again, Ctrl-C to stop.");
     }
+
     listener.run(first).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -126,11 +134,14 @@ impl Listener {
                 if self.stop.is_cancelled() {
                     return Ok(());
                 }
+
                 self.forward(event).await?;
             }
+
             self.state.finish_page(page.next_cursor)?;
             next = self.next_page().await?;
         }
+
         Ok(())
     }
 
@@ -145,7 +156,9 @@ impl Listener {
             last,
             stop,
         } = self;
+
         let mut page = std::pin::pin!(feed.page(state.after()));
+
         loop {
             tokio::select! {
                 page = &mut page => return page.map(Some),
@@ -160,10 +173,12 @@ impl Listener {
         if self.state.is_forwarded(id) {
             return Ok(());
         }
+
         match event.event.parse() {
             Ok(kind) => {
                 let data = Box::<str>::from(event.data).into();
                 let sequence = Some(self.state.sequence() + 1);
+
                 let event = Event {
                     id,
                     kind,
@@ -171,6 +186,7 @@ impl Listener {
                     data,
                     sequence,
                 };
+
                 send(&self.forwarder, &event, Reason::Occurred, &self.stop).await?;
                 self.last = Some(event);
                 self.state.record_forwarded(id)?;
@@ -182,9 +198,11 @@ impl Listener {
                 self.state.record_skipped(id)?;
             }
         }
+
         if self.keys.try_recv().is_ok() {
             send_again(&self.forwarder, self.last.as_ref(), &self.stop).await?;
         }
+
         Ok(())
     }
 }
@@ -217,5 +235,6 @@ async fn send(
         sent = &mut sending => return sent.map(drop),
         () = stop.cancelled() => eprintln!("Waiting for the response to the last request. Press Ctrl-C again to end at once."),
     }
+
     sending.await.map(drop)
 }

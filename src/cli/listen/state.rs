@@ -52,6 +52,7 @@ impl State {
             Some(path) => StateFile::open(path).map(|(file, found)| (Some(file), found))?,
             None => (None, None),
         };
+
         let mut content = found.unwrap_or_else(|| Content {
             version: VERSION,
             api: api.to_string(),
@@ -61,6 +62,7 @@ impl State {
             forwarded: Vec::new(),
             sequence: 0,
         });
+
         match from {
             // `latest` must not be kept: after a restart it would be another position.
             Some(from) => {
@@ -74,7 +76,9 @@ impl State {
             ),
             None => {}
         }
+
         let mut state = State { content, file };
+
         // Shows at the start whether the file can be written.
         state.save()?;
         Ok(state)
@@ -90,6 +94,7 @@ impl State {
             self.content.secret = Some(new_webhook_secret().expose_secret().to_owned());
             self.save()?;
         }
+
         Ok(self.content.secret.clone().unwrap_or_default().into())
     }
 
@@ -124,8 +129,10 @@ impl State {
         if self.content.cursor.as_ref() == Some(&next_cursor) && self.content.forwarded.is_empty() {
             return Ok(());
         }
+
         self.content.cursor = Some(next_cursor);
         self.content.forwarded.clear();
+
         self.save()
     }
 
@@ -133,8 +140,10 @@ impl State {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
+
         let mut text = serde_json::to_string_pretty(&self.content)?;
         text.push('\n');
+
         file.replace(&text)
             .with_context(|| format!("cannot write the state file {}", file.path.display()))
     }
@@ -154,23 +163,28 @@ impl StateFile {
             path: path.to_owned(),
             lock: None,
         };
+
         let mut opened = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((file, None)),
             opened => opened.with_context(|| format!("cannot read the state file {shown}"))?,
         };
+
         // A file system without locks does not prevent listening.
         if let Err(TryLockError::WouldBlock) = opened.try_lock() {
             bail!("the state file {shown} is in use by another `walhook listen`");
         }
+
         let mut text = String::new();
         opened
             .read_to_string(&mut text)
             .with_context(|| format!("cannot read the state file {shown}"))?;
+
         let corrupt = || {
             format!(
                 "{shown} is not a state file of `walhook listen`, or is damaged: delete it to start afresh"
             )
         };
+
         let content: Content = serde_json::from_str(&text).with_context(corrupt)?;
         if content.version != VERSION {
             bail!(
@@ -178,6 +192,7 @@ impl StateFile {
                 content.version
             );
         }
+
         file.lock = Some(opened);
         Ok((file, Some(content)))
     }
@@ -186,6 +201,7 @@ impl StateFile {
     fn replace(&mut self, text: &str) -> io::Result<()> {
         let mut name = self.path.clone().into_os_string();
         name.push(".tmp");
+
         // Left behind by a process that was killed, perhaps with other permissions.
         let _ = fs::remove_file(&name);
         let mut file = OpenOptions::new()
@@ -193,11 +209,14 @@ impl StateFile {
             .create_new(true)
             .mode(0o600)
             .open(&name)?;
+
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
+
         let _ = file.try_lock();
         fs::rename(&name, &self.path)?;
         self.lock = Some(file);
+
         let directory = self
             .path
             .parent()
@@ -223,10 +242,13 @@ mod tests {
         let open = |from: Option<&str>| {
             State::open(Some(&path), &api("http://a/"), from.map(str::to_owned))
         };
+
         let mut state = open(None).unwrap();
         assert_eq!(state.after(), "latest");
+
         let webhook = state.webhook();
         let secret = state.secret().unwrap();
+
         state.finish_page("c1".into()).unwrap();
         state.record_forwarded(Uuid::from_u128(7)).unwrap();
         assert!(open(None).is_err_and(|error| error.to_string().contains("in use")));
@@ -257,6 +279,7 @@ mod tests {
     fn a_position_is_used_only_for_the_api_that_it_belongs_to() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
+
         State::open(Some(&path), &api("http://a/"), None)
             .unwrap()
             .finish_page("c1".into())
@@ -281,6 +304,7 @@ mod tests {
     fn a_damaged_file_is_rejected_and_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
+
         for text in ["", "{", r#"{"version":1}"#, "[]"] {
             fs::write(&path, text).unwrap();
             let error = State::open(Some(&path), &api("http://a/"), None)

@@ -54,6 +54,7 @@ impl Allowance {
         } else {
             CONNECTION_BYTES
         };
+
         let frames = is_http2.then(Frames::default);
         Allowance {
             bytes,
@@ -107,8 +108,10 @@ impl Allowance {
         self.waits = self.waits.saturating_sub(usize::from(has_waited));
         let frames = self.frames.as_mut().map_or(0, |frames| frames.cost(bytes));
         let left = self.bytes.checked_sub(wire + frames);
+
         self.is_exceeded |= left.is_none();
         self.bytes = left.ok_or(Exceeded)?;
+
         Ok(())
     }
 
@@ -146,6 +149,7 @@ impl Frames {
     /// Returns what the frames whose headers end in `bytes` count.
     fn cost(&mut self, mut bytes: &[u8]) -> usize {
         let mut cost = 0;
+
         while !bytes.is_empty() {
             let skipped = self.payload.min(bytes.len());
             self.payload -= skipped;
@@ -167,6 +171,7 @@ impl Frames {
                 };
             }
         }
+
         cost
     }
 }
@@ -186,12 +191,14 @@ mod tests {
     fn what_an_exchange_may_use_is_bounded_and_does_not_add_up() {
         for _ in 0..2 {
             let mut allowance = Allowance::new(false);
+
             for _ in 0..1_000 {
                 allowance.begin();
                 allowance.read(b"HTTP/1.1 200 OK\r\n", 40, true).unwrap();
                 allowance.receive_head();
                 allowance.end(true);
             }
+
             allowance.begin();
             assert_eq!(
                 reads(&mut allowance, &[b'x'; 1 << 10]),
@@ -225,6 +232,7 @@ mod tests {
     fn late_responses_to_requests_that_were_given_up_are_allowed() {
         let late = [&[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88][..], &[0; 1 << 10]].concat();
         let mut allowance = Allowance::new(true);
+
         (0..1_000).for_each(|_| allowance.begin());
         (0..1_000).for_each(|_| allowance.end(false));
         assert!(reads(&mut allowance, &late[..10]) >= 1_000);
@@ -233,9 +241,11 @@ mod tests {
     #[test]
     fn pauses_begin_after_some_reads_that_waited_and_end_with_the_next_exchange() {
         let mut allowance = Allowance::new(false);
+
         for _ in 0..100 {
             allowance.begin();
             assert!(allowance.is_prompt());
+
             let prompt = (0..100)
                 .take_while(|_| allowance.read(b"x", 1, true) == Ok(()) && allowance.is_prompt())
                 .count();
@@ -254,6 +264,7 @@ mod tests {
         let data = [&[0, 1, 0, 0, 1, 0, 0, 0, 1][..], &[7; 256]].concat();
         let empty = [0, 0, 0, 4, 1, 0, 0, 0, 0];
         let all = [&empty[..], &headers, &data, &empty].concat();
+
         for length in 1..all.len() {
             let mut frames = Frames::default();
             let cost: usize = all.chunks(length).map(|part| frames.cost(part)).sum();

@@ -104,6 +104,7 @@ impl Exchange {
     pub fn begin(connection: Connection) -> Exchange {
         connection.allowance().begin();
         connection.0.reader.wake();
+
         Exchange {
             connection,
             has_head: false,
@@ -140,6 +141,7 @@ impl<T: connect::Connection> Metered<T> {
         let connected = io.connected();
         let uncharged = extra(&connected).expect("the bytes of every connection are counted");
         let connection = Connection::new(connected.is_negotiated_h2(), uncharged);
+
         Metered {
             io,
             connection,
@@ -158,11 +160,14 @@ impl<T> Metered<T> {
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(pause) = &mut self.pause {
             self.connection.0.reader.register(cx.waker());
+
             if !self.connection.allowance().is_prompt() {
                 ready!(pause.as_mut().poll(cx));
             }
+
             self.pause = None;
         }
+
         Poll::Ready(())
     }
 
@@ -174,6 +179,7 @@ impl<T> Metered<T> {
 
         let has_waited = std::mem::take(&mut self.has_waited);
         let mut allowance = self.connection.allowance();
+
         allowance
             .read(bytes, self.connection.0.uncharged.take(), has_waited)
             .map_err(io::Error::other)?;
@@ -182,6 +188,7 @@ impl<T> Metered<T> {
             drop(allowance);
             self.pause = Some(Box::pin(sleep(self.read_pause)));
         }
+
         Ok(())
     }
 }
@@ -208,12 +215,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
         ready!(this.poll_pause(cx));
 
         let filled = buf.filled().len();
+
         match Pin::new(&mut this.io).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 let noted = this.note_read(&buf.filled()[filled..]);
                 if noted.is_err() {
                     buf.set_filled(filled);
                 }
+
                 Poll::Ready(noted)
             }
             Poll::Ready(Err(error)) => {
@@ -276,6 +285,7 @@ mod tests {
         let (io, receiver) = duplex(1 << 20);
         let io = Wire::new(io);
         let connection = Connection::new(false, io.uncharged());
+
         (
             Metered {
                 io,
@@ -293,18 +303,23 @@ mod tests {
         let (mut client, mut receiver) = metered(PAUSE);
         let _exchange = Exchange::begin(client.connection().clone());
         let start = Instant::now();
+
         tokio::spawn(async move {
             for _ in 0..500 {
                 receiver.write_all(b".").await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });
+
         let mut bytes = Vec::new();
         let mut reads = 0;
+
         while client.read_buf(&mut bytes).await.unwrap() > 0 {
             reads += 1;
         }
+
         assert_eq!(bytes.len(), 500);
+
         // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that
         // read.
         let pauses = start.elapsed().as_millis() / PAUSE.as_millis();
@@ -321,13 +336,16 @@ mod tests {
                 client.read_buf(&mut bytes).await.unwrap();
             }
         });
+
         while connection.allowance().is_prompt() {
             receiver.write_all(b".").await.unwrap();
             tokio::task::yield_now().await;
         }
+
         receiver.write_all(b"!").await.unwrap();
         tokio::task::yield_now().await;
         assert!(!read.is_finished());
+
         let _exchange = Exchange::begin(connection);
         read.await.unwrap();
     }
@@ -336,6 +354,7 @@ mod tests {
     async fn a_receiver_that_sends_too_much_is_cut_off() {
         let (mut client, mut receiver) = metered(PAUSE);
         let connection = client.connection().clone();
+
         receiver.write_all(&[b'x'; 100 << 10]).await.unwrap();
         let error = client.read_to_end(&mut Vec::new()).await.unwrap_err();
         assert!(connection.is_exceeded(), "{error}");
@@ -346,6 +365,7 @@ mod tests {
         let connection = Connection::new(true, Uncharged::default());
         let other = Connection::new(true, Uncharged::default());
         let _first = Exchange::begin(connection.clone());
+
         assert!(!connection.is_reused(Some(&connection)));
         assert!(connection.is_reused(None) && connection.is_reused(Some(&other)));
         let _second = Exchange::begin(connection.clone());

@@ -44,6 +44,7 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         None => direct::dialer(settings),
         Some(proxy) => tunnel::dialer(settings, proxy, tls.clone())?,
     };
+
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
@@ -51,12 +52,14 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
     let https = https.wrap_connector(
         dialer.map_response(|stream| TokioIo::new(Wire::new(TokioIo::new(stream)))),
     );
+
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let connecting = https.clone().call(url);
         async move {
             let connected = tokio::time::timeout(timeout, connecting).await;
             let stream = connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))?;
             let metered = Metered::new(TokioIo::new(stream));
+
             reuse::note(metered.connection());
             Ok(TokioIo::new(metered))
         }
@@ -72,5 +75,6 @@ pub fn tcp<R>(mut tcp: HttpConnector<R>, connect_timeout: Duration) -> HttpConne
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     tcp.set_connect_timeout(Some(connect_timeout));
+
     tcp
 }

@@ -22,6 +22,7 @@ fn parse(header: &CustomHeader) -> (HeaderName, HeaderValue) {
         .expose_secret()
         .parse()
         .expect("the value is visible ASCII");
+
     // HTTP/2 must not put it in compression tables, nor a log print it.
     value.set_sensitive(true);
     (name, value)

@@ -18,6 +18,7 @@ pub fn dialer(settings: &Settings) -> Dialer {
         // The connector replaces port 0 by the URL's port.
         async move { guard.resolve(name.as_str(), 0).await.map(Vec::into_iter) }
     });
+
     // The timeout is divided among the addresses of a name, so that a silent address leaves time
     // for the others.
     let tcp: HttpConnector<_> = tcp(HttpConnector::new_with_resolver(resolver), settings.timeout);

@@ -124,22 +124,26 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
     let mut is_http = false;
     let mut root = error;
     let mut next = Some(error);
+
     while let Some(error) = next {
         if let Some(cause) = own_cause(error) {
             let answer = Err(OwnFault {
                 cause,
                 message: error.to_string(),
             });
+
             return Failure {
                 answer,
                 resend: Resend::Never,
                 connection: None,
             };
         }
+
         if let Some(found) = meaning_of(error) {
             resend = resend.max(found.resend);
             meaning = Some(found);
         }
+
         is_http |= error.is::<hyper::Error>();
         root = error;
         next = inner(error);
@@ -166,6 +170,7 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
             format!("the exchange failed: {root}"),
         ),
     };
+
     let message = message
         .chars()
         .filter(|character| *character != '\0')
@@ -191,11 +196,13 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
     if error.is::<ProxyFault>() {
         return Some(Cause::Proxy);
     }
+
     match error.downcast_ref() {
         Some(Unreachable::Fault(_)) => return Some(Cause::Resolver),
         Some(Unreachable::Descriptors(_)) => return Some(Cause::Descriptors),
         _ => {}
     }
+
     error
         .downcast_ref()
         .is_some_and(is_descriptor_limit)
@@ -244,30 +251,38 @@ fn meaning_of(error: &(dyn Error + 'static)) -> Option<Meaning> {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         return of_http(error);
     }
+
     if let Some(error) = error.downcast_ref::<h2::Error>() {
         return of_http2(error);
     }
+
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return of_io(error.kind());
     }
+
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(Meaning::new(ErrorKind::Tls, error.to_string()));
     }
+
     if error.is::<Exceeded>() {
         return Some(Meaning::reset(error.to_string(), Resend::Never));
     }
+
     if error.is::<NoTunnel>() {
         return Some(Meaning::new(ErrorKind::ConnectRefused, error.to_string()));
     }
+
     if error.is::<ConnectTimeout>() {
         return Some(Meaning::timed_out(""));
     }
+
     let kind = match error.downcast_ref()? {
         Unreachable::Unresolved | Unreachable::Unanswered => ErrorKind::Dns,
         Unreachable::Blocked(_) | Unreachable::BlockedName => ErrorKind::BlockedAddress,
         // `own_cause` has returned the cause of a fault.
         Unreachable::Fault(_) | Unreachable::Descriptors(_) => return None,
     };
+
     Some(Meaning::new(kind, error.to_string()))
 }
 
@@ -277,36 +292,43 @@ fn of_http(error: &hyper::Error) -> Option<Meaning> {
             "the receiver did not answer a ping on its HTTP/2 connection in time",
         ));
     }
+
     // The request was still queued when the connection ended.
     if error.is_canceled() || error.is_closed() {
         return Some(Meaning::reset(CLOSED, Resend::Always));
     }
+
     // A user's error is the client's own end, for example after the connection's.
     if error.is_incomplete_message() || error.is_user() {
         return Some(Meaning::reset(CLOSED, Resend::IfReused));
     }
+
     if error.is_parse_too_large() {
         let message = "the head of the response has more than 64 KiB or more than 100 fields";
         return Some(Meaning::reset(message, Resend::Never));
     }
+
     if error.is_parse() {
         return Some(Meaning::reset(
             format!("the response is not valid HTTP: {error}"),
             Resend::Never,
         ));
     }
+
     if error.source().is_none() {
         return Some(Meaning::reset(
             "the receiver sent data before it got the request",
             Resend::IfReused,
         ));
     }
+
     None
 }
 
 fn of_http2(error: &h2::Error) -> Option<Meaning> {
     let reason = error.reason()?;
     let is_refused = matches!(reason, h2::Reason::REFUSED_STREAM | h2::Reason::NO_ERROR);
+
     Some(match (error.is_remote(), error.is_go_away()) {
         (true, true) => Meaning::reset(
             format!(
@@ -379,6 +401,7 @@ mod tests {
     #[test]
     fn errors_below_http_have_plain_messages() {
         use std::io::ErrorKind as Io;
+
         let reset = ErrorKind::ConnectionReset;
         let expected = [
             (Io::BrokenPipe, reset, CLOSED, Resend::IfReused),
@@ -431,6 +454,7 @@ mod tests {
 
         let tls = io::Error::other(rustls::Error::HandshakeNotComplete);
         assert_eq!(described(tls).0, ErrorKind::Tls, "the inner error decides");
+
         assert_eq!(
             described(io::Error::other("odd")),
             (
@@ -439,6 +463,7 @@ mod tests {
                 Resend::Always
             )
         );
+
         assert_eq!(described(NoTunnel).0, ErrorKind::ConnectRefused);
         assert_eq!(described(Unreachable::Unresolved).0, ErrorKind::Dns);
     }
@@ -473,6 +498,7 @@ mod tests {
                 "no connection in time".to_owned()
             ))
         );
+
         let closed = classify(&io::Error::from(io::ErrorKind::UnexpectedEof), true).into_answer();
         let message = "the connection was closed while it was being opened".to_owned();
         assert_eq!(closed, Ok(failed(ErrorKind::ConnectionReset, message)));

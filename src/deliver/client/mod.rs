@@ -85,6 +85,7 @@ fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
     guard
         .check_literal(&url)
         .map_err(|refusal| blocked(refusal.to_string()))?;
+
     url.as_str()
         .parse()
         .map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
@@ -152,6 +153,7 @@ impl Client {
             }
             Err(blocked) => Ok(Answered::without_response(blocked.clone())),
         };
+
         self.report(result.as_ref().err());
         let Answered {
             answer,
@@ -171,12 +173,16 @@ impl Client {
             if self.proxy_fault.ends() {
                 tracing::info!("delivery.proxy works again");
             }
+
             return;
         };
+
         metrics::counter!(telemetry::OWN_FAULTS, "cause" => fault.cause.as_str()).increment(1);
+
         match fault.cause {
             Cause::Proxy => {
                 metrics::counter!(telemetry::PROXY_FAILURES).increment(1);
+
                 if self.proxy_fault.begins() {
                     tracing::error!(%fault, "deliveries wait for the proxy; no attempt is used up");
                 }
@@ -215,6 +221,7 @@ impl Client {
                 )));
             }
         };
+
         let status = response.status();
         let may_postpone = matches!(
             status,
@@ -227,6 +234,7 @@ impl Client {
             .cloned();
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
+
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
         let _ = tokio::time::timeout(left, read(response.into_chunks(), &mut excerpt)).await;
         let answer = match status.is_success() {
@@ -235,6 +243,7 @@ impl Client {
             },
             false => refused(status),
         };
+
         Ok(Answered {
             answer,
             retry_after,
@@ -247,6 +256,7 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
     // One more for the `Accept` that the transport adds.
     let mut headers = HeaderMap::with_capacity(request.headers.len() + custom.len() + 1);
     headers.extend(custom.iter().cloned());
+
     // After the custom ones, which must not replace these even if they were saved before a name was
     // reserved.
     for (name, value) in &request.headers {
@@ -255,6 +265,7 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
             HeaderValue::from_str(value).expect("header values are printable ASCII"),
         );
     }
+
     headers
 }
 
@@ -305,6 +316,7 @@ fn header_name(name: &'static str) -> HeaderName {
         ("X-Webhook-Test", HeaderName::from_static("x-webhook-test")),
         ("traceparent", HeaderName::from_static("traceparent")),
     ];
+
     let known = NAMES.iter().find(|(known, _)| *known == name);
     known.map_or_else(
         || name.parse().expect("a header name is a token"),
@@ -321,6 +333,7 @@ async fn read(chunks: impl Stream<Item = Bytes>, excerpt: &mut Vec<u8>) {
         let Some(chunk) = chunks.next().await else {
             return;
         };
+
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();
@@ -333,6 +346,7 @@ fn refused(status: StatusCode) -> Answer {
     } else {
         ""
     };
+
     let message = format!("the receiver answered {status}{redirect}");
     Answer::Failed {
         kind: ErrorKind::HttpStatus,
@@ -345,6 +359,7 @@ fn refused(status: StatusCode) -> Answer {
 /// there are none.
 fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
     let mut roots = tls::system_roots();
+
     if let Some(path) = extra {
         let describe = || {
             format!(
@@ -352,6 +367,7 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
                 path.display()
             )
         };
+
         for certificate in tls::certificates(path)
             .map_err(anyhow::Error::msg)
             .with_context(describe)?
@@ -359,11 +375,13 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
             roots.add(certificate).with_context(describe)?;
         }
     }
+
     if roots.is_empty() {
         tracing::warn!(
             "no certificate authorities found: install ca-certificates, or no https receiver can be reached"
         );
     }
+
     Ok(tls::client(roots))
 }
 
@@ -388,6 +406,7 @@ mod tests {
             sequence: Some(1),
             test: true,
         };
+
         let request = render(
             &test,
             jiff::Timestamp::UNIX_EPOCH,

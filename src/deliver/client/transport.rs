@@ -72,6 +72,7 @@ impl Transport {
             request
                 .headers_mut()
                 .insert(ACCEPT, HeaderValue::from_static("*/*"));
+
             request
         };
 
@@ -80,10 +81,12 @@ impl Transport {
             Err(failure) => failure,
             sent => return sent,
         };
+
         let is_reused = failure
             .connection
             .as_ref()
             .is_some_and(|used| used.is_reused(opened.as_ref()));
+
         match failure.resend {
             Resend::Always => send_once(&self.unpooled, request()).await,
             Resend::IfReused if is_reused => send_once(&self.unpooled, request()).await,
@@ -120,6 +123,7 @@ async fn send_once(
 ) -> Result<Response, Failure> {
     let captured = capture_connection(&mut request);
     let interim = captured.clone();
+
     on_informational(&mut request, move |_| {
         if let Some(connection) = captured_by(&interim) {
             connection.receive_interim();
@@ -149,20 +153,24 @@ async fn await_head<T>(
         connection.ended().await;
         tokio::time::sleep(PROCESSING).await;
     };
+
     let result = tokio::select! {
         biased;
         result = response => result,
         () = lost => Err(Failure::closed()),
     };
+
     if let (Ok(_), Some(exchange)) = (&result, &mut exchange) {
         exchange.receive_head();
     }
+
     (result, exchange)
 }
 
 /// Waits until a request is sent on a connection.
 async fn wait_for_connection(mut captured: CaptureConnection) -> Connection {
     captured.wait_for_connection_metadata().await;
+
     match captured_by(&captured) {
         Some(connection) => connection,
         None => std::future::pending().await,
@@ -224,10 +232,12 @@ mod tests {
     async fn a_response_that_is_found_after_the_end_of_its_connection_counts() {
         let connection = Connection::new(true, Uncharged::default());
         connection.end();
+
         let response = async {
             tokio::task::yield_now().await;
             Ok(7)
         };
+
         let (result, exchange) = await_head(response, ready(connection)).await;
         assert!(result.is_ok_and(|response| response == 7) && exchange.is_some());
     }

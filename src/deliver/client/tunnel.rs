@@ -50,6 +50,7 @@ pub fn dialer(
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1();
+
     // Half of the timeout: if the proxy's host does not answer, this must be noticed before the
     // tunnel's own timer blames the receiver.
     let to_proxy = to_proxy.wrap_connector(tcp(HttpConnector::new(), settings.timeout / 2));
@@ -76,11 +77,13 @@ impl Tunnels {
             proxy.url.as_str().parse().context("delivery.proxy")?,
             to_proxy,
         );
+
         if let Some(authorization) = &proxy.authorization {
             let value =
                 HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?;
             tunnel = tunnel.with_auth(value);
         }
+
         let guard = settings.guard.clone();
         let timeout = settings.timeout;
         Ok(Tunnels {
@@ -97,6 +100,7 @@ impl Tunnels {
         let before = self.answered.load(Ordering::Relaxed);
         let opened =
             tokio::time::timeout(self.timeout.mul_f64(TUNNEL_SHARE), self.open_any(url)).await;
+
         opened.unwrap_or_else(|_| match self.answered.load(Ordering::Relaxed) == before {
             true => Err(ProxyFault(format!(
                 "no answer to CONNECT within {:?}",
@@ -131,6 +135,7 @@ impl Tunnels {
                 Err(error) => return Err(ProxyFault(with_root_cause(&error)).into()),
             }
         }
+
         Err(NoTunnel.into())
     }
 }

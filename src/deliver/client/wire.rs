@@ -70,10 +70,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         self.uncharged
             .0
             .fetch_add(buf.filled().len() - filled, Ordering::Relaxed);
+
         if self.uncharged.is_exceeded() {
             buf.set_filled(filled);
             return Poll::Ready(Err(io::Error::other(Exceeded)));
         }
+
         Poll::Ready(Ok(()))
     }
 }
@@ -118,15 +120,19 @@ mod tests {
     async fn bytes_that_no_reader_is_charged_with_are_bounded() {
         const PART: usize = MAX_UNCHARGED / 2;
         let (io, mut receiver) = duplex(8 * PART);
+
         receiver.write_all(&[0; 8 * PART]).await.unwrap();
         let mut wire = Wire::new(io);
         let mut part = [0; PART];
+
         for _ in 0..4 {
             wire.read_exact(&mut part).await.unwrap();
             assert_eq!(wire.uncharged().take(), PART);
         }
+
         wire.read_exact(&mut part).await.unwrap();
         wire.read_exact(&mut part).await.unwrap();
+
         let error = wire.read(&mut part).await.unwrap_err();
         assert!(
             error.get_ref().is_some_and(|inner| inner.is::<Exceeded>()),

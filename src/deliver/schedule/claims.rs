@@ -117,12 +117,15 @@ impl ClaimSchedule {
                 .div_ceil(4)
                 .min(MAX_RETRIES.saturating_sub(queued_retries)),
         };
+
         self.started_at = now;
         self.next_at = now + IDLE;
         self.finished_since = 0;
+
         if max_rows == 0 || max_bytes == 0 {
             return None;
         }
+
         let fitting = max_bytes / self.average_bytes.max(1);
         let ahead = self.per_webhook_concurrency.saturating_mul(AHEAD);
         let lower: HashMap<Uuid, usize> = congestion.claim_limits(AHEAD).collect();
@@ -131,6 +134,7 @@ impl ClaimSchedule {
             listed,
             end_with,
         } = counters.claim_limits(ahead, &lower, self.start_after);
+
         Some(ClaimRequest {
             class: self.class,
             timeout: self.timeout,
@@ -153,24 +157,30 @@ impl ClaimSchedule {
         queued: usize,
     ) {
         let mut by_webhook: HashMap<Uuid, usize> = HashMap::new();
+
         for delivery in &claimed.deliveries {
             *by_webhook.entry(delivery.webhook).or_default() += 1;
         }
+
         let limits: HashMap<Uuid, usize> = request.limits.iter().copied().collect();
         let is_full = |(webhook, count): (&Uuid, &usize)| {
             *count >= *limits.get(webhook).unwrap_or(&request.per_webhook)
         };
+
         let found = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused;
         let all_taken = found >= request.max_rows;
+
         self.has_skipped |= all_taken || claimed.refused > 0 || by_webhook.iter().any(is_full);
         let bytes = claimed
             .deliveries
             .iter()
             .map(Delivery::bytes)
             .sum::<usize>();
+
         self.average_bytes = bytes
             .checked_div(claimed.deliveries.len())
             .unwrap_or(self.average_bytes);
+
         // A full claim may have ended anywhere: the next one starts after the last webhook that it
         // has deliveries of.
         let ended_at = claimed
@@ -179,22 +189,27 @@ impl ClaimSchedule {
             .map(|delivery| delivery.webhook)
             .max()
             .filter(|_| all_taken);
+
         let visited = claimed.last_visited.or(request.end_with);
         self.start_after = ended_at.or(visited).unwrap_or(Uuid::nil());
         self.has_more = self.has_skipped || !self.start_after.is_nil();
+
         if self.start_after.is_nil() {
             self.has_skipped = false;
         }
+
         let in_vain = claimed.visited.saturating_sub(found) as f64 / claimed.visited.max(1) as f64;
         let rest = now
             .saturating_duration_since(self.started_at)
             .mul_f64(in_vain * REST);
+
         self.rests_until = now + rest.min(LONGEST_REST);
         let next_at = match visited {
             Some(_) => now,
             None if queued > 0 && self.class == DeliveryClass::Fresh => now + BUSY,
             None => now + IDLE,
         };
+
         self.next_at = next_at.max(self.rests_until);
     }
 
@@ -239,6 +254,7 @@ mod tests {
     fn after_a_claim_that_took_everything_there_is_a_pause() {
         let now = Instant::now();
         let mut schedule = fresh(now);
+
         assert!(schedule.is_due(now, 0));
         claim(&mut schedule, now, &claimed(1, 3));
         assert!(!schedule.is_due(now, 0));
@@ -254,6 +270,7 @@ mod tests {
             class: DeliveryClass::Retry,
             ..fresh(now)
         };
+
         for last_visited in [Some(Uuid::from_u128(77)), None] {
             assert!(schedule.is_due(now, 0), "the cycle is not complete");
             claim(
@@ -265,6 +282,7 @@ mod tests {
                 },
             );
         }
+
         schedule.note_finished(10 * STEP);
         assert!(!schedule.is_due(now, 0));
         assert!(schedule.is_due(now + IDLE, 0));
@@ -275,12 +293,14 @@ mod tests {
     fn after_a_claim_that_found_little_there_is_a_rest_in_proportion_to_the_time_that_it_took() {
         let now = Instant::now();
         let took = Duration::from_millis(5);
+
         for (found, rest) in [(0, 95), (500, 47), (1_000, 0), (2_000, 0)] {
             let mut schedule = fresh(now);
             let request = schedule
                 .start(now, &DeliveryBudget::default(), &congestion(), 0)
                 .unwrap();
             let last_visited = Some(Uuid::from_u128(77));
+
             schedule.succeed(
                 now + took,
                 &request,
@@ -291,6 +311,7 @@ mod tests {
                 },
                 0,
             );
+
             let rested = now + took + Duration::from_millis(rest + 1);
             assert!(
                 rest == 0 || !schedule.is_due(now + took + Duration::from_millis(rest - 1), 0),
@@ -311,6 +332,7 @@ mod tests {
         let request = schedule
             .start(now, &DeliveryBudget::default(), &congestion(), 0)
             .unwrap();
+
         schedule.succeed(
             now + took,
             &request,
@@ -320,6 +342,7 @@ mod tests {
             },
             0,
         );
+
         assert!(schedule.is_due(now + took + IDLE, 0));
     }
 
@@ -327,6 +350,7 @@ mod tests {
     fn a_cycle_that_skipped_deliveries_is_followed_by_another() {
         let now = Instant::now();
         let mut schedule = fresh(now);
+
         for (last_visited, count) in [(Some(Uuid::from_u128(77)), 4 * AHEAD), (None, 1)] {
             claim(
                 &mut schedule,
@@ -337,6 +361,7 @@ mod tests {
                 },
             );
         }
+
         assert!(schedule.is_due(now, 0));
         claim(&mut schedule, now, &Claimed::default());
         assert!(!schedule.is_due(now, 0));
@@ -349,6 +374,7 @@ mod tests {
         let request = schedule
             .start(now, &DeliveryBudget::default(), &congestion(), 0)
             .unwrap();
+
         assert_eq!(request.per_webhook, 4 * AHEAD);
         schedule.succeed(now, &request, &claimed(1, 4 * AHEAD), 60);
         assert!(!schedule.is_due(now, 60));
@@ -362,7 +388,9 @@ mod tests {
         let now = Instant::now();
         let budget = DeliveryBudget::default();
         let webhook = Uuid::from_u128(1);
+
         assert!((0..4 * AHEAD).all(|_| budget.reserve(webhook, 1)));
+
         assert_eq!(
             fresh(now)
                 .start(now, &budget, &congestion(), 0)
@@ -379,13 +407,16 @@ mod tests {
         let mut congestion = congestion();
         let webhook = Uuid::from_u128(1);
         let took = Duration::from_secs(3);
+
         congestion.note(webhook, now, took, Feedback::Overloaded, now + took);
         let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
+
         assert_eq!(
             (request.per_webhook, request.limits),
             (4 * AHEAD, vec![(webhook, 2 * 2)])
         );
         assert!(budget.reserve(webhook, 1));
+
         let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
         assert_eq!(request.limits, [(webhook, 3)], "one is here already");
     }
@@ -395,21 +426,27 @@ mod tests {
         let now = Instant::now();
         let budget = DeliveryBudget::default();
         let congestion = congestion();
+
         const RESPONSIVE: u128 = 5_000;
+
         for webhook in (1..=RESPONSIVE).rev().map(Uuid::from_u128) {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
             counters.start(webhook, Permit::Fresh);
             counters.finish(webhook, 1, Some(Duration::ZERO), Permit::Fresh);
         }
+
         for webhook in 10_000..20_000 {
             budget.reserve(Uuid::from_u128(webhook), 1);
         }
+
         let mut schedule = fresh(now);
         let mut listed = std::collections::BTreeSet::new();
+
         for _ in 0..10 {
             let request = schedule.start(now, &budget, &congestion, 0).unwrap();
             assert!(request.per_webhook == 0 && request.limits.len() <= 1_024);
+
             assert!(
                 request
                     .limits
@@ -417,10 +454,13 @@ mod tests {
                     .all(|(id, _)| *id > request.start_after
                         && request.end_with.is_none_or(|end| *id <= end))
             );
+
             listed.extend(request.limits.iter().map(|(id, _)| id.as_u128()));
+
             // The statement visits all webhooks that have deliveries: here they are few.
             schedule.succeed(now, &request, &Claimed::default(), 0);
         }
+
         assert_eq!(listed.len(), RESPONSIVE as usize);
     }
 
@@ -429,6 +469,7 @@ mod tests {
         let now = Instant::now();
         let mut schedule = fresh(now);
         let last = Uuid::from_u128(77);
+
         claim(
             &mut schedule,
             now,
@@ -437,10 +478,12 @@ mod tests {
                 ..claimed(1, 1)
             },
         );
+
         assert!(schedule.is_due(now, 1));
         let request = schedule
             .start(now, &DeliveryBudget::default(), &congestion(), 0)
             .unwrap();
+
         assert_eq!(request.start_after, last);
         schedule.succeed(now, &request, &claimed(99, request.max_rows), 0);
         assert_eq!(
@@ -459,14 +502,17 @@ mod tests {
         let budget = DeliveryBudget::default();
         let mut schedule = fresh(now);
         let mut large = claimed(1, 3);
+
         large
             .deliveries
             .iter_mut()
             .for_each(|delivery| delivery.data = "x".repeat(256 << 10).into());
         assert_eq!(claim(&mut schedule, now, &large).max_rows, MAX_ROWS);
+
         let request = schedule.start(now, &budget, &congestion(), 0).unwrap();
         assert_eq!((request.max_rows, request.max_bytes), (256, CAPACITY_BYTES));
         assert!(budget.reserve(Uuid::from_u128(1), CAPACITY_BYTES - 1));
+
         let request = schedule.start(now, &budget, &congestion(), 0).unwrap();
         assert_eq!((request.max_rows, request.max_bytes), (1, 1));
         budget.release(Uuid::from_u128(1), CAPACITY_BYTES - 1);
@@ -481,11 +527,13 @@ mod tests {
             class: DeliveryClass::Retry,
             ..fresh(now)
         };
+
         assert!(
             retries()
                 .start(now, &DeliveryBudget::default(), &congestion(), MAX_RETRIES)
                 .is_none()
         );
+
         assert!(
             retries()
                 .start(
@@ -496,6 +544,7 @@ mod tests {
                 )
                 .is_some()
         );
+
         let budget = DeliveryBudget::default();
         let webhooks = || (0..CAPACITY as u128).map(Uuid::from_u128);
         for webhook in webhooks() {
@@ -504,6 +553,7 @@ mod tests {
             counters.start(webhook, Permit::Fresh);
             counters.finish(webhook, 1, Some(Duration::ZERO), Permit::Fresh);
         }
+
         assert!(webhooks().all(|webhook| budget.reserve(webhook, 1)));
         assert!(fresh(now).start(now, &budget, &congestion(), 0).is_none());
     }

@@ -61,15 +61,19 @@ impl ClassQueue {
     pub fn push(&mut self, delivery: Delivery, speed: Speed, in_flight: InFlight) {
         let webhook = delivery.webhook;
         self.queued += 1;
+
         if let Some(queue) = self.queues.get_mut(&webhook) {
             queue.deliveries.push_back(delivery);
             return;
         }
+
         let place = Place {
             in_flight,
             turn: self.take_turn(),
         };
+
         self.orders[speed as usize].insert(place, webhook);
+
         self.queues.insert(
             webhook,
             Queue {
@@ -95,19 +99,24 @@ impl ClassQueue {
             let (place, webhook) = self.orders[speed as usize].first_key_value()?;
             place.in_flight.allows(share).then_some((speed, *webhook))
         })?;
+
         let turn = self.take_turn();
         let queue = self.queues.get_mut(&webhook)?;
         let delivery = queue.deliveries.pop_front()?;
         let order = &mut self.orders[speed as usize];
+
         order.remove(&queue.place);
         queue.place.turn = turn;
+
         if queue.deliveries.is_empty() {
             self.queues.remove(&webhook);
         } else {
             order.insert(queue.place, webhook);
         }
+
         self.next_speed = (speed as usize + 1) % Speed::ALL.len();
         self.queued -= 1;
+
         Some(delivery)
     }
 
@@ -116,10 +125,12 @@ impl ClassQueue {
         let Some(queue) = self.queues.get_mut(&webhook) else {
             return;
         };
+
         let place = Place {
             in_flight,
             ..queue.place
         };
+
         if (speed, place) != (queue.speed, queue.place) {
             self.orders[queue.speed as usize].remove(&queue.place);
             self.orders[speed as usize].insert(place, webhook);

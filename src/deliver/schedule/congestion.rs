@@ -49,6 +49,7 @@ impl Congestion {
     pub fn new(cap: usize, is_adaptive: bool, timeout: Duration) -> Congestion {
         let is_adaptive = is_adaptive && cap > 1;
         let idle = IDLE.max(timeout.saturating_mul(2));
+
         Congestion {
             cap,
             is_adaptive,
@@ -106,6 +107,7 @@ impl Congestion {
         if !self.is_adaptive || feedback == Feedback::None || (is_good && self.windows.is_empty()) {
             return;
         }
+
         let window = match self.windows.pop(&webhook) {
             Some(window) => window,
             None if is_good => return,
@@ -117,21 +119,26 @@ impl Congestion {
                 took,
             },
         };
+
         self.limited -= usize::from(self.is_limited(&window));
         let window = Window {
             answered_at: now,
             took,
             ..window
         };
+
         let window = if is_good {
             self.raised(window)
         } else {
             lowered(window, started_at, feedback, now)
         };
+
         if is_good && window.good >= self.cap && !self.is_limited(&window) {
             return;
         }
+
         self.limited += usize::from(self.is_limited(&window));
+
         if let Some((_, forgotten)) = self.windows.push(webhook, window) {
             self.limited -= usize::from(self.is_limited(&forgotten));
         }
@@ -164,10 +171,12 @@ fn lowered(window: Window, started_at: Instant, feedback: Feedback, now: Instant
     let is_of_an_earlier_round = window
         .decreased_at
         .is_some_and(|decreased_at| started_at < decreased_at);
+
     // A single timeout among many answers is an accident. At the full limit, halving would cost
     // seconds of its rate.
     let is_accident = feedback == Feedback::TimedOut && window.good >= window.limit as usize;
     let window = Window { good: 0, ..window };
+
     match is_of_an_earlier_round || is_accident {
         true => window,
         false => Window {
@@ -196,7 +205,9 @@ mod tests {
     fn round(congestion: &mut Congestion, now: &mut Instant, capacity: usize) -> usize {
         let started_at = *now;
         let sent = congestion.limit(ID);
+
         *now += ROUND;
+
         for number in 0..sent {
             let feedback = if number < capacity {
                 Feedback::Responsive
@@ -205,6 +216,7 @@ mod tests {
             };
             congestion.note(ID, started_at, ROUND, feedback, *now);
         }
+
         sent
     }
 
@@ -215,6 +227,7 @@ mod tests {
         let falling: Vec<usize> = (0..6)
             .map(|_| round(&mut congestion, &mut now, 5))
             .collect();
+
         assert_eq!(
             falling[..5],
             [64, 32, 16, 8, 4],
@@ -223,11 +236,13 @@ mod tests {
         let settled: Vec<usize> = (0..50)
             .map(|_| round(&mut congestion, &mut now, 5))
             .collect();
+
         assert!(
             settled.iter().all(|sent| (2..=6).contains(sent)),
             "{settled:?}"
         );
         assert_eq!(congestion.limited(), 1);
+
         let rounds = (0..)
             .take_while(|_| round(&mut congestion, &mut now, CAP) < CAP)
             .count();
@@ -235,9 +250,11 @@ mod tests {
             (CAP - 7..=2 * CAP).contains(&rounds),
             "about one more per round: {rounds}"
         );
+
         for _ in 0..2 {
             round(&mut congestion, &mut now, CAP);
         }
+
         assert_eq!(
             (congestion.limited(), congestion.windows.len()),
             (0, 0),
@@ -249,13 +266,16 @@ mod tests {
     fn a_receiver_that_never_answers_keeps_one_request() {
         let mut congestion = congestion();
         let mut now = Instant::now();
+
         for _ in 0..20 {
             let started_at = now;
             now += TIMEOUT;
+
             for _ in 0..congestion.limit(ID) {
                 congestion.note(ID, started_at, TIMEOUT, Feedback::TimedOut, now);
             }
         }
+
         assert_eq!(congestion.limit(ID), 1);
         assert_eq!(
             congestion.claim_limits(16).collect::<Vec<_>>(),
@@ -271,15 +291,18 @@ mod tests {
     fn single_timeouts_among_many_answers_change_nothing() {
         let mut congestion = congestion();
         let now = Instant::now();
+
         for number in 1..20_000 {
             let feedback = if number % 100 == 0 {
                 Feedback::TimedOut
             } else {
                 Feedback::Responsive
             };
+
             congestion.note(ID, now, ROUND, feedback, now);
             assert_eq!((congestion.limit(ID), congestion.limited()), (CAP, 0));
         }
+
         (0..CAP).for_each(|_| congestion.note(ID, now, ROUND, Feedback::Responsive, now));
         assert!(congestion.windows.is_empty());
         (0..2).for_each(|_| congestion.note(ID, now, TIMEOUT, Feedback::TimedOut, now));
@@ -294,11 +317,13 @@ mod tests {
     fn answers_that_say_nothing_about_the_load_change_nothing() {
         let mut congestion = congestion();
         let mut now = Instant::now();
+
         congestion.note(ID, now, ROUND, Feedback::None, now);
         assert!(congestion.windows.is_empty());
         round(&mut congestion, &mut now, 0);
         congestion.note(ID, now, ROUND, Feedback::None, now);
         assert_eq!(congestion.limit(ID), CAP / 2);
+
         let mut fixed = Congestion::new(CAP, false, TIMEOUT);
         assert_eq!(
             (round(&mut fixed, &mut now, 0), fixed.limit(ID)),
@@ -311,6 +336,7 @@ mod tests {
         let mut congestion = congestion();
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
+
         for webhook in 0..5_000 {
             congestion.note(
                 Uuid::from_u128(webhook),
@@ -320,6 +346,7 @@ mod tests {
                 later,
             );
         }
+
         assert_eq!(
             (
                 congestion.limited(),
@@ -327,6 +354,7 @@ mod tests {
             ),
             (REMEMBERED.get(), CAP / 2)
         );
+
         congestion.note(
             Uuid::from_u128(4_500),
             later,
@@ -334,6 +362,7 @@ mod tests {
             Feedback::Responsive,
             later + IDLE / 2,
         );
+
         congestion.forget_idle(later + IDLE);
         assert_eq!(congestion.limited(), 1);
         congestion.forget_idle(later + 2 * IDLE);

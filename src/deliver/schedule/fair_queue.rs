@@ -89,8 +89,10 @@ impl FairQueue {
             retry,
             ..
         } = self;
+
         let counters = budget.counters();
         let (speed, in_flight) = state(&counters, congestion, delivery.webhook);
+
         match DeliveryClass::of(&delivery) {
             DeliveryClass::Fresh => fresh.push(delivery, speed, in_flight),
             DeliveryClass::Retry => retry.push(delivery, speed, in_flight),
@@ -107,11 +109,13 @@ impl FairQueue {
             budget,
             ..
         } = self;
+
         let mut counters = budget.counters();
         let order = match self.next {
             DeliveryClass::Fresh => [DeliveryClass::Fresh, DeliveryClass::Retry],
             DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
         };
+
         let mut classes = order
             .into_iter()
             .filter(|class| may_retry || *class == DeliveryClass::Fresh);
@@ -119,6 +123,7 @@ impl FairQueue {
             DeliveryClass::Fresh => fresh.pop(&counters, limits.total, Permit::Fresh),
             DeliveryClass::Retry => retry.pop(&counters, limits.total, Permit::Retry),
         })?;
+
         let class = DeliveryClass::of(&delivery);
         counters.start(delivery.webhook, permit_of(class));
         drop(counters);
@@ -127,6 +132,7 @@ impl FairQueue {
             DeliveryClass::Fresh => DeliveryClass::Retry,
             DeliveryClass::Retry => DeliveryClass::Fresh,
         };
+
         Some(delivery)
     }
 
@@ -155,6 +161,7 @@ impl FairQueue {
             took,
             feedback,
         } = finished;
+
         let is_detached = request.is_some_and(|request| {
             self.congestion.note(
                 webhook,
@@ -165,12 +172,14 @@ impl FairQueue {
             );
             self.running.end(request)
         });
+
         let mut counters = self.budget.counters();
         let permit = if is_detached {
             Permit::None
         } else {
             permit_of(class)
         };
+
         counters.finish(webhook, bytes, took, permit);
         drop(counters);
         self.update(webhook);
@@ -186,11 +195,13 @@ impl FairQueue {
                 self.running.detach(request);
             }
         }
+
         while let Some((request, webhook, class)) = self.running.next_slow(now) {
             let mut counters = self.budget.counters();
             if counters.detach(webhook, permit_of(class), self.limits.total) {
                 self.running.detach(request);
             }
+
             counters.note_slow(webhook);
             drop(counters);
             self.update(webhook);
@@ -299,6 +310,7 @@ pub mod tests {
         let webhook = delivery.webhook;
         let bytes = delivery.bytes();
         let feedback = Feedback::None;
+
         queue.finish(
             Finished {
                 webhook,
@@ -334,12 +346,15 @@ pub mod tests {
     #[test]
     fn webhooks_are_served_in_turn_and_each_in_order() {
         let mut queue = queue(100, 32);
+
         for number in 1..=5 {
             push(&mut queue, 1, number, 1);
         }
+
         push(&mut queue, 2, 10, 1);
         push(&mut queue, 3, 20, 1);
         push(&mut queue, 2, 11, 1);
+
         let order = pop_all(&mut queue);
         assert_eq!(
             order,
@@ -354,6 +369,7 @@ pub mod tests {
                 (1, 5)
             ]
         );
+
         assert_eq!((queue.in_flight(), queue.queued()), (8, 0));
     }
 
@@ -364,6 +380,7 @@ pub mod tests {
         assert_eq!(pop_all(&mut queue).len(), 2);
         (3..=5).for_each(|number| push(&mut queue, 1, number, 1));
         (10..=13).for_each(|number| push(&mut queue, 2, number, 1));
+
         let order: Vec<(u128, u128)> = std::iter::from_fn(|| pop(&mut queue)).take(4).collect();
         assert_eq!(order, [(2, 10), (2, 11), (1, 3), (2, 12)]);
         finish(&mut queue, 2, None);
@@ -373,9 +390,11 @@ pub mod tests {
     #[test]
     fn a_webhook_at_its_limit_is_skipped_until_a_request_ends() {
         let mut queue = queue(100, 2);
+
         for number in 1..=4 {
             push(&mut queue, 1, number, 1);
         }
+
         push(&mut queue, 2, 10, 1);
         assert_eq!(pop_all(&mut queue), [(1, 1), (2, 10), (1, 2)]);
         finish(&mut queue, 2, None);
@@ -387,9 +406,11 @@ pub mod tests {
     #[test]
     fn while_some_receivers_hang_a_new_one_finds_a_permit() {
         let mut queue = queue(64, 32);
+
         for webhook in 1..=20 {
             (0..40).for_each(|number| push(&mut queue, webhook, number, 1));
         }
+
         let hanging = pop_all(&mut queue).len();
         assert!((35..48).contains(&hanging), "{hanging}");
         push(&mut queue, 99, 1, 1);
@@ -400,10 +421,13 @@ pub mod tests {
     fn however_many_receivers_hang_responsive_ones_find_a_permit() {
         let mut queue = queue(256, 32);
         prove(&mut queue, 1..=10);
+
         for webhook in 1_000..6_000 {
             push(&mut queue, webhook, 1, 1);
         }
+
         assert_eq!(pop_all(&mut queue).len(), 192);
+
         for round in 0..3 {
             // Requests that time out are followed by others that hang.
             (0..192)
@@ -413,6 +437,7 @@ pub mod tests {
             assert_eq!(pop_all(&mut queue).len(), 10);
             (1..=10).for_each(|webhook| finish(&mut queue, webhook, Some(QUICK)));
         }
+
         assert_eq!(queue.in_flight(), 192);
     }
 
@@ -420,23 +445,28 @@ pub mod tests {
     fn responsive_webhooks_that_hang_get_no_more_permits_than_slow_ones_after_a_second() {
         let mut queue = queue(256, 32);
         prove(&mut queue, 1..=1_000);
+
         let mut now = Instant::now();
         let start = |queue: &mut FairQueue, now: Instant| {
             let started = pop_all(queue);
             for (webhook, _) in &started {
                 queue.start_request(Uuid::from_u128(*webhook), DeliveryClass::Fresh, now);
             }
+
             started.len()
         };
+
         // A hundred of them hang from now on, and deliveries arrive for a quarter of these every
         // 400 ms.
         let mut hanging = 0;
+
         for arrival in 0..40 {
             (1..=25).for_each(|webhook| push(&mut queue, arrival % 4 * 25 + webhook, arrival, 1));
             hanging += start(&mut queue, now);
             now += Duration::from_millis(400);
             queue.note_overdue(now);
         }
+
         // The first request of each no longer has a permit.
         let slow = Speed::Slow.share(256);
         assert!(
@@ -451,9 +481,11 @@ pub mod tests {
     fn responsive_webhooks_do_not_starve_new_ones() {
         let mut queue = queue(8, 4);
         prove(&mut queue, 1..=4);
+
         for number in 1..=10 {
             (1..=4).for_each(|webhook| push(&mut queue, webhook, number, 1));
         }
+
         push(&mut queue, 9, 1, 1);
         assert!(pop_all(&mut queue).contains(&(9, 1)));
     }
@@ -462,11 +494,14 @@ pub mod tests {
     fn queues_move_when_a_webhook_becomes_responsive_or_slow() {
         let mut queue = queue(8, 8);
         prove(&mut queue, 1..=1);
+
         for number in 1..=20 {
             push(&mut queue, 1, number, 1);
             push(&mut queue, 2, number, 2);
         }
+
         let mut seen = pop_all(&mut queue);
+
         // One becomes responsive and the other slow with every request, and nothing is lost or
         // delivered twice.
         for round in 0..40 {
@@ -477,6 +512,7 @@ pub mod tests {
                 } else {
                     DeliveryClass::Retry
                 };
+
                 if queue
                     .budget
                     .counters()
@@ -486,8 +522,10 @@ pub mod tests {
                     finish_of(&mut queue, webhook, class, Some(took));
                 }
             }
+
             seen.extend(pop_all(&mut queue));
         }
+
         seen.sort_unstable();
         let expected: Vec<(u128, u128)> = (1..=2)
             .flat_map(|webhook| (1..=20).map(move |n| (webhook, n)))
@@ -509,15 +547,18 @@ pub mod tests {
     fn however_many_receivers_hang_new_ones_and_retries_to_responsive_ones_find_a_permit() {
         let mut queue = queue(64, 32);
         prove(&mut queue, 1..=10);
+
         for webhook in 1_000..1_100 {
             push(&mut queue, webhook, 1, 1);
             assert!(queue.pop(true).is_some());
             finish(&mut queue, webhook, Some(HANGING));
         }
+
         // A first attempt and a retry of each.
         (1_000..1_100)
             .for_each(|webhook| (1..=2).for_each(|attempt| push(&mut queue, webhook, 1, attempt)));
         assert_eq!(pop_all(&mut queue).len(), Speed::Slow.share(64));
+
         assert_eq!(
             queue
                 .budget
@@ -525,6 +566,7 @@ pub mod tests {
                 .free_permits(64, Speed::Responsive, Permit::Retry),
             32 - 16
         );
+
         (2_000..2_010).for_each(|webhook| push(&mut queue, webhook, 1, 1));
         assert_eq!(pop_all(&mut queue).len(), 10);
         (1..=10).for_each(|webhook| push(&mut queue, webhook, 1, 2));
@@ -546,10 +588,12 @@ pub mod tests {
     #[test]
     fn fresh_deliveries_and_retries_of_one_webhook_alternate() {
         let mut queue = queue(100, 50);
+
         for number in 1..=3 {
             push(&mut queue, 1, number, 1);
             push(&mut queue, 1, 10 + number, 2);
         }
+
         let order: Vec<u128> = pop_all(&mut queue)
             .into_iter()
             .map(|(_, number)| number)

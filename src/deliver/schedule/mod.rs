@@ -78,6 +78,7 @@ impl Schedule {
         if DeliveryClass::of(&delivery) == DeliveryClass::Retry {
             self.throttle.note_retry(now);
         }
+
         Some(delivery)
     }
 
@@ -98,6 +99,7 @@ impl Schedule {
         {
             return Some(delivery);
         }
+
         self.queue.put_back(delivery);
         None
     }
@@ -121,13 +123,16 @@ impl Schedule {
         if self.is_claiming {
             return None;
         }
+
         let queued = self.queue.queued();
         let queued_retries = self.queue.queued_retries();
         let mut claims = [&mut self.fresh_claims, &mut self.retry_claims];
+
         // The one that has been due longest: a backlog of one class must not keep the other from
         // being claimed.
         claims.sort_by_key(|claims| claims.next_at());
         let congestion = self.queue.congestion();
+
         congestion.forget_idle(now);
         let mut due = claims
             .into_iter()
@@ -135,6 +140,7 @@ impl Schedule {
         let request =
             due.find_map(|claims| claims.start(now, &self.budget, congestion, queued_retries));
         self.is_claiming = request.is_some();
+
         request
     }
 
@@ -148,6 +154,7 @@ impl Schedule {
     ) -> Vec<Delivery> {
         self.is_claiming = false;
         let queued = self.queue.queued();
+
         self.claims(request.class)
             .succeed(now, request, claimed, queued);
         let is_admitted =
@@ -158,6 +165,7 @@ impl Schedule {
         if request.class == DeliveryClass::Fresh && !admitted.is_empty() {
             self.throttle.note_fresh(now);
         }
+
         admitted
             .into_iter()
             .for_each(|delivery| self.queue.push(delivery));
@@ -184,10 +192,12 @@ impl Schedule {
         } else {
             self.fresh_claims.next_at().min(self.retry_claims.next_at())
         };
+
         let claim_at = self
             .queue
             .next_overdue_at()
             .map_or(claim_at, |overdue_at| overdue_at.min(claim_at));
+
         // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);
         if self.queue.queued_retries() > 0 && opens_at > now {
@@ -234,6 +244,7 @@ mod tests {
             per_webhook: 4_096,
             adaptive: true,
         };
+
         let mut schedule = Schedule::new(
             limits,
             1_000,
@@ -241,7 +252,9 @@ mod tests {
             DeliveryBudget::default(),
             now,
         );
+
         let mut retry_claims = 0;
+
         for _ in 0..50 {
             let request = schedule.next_claim(now).expect("the backlog is due");
             let is_retry = request.class == DeliveryClass::Retry;
@@ -250,7 +263,9 @@ mod tests {
                 deliveries: vec![delivery(1, 0, 1); count],
                 ..Claimed::default()
             };
+
             schedule.claimed(&request, &mut claimed, now);
+
             // Receivers answer at once, so that no first attempt is queued when the next claim is
             // made.
             while let Some(delivery) = schedule.next(now) {
@@ -259,6 +274,7 @@ mod tests {
                 let bytes = delivery.bytes();
                 let took = Some(Duration::ZERO);
                 let feedback = Feedback::Responsive;
+
                 schedule.finish(
                     Finished {
                         webhook,
@@ -271,9 +287,11 @@ mod tests {
                     now,
                 );
             }
+
             retry_claims += usize::from(is_retry);
             now += Duration::from_millis(20);
         }
+
         assert!(
             (2..10).contains(&retry_claims),
             "{retry_claims} in a second"

@@ -24,6 +24,7 @@ impl RetryThrottle {
     pub fn new(retries_per_second: u32, now: Instant) -> RetryThrottle {
         let group = (PERIOD * retries_per_second).as_secs_f64().round().max(1.0) as u32;
         let period = Duration::from_secs(1) * group / retries_per_second.max(1);
+
         RetryThrottle {
             group,
             period,
@@ -56,6 +57,7 @@ impl RetryThrottle {
             // Retries that did not start in earlier periods are not added.
             (self.left, self.next_group_at) = (self.group, now + self.period);
         }
+
         self.left = self.left.saturating_sub(1);
     }
 }
@@ -73,14 +75,17 @@ mod tests {
                 throttle.note_retry(now);
                 started += 1;
             }
+
             now += Duration::from_millis(1);
         }
+
         started
     }
 
     #[test]
     fn while_first_attempts_are_made_retries_start_in_groups() {
         let now = Instant::now();
+
         for rate in [20, 1_000, 50_000] {
             let mut throttle = RetryThrottle::new(rate, now);
             throttle.note_fresh(now);
@@ -96,12 +101,14 @@ mod tests {
     fn without_first_attempts_retries_are_not_limited() {
         let now = Instant::now();
         let mut throttle = RetryThrottle::new(1_000, now);
+
         assert_eq!(
             started(&mut throttle, now, Duration::from_millis(1)),
             100_000
         );
         throttle.note_fresh(now);
         throttle.note_retry(now);
+
         let later = now + MEMORY;
         assert_eq!(throttle.opens_at(later), later);
     }
@@ -110,6 +117,7 @@ mod tests {
     fn unused_groups_do_not_add_up() {
         let now = Instant::now();
         let mut throttle = RetryThrottle::new(1_000, now);
+
         throttle.note_fresh(now);
         let later = now + Duration::from_millis(900);
         assert_eq!(started(&mut throttle, later, PERIOD), 5);

@@ -41,6 +41,7 @@ impl Running {
             started_at: now,
             number: self.started,
         };
+
         self.recent.insert(request, (webhook, class));
         request
     }
@@ -50,6 +51,7 @@ impl Running {
         if self.recent.remove(&request).is_none() {
             self.late.remove(&request);
         }
+
         self.detached.remove(&request)
     }
 
@@ -62,6 +64,7 @@ impl Running {
             .filter(|first| first.key().started_at + LATE < now)?;
         let (request, (webhook, class)) = first.remove_entry();
         self.late.insert(request, (webhook, class));
+
         Some((request, webhook, class))
     }
 
@@ -104,14 +107,17 @@ mod tests {
     fn overdue_requests_are_returned_once_in_the_order_of_their_starts() {
         let mut running = Running::default();
         let start = Instant::now();
+
         assert_eq!(
             (running.next_late(start), running.next_overdue_at()),
             (None, None)
         );
         let requests = [1, 1, 2, 3]
             .map(|webhook| running.start(Uuid::from_u128(webhook), DeliveryClass::Fresh, start));
+
         (0..2).for_each(|_| assert!(!running.end(requests[2])));
         assert_eq!(running.next_late(start + LATE), None);
+
         let expected = [(0, 1), (1, 1), (3, 3)].map(|(index, webhook)| {
             (
                 requests[index],
@@ -119,13 +125,16 @@ mod tests {
                 DeliveryClass::Fresh,
             )
         });
+
         let at = running.next_overdue_at().unwrap();
         let late: Vec<_> = std::iter::from_fn(|| running.next_late(at)).collect();
+
         assert_eq!(
             (late, running.next_slow(start + RESPONSIVE)),
             (expected.to_vec(), None)
         );
         running.detach(requests[0]);
+
         let at = running.next_overdue_at().unwrap();
         let slow: Vec<_> = std::iter::from_fn(|| running.next_slow(at)).collect();
         assert_eq!((slow, running.next_overdue_at()), (expected.to_vec(), None));

@@ -82,6 +82,7 @@ impl FakeFacts {
 impl Facts for FakeFacts {
     fn release(&self, id: i64) -> Fact<Arc<Release>> {
         self.fetch(LookupKey::Release(id))?;
+
         let (label_id, bare) = match id {
             10 => (1, false),
             11 => (1, true),
@@ -89,6 +90,7 @@ impl Facts for FakeFacts {
             30 => (3, false),
             _ => return Err(NoEvent::Unrouted("release_not_found")),
         };
+
         Ok(Arc::new(Release {
             label_id,
             cat: (!bare).then(|| format!("CAT-{id}")),
@@ -99,6 +101,7 @@ impl Facts for FakeFacts {
 
     fn label_owner(&self, label: i64) -> Fact<Option<UserId>> {
         self.fetch(LookupKey::Label(label))?;
+
         match label {
             1 => Ok(Some(user("alice"))),
             2 => Ok(Some(user("bob"))),
@@ -114,6 +117,7 @@ impl Facts for FakeFacts {
 
     fn track_release(&self, track: i64) -> Fact<i64> {
         self.fetch(LookupKey::Track(track))?;
+
         match track {
             100 => Ok(10),
             200 => Ok(20),
@@ -128,6 +132,7 @@ impl Facts for FakeFacts {
             asset_type_id,
             status: status.into(),
         };
+
         Ok(if entry == 8 {
             Arc::default()
         } else {
@@ -152,6 +157,7 @@ pub fn user(name: &str) -> UserId {
 /// Returns a row with these columns; the others are null.
 pub fn tuple(table: Table, values: &[(&str, &str)]) -> Tuple {
     let mut tuple = Tuple::absent(table);
+
     for name in table.columns() {
         let given = values.iter().find(|(column, _)| column == name);
         tuple.set(
@@ -159,6 +165,7 @@ pub fn tuple(table: Table, values: &[(&str, &str)]) -> Tuple {
             given.map_or(Datum::Null, |(_, value)| Datum::text(*value)),
         );
     }
+
     assert!(
         values.iter().all(|(name, _)| table.column(name).is_some()),
         "{values:?}"
@@ -173,6 +180,7 @@ pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tup
         table.column(column).unwrap(),
         value.map_or(Datum::Null, Datum::text),
     );
+
     row
 }
 

@@ -30,6 +30,7 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
         Some("2026-03-01 09:05:00.1+00"),
         Some("2026-03-02 09:05:00+00"),
     ];
+
     match table {
         Table::Release => &[
             (
@@ -116,6 +117,7 @@ fn constants(table: Table, tenant: usize) -> Tuple {
     let release = format!("{tenant}0");
     let track = format!("{tenant}00");
     let of_release = [("id", "7"), ("release_id", release.as_str())];
+
     let columns_of_table: &[(&str, &str)] = match table {
         Table::Release => {
             return tuple(
@@ -146,6 +148,7 @@ fn constants(table: Table, tenant: usize) -> Tuple {
         ],
         _ => &[],
     };
+
     tuple(table, &[&of_release, columns_of_table].concat())
 }
 
@@ -205,6 +208,7 @@ impl History {
         let old = before
             .as_ref()
             .map(|row| full(step.table, step.tenant, row));
+
         let operation = match &step.action {
             Action::Write(picks) => {
                 let columns = written(step.table).iter();
@@ -213,7 +217,9 @@ impl History {
                     .map(|((_, values), pick)| *pick.get(values))
                     .collect();
                 let new = full(step.table, step.tenant, &row);
+
                 self.rows.insert(key, row);
+
                 match old {
                     None => Operation::Insert { new },
                     Some(old) => Operation::Update {
@@ -231,6 +237,7 @@ impl History {
                 Operation::Truncate
             }
         };
+
         let after = self.rows.get(&key).cloned();
         Some((change(step.table, operation), before, after))
     }
@@ -242,6 +249,7 @@ impl History {
                 .iter()
                 .map(|name| table.column(name).unwrap())
         };
+
         match self.identity {
             Identity::Full => Some(old),
             Identity::Index if watched().all(|column| old.get(column) == new.get(column)) => None,
@@ -253,6 +261,7 @@ impl History {
                 {
                     old.set(table.column(name).unwrap(), Datum::Absent);
                 }
+
                 Some(old)
             }
         }
@@ -271,12 +280,14 @@ fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Ve
     let changed = |column: usize| before.is_none_or(|before| before[column] != after[column]);
     let was = |column: usize| before.and_then(|before| before[column]);
     let mut events = Vec::new();
+
     match table {
         Table::Release => {
             let known = |status: Value| status.is_some_and(|status| status != "limbo");
             if changed(0) && before.is_some() && known(was(0)) && known(after[0]) {
                 events.push(EventKind::ReleaseReviewStatusChanged);
             }
+
             if changed(1) && after[1] == Some("distributed") {
                 events.push(EventKind::ReleaseDistributed);
             }
@@ -290,6 +301,7 @@ fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Ve
                 }
                 _ => {}
             }
+
             events.extend(after[0].map(|_| EventKind::DistributionOutletStatusChanged));
         }
         Table::TranscoderQueue if changed(0) => match after[0] {
@@ -310,6 +322,7 @@ fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Ve
         },
         _ => {}
     }
+
     events
 }
 
@@ -324,15 +337,19 @@ proptest! {
     ) {
         let validators: Vec<_> = CATALOGUE.iter().map(|rule| validator(rule)).collect();
         let facts = FakeFacts::default();
+
         facts.without_addons.set(!addons);
         let mut history = History { identity, rows: HashMap::new() };
+
         for step in steps {
             let Some((change, before, after)) = history.apply(&step) else { continue };
             let oracle = match &after {
                 Some(after) => expected(step.table, before.as_ref(), after, addons),
                 None => Vec::new(),
             };
+
             let mut raised = Vec::new();
+
             for (rule, validator) in CATALOGUE.iter().zip(&validators).filter(|(rule, _)| rule.table == step.table) {
                 match facts.derive(rule.kind, &change) {
                     Ok(derived) => {
@@ -344,6 +361,7 @@ proptest! {
                     Err(reason) => prop_assert!(false, "{}: {:?}", rule.kind, reason),
                 }
             }
+
             prop_assert_eq!(raised, oracle, "{:?}", change);
         }
     }

@@ -20,7 +20,9 @@ fn keys(kind: EventKind) -> Vec<&'static str> {
         "outlet_id",
         "outlet_name",
     ];
+
     const RELEASE: [&str; 4] = ["release_id", "label_id", "release_cat", "release_title"];
+
     const RECORDING: [&str; 6] = [
         "flag_id",
         "dsp",
@@ -29,6 +31,7 @@ fn keys(kind: EventKind) -> Vec<&'static str> {
         "track_id",
         "severity",
     ];
+
     const DETECTION: [&str; 5] = [
         "first_detected_at",
         "last_detected_at",
@@ -36,7 +39,9 @@ fn keys(kind: EventKind) -> Vec<&'static str> {
         "published_at",
         "resolved_at",
     ];
+
     let transcode = "release_id label_id track_id transcoder_queue_id status status_message files";
+
     match kind {
         EventKind::DeliveryCompleted => [&ENTRY[..], &["status"]].concat(),
         EventKind::DeliveryFailed => [&ENTRY[..], &["status", "message"]].concat(),
@@ -86,6 +91,7 @@ fn names(object: &Value) -> Vec<&str> {
 fn the_catalogue_lists_every_event_in_order() {
     let kinds: Vec<EventKind> = CATALOGUE.iter().map(|rule| rule.kind).collect();
     assert_eq!(kinds, EventKind::ALL);
+
     for kind in EventKind::ALL {
         assert_eq!(rule(*kind).kind, *kind);
     }
@@ -113,6 +119,7 @@ fn the_description_names_the_required_addon() {
             }
             _ => None,
         };
+
         assert_eq!(rule.requires_addon, expected, "{}", rule.kind);
         assert_eq!(
             rule.description.contains("add-on"),
@@ -143,7 +150,9 @@ fn schemas_are_self_contained_and_extensible_and_require_every_key_except_review
             rule.kind
         );
         assert_eq!(schema["type"], "object", "{}", rule.kind);
+
         let text = schema.to_string();
+
         for word in [
             "$ref",
             "$defs",
@@ -154,6 +163,7 @@ fn schemas_are_self_contained_and_extensible_and_require_every_key_except_review
         ] {
             assert!(!text.contains(word), "{}: {word} in {text}", rule.kind);
         }
+
         let mut expected = keys(rule.kind);
         assert_eq!(names(&schema["properties"]), expected, "{}", rule.kind);
         expected.retain(|key| *key != "review_issues");
@@ -175,10 +185,12 @@ fn strings(array: &Value) -> Vec<&str> {
 fn accepts(rule: &Rule, key: &str, value: Option<Value>) -> bool {
     let mut example: Value = serde_json::from_str(&(rule.example)()).unwrap();
     let object = example.as_object_mut().unwrap();
+
     match value {
         Some(value) => object.insert(key.to_owned(), value),
         None => object.remove(key),
     };
+
     validator(rule).is_valid(&example)
 }
 
@@ -196,6 +208,7 @@ fn schemas_allow_null_only_where_the_data_may_have_it() {
         "estimated_affected_streams",
         "period",
     ];
+
     for rule in CATALOGUE {
         for key in keys(rule.kind) {
             let expected = match (rule.kind, key) {
@@ -204,12 +217,14 @@ fn schemas_allow_null_only_where_the_data_may_have_it() {
                 (EventKind::DistributionOutletStatusChanged, "previous_status") => true,
                 _ => nullable.contains(&key),
             };
+
             assert_eq!(
                 accepts(rule, key, Some(Value::Null)),
                 expected,
                 "{}: {key}",
                 rule.kind
             );
+
             assert_eq!(
                 accepts(rule, key, None),
                 key == "review_issues",
@@ -217,6 +232,7 @@ fn schemas_allow_null_only_where_the_data_may_have_it() {
                 rule.kind
             );
         }
+
         assert!(
             accepts(rule, "a_future_key", Some(Value::from(1))),
             "{}",
@@ -308,6 +324,7 @@ fn schemas_restrict_the_values() {
             "{kind}: {key} {bad}"
         );
     }
+
     assert!(!accepts(
         rule(EventKind::TakedownCompleted),
         "takedown",

@@ -50,6 +50,7 @@ impl Cursors {
         let tag = ((bytes >> 64) as u64).to_be_bytes();
         let masked = (bytes as u64).to_be_bytes();
         let number = xor(masked, self.mask(tag));
+
         match self.tag(number) == tag {
             true => Ok(Position(i64::from_be_bytes(number))),
             false => Err(MalformedCursor),
@@ -71,6 +72,7 @@ impl Cursors {
             .expect("HMAC takes keys of any length");
         mac.update(purpose);
         parts.iter().for_each(|part| mac.update(part));
+
         mac.finalize()
             .into_bytes()
             .first_chunk()
@@ -91,6 +93,7 @@ mod tests {
     fn a_cursor_is_accepted_from_its_user_only_and_cannot_be_changed() {
         let cursors = |key, user: &str| Cursors::new(Uuid::from_u128(key), UserId(user.into()));
         let own = cursors(7, "1");
+
         for number in [0, 1, 41, i64::MAX] {
             let text = own.format(Position(number));
             assert_eq!(text.len(), 22);
@@ -102,6 +105,7 @@ mod tests {
             );
             assert_eq!(cursors(7, "2").parse(&text), Err(MalformedCursor));
             assert_eq!(cursors(8, "1").parse(&text), Err(MalformedCursor));
+
             let mut bytes = URL_SAFE_NO_PAD.decode(&text).unwrap();
             for at in 0..bytes.len() {
                 bytes[at] ^= 1;
@@ -113,6 +117,7 @@ mod tests {
                 bytes[at] ^= 1;
             }
         }
+
         for text in [
             "",
             "x",

@@ -97,19 +97,24 @@ impl Followers {
             notify: Notify::new(),
             is_revoked: AtomicBool::new(false),
         });
+
         let mut state = self.state.lock().expect("no holder of this lock panics");
         let id = state.next;
+
         state.next += 1;
         state
             .by_user
             .entry(user.clone())
             .or_default()
             .insert(id, signal.clone());
+
         if !std::mem::replace(&mut state.is_polled, true) {
             tokio::spawn(poll(self.clone()));
         }
+
         drop(state);
         gauge!(telemetry::FEED_STREAMS).increment(1.0);
+
         Ok(Follower {
             followers: self.clone(),
             user: user.clone(),
@@ -149,6 +154,7 @@ impl Followers {
     /// has looked, and whether there may be more events.
     async fn wake_for_new(&self, seen: Option<i64>) -> Result<(i64, bool)> {
         let last = feed::counter(&self.store).await?.last;
+
         // After the counter: a client that follows later reads everything up to this number itself.
         let users = self.users();
         let Some(seen) = seen.filter(|seen| *seen <= last) else {
@@ -157,9 +163,11 @@ impl Followers {
             self.wake(&users);
             return Ok((last, false));
         };
+
         if last == seen {
             return Ok((last, false));
         }
+
         let names: Vec<&str> = users.iter().map(|user| &*user.0).collect();
         let NewEvents {
             users,
@@ -167,7 +175,9 @@ impl Followers {
             examined,
         } = feed::users_with_events(&self.store, seen, last, MOST_EXAMINED, &names).await?;
         let users: Vec<UserId> = users.into_iter().map(|user| UserId(user.into())).collect();
+
         self.wake(&users);
+
         match read {
             Some(read) if examined == MOST_EXAMINED => Ok((read, read < last)),
             _ => Ok((last, false)),
@@ -186,8 +196,10 @@ impl Followers {
                 .cloned()
                 .collect()
         };
+
         let mut tokens = Vec::new();
         let mut sessions = Vec::new();
+
         for signal in &signals {
             match &signal.access {
                 Access::Token(id) => tokens.push(*id),
@@ -195,27 +207,33 @@ impl Followers {
                 Access::Other => {}
             }
         }
+
         let tokens = match tokens.is_empty() {
             true => Vec::new(),
             false => feed::valid_tokens(&self.store, &tokens).await?,
         };
+
         let sessions = match sessions.is_empty() {
             true => Vec::new(),
             false => feed::valid_sessions(&self.store, &sessions).await?,
         };
+
         let (tokens, sessions): (std::collections::HashSet<_>, std::collections::HashSet<_>) =
             (tokens.into_iter().collect(), sessions.into_iter().collect());
+
         for signal in &signals {
             let is_valid = match &signal.access {
                 Access::Token(id) => tokens.contains(id),
                 Access::Session(hash) => sessions.contains(&hash[..]),
                 Access::Other => true,
             };
+
             if !is_valid {
                 signal.is_revoked.store(true, Ordering::Relaxed);
                 signal.notify.notify_one();
             }
         }
+
         Ok(())
     }
 }
@@ -225,9 +243,11 @@ async fn poll(followers: Arc<Followers>) {
     let polling = Activity::new("looking for new events");
     let mut seen = None;
     let mut checked_at = Instant::now();
+
     loop {
         let found = timeout(ANSWER_TIMEOUT, followers.wake_for_new(seen)).await;
         let mut more = false;
+
         match found.unwrap_or(Err(StoreError::Silent(ANSWER_TIMEOUT))) {
             Ok(found) => {
                 (seen, more) = (Some(found.0), found.1);
@@ -235,14 +255,17 @@ async fn poll(followers: Arc<Followers>) {
             }
             Err(error) => polling.failed(&error),
         }
+
         if checked_at.elapsed() >= ACCESS_INTERVAL {
             checked_at = Instant::now();
             // If it fails, the poll fails too, and logs it. The check is repeated.
             let _ = timeout(ANSWER_TIMEOUT, followers.end_revoked()).await;
         }
+
         if !more {
             sleep(POLL_INTERVAL).await;
         }
+
         if followers.stop_if_unused() {
             return;
         }
@@ -271,10 +294,12 @@ impl Drop for Follower {
             .expect("no holder of this lock panics");
         if let Some(signals) = state.by_user.get_mut(&self.user) {
             signals.remove(&self.id);
+
             if signals.is_empty() {
                 state.by_user.remove(&self.user);
             }
         }
+
         gauge!(telemetry::FEED_STREAMS).decrement(1.0);
     }
 }

@@ -101,6 +101,7 @@ impl Inspection {
         if let Some(finding) = others.first() {
             return Err(PrimaryError::Drift(Box::new((*finding).clone())));
         }
+
         // A table that was dropped and created again is neither published nor has its replica
         // identity. The former comes first, because none of its changes are in the stream.
         confined.sort_by_key(|finding| finding.condition != Condition::PublishedTables);
@@ -152,6 +153,7 @@ impl Inspection {
                     Condition::Table(_) | Condition::Triggers(_)
                 )
         });
+
         missing
             .map(|finding| format!("note: {}", finding.message()))
             .collect()

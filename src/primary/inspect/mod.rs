@@ -38,6 +38,7 @@ pub(crate) async fn inspect(
         Conditions::Wal => true,
         Conditions::Triggers => false,
     };
+
     let wanted = catalog::followed(source).filter(|table| by_wal || catalog::is_required(*table));
     let mut found = Inspection {
         server: if all {
@@ -59,6 +60,7 @@ pub(crate) async fn inspect(
         triggers: None,
         findings: Vec::new(),
     };
+
     if !by_wal {
         let state = trigger_state(client).await?;
         let failures = if state.is_complete() {
@@ -66,6 +68,7 @@ pub(crate) async fn inspect(
         } else {
             None
         };
+
         let comparison = compare(client, source, &found.tables).await?;
         let unguarded = comparison.unguarded(client).await?;
         let altered = if state.noted {
@@ -73,6 +76,7 @@ pub(crate) async fn inspect(
         } else {
             Vec::new()
         };
+
         found.triggers = Some(Triggers {
             state,
             comparison,
@@ -81,6 +85,7 @@ pub(crate) async fn inspect(
             failures,
         });
     }
+
     found.findings = found.judge(source);
     Ok(found)
 }
@@ -104,6 +109,7 @@ pub async fn inspect_primary(
     let before = Timestamp::now();
     let server = catalog::server(&client).await?;
     let lineage = server.lineage();
+
     let Server {
         system_identifier,
         database: name,
@@ -113,17 +119,20 @@ pub async fn inspect_primary(
         synchronous,
         ..
     } = server;
+
     let has_asynchronous_standbys = !synchronous && !physical_slots.is_empty();
     let mut findings = vec![
         Finding::ok("primary", format!("database {name} as {role}")),
         Finding::clock("primary clock", now, before),
     ];
+
     match inspect(&client, source, Conditions::All).await {
         Ok(found) => {
             let synchronizes = source.capture == CaptureMode::Wal
                 && found.can_fail_over(source)
                 && found.slot.is_some();
             findings.extend(found.findings);
+
             if synchronizes {
                 findings.extend(standbys::inspect(source, url).await?);
             }
@@ -134,6 +143,7 @@ pub async fn inspect_primary(
             "run `walhook check` again",
         )),
     }
+
     Ok((
         Database {
             system_identifier,
@@ -160,6 +170,7 @@ pub(crate) async fn tables_for_streaming(
 ) -> Result<Streamed, PrimaryError> {
     let found = inspect(client, source, Conditions::Wal).await?;
     let missing = found.accept_for_streaming()?;
+
     // Partitions too: without publish_via_partition_root, their rows arrive under their own OIDs.
     let all = found.tables.iter().flat_map(|mapped| {
         mapped
@@ -167,6 +178,7 @@ pub(crate) async fn tables_for_streaming(
             .iter()
             .map(|relation| (relation.oid, mapped.table))
     });
+
     Ok(Streamed {
         tables: all.collect(),
         missing,
@@ -176,12 +188,15 @@ pub(crate) async fn tables_for_streaming(
 impl Inspection {
     fn judge(&self, source: &Source) -> Vec<Finding> {
         let mut findings = Vec::new();
+
         if let Some(server) = &self.server {
             findings.extend(server::judge(source, server));
         }
+
         for mapped in &self.tables {
             findings.extend(self.judge_table(source, mapped));
         }
+
         if let Some(triggers) = &self.triggers {
             findings.extend(triggers::judge_outbox(triggers, self.server.as_ref()));
         } else {
@@ -192,9 +207,11 @@ impl Inspection {
             ));
             findings.extend(tables::publication_privileges(source, self));
         }
+
         if let Some(server) = &self.server {
             findings.extend(server::judge_slot(source, server, self.slot.as_ref()));
         }
+
         findings
     }
 
@@ -202,17 +219,21 @@ impl Inspection {
         let Some(root) = mapped.root() else {
             return vec![tables::missing(source, mapped.table)];
         };
+
         let mut findings = vec![tables::columns(
             source,
             mapped.table,
             root,
             self.triggers.is_none(),
         )];
+
         findings.extend(tables::types(source, mapped.table, root));
+
         match &self.triggers {
             Some(triggers) => findings.extend(triggers::judge_table(mapped, root, triggers)),
             None => findings.extend(tables::replica_identity(source, mapped)),
         }
+
         if self.server.is_some() {
             findings.extend(tables::privileges(
                 source,
@@ -221,6 +242,7 @@ impl Inspection {
                 !self.is_set_up(),
             ));
         }
+
         findings
     }
 }

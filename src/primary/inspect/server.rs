@@ -14,22 +14,27 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
         true => Finding::ok("version", version),
         false => Finding::fail("version", version, "upgrade to version 14 or later").blocking(),
     }];
+
     if server.in_recovery {
         findings.push(
             Finding::fail("primary role", "a standby", "set source.url to the primary").blocking(),
         );
     }
+
     if server.encoding == "SQL_ASCII" {
         let remedy = "move the tables to a database with the encoding of their texts, for example with pg_dump and `encoding 'UTF8'`";
         let state =
             "SQL_ASCII: texts may be of any encoding, and those that are not UTF-8 cannot be read";
         findings.push(Finding::fail("primary encoding", state, remedy).blocking());
     }
+
     if source.capture == CaptureMode::Trigger {
         return findings;
     }
+
     findings.push(wal_level(server));
     let role = &server.role;
+
     findings.push(match server.may_replicate {
         true => Finding::ok("replication privilege", format!("{role} may replicate")),
         false => {
@@ -42,9 +47,11 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
             .blocking()
         }
     });
+
     findings.push(retained_wal(server));
     findings.push(sender_timeout(server));
     findings.extend(idle_slot_timeout(server));
+
     findings
 }
 
@@ -62,6 +69,7 @@ pub(crate) fn wal_level(server: &Server) -> Finding {
 
 fn retained_wal(server: &Server) -> Finding {
     const SETTING: &str = "max_slot_wal_keep_size";
+
     match server.slot_keep.as_str() {
         "-1" => Finding::warn(
             SETTING,
@@ -75,6 +83,7 @@ fn retained_wal(server: &Server) -> Finding {
 fn sender_timeout(server: &Server) -> Finding {
     const SETTING: &str = "wal_sender_timeout";
     const SHORT_MILLISECONDS: i64 = 5_000;
+
     match server.sender_timeout {
         0 => Finding::warn(
             SETTING,
@@ -95,6 +104,7 @@ fn sender_timeout(server: &Server) -> Finding {
 fn idle_slot_timeout(server: &Server) -> Option<Finding> {
     const SETTING: &str = "idle_replication_slot_timeout";
     const DAY_SECONDS: i64 = 86_400;
+
     match server.idle_slot_timeout.filter(|seconds| *seconds > 0)? {
         short @ ..DAY_SECONDS => Some(Finding::warn(
             SETTING,
@@ -109,6 +119,7 @@ fn idle_slot_timeout(server: &Server) -> Option<Finding> {
 
 pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) -> Vec<Finding> {
     let name = format!("slot {}", source.slot);
+
     if source.capture == CaptureMode::Trigger {
         let remedy =
             "start `walhook run`: it completes the switch to triggers, then drops the slot";
@@ -117,10 +128,13 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
             .into_iter()
             .collect();
     }
+
     let mut findings = Vec::new();
+
     match SlotState::of(slot, &source.slot) {
         SlotState::Missing => {
             findings.push(Finding::fail(name, "missing", "run `walhook setup`"));
+
             if server.slots >= server.max_slots {
                 let state = format!("all {} are in use", server.max_slots);
                 let remedy = "raise max_replication_slots and restart the server, or drop a slot";
@@ -134,9 +148,11 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
         }
         SlotState::Readable(slot) => findings.extend(readable_slot(source, slot, name)),
     }
+
     findings.extend(server.own_standby.as_deref().map(own_standby));
     findings.push(await_visibility(source, server));
     findings.extend(slot.and_then(|slot| synchronized_slots(source, server, slot)));
+
     findings
 }
 
@@ -150,15 +166,19 @@ fn readable_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
             "start `walhook run`, or raise max_slot_wal_keep_size",
         )];
     }
+
     let mut findings = Vec::new();
+
     if source.failover && slot.failover == Some(false) {
         let remedy = "with `walhook run` stopped, `ALTER_REPLICATION_SLOT name (FAILOVER true)` over a replication connection";
         let state = "not synchronized to standbys: a failover would lose its position";
         findings.push(Finding::warn(format!("{name} failover"), state, remedy));
     }
+
     let reader = slot.active_pid.map_or("no reader".to_owned(), |pid| {
         format!("read by process {pid}")
     });
+
     findings.push(Finding::ok(name, format!("wal_status {status}, {reader}")));
     findings
 }
@@ -178,6 +198,7 @@ fn own_standby(name: &str) -> Finding {
 /// Judges whether events can be sent for transactions that a failover undoes.
 fn await_visibility(source: &Source, server: &Server) -> Finding {
     const SETTING: &str = "source.await_visibility";
+
     match (source.await_visibility, server.synchronous) {
         (AwaitVisibility::Never, true) => Finding::warn(
             SETTING,
@@ -204,22 +225,27 @@ fn await_visibility(source: &Source, server: &Server) -> Finding {
 /// Judges whether the slot waits for the standbys that may be promoted.
 fn synchronized_slots(source: &Source, server: &Server, slot: &Slot) -> Option<Finding> {
     const SETTING: &str = "synchronized_standby_slots";
+
     if server.version < FAILOVER_VERSION || slot.failover != Some(true) {
         return None;
     }
+
     if !server.synchronized_slots.is_empty() {
         return Some(Finding::ok(SETTING, &*server.synchronized_slots));
     }
+
     if server.synchronous && source.await_visibility != AwaitVisibility::Never {
         return Some(Finding::ok(
             SETTING,
             "empty: events wait until a standby has their commits",
         ));
     }
+
     let physical = match server.physical_slots.is_empty() {
         true => "SLOT OF THE STANDBY".to_owned(),
         false => server.physical_slots.join(", "),
     };
+
     Some(Finding::warn(
         SETTING,
         format!(

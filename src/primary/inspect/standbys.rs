@@ -21,14 +21,17 @@ pub(super) async fn inspect(source: &Source, url: &str) -> Result<Vec<Finding>, 
     if hosts.len() == 1 {
         return Ok(Vec::new());
     }
+
     let inspected = hosts.iter().map(async |host| {
         let subject = format!("slot {} on {}", source.slot, host.address());
+
         match tokio::time::timeout(ANSWER, slot(host, &source.slot)).await {
             Ok(Ok(slot)) => slot.map(|slot| judge(subject, &source.slot, &slot)),
             Ok(Err(error)) => Some(unknown(subject, &error.to_string())),
             Err(_) => Some(unknown(subject, &ConnectError::Timeout(ANSWER).to_string())),
         }
     });
+
     Ok(join_all(inspected).await.into_iter().flatten().collect())
 }
 

@@ -21,6 +21,7 @@ pub(super) fn missing(source: &Source, table: Table) -> Finding {
     } else {
         "missing"
     };
+
     let remedy = format!(
         "create it, or set source.tables.{}.table to its name",
         table.name()
@@ -50,6 +51,7 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
             .stored(table)
             .map(|column| (column, source.tables.column(table, column)))
     };
+
     let (settings, missing): (Vec<String>, Vec<&str>) = stored()
         .filter(|(_, name)| !contains(&root.columns, name))
         .map(|(column, name)| {
@@ -69,6 +71,7 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
             .unless(!is_required(table))
             .blocking();
     }
+
     // Logical replication does not send generated columns. Triggers see those that are stored.
     let (generated, kind, reader) = match by_wal {
         true => (&root.generated, "generated", "the WAL lacks"),
@@ -78,12 +81,14 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
             "triggers read as null",
         ),
     };
+
     let unseen: Vec<(&str, &str)> = stored()
         .filter(|(_, name)| contains(generated, name))
         .collect();
     if unseen.is_empty() {
         return Finding::ok(subject, "exists with its columns").of(Condition::Columns(table));
     }
+
     let names: Vec<&str> = unseen.iter().map(|(_, name)| *name).collect();
     let computed = unseen
         .iter()
@@ -96,6 +101,7 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
     } else {
         "make them stored"
     };
+
     let remedy = match computed.is_empty() {
         true => plain.to_owned(),
         false => format!(
@@ -103,12 +109,14 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
             computed.join(", ")
         ),
     };
+
     // Triggers go on without the values.
     let condition = if by_wal {
         Condition::Columns(table)
     } else {
         Condition::GeneratedColumns(table)
     };
+
     Finding::fail(
         subject,
         format!("{reader} its {kind} columns {}", names.join(", ")),
@@ -153,6 +161,7 @@ impl Values {
 /// Returns a failure for each mapped column that never has the values that are needed.
 pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Finding> {
     let mut findings = Vec::new();
+
     // A user's id may be anything.
     let columns = source
         .tables
@@ -164,19 +173,23 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
         let Some(index) = root.columns.iter().position(|have| have == name) else {
             continue;
         };
+
         if values.fit(&root.categories[index]) {
             continue;
         }
+
         let needed = if values == Values::Integers {
             "integers"
         } else {
             "points in time"
         };
+
         let key = table.name();
         let remedy = match table.may_compute(column) {
             true => format!("compute it in source.tables.{key}.computed.{column}"),
             false => format!("name another column in source.tables.{key}.columns.{column}"),
         };
+
         let state = format!("{name} is {}, but must have {needed}", root.types[index]);
         let finding = Finding::fail(format!("table {}", root.qualified()), state, remedy);
         findings.push(
@@ -186,6 +199,7 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
                 .blocking(),
         );
     }
+
     findings
 }
 
@@ -206,6 +220,7 @@ pub(super) fn privileges(
     if !is_read {
         return Vec::new();
     }
+
     let name = root.qualified();
     let harmless = !is_required(table);
     let mut findings = Vec::new();
@@ -214,6 +229,7 @@ pub(super) fn privileges(
         .into_iter()
         .filter(|column| contains(&root.columns, column))
         .collect();
+
     if !unreadable.is_empty() {
         let state = format!("cannot read {}", unreadable.join(", "));
         let remedy = format!("`grant select on {} to` Walhook's role", root.quoted());
@@ -223,6 +239,7 @@ pub(super) fn privileges(
                 .blocking(),
         );
     }
+
     if root.row_security {
         let remedy = "give Walhook's role `bypassrls`, or a policy that shows it every row";
         let state = "hides rows from Walhook's role, so owners would not be found";
@@ -232,6 +249,7 @@ pub(super) fn privileges(
                 .blocking(),
         );
     }
+
     findings
 }
 
@@ -239,6 +257,7 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
     let (table, Some(root)) = (mapped.table, mapped.root()) else {
         return Vec::new();
     };
+
     let subject = format!("replica identity of {}", root.qualified());
     let wanted = identity::wanted(source, table);
     let lacking: Vec<&Relation> = mapped
@@ -252,6 +271,7 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         .filter(|relation| !identity::is_met(source, table, relation));
     let others: Vec<&Relation> = unmet.filter(|relation| !relation.owned).collect();
     let (goal, reason) = identity::goal(source, table, root);
+
     let mut findings = vec![if !lacking.is_empty() {
         let names: Vec<String> = lacking
             .iter()
@@ -277,7 +297,9 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             "i" => "index",
             _ => "primary key",
         };
+
         let state = format!("{by}: covers {}", wanted.join(", "));
+
         match mapped
             .relations
             .iter()
@@ -299,6 +321,7 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             }
         }
     }];
+
     findings.extend(mapped.relations.iter().filter_map(|relation| {
         let state = format!(
             "every UPDATE and DELETE fails, because the table {}",
@@ -307,11 +330,13 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         let subject = format!("replica identity of {}", relation.qualified());
         Some(Finding::fail(subject, state, SETUP).of(Condition::RejectedUpdates(table)))
     }));
+
     findings.extend(mapped.relations.iter().filter_map(|relation| {
         let state = identity::refusal(source, table, relation)?;
         let remedy = "remove the obstacle or the columns, or use source.capture = \"trigger\"";
         Some(Finding::fail(format!("table {}", relation.qualified()), state, remedy).blocking())
     }));
+
     findings.extend(others.into_iter().map(|relation| {
         let remedy = format!(
             "its owner must run `alter table {} replica identity full`, or run `walhook setup` as the owner",
@@ -319,8 +344,10 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         );
         let state = "belongs to another role, and needs another replica identity";
         let covered = relation.identifies(&wanted);
+
         Finding::fail(format!("table {} owner", relation.qualified()), state, remedy).blocking().unless(covered)
     }));
+
     findings
 }
 
@@ -337,6 +364,7 @@ pub(super) fn publication(
             ..finding
         };
     };
+
     if !publication.all_operations {
         let finding = Finding::fail(subject, "does not publish every operation", SETUP)
             .of(Condition::Publication);
@@ -345,12 +373,14 @@ pub(super) fn publication(
             ..finding
         };
     }
+
     let filtered = filtered(tables, publication);
     if !filtered.is_empty() {
         let names: Vec<String> = filtered.iter().map(|root| root.qualified()).collect();
         let quoted: Vec<String> = filtered.iter().map(|root| root.quoted()).collect();
         let name = quote_identifier(&source.publication);
         let tables = quoted.join(", ");
+
         // Setup does not remove a filter that somebody has set.
         let remedy =
             format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
@@ -358,6 +388,7 @@ pub(super) fn publication(
         let finding = Finding::fail(subject, state, remedy)
             .of(Condition::Publication)
             .blocking();
+
         return Finding {
             relations: names
                 .iter()
@@ -366,6 +397,7 @@ pub(super) fn publication(
             ..finding
         };
     }
+
     let unpublished = unpublished(tables, Some(publication));
     if !unpublished.is_empty() {
         let relations: Vec<String> = unpublished
@@ -374,11 +406,13 @@ pub(super) fn publication(
             .collect();
         let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
         let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
+
         return Finding {
             relations,
             ..finding.of(Condition::PublishedTables).unless(harmless)
         };
     }
+
     if !publication.via_root {
         return Finding::fail(
             subject,
@@ -386,10 +420,12 @@ pub(super) fn publication(
             SETUP,
         );
     }
+
     if !publication.stored_generated {
         let state = "lacks stored generated columns: a table that gets one would reject every UPDATE and DELETE";
         return Finding::fail(subject, state, SETUP);
     }
+
     Finding::ok(
         subject,
         format!(
@@ -426,6 +462,7 @@ pub(crate) fn unpublished<'a>(
             .filter(|relation| !relation.is_partition);
         published.map(|relation| (mapped.table, relation))
     });
+
     existing
         .filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root)))
         .collect()
@@ -436,15 +473,18 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
     let Some(server) = &inspection.server else {
         return Vec::new();
     };
+
     let subject = format!("publication {}", source.publication);
     let missing = unpublished(&inspection.tables, inspection.publication.as_ref());
     let mut findings: Vec<Finding> = Vec::new();
+
     for (_, root) in missing.iter().filter(|(_, root)| !root.owned) {
         let state = "belongs to another role, and only its owner can add it to a publication";
         let remedy = format!(
             "let the owner run what `walhook setup --print` shows for publication {}",
             source.publication
         );
+
         findings.push(
             Finding::fail(
                 format!("table {} publication", root.qualified()),
@@ -454,11 +494,13 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
             .blocking(),
         );
     }
+
     let refused = match &inspection.publication {
         None if !server.may_create => {
             let role = &server.role;
             let database = &server.database;
             let remedy = format!("`grant create on database \"{database}\" to \"{role}\"`");
+
             Some(Finding::fail(
                 format!("{subject} privilege"),
                 format!("{role} may not create it"),
@@ -475,6 +517,7 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
         }
         _ => None,
     };
+
     findings.extend(refused.map(Finding::blocking));
     findings
 }
@@ -485,6 +528,7 @@ pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<
         Some(root) => columns(source, mapped.table, root, false),
         None => missing(source, mapped.table),
     });
+
     let failed: Vec<Finding> = judged
         .filter(|finding| finding.severity == Severity::Fail)
         .collect();

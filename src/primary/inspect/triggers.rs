@@ -18,6 +18,7 @@ pub(super) fn judge_table(
     let comparison = &triggers.comparison;
     let subject = format!("triggers of {}", root.qualified());
     let table = mapped.table;
+
     let of_table = |triggers: &[TableTrigger]| -> Vec<TableTrigger> {
         triggers
             .iter()
@@ -25,6 +26,7 @@ pub(super) fn judge_table(
             .cloned()
             .collect()
     };
+
     let missing = of_table(&comparison.missing);
     let disabled = of_table(&comparison.disabled);
     let ordinary = of_table(&comparison.ordinary);
@@ -32,6 +34,7 @@ pub(super) fn judge_table(
         .outdated
         .iter()
         .any(|function| function.table == table);
+
     let names = |triggers: &[TableTrigger]| {
         triggers
             .iter()
@@ -39,6 +42,7 @@ pub(super) fn judge_table(
             .collect::<Vec<_>>()
             .join(", ")
     };
+
     let mut findings = vec![if !missing.is_empty() {
         let has_rows = missing
             .iter()
@@ -70,6 +74,7 @@ pub(super) fn judge_table(
             format!("exist, on {} tables", mapped.relations.len()),
         )
     }];
+
     findings.extend(trigger_privilege(table, &missing));
     findings
 }
@@ -77,9 +82,12 @@ pub(super) fn judge_table(
 fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     let mut relations: Vec<&Relation> = missing.iter().map(|trigger| &trigger.relation).collect();
+
     relations.dedup_by_key(|relation| relation.oid);
+
     for relation in relations {
         let name = relation.qualified();
+
         if !relation.may_trigger {
             let remedy = format!(
                 "`grant trigger on {} to` Walhook's role, as the table's owner",
@@ -96,6 +104,7 @@ fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
             findings.push(finding.of(Condition::Triggers(table)));
         }
     }
+
     findings
 }
 
@@ -104,12 +113,14 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
     let state = &triggers.state;
     if !state.is_installed() {
         let mut findings = vec![Finding::fail("outbox", "missing", SETUP)];
+
         if let Some(server) = server.filter(|server| !server.may_create) {
             let role = &server.role;
             let database = &server.database;
             let remedy = format!(
                 "`grant create on database \"{database}\" to \"{role}\"`, or let a DBA run what `walhook setup --print` shows"
             );
+
             findings.push(
                 Finding::fail(
                     "outbox privilege",
@@ -119,8 +130,10 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
                 .blocking(),
             );
         }
+
         return findings;
     }
+
     if !state.missing.is_empty() {
         return vec![Finding::fail(
             "outbox",
@@ -128,6 +141,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
             SETUP,
         )];
     }
+
     let mut findings = vec![match state.usable {
         true => Finding::ok("outbox", "readable and clearable"),
         false => {
@@ -140,6 +154,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
             .blocking()
         }
     }];
+
     if !state.guarded {
         let finding = Finding::fail(
             "outbox trigger",
@@ -148,6 +163,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         );
         findings.push(finding.of(Condition::OutboxTrigger));
     }
+
     if !state.noted {
         let state = "have no recorded versions: what is written while one is disabled would be lost without a report";
         findings.push(Finding::warn("triggers", state, SETUP));
@@ -160,10 +176,12 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
             Finding::fail("triggers", state, "run `walhook repair`").of(Condition::OutboxTrigger),
         );
     }
+
     if !state.paired {
         let state = "does not pair rows that are deleted and inserted in one transaction: they raise events as new rows";
         findings.push(Finding::warn("outbox pairing", state, SETUP));
     }
+
     findings.push(match &triggers.failures {
         None => Finding::ok("trigger failures", "none"),
         Some((count, last)) => {
@@ -171,6 +189,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
             Finding::fail("trigger failures", state, "run `walhook repair`")
         }
     });
+
     findings
 }
 

@@ -163,6 +163,7 @@ pub(crate) async fn compare(
         .map(FoundTrigger::from)
         .map(|found| ((found.oid, found.name.clone()), found))
         .collect();
+
     Ok(Comparison::with(source, tables, &found))
 }
 
@@ -184,6 +185,7 @@ impl Comparison {
         if self.missing.is_empty() {
             return Ok(Vec::new());
         }
+
         let oids: Vec<u32> = self
             .missing
             .iter()
@@ -197,6 +199,7 @@ impl Comparison {
 
     fn with(source: &Source, tables: &[MappedTable], found: &FoundTriggers) -> Comparison {
         let mut comparison = Comparison::default();
+
         for mapped in tables {
             let function = mapped
                 .root()
@@ -205,11 +208,13 @@ impl Comparison {
                 comparison.add(mapped, function, found);
             }
         }
+
         comparison
     }
 
     fn add(&mut self, mapped: &MappedTable, function: Function, found: &FoundTriggers) {
         let mut is_current = false;
+
         for relation in &mapped.relations {
             // As in the WAL, truncating a single partition is not a change of the table.
             let events = TriggerEvent::ALL
@@ -221,12 +226,15 @@ impl Comparison {
                     relation: relation.clone(),
                     event,
                 };
+
                 let found = found.get(&(relation.oid, event.trigger_name()));
                 let Some(found) = found.filter(|found| found.function == function.name) else {
                     self.missing.push(trigger);
                     continue;
                 };
+
                 is_current = function.is(found.comment.as_deref());
+
                 if found.for_each_row != event.is_for_each_row() {
                     self.earlier.push(trigger);
                 } else if !found.enabled {
@@ -236,6 +244,7 @@ impl Comparison {
                 }
             }
         }
+
         if !is_current {
             self.outdated.push(function);
         }

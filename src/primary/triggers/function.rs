@@ -99,12 +99,14 @@ impl Function {
         {
             return None;
         }
+
         let name = function_name(table);
         let rows = Rows {
             source,
             table,
             root,
         };
+
         let changed = rows.differ("old", "new", &rows.significant());
         let write = rows.write("left(tg_op, 1)", "old", "new");
         let planned = format!(
@@ -114,6 +116,7 @@ impl Function {
         );
         let inner = quote_for(&planned);
         let quote = quote_for(&format!("{changed}{write}{inner}{planned}"));
+
         let definition = fill(
             FUNCTION,
             &[
@@ -126,6 +129,7 @@ impl Function {
                 ("quote", &quote),
             ],
         );
+
         let comment = format!("walhook {}", hex::encode(Sha256::digest(&definition)));
         Some(Function {
             table,
@@ -184,6 +188,7 @@ impl Rows<'_> {
             true => value(self.root, side, self.theirs(reference)),
             false => "null".into(),
         };
+
         format!(
             "array[{}]::text[]",
             columns.map(value).collect::<Vec<_>>().join(", ")
@@ -197,6 +202,7 @@ impl Rows<'_> {
             let name = quote_identifier(self.theirs(reference));
             format!("{old}.{name}::text is distinct from {new}.{name}::text")
         };
+
         references
             .iter()
             .map(differs)
@@ -214,6 +220,7 @@ impl Rows<'_> {
         } else {
             self.table.columns()
         };
+
         let key = own_key(self.table)
             .iter()
             .filter(|reference| !columns.contains(reference));
@@ -282,6 +289,7 @@ mod tests {
             &relation(Table::DistroQueue),
         )
         .unwrap();
+
         assert!(
             function
                 .definition
@@ -292,12 +300,14 @@ mod tests {
                 .definition
                 .contains(r#"old."message"::text is distinct from"#)
         );
+
         let release = Function::new(
             &Source::default(),
             Table::Release,
             &relation(Table::Release),
         )
         .unwrap();
+
         assert!(
             release
                 .definition
@@ -312,12 +322,14 @@ mod tests {
         let first =
             Function::new(&source, Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
         let mut other = relation(Table::DistroQueue);
+
         assert_eq!(
             first.comment,
             Function::new(&source, Table::DistroQueue, &other)
                 .unwrap()
                 .comment
         );
+
         other.formatted[4] = true;
         assert_ne!(
             first.comment,
@@ -325,6 +337,7 @@ mod tests {
                 .unwrap()
                 .comment
         );
+
         other.columns[3] = "state".into();
         assert!(
             Function::new(&source, Table::DistroQueue, &other).is_none(),

@@ -50,25 +50,31 @@ impl Script {
         switches: bool,
     ) -> Script {
         let mut script = Script::default();
+
         if state.is_none() {
             script.prepare.push_str(SCHEMA);
         }
+
         if !state.is_some_and(|state| state.paired) {
             // Locks the outbox, which may be in use.
             script.lock.push_str(PAIRING);
             script.owned.extend(state.map(|_| OUTBOX.to_owned()));
         }
+
         for function in &comparison.outdated {
             script.prepare.push_str(&function.create());
         }
+
         let create = |trigger: &TableTrigger| {
             trigger
                 .event
                 .create(&trigger.relation.quoted(), &function_name(trigger.table))
         };
+
         for trigger in comparison.to_create() {
             script.change(&trigger.relation, &create(trigger));
         }
+
         let Comparison {
             missing,
             earlier,
@@ -76,6 +82,7 @@ impl Script {
             ordinary,
             ..
         } = comparison;
+
         let not_always = [missing, earlier, disabled, ordinary].into_iter().flatten();
         for trigger in not_always.filter(|trigger| trigger.relation.owned) {
             script.change(
@@ -83,12 +90,15 @@ impl Script {
                 &trigger.event.enable_always(&trigger.relation.quoted()),
             );
         }
+
         if !script.is_empty() || !altered.is_empty() || !state.is_some_and(|state| state.noted) {
             script.complete.push_str(INSTALLED);
         }
+
         if switches {
             script.complete.push_str(HANDOVER);
         }
+
         script
     }
 
@@ -102,11 +112,13 @@ impl Script {
                 .push_str(&lock_table(&relation.quoted(), LockMode::ShareRowExclusive));
             self.owned.push(relation.quoted());
         }
+
         let part = if is_first && !relation.owned {
             &mut self.lock
         } else {
             &mut self.complete
         };
+
         part.push_str(statement);
     }
 
@@ -130,6 +142,7 @@ impl Script {
         if run_with_retries(client, schema, &self.owned, &parts).await? {
             return Ok(());
         }
+
         let holder = blocker(client, source)
             .await?
             .map(|holder| format!("; {holder} holds them"));
@@ -173,6 +186,7 @@ async fn execute(
 ) -> Result<(), PrimaryError> {
     limit_wait(client).await?;
     client.query_typed(LOCK, &[]).await?;
+
     if client
         .query_typed_one(SCHEMA_OID, &[])
         .await?
@@ -181,6 +195,7 @@ async fn execute(
     {
         return Err(PrimaryError::TriggersChanged);
     }
+
     for part in parts {
         let statements = match part {
             Part::Free(statements) => {
@@ -194,6 +209,7 @@ async fn execute(
         };
         client.batch_execute(statements).await?;
     }
+
     Ok(failpoint!("triggers_changed_not_committed")?)
 }
 
@@ -205,6 +221,7 @@ async fn blocker(client: &Client, source: &Source) -> Result<Option<String>, Pri
         followed(source).filter(|table| catalog::is_required(*table)),
     )
     .await?;
+
     let oids: Vec<u32> = tables
         .iter()
         .flat_map(|table| &table.relations)

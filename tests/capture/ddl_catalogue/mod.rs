@@ -111,6 +111,7 @@ impl Catalogue {
             ));
             return None;
         };
+
         let mut app = TestApp::prepare_alone(Options {
             programs: Some(&programs),
             ..Options::default()
@@ -121,6 +122,7 @@ impl Catalogue {
         let created = ROLE
             .replace("{role}", &role)
             .replace("{database}", &format!("{}_platform", app.name));
+
         execute(&platform, &format!("{TABLES}; {created}"))
             .await
             .unwrap_or_else(|error| panic!("{error}"));
@@ -129,6 +131,7 @@ impl Catalogue {
             Setup::Index => ("wal", "index"),
             Setup::Trigger => ("trigger", "full"),
         };
+
         let url = app.source_url.replacen("postgres@", &format!("{role}@"), 1);
         app.set("source.url", &url)
             .set("source.capture", capture)
@@ -136,6 +139,7 @@ impl Catalogue {
         app.set("source.heartbeat", "100ms")
             .set("source.poll_interval", "20ms");
         app.setup().await;
+
         let store = app.store().await;
         let mut catalogue = Catalogue {
             app,
@@ -145,10 +149,12 @@ impl Catalogue {
             setup,
             witnessed: 0,
         };
+
         execute(&catalogue.platform, &format!("set role {role}"))
             .await
             .unwrap_or_else(|error| panic!("{error}"));
         catalogue.run().await;
+
         Some(catalogue)
     }
 
@@ -172,6 +178,7 @@ impl Catalogue {
             .iter()
             .any(|statement| statement.contains("{from}"));
         let from = number * ROWS + if creates { NEW_PARTITIONS } else { 0 };
+
         let mut outcome = match self.execute_all(case.ddl, from).await {
             Ok(()) => self.write(case, &shape, from).await,
             Err(error) => Outcome {
@@ -179,6 +186,7 @@ impl Catalogue {
                 text: error,
             },
         };
+
         let repaired = self.restore(case, from, &outcome).await;
         let is_repaired = match repaired {
             Ok(is_repaired) => is_repaired,
@@ -190,10 +198,13 @@ impl Catalogue {
                 true
             }
         };
+
         if matches!(outcome.kind, Kind::Refused | Kind::Rejects) {
             return outcome;
         }
+
         let mut wanted = expected_ids(from, self.version);
+
         if is_repaired {
             // A repair compares states: it cannot find what happened to rows that are gone.
             let query = format!("select id::bigint from {} where id = any($1)", shape.table);
@@ -206,6 +217,7 @@ impl Catalogue {
                 .map(|row| row.get(0))
                 .collect();
         }
+
         let missing = missing(&wanted, &self.raised(&shape, from).await);
         if !missing.is_empty() {
             outcome = Outcome {
@@ -216,11 +228,13 @@ impl Catalogue {
                 ),
             };
         }
+
         outcome
     }
 
     async fn execute_all(&self, statements: &[&str], from: i64) -> Result<(), String> {
         let role = format!("{}_role", self.app.name);
+
         for statement in statements {
             let statement = statement.replace("{role}", &role);
             let statement = statement
@@ -228,6 +242,7 @@ impl Catalogue {
                 .replace("{to}", &(from + ROWS).to_string());
             execute(&self.platform, &statement).await?;
         }
+
         Ok(())
     }
 
@@ -244,8 +259,10 @@ impl Catalogue {
             };
             eventually(case.name, is_settled).await;
         }
+
         let mut errors = Vec::new();
         let mut is_rejected = false;
+
         for write in writes(
             shape,
             case.target.unwrap_or(shape.table),
@@ -253,25 +270,31 @@ impl Catalogue {
             self.version,
         ) {
             let started_at = Instant::now();
+
             while let Err(error) = write.execute(&self.platform).await {
                 let error = format!("{}: {}", write.name(), postgres::describe(&error));
                 if errors.last() != Some(&error) {
                     errors.push(error);
                 }
+
                 if is_rejected || started_at.elapsed() > RETRIES {
                     is_rejected = true;
                     break;
                 }
+
                 tokio::time::sleep(POLL).await;
             }
         }
+
         let standstill = self.witness().await;
         let raised = self.raised(shape, from).await;
         let missing = missing(&expected_ids(from, self.version), &raised);
         let is_doubled = raised.windows(2).any(|pair| pair[0] == pair[1]);
+
         if !missing.is_empty() {
             self.wait_until_reported().await;
         }
+
         let check = self.app.walhook(&["check"]).await;
         let check = String::from_utf8(check.stdout).expect("UTF-8");
         let failures: Vec<&str> = check
@@ -281,6 +304,7 @@ impl Catalogue {
         let waits = standstill.is_some();
         let reasons = standstill.unwrap_or(self.reasons().await);
         let is_reported = !reasons.is_empty() && !failures.is_empty();
+
         let kind = if is_rejected {
             Kind::Rejects
         } else if waits {
@@ -296,6 +320,7 @@ impl Catalogue {
         } else {
             Kind::Repaired
         };
+
         let text = [
             errors,
             reasons,
@@ -303,11 +328,13 @@ impl Catalogue {
         ]
         .concat()
         .join("\n");
+
         let text = if missing.is_empty() {
             text
         } else {
             format!("{text}\nno events of {missing:?}")
         };
+
         Outcome { kind, text }
     }
 
@@ -319,24 +346,30 @@ impl Catalogue {
         } else {
             "approved"
         };
+
         let update = format!("update release set review_status = '{status}' where id = 1");
         execute(&self.platform, &update)
             .await
             .unwrap_or_else(|error| panic!("{error}"));
+
         let started_at = Instant::now();
         let mut waiting_since = None;
+
         loop {
             if self.is_witnessed().await {
                 return None;
             }
+
             let reasons = self.reasons().await;
             let waits = reasons.iter().any(|reason| {
                 reason.starts_with("capture: ") && !reason.contains("cannot be read now")
             });
+
             // Each retry is healthy for a moment.
             if waits && waiting_since.get_or_insert_with(Instant::now).elapsed() > STANDSTILL {
                 return Some(reasons);
             }
+
             assert!(
                 started_at.elapsed() < DEADLINE,
                 "the witness's event is not raised, and readiness names no reason"
@@ -353,6 +386,7 @@ impl Catalogue {
         let reasons = answer
             .as_ref()
             .and_then(|answer| answer["reasons"].as_array());
+
         reasons
             .into_iter()
             .flatten()
@@ -369,10 +403,12 @@ impl Catalogue {
 
     async fn wait_until_reported(&mut self) {
         let started_at = Instant::now();
+
         while self.reasons().await.is_empty() {
             if started_at.elapsed() > RETRIES {
                 return;
             }
+
             tokio::time::sleep(POLL).await;
         }
     }
@@ -383,6 +419,7 @@ impl Catalogue {
         let query = format!(
             "select {id} from walhook.event where kind = $1 and {id} between $2 and $2 + {ROWS} - 1 order by 1"
         );
+
         self.store
             .query(&query, &[&shape.kind, &from])
             .await
@@ -406,30 +443,39 @@ impl Catalogue {
             .await
             > 0;
         let stops = has_gap || remedy.is_some();
+
         if stops {
             assert!(self.app.stop().await.success());
         }
+
         let mut done = Ok(());
+
         if outcome.kind != Kind::Refused {
             done = self.execute_all(case.undo, from).await;
         }
+
         if !is_harmless || creates_tables || case.subject != cases::Subject::Payment {
             done = done.and(self.command("setup").await);
         }
+
         if let Some((key, value)) = remedy {
             self.app.set(key, value);
         }
+
         if has_gap {
             done = done.and(self.command("repair").await);
         }
+
         if stops {
             self.run().await;
         }
+
         self.app.sidecar().wait_until_ready().await;
         eventually("the witness's event", async || {
             self.is_witnessed().await.then_some(())
         })
         .await;
+
         done.map(|()| has_gap)
     }
 
@@ -463,11 +509,14 @@ async fn assert_catalogue(version: u32, setup: Setup) {
     if selected().is_some_and(|selected| selected != version) {
         return;
     }
+
     let Some(mut catalogue) = Catalogue::start(version, setup).await else {
         return;
     };
+
     let started_at = Instant::now();
     let mut differing = Vec::new();
+
     for (number, case) in CASES
         .iter()
         .enumerate()
@@ -475,12 +524,14 @@ async fn assert_catalogue(version: u32, setup: Setup) {
     {
         let case_at = Instant::now();
         let outcome = catalogue.attempt(case, number as i64 + 1).await;
+
         println!(
             "{version} {setup:?} {:?} {}: {:?}",
             case_at.elapsed(),
             case.name,
             outcome.kind
         );
+
         let expected = case.expected(version, setup);
         if !outcome.is(expected) {
             differing.push(format!(
@@ -489,6 +540,7 @@ async fn assert_catalogue(version: u32, setup: Setup) {
             ));
         }
     }
+
     println!(
         "PostgreSQL {version}, {setup:?}: {:?}",
         started_at.elapsed()

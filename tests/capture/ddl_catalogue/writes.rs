@@ -97,12 +97,14 @@ pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write
         loud,
         ..
     } = *shape;
+
     let row = |id: &str, status: &str| shape.row.replace("{id}", id).replace("{status}", status);
     let at = |offset: i64| (from + offset).to_string();
     let insert = format!("insert into {target} ({columns})");
     let first = at(*MANY.start());
     let last = at(*MANY.end());
     let statement = |name, text| Write::Statement { name, text };
+
     let mut writes = vec![
         statement(
             "INSERT",
@@ -136,6 +138,7 @@ pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write
             format!("update {target} set status = '{loud}' where id between {first} and {last}"),
         ),
     ];
+
     if version >= MERGE_VERSION {
         let merge = format!(
             "merge into {target} t using (values ({}), ({})) as s (id) on t.id = s.id
@@ -147,6 +150,7 @@ pub fn writes(shape: &Shape, target: &str, from: i64, version: u32) -> Vec<Write
         );
         writes.push(statement("MERGE", merge));
     }
+
     writes.push(statement(
         "DELETE",
         format!("delete from {target} where id = {}", at(COPIED)),
@@ -161,6 +165,7 @@ pub fn expected_ids(from: i64, version: u32) -> Vec<i64> {
     } else {
         &[]
     };
+
     let offsets = [INSERTED, INSERTED_READY, COPIED]
         .into_iter()
         .chain(merged.iter().copied())

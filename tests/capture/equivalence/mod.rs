@@ -74,6 +74,7 @@ const WHOLE_OLD_ROWS: &str = "
 async fn primary(server: &Arc<PrivatePostgres>, more: &str) -> TestApp {
     let app = TestApp::prepare_on(Arc::clone(server)).await;
     let source = app.source().await;
+
     source.batch_execute(WITHOUT_REFERENCES).await.unwrap();
     source.batch_execute(more).await.unwrap();
     app
@@ -81,6 +82,7 @@ async fn primary(server: &Arc<PrivatePostgres>, more: &str) -> TestApp {
 
 async fn run(app: &TestApp, workload: &Workload) {
     let source = app.source().await;
+
     for statements in workload.transactions.chunks(AT_ONCE) {
         let result = source.batch_execute(&statements.concat()).await;
         result.unwrap_or_else(|error| panic!("{}", walhook::postgres::describe(&error)));
@@ -93,19 +95,23 @@ async fn stored_events(app: &TestApp) -> Vec<RaisedEvent> {
     let count = "select count(*), count(*) filter (where kind = 'payment.statement_ready' and user_id = 'last') from walhook.event";
     let mut seen = -1;
     let mut since = tokio::time::Instant::now();
+
     loop {
         let row = store.query_one(count, &[]).await.unwrap();
         let (now, last): (i64, i64) = (row.get(0), row.get(1));
         if last == 1 {
             break;
         }
+
         // Progress is the signal; how fast it goes does not matter here.
         if now > seen {
             (seen, since) = (now, tokio::time::Instant::now());
         }
+
         assert!(since.elapsed() < DEADLINE, "no more than {seen} events");
         tokio::time::sleep(crate::support::POLL).await;
     }
+
     let query = "select kind, user_id, data::text from walhook.event where user_id <> 'last'";
     let rows = store.query(query, &[]).await.unwrap();
     let event = |row: &tokio_postgres::Row| RaisedEvent {
@@ -113,11 +119,13 @@ async fn stored_events(app: &TestApp) -> Vec<RaisedEvent> {
         user: row.get(1),
         data: serde_json::from_str(row.get(2)).unwrap(),
     };
+
     rows.iter().map(event).collect()
 }
 
 fn assert_same(mode: &str, found: Vec<RaisedEvent>, expected: &[RaisedEvent]) {
     let mut counts: HashMap<String, i64> = HashMap::new();
+
     // Independent of the order of keys.
     let text = |event: &RaisedEvent| {
         let data: BTreeMap<_, _> = event.data.as_object().expect("an object").iter().collect();
@@ -128,20 +136,24 @@ fn assert_same(mode: &str, found: Vec<RaisedEvent>, expected: &[RaisedEvent]) {
             serde_json::to_string(&data).expect("JSON")
         )
     };
+
     expected
         .iter()
         .for_each(|event| *counts.entry(text(event)).or_default() += 1);
     found
         .iter()
         .for_each(|event| *counts.entry(text(event)).or_default() -= 1);
+
     let mut wrong: Vec<String> = counts
         .into_iter()
         .filter(|(_, count)| *count != 0)
         .map(|(event, count)| format!("{count:+}: {}", event.chars().take(300).collect::<String>()))
         .collect();
     wrong.sort();
+
     let shown = wrong.len().min(10);
     let all = wrong.len();
+
     assert!(
         wrong.is_empty(),
         "{mode}: {} events, {} expected, {all} differ (+ is missing, - is too many):\n{}",
@@ -178,15 +190,19 @@ async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str)
     .await;
     let mut triggers = TestApp::prepare_on(Arc::clone(&server)).await;
     let source_url = full.source_url.clone();
+
     triggers
         .set("source.url", &source_url)
         .set("source.capture", "trigger");
+
     for app in [&mut full, &mut index, &mut triggers] {
         app.setup().await;
         app.run_with(&["--roles", "capture"]).await;
     }
+
     tokio::join!(run(&full, &workload), run(&index, &workload));
     let expected = Model::replay(&workload, KeyChange::Update);
+
     println!("{} events of {transactions} transactions", expected.len());
     assert!(expected.len() > transactions / 2, "{}", expected.len());
     assert_same(
@@ -219,8 +235,10 @@ async fn tables_of_many_drawn_shapes_raise_the_same_events_as_the_model() {
 async fn assert_shapes(seeds: &[u64]) {
     let mut versions = installed();
     versions.retain(|(version, _)| selected().is_none_or(|selected| selected == *version));
+
     let (version, programs) = versions.pop().expect("an installed PostgreSQL");
     let mut failed = Vec::new();
+
     for &seed in seeds {
         let programs = programs.clone();
         let result =
@@ -229,6 +247,7 @@ async fn assert_shapes(seeds: &[u64]) {
             failed.push(seed);
         }
     }
+
     assert!(failed.is_empty(), "seeds {failed:?} failed: see above");
 }
 
@@ -237,6 +256,7 @@ async fn assert_shapes(seeds: &[u64]) {
 async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
     let shape = shapes::draw(seed, version >= 18);
     let lines: Vec<String> = shape.iter().map(|table| format!("  {table}")).collect();
+
     println!("seed {seed}:\n{}", lines.join("\n"));
     let workload = Workload::record(seed, SHAPE_TRANSACTIONS);
     let server = PrivatePostgres::start(Options {
@@ -249,16 +269,20 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
         let tables: String = shape.iter().map(|table| table.statements(inline)).collect();
         format!("{}; {tables}", shapes::TYPES)
     };
+
     // Setup keeps a primary key that has the watched columns, and then the WAL lacks long values.
     let mut full = primary(&server, &format!("{}; {WHOLE_OLD_ROWS}", tables(false))).await;
     let mut index = primary(&server, &tables(true)).await;
     let mut triggers = primary(&server, &tables(false)).await;
+
     index.set("source.replica_identity", "index");
     triggers.set("source.capture", "trigger");
+
     for app in [&mut full, &mut index, &mut triggers] {
         app.setup().await;
         app.run_with(&["--roles", "capture"]).await;
     }
+
     tokio::join!(
         run(&full, &workload),
         run(&index, &workload),
@@ -271,10 +295,12 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
         ("index identity", &mut index, &updated),
         ("triggers", &mut triggers, &deleted_and_inserted),
     ];
+
     for (mode, app, expected) in all {
         let mode = format!("seed {seed}, {mode}");
         assert_same(&mode, stored_events(app).await, expected);
         assert!(app.stop().await.success(), "{mode}");
+
         let repair = app.walhook_ok(&["repair", "--dry-run", "--force"]).await;
         assert!(
             repair.contains(
@@ -282,6 +308,7 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
             ),
             "{mode}: {repair}"
         );
+
         // Each table with its numbers of rows, and of rows that have changed, are new, or are gone.
         let tables = repair
             .lines()

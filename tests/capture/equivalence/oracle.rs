@@ -59,10 +59,12 @@ const FAILURES: [&str; 4] = ["error", "fault", "rejected", "batch_exception"];
 impl Model {
     pub fn replay(workload: &Workload, key_change: KeyChange) -> Vec<RaisedEvent> {
         let mut model = Model::default();
+
         for Committed { acts, muted } in &workload.committed {
             model.muted = *muted;
             acts.iter().for_each(|act| model.act(act, key_change));
         }
+
         model.raised
     }
 
@@ -108,6 +110,7 @@ impl Model {
                 if let (Some(entry), Some(message)) = (self.entries.get_mut(id), message) {
                     entry.message = Some(message.clone());
                 }
+
                 self.set_status(*id, status);
             }
             Act::EntryAgain { id, status } => self.set_status(*id, status),
@@ -122,6 +125,7 @@ impl Model {
             Act::EntryKey { id, to } => {
                 let entry = self.entries.remove(id).expect("it is there");
                 self.entries.insert(*to, entry);
+
                 if key_change == KeyChange::DeleteAndInsert {
                     self.moved(*to, None);
                 }
@@ -168,12 +172,15 @@ impl Model {
 
     fn release(&mut self, id: i64, change: &ReleaseChange) {
         let release = self.releases.get_mut(&id).expect("it is there");
+
         match change {
             ReleaseChange::Review { status, issues } => {
                 let previous = std::mem::replace(&mut release.review, status);
+
                 if issues.is_some() {
                     release.issues.clone_from(issues);
                 }
+
                 self.reviewed(id, previous);
             }
             ReleaseChange::Delivery(status) => {
@@ -198,13 +205,16 @@ impl Model {
         if previous == now || !SIX.contains(&previous) || !SIX.contains(&now) {
             return;
         }
+
         let mut data = self.identity(id);
         data["previous_status"] = previous.into();
         data["new_status"] = now.into();
+
         if matches!(now, "rejected" | "require_changes") {
             let found = release.issues.as_deref().map_or("[]".into(), issues);
             data["review_issues"] = serde_json::from_str(&found).expect("JSON");
         }
+
         self.raise("release.review.status_changed", self.owner(id), data);
     }
 
@@ -218,6 +228,7 @@ impl Model {
         {
             return;
         }
+
         let mut data = self.identity(id);
         data["delivery_status"] = "distributed".into();
         self.raise("release.distributed", owner, data);
@@ -227,6 +238,7 @@ impl Model {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
+
         let previous = std::mem::replace(&mut entry.status, status);
         if previous != status {
             self.moved(id, Some(previous));
@@ -242,6 +254,7 @@ impl Model {
             "release_cat": format!("C{}", entry.release), "outlet_id": entry.outlet,
             "outlet_name": entry.outlet.map(|outlet| self.outlets[&outlet].clone()), "status": entry.status
         });
+
         if entry.status == "complete" && entry.takedown {
             let mut data = base.clone();
             data["takedown"] = true.into();
@@ -253,6 +266,7 @@ impl Model {
             data["message"] = entry.message.clone().into();
             self.raise("delivery.failed", owner, data);
         }
+
         let mut data = base;
         data["previous_status"] = previous.filter(|status| *status != "paused").into();
         self.raise("distribution.outlet.status_changed", owner, data);
@@ -261,9 +275,11 @@ impl Model {
     fn transcode(&mut self, id: i64, status: &'static str) {
         let (track, previous) = self.transcodes[&id];
         self.transcodes.insert(id, (track, status));
+
         if previous == status || status == "waiting" {
             return;
         }
+
         let release = self.tracks[&track];
         let files = self
             .files
@@ -276,17 +292,20 @@ impl Model {
             "release_id": release, "label_id": self.releases[&release].label, "track_id": track, "transcoder_queue_id": id,
             "status": status, "status_message": format!("transcode_{status}"), "files": files
         });
+
         let kind = if status == "complete" {
             "transcode.completed"
         } else {
             "transcode.failed"
         };
+
         self.raise(kind, self.owner(release), data);
     }
 
     fn payment(&mut self, id: i64, status: &'static str) {
         let (user, previous) = self.payments[&id];
         self.payments.insert(id, (user, status));
+
         if previous != status && status == "ready" {
             let data = json!({
                 "payment_request_id": id, "invoice_number": format!("N{id}"), "period": null, "amount": 10.50,
@@ -300,10 +319,12 @@ impl Model {
         if self.reports.insert(id, minute) == Some(minute) || !self.releases[&release].hold {
             return;
         }
+
         let owner = self
             .owner(release)
             .filter(|owner| self.addons.contains(&(*owner, "preflight_qc")));
         let mut data = self.identity(release);
+
         data["generated_at"] = time(minute).into();
         data["profile"] = json!({ "name": "p", "version": 1 });
         data["counts"] = json!({ "blocking": 2, "informational": 3, "requires_feedback": 4 });
@@ -320,6 +341,7 @@ impl Model {
         {
             return;
         }
+
         let owner = self
             .owner(release)
             .filter(|owner| self.addons.contains(&(*owner, "stream_radar")));
@@ -328,6 +350,7 @@ impl Model {
             "status": status, "first_detected_at": null, "last_detected_at": null, "estimated_affected_streams": null,
             "published_at": time(1), "resolved_at": null
         });
+
         if status == "active" {
             data["transition"] = if previous == "resolved" {
                 "reopened"

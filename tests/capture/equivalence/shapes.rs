@@ -175,6 +175,7 @@ impl fmt::Display for TableShape {
             "{}: {key}, {state}, {layout:?}",
             CAPTURED[self.table].name
         )?;
+
         let properties = [
             (self.nullable, "nullable"),
             (self.primary_key, "primary key"),
@@ -185,6 +186,7 @@ impl fmt::Display for TableShape {
         for (_, property) in properties.iter().filter(|(has, _)| *has) {
             write!(f, ", {property}")?;
         }
+
         Ok(())
     }
 }
@@ -202,6 +204,7 @@ impl TableShape {
         let captured = &CAPTURED[table];
         let key = random.of(&KEYS);
         let state = random.of(&STATES);
+
         let layout = random.of(&[
             Layout::Plain,
             Layout::Plain,
@@ -210,6 +213,7 @@ impl TableShape {
             Layout::Hash,
             Layout::Inherits,
         ]);
+
         // Known limit: the trigger that redirects a row inserts it before the statement that has
         // deleted it ends, so the outbox has the two changes in this order, and the row counts as
         // new. This table's rows are replaced in that way.
@@ -218,10 +222,13 @@ impl TableShape {
         } else {
             layout
         };
+
         let primary_key = random.percent(60);
+
         // A primary key contains the column by which the table is partitioned.
         let nullable = random.percent(30) && !(primary_key && layout == Layout::List);
         let stored = random.percent(40);
+
         // Elsewhere, no replica identity is safe beside one.
         let virtual_column =
             random.percent(50) && has_virtual && layout == Layout::Plain && !nullable;
@@ -232,6 +239,7 @@ impl TableShape {
                 .replace("{state}", &format!("{state}{null}"))
                 .replace("{null}", null)
         };
+
         let mut columns = vec![("id".to_owned(), format!("{key} not null"))];
         columns.extend(
             captured
@@ -239,20 +247,26 @@ impl TableShape {
                 .iter()
                 .map(|(name, definition)| ((*name).to_owned(), define(definition))),
         );
+
         let expression = format!("generated always as (upper({}))", captured.text);
+
         if stored {
             columns.push(("shown".into(), format!("text {expression} stored")));
         }
+
         if virtual_column {
             columns.push(("computed".into(), format!("text {expression} virtual")));
         }
+
         if dropped {
             columns.push(("gone".into(), "int default 7".into()));
         }
+
         // Fisher and Yates.
         for last in (1..columns.len()).rev() {
             columns.swap(last, random.below(last + 1));
         }
+
         TableShape {
             table,
             key,
@@ -276,6 +290,7 @@ impl TableShape {
             long,
             ..
         } = &CAPTURED[self.table];
+
         let columns: Vec<String> = self
             .columns
             .iter()
@@ -287,10 +302,12 @@ impl TableShape {
             Layout::Hash => " partition by hash (id)".into(),
             Layout::Plain | Layout::Inherits => String::new(),
         };
+
         let mut sql = format!(
             "drop table {name} cascade; create table {name} ({}){by};\n",
             columns.join(", ")
         );
+
         if self.primary_key {
             let more = if self.layout == Layout::List {
                 format!(", {}", watched.join(", "))
@@ -299,17 +316,20 @@ impl TableShape {
             };
             sql += &format!("alter table {name} add primary key (id{more});\n");
         }
+
         // Before partitions and the table that inherits are created: their columns have other
         // numbers.
         if self.dropped {
             sql += &format!("alter table {name} drop gone;\n");
         }
+
         if inline || self.virtual_column {
             sql.extend(
                 long.iter()
                     .map(|column| format!("alter table {name} alter {column} set storage main;\n")),
             );
         }
+
         sql + &self.parts()
     }
 
@@ -319,9 +339,11 @@ impl TableShape {
         let part = |suffix: &str, bounds: &str| {
             format!("create table {name}_{suffix} partition of {name} {bounds};\n")
         };
+
         // The workload changes its keys. If that moved a row, the change would count as a deletion
         // and an insertion.
         let keys_change = *name == REPLACED;
+
         match self.layout {
             Layout::Plain => String::new(),
             Layout::List => {
@@ -356,6 +378,7 @@ impl TableShape {
         } else {
             ""
         };
+
         format!(
             "create table {name}_even ({key}) inherits ({name});
              create function redirect_{name}() returns trigger language plpgsql as $$ begin

@@ -66,6 +66,7 @@ fn release(act: &Act) -> Option<String> {
                 hold,
                 ..
             } = release;
+
             let title = quoted(release.title.as_deref());
             let issues = quoted(release.issues.as_deref().map(issues).as_deref());
             format!(
@@ -110,6 +111,7 @@ fn entry(act: &Act) -> Option<String> {
                 takedown,
                 ..
             } = entry;
+
             let outlet = number(entry.outlet);
             let message = quoted(entry.message.as_deref());
             format!(

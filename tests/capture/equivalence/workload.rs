@@ -198,14 +198,18 @@ impl Workload {
             rows: Rows::default(),
             next: 1_000,
         };
+
         let mut workload = Workload {
             transactions: Vec::new(),
             committed: Vec::new(),
         };
+
         workload.push("begin;", recorder.beginning(), "commit;");
+
         for _ in 0..transactions {
             recorder.transaction(&mut workload);
         }
+
         workload.transactions.push(
             "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
              values (1, 'last', 'I', 1, 1, 'ready');"
@@ -229,10 +233,12 @@ impl Recorder {
             id: -id,
             user: Some(id % USERS + 1),
         });
+
         let outlets = (1..=OUTLETS).map(|id| Act::Outlet {
             id: -id,
             name: format!("Outlet {id}"),
         });
+
         labels.chain(outlets).collect()
     }
 
@@ -243,14 +249,18 @@ impl Recorder {
         if muted {
             text.push_str("select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on';");
         }
+
         let mut acts = Vec::new();
+
         for _ in 0..=self.random.below(3) {
             let undone = self.random.percent(10).then(|| self.rows.clone());
             if undone.is_some() {
                 text.push_str("savepoint s;");
             }
+
             let act = self.act();
             text.push_str(&statement(&act));
+
             match undone {
                 Some(rows) => {
                     text.push_str("rollback to s;");
@@ -259,6 +269,7 @@ impl Recorder {
                 None => acts.push(act),
             }
         }
+
         if self.random.percent(8) {
             self.rows = before;
             workload.transactions.push(text + "rollback;");
@@ -298,6 +309,7 @@ impl Recorder {
     fn new_release(&mut self) -> Act {
         let id = self.id();
         self.rows.releases.push(id);
+
         let release = Release {
             label: self.label(),
             title: self.random.percent(90).then(|| self.random.text()),
@@ -310,6 +322,7 @@ impl Recorder {
             hold: self.random.percent(50),
             issues: self.random.percent(30).then(|| self.random.text()),
         };
+
         Act::NewRelease { id, release }
     }
 
@@ -317,8 +330,10 @@ impl Recorder {
         if self.rows.releases.is_empty() {
             return self.new_release();
         }
+
         let at = self.random.below(self.rows.releases.len());
         let id = self.rows.releases[at];
+
         let change = match self.random.below(20) {
             0..10 => {
                 let issues = self.random.percent(30).then(|| self.random.text());
@@ -336,6 +351,7 @@ impl Recorder {
                 return Act::DropRelease { id };
             }
         };
+
         Act::Release { id, change }
     }
 
@@ -343,8 +359,10 @@ impl Recorder {
         if self.rows.releases.is_empty() {
             return self.new_release();
         }
+
         let id = self.id();
         self.rows.entries.push(id);
+
         let outlet = -(self.random.below(OUTLETS as usize) as i64 + 1);
         let entry = Entry {
             release: self.random.of(&self.rows.releases.clone()),
@@ -353,6 +371,7 @@ impl Recorder {
             takedown: self.random.percent(20),
             message: self.random.percent(50).then(|| self.random.text()),
         };
+
         Act::NewEntry { id, entry }
     }
 
@@ -360,8 +379,10 @@ impl Recorder {
         if self.rows.entries.is_empty() {
             return self.new_entry();
         }
+
         let at = self.random.below(self.rows.entries.len());
         let id = self.rows.entries[at];
+
         match self.random.below(26) {
             24.. => Act::EntryAgain {
                 id,
@@ -419,10 +440,12 @@ impl Recorder {
                     .addons
                     .iter()
                     .position(|have| *have == (user, addon));
+
                 match known {
                     Some(at) => drop(self.rows.addons.remove(at)),
                     None => self.rows.addons.push((user, addon)),
                 }
+
                 Act::Addon {
                     user,
                     addon,
@@ -434,6 +457,7 @@ impl Recorder {
 
     fn transcode(&mut self) -> Act {
         let id = self.id();
+
         match self.random.below(4) {
             0 if !self.rows.releases.is_empty() => {
                 self.rows.tracks.push(id);
@@ -467,16 +491,20 @@ impl Recorder {
 
     fn payment(&mut self) -> Act {
         let status = self.random.of(&["open", "ready", "paid"]);
+
         if self.rows.payments.is_empty() || self.random.percent(50) {
             let id = self.id();
             self.rows.payments.push(id);
+
             let user = if self.random.percent(95) {
                 Some(self.user())
             } else {
                 None
             };
+
             return Act::NewPayment { id, user, status };
         }
+
         Act::Payment {
             id: self.random.of(&self.rows.payments.clone()),
             status,
@@ -485,9 +513,11 @@ impl Recorder {
 
     fn report(&mut self) -> Act {
         let minute = self.random.below(60) as u8;
+
         if self.rows.releases.is_empty() {
             return self.new_release();
         }
+
         if self.rows.reports.is_empty() || self.random.percent(50) {
             let id = self.id();
             let release = self.random.of(&self.rows.releases.clone());
@@ -499,6 +529,7 @@ impl Recorder {
                 new: true,
             };
         }
+
         let (id, release) = self.random.of(&self.rows.reports.clone());
         Act::Report {
             id,
@@ -510,9 +541,11 @@ impl Recorder {
 
     fn flag(&mut self) -> Act {
         let status = self.random.of(&FLAG);
+
         if self.rows.releases.is_empty() {
             return self.new_release();
         }
+
         if self.rows.flags.is_empty() || self.random.percent(40) {
             let id = self.id();
             self.rows.flags.push(id);
@@ -522,6 +555,7 @@ impl Recorder {
                 status,
             };
         }
+
         Act::Flag {
             id: self.random.of(&self.rows.flags.clone()),
             status,

@@ -13,14 +13,17 @@ async fn no_event_is_lost_or_repeated_by_kills_under_load() {
     let mut app = prepared().await;
     app.setup().await;
     app.run().await;
+
     let user = app.platform().await.user(&[]).await;
     let load = Load::start(&app, user).await;
+
     for round in 0..8_u64 {
         wait_for_more(&app, 20).await;
         tokio::time::sleep(Duration::from_micros(round * 977 % 15_000)).await;
         app.kill().await;
         app.run().await;
     }
+
     assert_complete(&app, &load.stop().await).await;
 }
 
@@ -29,13 +32,17 @@ async fn another_replica_takes_over_after_a_kill() {
     let mut app = prepared().await;
     app.setup().await;
     app.run().await;
+
     let user = app.platform().await.user(&[]).await;
     let load = Load::start(&app, user).await;
+
     wait_for_more(&app, 10).await;
     let other = app.replica(&[]).await;
+
     wait_for_more(&app, 10).await;
     app.kill().await;
     wait_for_more(&app, 50).await;
+
     let committed = load.stop().await;
     assert_complete(&app, &committed).await;
     drop(other);
@@ -49,12 +56,15 @@ async fn capture_continues_after_restarts_of_the_primary() {
     })
     .await;
     by_triggers(&mut app);
+
     let _store = store_elsewhere(&mut app).await;
     app.setup().await;
     app.run().await;
+
     let pid = app.sidecar().pid();
     let user = app.platform().await.user(&[]).await;
     let mut committed = std::collections::HashSet::new();
+
     for mode in [StopMode::Fast, StopMode::Immediate] {
         let load = Load::start(&app, user).await;
         wait_for_more(&app, 20).await;
@@ -64,6 +74,7 @@ async fn capture_continues_after_restarts_of_the_primary() {
         wait_for_more(&app, 20).await;
         committed.extend(load.stop().await);
     }
+
     assert_complete(&app, &committed).await;
     assert_eq!(app.sidecar().pid(), pid);
 }
@@ -76,6 +87,7 @@ pub async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
     app.store_url = store.url("elsewhere");
     let store_url = app.store_url.clone();
     app.set("store.url", &store_url);
+
     store
 }
 
@@ -91,16 +103,21 @@ async fn a_commit_that_a_crash_could_undo_is_not_read() {
         ..Options::default()
     })
     .await;
+
     by_triggers(&mut app);
     let _store = store_elsewhere(&mut app).await;
+
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     // Clearing the outbox would flush the WAL too: this trigger blocks it.
     let wait = "create function wait() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(1); return old; end $$;
         create trigger wait before delete on walhook_capture.outbox for each row execute function wait(); checkpoint";
     platform.client.batch_execute(wait).await.unwrap();
+
     let holder = app.source().await;
     holder
         .batch_execute("begin; select pg_advisory_xact_lock(1)")
@@ -109,6 +126,7 @@ async fn a_commit_that_a_crash_could_undo_is_not_read() {
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     app.server.restart(StopMode::Immediate).await.unwrap();
+
     let rows = number(&app.source().await, "select count(*) from payment").await;
     assert_eq!(
         rows, 1,

@@ -31,6 +31,7 @@ const IS_EMPTY: &str =
 impl Held {
     async fn start(synchronous: bool) -> Held {
         let store = PrivatePostgres::start(Options::default()).await.unwrap();
+
         // A test compares the ids of transactions on both servers.
         let Pair { mut app, standby } = pair(None, &[("autovacuum", "off")], &store).await;
         app.source()
@@ -44,12 +45,15 @@ impl Held {
             .await
             .unwrap();
         by_triggers(&mut app);
+
         if synchronous {
             make_synchronous(&app.source().await).await;
         }
+
         let mut scenario = Scenario::start(app).await;
         scenario.pay(3).await;
         scenario.assert_delivered().await;
+
         let holder = scenario.app.source().await;
         eventually("an empty outbox", async || {
             holder.query_opt(IS_EMPTY, &[]).await.unwrap()
@@ -60,6 +64,7 @@ impl Held {
             .batch_execute("begin; lock table walhook_capture.progress in exclusive mode")
             .await
             .unwrap();
+
         Held {
             scenario,
             standby,
@@ -77,6 +82,7 @@ impl Held {
             .batch_execute("begin")
             .await
             .unwrap();
+
         self.scenario.pay(3).await;
         self.scenario
             .platform
@@ -84,6 +90,7 @@ impl Held {
             .batch_execute("commit")
             .await
             .unwrap();
+
         self.scenario.assert_delivered().await;
         eventually("the deletion to wait", async || {
             self.holder.query_opt(WAITS, &[]).await.unwrap()
@@ -99,6 +106,7 @@ impl Held {
             .stop(StopMode::Immediate)
             .await
             .unwrap();
+
         promote(&self.standby).await;
         let url = self
             .standby
@@ -112,12 +120,14 @@ impl Held {
         self.scenario.pay(3).await;
         self.scenario.assert_delivered().await;
         self.scenario.app.sidecar().wait_until_ready().await;
+
         let store = self.scenario.app.store().await;
         assert_eq!(number(&store, "select count(*) from walhook.gap").await, 0);
         assert_eq!(
             number(&store, "select timeline::bigint from walhook.checkpoint").await,
             2
         );
+
         let new = &self.scenario.platform.client;
         eventually("an empty outbox", async || {
             new.query_opt(IS_EMPTY, &[]).await.unwrap()
@@ -133,6 +143,7 @@ impl Held {
             store.query_opt(open, &[]).await.unwrap()
         })
         .await;
+
         assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
     }
 }
@@ -141,13 +152,17 @@ impl Held {
 async fn stored_rows_continue(restart: bool) {
     let mut held = Held::start(true).await;
     held.pay().await;
+
     if restart {
         held.scenario.app.kill().await;
     }
+
     held.fail_over().await;
+
     if restart {
         held.scenario.app.run().await;
     }
+
     held.assert_continued().await;
 }
 
@@ -155,38 +170,46 @@ async fn stored_rows_continue(restart: bool) {
 async fn deleted_rows_continue(restart: bool) {
     let mut held = Held::start(true).await;
     held.pay().await;
+
     let _receiver = Stopped::receiver_of(&held.standby).await;
     held.holder.batch_execute("rollback").await.unwrap();
     eventually("an empty outbox", async || {
         held.holder.query_opt(IS_EMPTY, &[]).await.unwrap()
     })
     .await;
+
     if restart {
         held.scenario.app.kill().await;
     }
+
     held.scenario
         .app
         .server
         .stop(StopMode::Immediate)
         .await
         .unwrap();
+
     // The stopped receiver loses what it has not written.
     held.standby.stop(StopMode::Immediate).await.unwrap();
     held.standby.start_again().await.unwrap();
     promote(&held.standby).await;
+
     let url = held
         .standby
         .url(&format!("{}_platform", held.scenario.app.name));
     held.scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
+
     let kept = number(
         &held.scenario.platform.client,
         "select count(*) from walhook_capture.outbox",
     )
     .await;
     assert_eq!(kept, 3, "the new primary has the rows");
+
     if restart {
         held.scenario.app.run().await;
     }
+
     held.assert_continued().await;
 }
 
@@ -215,8 +238,10 @@ async fn another_process_continues_although_a_deletion_was_undone() {
 async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_failover() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Pair { mut app, standby } = pair(None, &[], &store).await;
+
     make_synchronous(&app.source().await).await;
     app.set_environment("FAILPOINTS", "switch_stored_outbox_not_read=return(kill)");
+
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
@@ -226,6 +251,7 @@ async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_f
     scenario.app.sidecar().ended().await;
     scenario.app.kill().await;
     scenario.pay(3).await;
+
     let holder = scenario.app.source().await;
     let mut held = Held {
         scenario,
@@ -233,6 +259,7 @@ async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_f
         holder,
         _store: store,
     };
+
     held.fail_over().await;
     held.scenario.app.run().await;
     held.assert_continued().await;
@@ -243,20 +270,25 @@ async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_f
 async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_failover() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Pair { mut app, standby } = pair(None, &[], &store).await;
+
     by_triggers(&mut app);
     make_synchronous(&app.source().await).await;
+
     let platform = app.platform().await;
     let holder = app.source().await;
     let user = platform.user(&[]).await;
+
     platform.payment(user, "ready").await;
     app.setup().await;
     app.run_with(&["--roles", "deliver,api"]).await;
+
     let receiver = Arc::new(Receiver::start().await);
     app.api(&user.to_string())
         .await
         .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
         .await;
     app.kill().await;
+
     let scenario = Scenario {
         app,
         platform,
@@ -264,12 +296,14 @@ async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_fai
         receiver,
         payments: HashSet::new(),
     };
+
     let mut held = Held {
         scenario,
         standby,
         holder,
         _store: store,
     };
+
     held.scenario.pay(3).await;
     held.fail_over().await;
     held.scenario.app.run().await;
@@ -296,10 +330,12 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let mut held = Held::start(false).await;
     let from = "select last_value from walhook_capture.outbox_seq_seq";
     let from = number(&held.holder, from).await;
+
     held.standby.stop(StopMode::Fast).await.unwrap();
     held.pay().await;
     const ROWS: &str =
         "select array_agg(seq || ' ' || xid order by seq) from walhook_capture.outbox";
+
     let stored: Vec<String> = held.holder.query_one(ROWS, &[]).await.unwrap().get(0);
     held.scenario.app.kill().await;
     held.scenario
@@ -308,23 +344,29 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
         .stop(StopMode::Immediate)
         .await
         .unwrap();
+
     held.standby.start_again().await.unwrap();
     promote(&held.standby).await;
+
     let url = held
         .standby
         .url(&format!("{}_platform", held.scenario.app.name));
     let new = Platform::new(postgres::connect(&url).await.unwrap());
+
     // A standby numbers rows after those that the primary had reserved: here it had none left.
     let restart = format!("select setval('walhook_capture.outbox_seq_seq', {from})");
     new.client
         .batch_execute(&format!("begin; {restart}"))
         .await
         .unwrap();
+
     for _ in 0..3 {
         new.payment(held.scenario.user, "ready").await;
     }
+
     new.client.batch_execute("commit").await.unwrap();
     let others: Vec<String> = new.client.query_one(ROWS, &[]).await.unwrap().get(0);
+
     assert_eq!(others, stored, "only the rows' times differ");
     let _sidecar = held.scenario.app.spawn(&[]);
     held.assert_forked().await;

@@ -16,8 +16,10 @@ async fn running() -> (TestApp, Client, i64) {
     let mut app = prepared().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     app.setup().await;
     app.run().await;
+
     (app, platform.client, user)
 }
 
@@ -30,12 +32,14 @@ async fn gap(app: &mut TestApp, reason: &str) -> String {
     })
     .await;
     let url = app.sidecar().metrics_url.clone();
+
     eventually("the process not to be ready", async || {
         let ready = reqwest::get(format!("{url}/readyz")).await.ok()?;
         (ready.status() == 503).then_some(())
     })
     .await;
     assert!(!metrics(&url).await.contains("walhook_gaps_open 0"));
+
     found.get(0)
 }
 
@@ -74,6 +78,7 @@ async fn failures_of_the_outbox_abort_no_transaction_and_are_reported() {
             1,
             "{harm}"
         );
+
         let recorded = gap(&mut app, reason).await;
         assert!(recorded.contains(detail), "{harm}: {recorded}");
     }
@@ -84,8 +89,10 @@ async fn failures_of_the_outbox_abort_no_transaction_and_are_reported() {
 async fn running_as_owner() -> (TestApp, Client, i64) {
     let mut app = TestApp::prepare().await;
     by_triggers(&mut app);
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     app.setup().await;
     let owner = format!("owner_{}", app.name);
     let give = format!(
@@ -98,8 +105,10 @@ async fn running_as_owner() -> (TestApp, Client, i64) {
             end loop;
          end $$"
     );
+
     platform.client.batch_execute(&give).await.unwrap();
     app.run().await;
+
     (app, platform.client, user)
 }
 
@@ -110,12 +119,14 @@ async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_capture
         .batch_execute("alter table release rename column cat to catalogue")
         .await
         .unwrap();
+
     let statements = format!(
         "insert into label (id, user_id, name) values (1, {user}, 'L');
          insert into release (id, label_id, review_status, delivery_status) values (1, 1, 'draft', 'pending')"
     );
     client.batch_execute(&statements).await.unwrap();
     assert_eq!(number(&client, "select count(*) from release").await, 1);
+
     let recorded = gap(&mut app, "trigger_failed").await;
     assert!(
         recorded.contains("INSERT of release") && recorded.contains("cat"),
@@ -127,21 +138,26 @@ async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_capture
         .await
         .unwrap();
     app.wait_for_events(1).await;
+
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8(check.stdout).unwrap();
+
     assert!(
         check.contains("fail  trigger failures: 1, the last at INSERT of release"),
         "{check}"
     );
+
     // After a change of the mapping, setup must replace the triggers' functions.
     assert!(app.stop().await.success());
     app.set("source.tables.release.columns.cat", "catalogue");
+
     let refused = app.walhook(&["run"]).await;
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("run `walhook setup`"),
         "{refused:?}"
     );
     app.setup().await;
+
     let repaired = app.walhook_ok(&["repair"]).await;
     assert!(
         repaired.contains("gap trigger_failed: ") && !repaired.contains("gap trigger_missing: "),
@@ -157,12 +173,14 @@ async fn a_disabled_trigger_is_reported() {
         .batch_execute("alter table payment disable trigger walhook_insert")
         .await
         .unwrap();
+
     let recorded = gap(&mut app, "trigger_missing").await;
     assert!(
         recorded.contains("triggers of public.payment: disabled: walhook_insert of public.payment"),
         "{recorded}"
     );
     app.setup().await;
+
     let state =
         "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
     assert_eq!(number(&client, state).await, 0);
@@ -179,6 +197,7 @@ async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_eve
          alter table label enable always trigger walhook_truncate",
         scene.transfer()
     );
+
     scene.platform.transaction(&unnoticed).await;
     scene
         .platform
@@ -198,6 +217,7 @@ async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_eve
     scene.app.run().await;
     assert!(scene.app.stop().await.success());
     scene.platform.transaction(&unnoticed).await;
+
     let done = scene.app.walhook_ok(&["setup"]).await;
     assert!(
         done.contains("disabled, enabled or dropped since setup: walhook_"),
@@ -207,6 +227,7 @@ async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_eve
         scene.app.walhook_ok(&["setup"]).await.trim(),
         "everything is set up"
     );
+
     let sidecar = scene.app.spawn(&[]);
     wait_until_unready(&sidecar, GAP).await;
     assert!(sidecar.stop().await.success());
@@ -218,15 +239,18 @@ async fn a_cancelled_statement_stays_cancelled() {
     let slow =
         "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$;
         create trigger slow before insert on walhook_capture.outbox for each row execute function slow()";
+
     client.batch_execute(slow).await.unwrap();
     let statement =
         format!("set statement_timeout = '200ms'; {INSERT} (1, {user}, 'I', 1, 1, 'ready')");
     let error = client.batch_execute(&statement).await.unwrap_err();
+
     assert_eq!(
         error.code(),
         Some(&tokio_postgres::error::SqlState::QUERY_CANCELED)
     );
     assert_eq!(number(&client, "select count(*) from payment").await, 0);
+
     let called: bool = client
         .query_one("select is_called from walhook_capture.failures", &[])
         .await
@@ -244,19 +268,23 @@ async fn setup_gives_up_before_it_causes_a_deadlock_and_names_the_blocking_sessi
         ..Options::default()
     })
     .await;
+
     by_triggers(&mut app);
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let open = app.source().await;
+
     open.batch_execute(&format!("begin; {INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
         .await
         .unwrap();
     let refused = app.walhook(&["setup"]).await;
     let output = String::from_utf8_lossy(&refused.stderr);
+
     assert!(
         !refused.status.success() && output.contains("process ") && output.contains("on payment"),
         "{output}"
     );
+
     assert_eq!(
         number(
             &platform.client,
@@ -265,6 +293,7 @@ async fn setup_gives_up_before_it_causes_a_deadlock_and_names_the_blocking_sessi
         .await,
         0
     );
+
     open.batch_execute("commit").await.unwrap();
     app.setup().await;
 }
@@ -274,10 +303,13 @@ async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_ha
     let mut app = prepared().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     app.setup().await;
     app.run().await;
+
     let gaps = "select count(*) from walhook.gap";
     let payment = |id: i64| format!("{INSERT} ({id}, {user}, 'I', 1, 1, 'ready')");
+
     platform.transaction(&payment(1)).await;
     app.wait_for_events(1).await;
     platform
@@ -287,10 +319,13 @@ async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_ha
     platform
         .transaction("alter table copy rename to payment")
         .await;
+
     let named = "triggers of public.payment: missing: walhook_insert of public.payment";
     wait_until_unready(app.sidecar(), &format!("capture: {named}")).await;
+
     let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(check.contains(named), "{check}");
+
     // Nothing was written to it yet.
     app.setup().await;
     app.sidecar().wait_until_ready().await;
@@ -304,11 +339,13 @@ async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_ha
             payment(3)
         ))
         .await;
+
     assert!(gap(&mut app, "trigger_missing").await.contains(named));
     assert!(app.stop().await.success());
     app.walhook_ok(&["repair"]).await;
     app.run().await;
     app.wait_for_events(3).await;
+
     // Also if setup is the first to see it.
     assert!(app.stop().await.success());
     platform
@@ -317,6 +354,7 @@ async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_ha
             payment(4)
         ))
         .await;
+
     let done = app.walhook_ok(&["setup"]).await;
     assert!(done.contains(named), "{done}");
     app.walhook_ok(&["repair"]).await;

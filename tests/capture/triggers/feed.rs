@@ -15,6 +15,7 @@ async fn read(
     seen: &mut Vec<String>,
 ) {
     let api = Api::new(&app.sidecar().api_url, token);
+
     while seen.len() < wanted {
         let page = api
             .get(&format!("/events?limit=2&wait=30&after={after}"))
@@ -40,6 +41,7 @@ async fn a_cursor_survives_restarts_and_switches_of_capture() {
             platform.payment(user, "ready").await;
         }
     };
+
     pay().await;
     read(&mut app, &token, &mut after, 2, &mut seen).await;
     app.kill().await;
@@ -58,6 +60,7 @@ async fn a_cursor_survives_restarts_and_switches_of_capture() {
     pay().await;
     app.run().await;
     read(&mut app, &token, &mut after, 12, &mut seen).await;
+
     let sql = "select id::text from walhook.event order by sequence";
     let stored: Vec<String> = app
         .store()
@@ -68,5 +71,6 @@ async fn a_cursor_survives_restarts_and_switches_of_capture() {
         .iter()
         .map(|row| row.get(0))
         .collect();
+
     assert_eq!((seen.len(), seen), (12, stored));
 }

@@ -30,6 +30,7 @@ async fn index_reads(client: &Client) -> (i64, i64) {
 /// Returns how many index entries a poll reads on average.
 async fn entries_per_poll(client: &Client) -> i64 {
     let (reported, _) = index_reads(client).await;
+
     // The next report of the statistics has what was read before.
     let (scans, entries) = eventually("a report of the polls", async || {
         let reads = index_reads(client).await;
@@ -42,6 +43,7 @@ async fn entries_per_poll(client: &Client) -> i64 {
     })
     .await;
     println!("{more_scans} scans have read {more_entries} entries of the index");
+
     more_entries / more_scans
 }
 
@@ -50,13 +52,16 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
     let mut app = prepared().await;
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     // Reads only, as a dump does.
     let dump = app.source().await;
     dump.batch_execute("begin isolation level repeatable read; select count(*) from payment")
         .await
         .unwrap();
+
     // Its row has a lower number than the others.
     let writer = app.source().await;
     let insert = |id: i64| {
@@ -65,6 +70,7 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
              values ({id}, {user}, 'I', 1, 1, 'ready')"
         )
     };
+
     writer
         .batch_execute(&format!("begin; {}", insert(next_id())))
         .await
@@ -74,6 +80,7 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
          select {last} + n, {user}, 'I', 1, 1, 'draft' from generate_series(1, {DELETED}) n"
     );
+
     platform.client.batch_execute(&many).await.unwrap();
     let observer = app.source().await;
     let until_empty = async || {
@@ -83,8 +90,10 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
         })
         .await;
     };
+
     until_empty().await;
     let beside_both = entries_per_poll(&observer).await;
+
     assert!(
         beside_both < DELETED / 10,
         "{beside_both} entries in each poll, beside a transaction that writes"
@@ -94,15 +103,18 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
     writer.batch_execute("commit").await.unwrap();
     app.wait_for_events(2).await;
     until_empty().await;
+
     let beside_dump = entries_per_poll(&observer).await;
     assert!(
         beside_dump < DELETED / 10,
         "{beside_dump} entries in each poll, beside a dump"
     );
+
     // A new process, which knows no floor.
     app.restart().await;
     platform.payment(user, "ready").await;
     app.wait_for_events(3).await;
+
     let restarted = entries_per_poll(&observer).await;
     assert!(
         restarted < DELETED / 10,
@@ -136,11 +148,13 @@ impl Outbox {
         })
         .await
         .unwrap();
+
         let client = postgres::connect(&server.url("postgres")).await.unwrap();
         client
             .batch_execute(&format!("{SCHEMA} create table written (n int)"))
             .await
             .unwrap();
+
         let timeline = "select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)";
         let timeline = client.query_one(timeline, &[]).await.unwrap().get(0);
         Outbox {
@@ -167,6 +181,7 @@ impl Outbox {
             (rows, Type::INT8_ARRAY),
             (transactions, Type::TEXT_ARRAY),
         ];
+
         let found = self.client.query_typed(PAGE, &parameters).await.unwrap();
         Found {
             rows: found.iter().filter_map(|row| row.get("seq")).collect(),
@@ -185,6 +200,7 @@ impl Outbox {
             (&0_i64, Type::INT8),
             (&self.timeline, Type::TEXT),
         ];
+
         let found = self
             .client
             .query_typed_one(CLEAR, &parameters)
@@ -193,6 +209,7 @@ impl Outbox {
         assert!(found.get::<_, bool>("is_expected"));
         self.floors.0.push(last);
         self.floors.1.push(found.get("transaction"));
+
         found.get("rows")
     }
 
@@ -206,6 +223,7 @@ impl Outbox {
                 .join(","),
             transactions.join(",")
         );
+
         let plan: serde_json::Value = self.client.query_one(&explained, &[]).await.unwrap().get(0);
         let blocks = |kind: &str| plan[0]["Plan"][kind].as_u64().expect("a number of blocks");
         blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")
@@ -233,15 +251,19 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
     let mut outbox = Outbox::start(programs).await;
     let mut numbers = Numbers(version.into());
     let mut sessions = Vec::new();
+
     for _ in 0..6 {
         sessions.push((outbox.session().await, false));
     }
+
     let mut from = "1:1:".to_owned();
     let mut last = 0;
     let mut read = HashSet::new();
+
     for step in 0..1_500_i64 {
         let chosen = numbers.below(sessions.len());
         let (session, open) = &mut sessions[chosen];
+
         match numbers.below(12) {
             0..=2 if !*open => {
                 session
@@ -274,6 +296,7 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
             8..=10 => {
                 let all = outbox.read(&from, &Default::default()).await;
                 let found = outbox.read(&from, &outbox.floors).await;
+
                 assert_eq!(
                     found.rows, all.rows,
                     "PostgreSQL {version}, step {step}, {from} {:?}",
@@ -286,6 +309,7 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
                 );
                 last = found.rows.iter().copied().fold(last, i64::max);
                 from = found.snapshot;
+
                 if let (0, Some(assigned)) = (numbers.below(4), found.assigned) {
                     outbox.floors.0.push(assigned);
                     let id = outbox
@@ -302,15 +326,18 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
             _ => {}
         }
     }
+
     for (session, open) in &sessions {
         session
             .batch_execute(if *open { "commit" } else { "select" })
             .await
             .unwrap();
     }
+
     let rest = outbox.read(&from, &outbox.floors).await;
     assert!(rest.rows.iter().all(|row| read.insert(*row)));
     outbox.clear(i64::MAX, &rest.snapshot, i64::MAX).await;
+
     assert_eq!(
         number(
             &outbox.client,
@@ -319,6 +346,7 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
         .await,
         0
     );
+
     let found = read.len();
     let floors = outbox.floors.0.len();
     println!("PostgreSQL {version}: {found} rows were read, beside {floors} floors");
@@ -330,24 +358,30 @@ async fn assert_polls_are_cheap(version: u32, programs: &Path) {
     let mut outbox = Outbox::start(programs).await;
     let page =
         format!("prepare page (text, text, bigint, bigint, bigint, bigint[], text[]) as {PAGE}");
+
     outbox.client.batch_execute(&page).await.unwrap();
     let dump = outbox.session().await;
+
     dump.batch_execute("begin isolation level repeatable read; select count(*) from written")
         .await
         .unwrap();
     let many = "insert into walhook_capture.outbox (relation, operation, muted, new)
          select 'payment', 'I', false, array[repeat('x', 100)] from generate_series(1, 20000)";
+
     outbox.client.batch_execute(many).await.unwrap();
     let found = outbox.read("1:1:", &Default::default()).await;
+
     assert_eq!(outbox.clear(20_000, &found.snapshot, 1).await, 20_000);
     outbox
         .client
         .batch_execute("vacuum analyze walhook_capture.outbox")
         .await
         .unwrap();
+
     let from = outbox.read(&found.snapshot, &outbox.floors).await.snapshot;
     let before = outbox.blocks(&from, &Default::default()).await;
     let after = outbox.blocks(&from, &outbox.floors).await;
+
     println!(
         "PostgreSQL {version}: a poll visits {before} blocks without a floor, {after} with one"
     );
@@ -362,12 +396,14 @@ async fn assert_polls_are_cheap(version: u32, programs: &Path) {
 async fn assert_numbering_is_identified(version: u32, programs: &Path) {
     let outbox = Outbox::start(programs).await;
     let none = Default::default();
+
     assert_eq!(
         outbox.read("1:1:", &none).await.assigned,
         None,
         "PostgreSQL {version}"
     );
     let mut seen = HashSet::new();
+
     for change in [
         "select",
         "truncate walhook_capture.outbox restart identity",
@@ -390,22 +426,26 @@ async fn assert_numbering_is_identified(version: u32, programs: &Path) {
             .await
             .unwrap();
     }
+
     outbox
         .client
         .batch_execute("alter table walhook_capture.outbox alter seq set cache 10")
         .await
         .unwrap();
     let found = outbox.read("1:1:", &none).await;
+
     assert_eq!(
         (found.assigned, found.numbering),
         (None, None),
         "PostgreSQL {version}"
     );
+
     // A role that may read and clear the outbox, but not see the sequence's numbers.
     let limited = "alter table walhook_capture.outbox alter seq set cache 1; create role reader;
         grant usage on schema walhook_capture to reader; grant select on all tables in schema walhook_capture to reader;
         grant select on walhook_capture.failures to reader; grant pg_read_all_stats to reader; set role reader";
     outbox.client.batch_execute(limited).await.unwrap();
+
     let found = outbox.read("1:1:", &none).await;
     assert!(
         found.assigned.is_none() && found.numbering.is_some(),
@@ -419,6 +459,7 @@ async fn floors_hold_on_every_version() {
     if installed.len() < 5 {
         skip("not all versions of PostgreSQL: scripts/fetch-postgres fetches them");
     }
+
     for (version, programs) in installed {
         assert_numbering_is_identified(version, &programs).await;
         assert_polls_are_cheap(version, &programs).await;

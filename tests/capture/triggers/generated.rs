@@ -20,16 +20,19 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
         skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
         return;
     };
+
     let mut app = TestApp::prepare_alone(Options {
         programs: Some(&programs),
         ..Options::default()
     })
     .await;
     let platform = app.platform().await;
+
     platform.transaction(GENERATED).await;
     app.set("source.tables.payment.columns.invoice_number", "shown");
     app.set("source.tables.payment.columns.total_due_usd", "price");
     app.set("source.tables.distro_queue.columns.status", "state");
+
     let refused = async |app: &TestApp, problems: &[&str]| {
         for command in ["setup", "check"] {
             let output = app.walhook(&[command]).await;
@@ -40,6 +43,7 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
             );
         }
     };
+
     let by_wal = [
         "table public.payment: the WAL lacks its generated columns shown, price; make them ordinary columns, or compute the values with \
          source.tables.payment.computed.invoice_number, source.tables.payment.computed.total_due_usd",
@@ -47,6 +51,7 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
     ];
     refused(&app, &by_wal).await;
     by_triggers(&mut app);
+
     let by_triggers = [
         "table public.payment: triggers read as null its virtual generated columns shown; make them stored, or compute the values with \
          source.tables.payment.computed.invoice_number",
@@ -54,6 +59,7 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
     ];
     refused(&app, &by_triggers).await;
     assert!(!app.walhook(&["setup", "--print"]).await.status.success());
+
     assert_eq!(
         number(
             &platform.client,
@@ -68,14 +74,17 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
     platform.transaction(stored).await;
     app.setup().await;
     app.run().await;
+
     let user = platform.user(&[]).await;
     let pay = |id: i64| {
         format!(
             "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ({id}, {user}, 'I', 1, 1, 'ready')"
         )
     };
+
     platform.transaction(&pay(1)).await;
     app.wait_for_events(1).await;
+
     let data = events(&app).await.remove(0).1;
     assert_eq!(
         (
@@ -84,6 +93,7 @@ async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name()
         ),
         (Some("no. I"), "1.0")
     );
+
     // A column that becomes virtual while triggers read it.
     platform
         .transaction(

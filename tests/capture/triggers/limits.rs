@@ -15,12 +15,15 @@ async fn a_flush_that_gets_no_answer_ends_the_session() {
         ..Options::default()
     })
     .await;
+
     by_triggers(&mut app);
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let holder = app.source().await;
+
     holder
         .batch_execute("begin; select from walhook_capture.progress for update")
         .await

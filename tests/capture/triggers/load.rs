@@ -38,6 +38,7 @@ impl Load {
             Arc::clone(&stop),
             Duration::from_millis(30),
         );
+
         Load {
             stop,
             tasks: vec![tokio::spawn(short), tokio::spawn(long)],
@@ -48,15 +49,18 @@ impl Load {
     pub async fn stop(self) -> HashSet<i64> {
         self.stop.store(true, Ordering::Relaxed);
         let mut committed = HashSet::new();
+
         for task in self.tasks {
             committed.extend(task.await.expect("the load does not panic"));
         }
+
         committed
     }
 }
 
 async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Duration) -> Vec<i64> {
     let mut committed = Vec::new();
+
     while !stopped.load(Ordering::Relaxed) {
         let first = next_id();
         let never = next_id();
@@ -66,11 +70,13 @@ async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Durati
             insert(first, user),
             insert(never, user)
         );
+
         client
             .batch_execute(&begin)
             .await
             .expect("the platform's database is up");
         tokio::time::sleep(open).await;
+
         client
             .batch_execute(&format!(
                 "{} commit; begin; {} rollback",
@@ -79,9 +85,11 @@ async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Durati
             ))
             .await
             .unwrap();
+
         committed.extend([first, second]);
         tokio::time::sleep(PAUSE).await;
     }
+
     committed
 }
 

@@ -25,6 +25,7 @@ pub async fn remember_identity(app: &TestApp, identity: &str, index: Option<&str
         .await
         .unwrap()
         .get(0);
+
     let remember =
         "insert into walhook.replica_identity (table_oid, table_name, identity, index_name)
          values ($1, 'public.payment', $2::text::\"char\", $3)";
@@ -42,6 +43,7 @@ pub async fn long_report(app: &TestApp) -> Client {
         .batch_execute("set application_name = 'nightly report'; begin; select from payment")
         .await
         .unwrap();
+
     session
 }
 
@@ -59,8 +61,10 @@ impl Probe {
             .batch_execute("set statement_timeout = '4s'")
             .await
             .unwrap();
+
         let stopped = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stopped);
+
         let task = tokio::spawn(async move {
             while !until.load(Ordering::Relaxed) {
                 session
@@ -68,8 +72,10 @@ impl Probe {
                     .await?;
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
+
             Ok(())
         });
+
         Probe { stopped, task }
     }
 
@@ -91,6 +97,7 @@ pub async fn identity(client: &Client) -> String {
 async fn refused(app: &TestApp, command: &[&str]) -> String {
     let probe = Probe::start(app).await;
     let refused = app.walhook(command).await;
+
     assert!(!refused.status.success(), "{command:?}");
     probe.assert_never_blocked().await;
     String::from_utf8(refused.stderr).unwrap()
@@ -100,18 +107,22 @@ async fn refused(app: &TestApp, command: &[&str]) -> String {
 async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
     let app = prepared().await;
     app.setup().await;
+
     let owner = app.source().await;
     let identity_index = format!(
         "{INDEX}; alter table payment replica identity using index walhook_identity_payment"
     );
     for (leftover, expected) in [(&*identity_index, "i"), ("", "d")] {
         owner.batch_execute(leftover).await.unwrap();
+
         if expected == "i" {
             // Setup has found an index that another store's setup had left.
             remember_identity(&app, "i", Some("walhook_identity_payment")).await;
         }
+
         let report = long_report(&app).await;
         let error = refused(&app, &["teardown", "--yes"]).await;
+
         assert!(
             error.contains(r#"table "public"."payment" is locked by process "#),
             "{error}"
@@ -122,6 +133,7 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
         app.walhook_ok(&["teardown", "--yes"]).await;
         assert_eq!(identity(&owner).await, "d");
         assert_eq!(number(&owner, INDEXES).await, 0);
+
         // For the triggers, which were dropped.
         app.setup().await;
     }
@@ -131,15 +143,18 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
 async fn setup_enables_triggers_again_without_blocking_the_table() {
     let app = prepared().await;
     app.setup().await;
+
     let owner = app.source().await;
     owner
         .batch_execute("alter table payment disable trigger walhook_insert")
         .await
         .unwrap();
+
     let open = app.source().await;
     open.batch_execute("begin; delete from payment where false")
         .await
         .unwrap();
+
     let error = refused(&app, &["setup"]).await;
     assert!(
         error.contains("could not be locked") && error.contains(", on payment holds them"),
@@ -147,6 +162,7 @@ async fn setup_enables_triggers_again_without_blocking_the_table() {
     );
     open.batch_execute("commit").await.unwrap();
     app.setup().await;
+
     let disabled =
         "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
     assert_eq!(number(&owner, disabled).await, 0);
@@ -164,6 +180,7 @@ async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
         ..Options::default()
     })
     .await;
+
     by_triggers(&mut app);
     let owner = app.source().await;
     let partitioned = "alter table payment rename to before;
@@ -172,9 +189,12 @@ async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
             execute format('create table payment_%s partition of payment for values from (%s) to (%s)', n, n, n + 1);
         end loop; end $$;
         drop table before cascade";
+
     owner.batch_execute(partitioned).await.unwrap();
     app.setup().await;
+
     let triggers = "select count(*) from pg_trigger where tgrelid::regclass::text like 'payment%' and tgenabled = 'A'";
+
     // Three for each row of each partition, and one for truncation.
     assert_eq!(number(&owner, triggers).await, 3 * 801 + 1);
     app.walhook_ok(&["teardown", "--yes"]).await;
@@ -190,6 +210,7 @@ async fn with_slow_autovacuum() -> (TestApp, Client) {
     })
     .await;
     let owner = app.source().await;
+
     // One page per tenth of a second.
     let slow = "alter table payment set (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1,
             autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
@@ -197,6 +218,7 @@ async fn with_slow_autovacuum() -> (TestApp, Client) {
             select id, repeat('x', 500), 1, 1, 'draft' from generate_series(1, 40000) id;
          update payment set amount = 2";
     owner.batch_execute(slow).await.unwrap();
+
     (app, owner)
 }
 
@@ -216,16 +238,19 @@ async fn wait_for_autovacuum(client: &Client) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn setup_and_teardown_do_not_wait_for_an_autovacuum() {
     let (mut app, owner) = with_slow_autovacuum().await;
+
     for capture in ["wal", "trigger"] {
         if capture == "trigger" {
             by_triggers(&mut app);
         }
+
         for command in [&["setup"][..], &["teardown", "--yes"]] {
             wait_for_autovacuum(&owner).await;
             let probe = Probe::start(&app).await;
             app.walhook_ok(command).await;
             probe.assert_never_blocked().await;
         }
+
         assert_eq!(identity(&owner).await, "d");
     }
 }
@@ -234,20 +259,24 @@ async fn setup_and_teardown_do_not_wait_for_an_autovacuum() {
 async fn setup_names_an_autovacuum_that_the_role_may_not_end() {
     let (mut app, owner) = with_slow_autovacuum().await;
     by_triggers(&mut app);
+
     let grants = format!(
         "create role walhook login; grant create on database {0}_platform to walhook; grant create on database {0}_store to walhook;
          grant select, trigger on all tables in schema public to walhook",
         app.name
     );
     owner.batch_execute(&grants).await.unwrap();
+
     for (key, url) in [
         ("source.url", app.source_url.clone()),
         ("store.url", app.store_url.clone()),
     ] {
         app.set(key, &url.replace("postgres@", "walhook@"));
     }
+
     wait_for_autovacuum(&owner).await;
     let error = refused(&app, &["setup"]).await;
+
     assert!(
         error.contains(" (autovacuum), on payment holds them"),
         "{error}"

@@ -27,8 +27,10 @@ struct Pooler {
 impl Pooler {
     async fn start(app: &TestApp) -> Pooler {
         use std::os::unix::fs::PermissionsExt;
+
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+
         let port = free_port().unwrap();
         let file = directory.path().join("pgbouncer.ini");
         let settings = format!(
@@ -36,6 +38,7 @@ impl Pooler {
              unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {POOL_SIZE}\nserver_round_robin = 1\n",
             app.server.port()
         );
+
         // One user, and so one pool: with `any`, PgBouncer logs in as the user of the database's
         // line.
         let settings = settings.replace(
@@ -44,6 +47,7 @@ impl Pooler {
         );
         std::fs::write(&file, settings).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+
         // It refuses to run as root, as PostgreSQL does.
         let command = app.server.program("env");
         let words: Vec<_> = command
@@ -51,6 +55,7 @@ impl Pooler {
             .get_args()
             .map(|word| word.to_owned())
             .collect();
+
         let mut pooler = match words.is_empty() {
             true => Command::new("pgbouncer"),
             false => {
@@ -61,22 +66,26 @@ impl Pooler {
                 command
             }
         };
+
         let child = pooler
             .arg(&file)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn();
+
         let pooler = Pooler {
             _child: child.expect("pgbouncer starts"),
             _directory: directory,
             port,
         };
+
         let url = pooler.url(app);
         eventually("the pooler to answer", async || {
             postgres::connect(&url).await.ok()
         })
         .await;
+
         pooler
     }
 
@@ -101,19 +110,24 @@ const LEFT: &str = "select pg_backend_pid(), array(
 async fn left_behind(url: &str) -> (usize, Vec<String>) {
     let mut sessions = BTreeSet::new();
     let mut found = BTreeSet::new();
+
     // An open transaction holds its session, so each of these clients gets another one.
     let mut holders = Vec::new();
+
     for _ in 0..POOL_SIZE {
         let client = postgres::connect(url).await.unwrap();
         client.batch_execute("begin").await.unwrap();
         let row = client.query_typed_one(LEFT, &[]).await.unwrap();
+
         sessions.insert(row.get::<_, i32>(0));
         found.extend(row.get::<_, Vec<String>>(1));
         holders.push(client);
     }
+
     for client in holders {
         client.batch_execute("commit").await.unwrap();
     }
+
     (sessions.len(), found.into_iter().collect())
 }
 
@@ -122,22 +136,27 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
     if !are_installed(&["pgbouncer"]) {
         return;
     }
+
     let mut app = prepared().await;
     let pooler = Pooler::start(&app).await;
+
     app.set("source.url", &pooler.url(&app));
     let platform = app.platform().await;
     let user = platform.user(&["stream_radar"]).await;
     let label = platform.label(user).await;
     let release = platform.release(label).await;
     let outlet = platform.outlet("Shop").await;
+
     app.setup().await;
     app.run().await;
+
     // Other clients use the same sessions in turn.
     let others: Vec<_> = (0..6)
         .map(|_| pooler.url(&app))
         .map(|url| {
             tokio::spawn(async move {
                 let client = postgres::connect(&url).await.unwrap();
+
                 for _ in 0..200 {
                     client
                         .batch_execute("begin; select 1; commit")
@@ -147,13 +166,16 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
             })
         })
         .collect();
+
     for _ in 0..20 {
         let entry = platform.distribution(release, outlet, "scheduled").await;
         platform.set_distribution_status(entry, "batched").await;
     }
+
     for other in others {
         other.await.unwrap();
     }
+
     app.wait_for_events(40).await;
     assert!(
         events(&app)
@@ -161,8 +183,10 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
             .iter()
             .all(|(_, data)| data["outlet_name"] == "Shop")
     );
+
     let url = pooler.url(&app);
     let (sessions, left) = left_behind(&url).await;
+
     assert_eq!(
         sessions, POOL_SIZE,
         "every session of the pool is inspected"
@@ -171,6 +195,7 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
         left.is_empty(),
         "other clients find in their sessions: {left:?}"
     );
+
     // The statement finds what is left: in one transaction, because the next one may get another
     // session.
     let client = postgres::connect(&url).await.unwrap();
@@ -178,6 +203,7 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
         .batch_execute("begin; set statement_timeout = '7s'")
         .await
         .unwrap();
+
     let row = client.query_typed_one(LEFT, &[]).await.unwrap();
     assert_eq!(row.get::<_, Vec<String>>(1), ["statement_timeout = 7000"]);
     assert_eq!(
@@ -191,10 +217,12 @@ async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
     if !are_installed(&["pgbouncer"]) {
         return;
     }
+
     let app = prepared().await;
     let pooler = Pooler::start(&app).await;
     let limited =
         |url: &str| Store::open_for_requests(url, 1, Duration::from_millis(1_234)).unwrap();
+
     let timeout = async |store: Store| -> String {
         let connection = store.connection().await.unwrap();
         let rows = connection
@@ -203,6 +231,7 @@ async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
             .unwrap();
         format!("{rows:?}")
     };
+
     assert!(timeout(limited(&app.source_url)).await.contains("1234ms"));
     assert!(!timeout(limited(&pooler.url(&app))).await.contains("1234ms"));
 }
@@ -214,6 +243,7 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
     if !are_installed(&["pgbouncer"]) {
         return;
     }
+
     let settings = [
         ("synchronous_commit", "off"),
         ("wal_writer_delay", "10s"),
@@ -224,11 +254,14 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
         ..Options::default()
     })
     .await;
+
     by_triggers(&mut app);
     let _store = store_elsewhere(&mut app).await;
     let pooler = Pooler::start(&app).await;
+
     app.set("source.url", &pooler.url(&app));
     app.setup().await;
+
     // The second page waits for longer than the server needs to crash and to recover. If it does
     // not, the rows are flushed and stay.
     app.set_environment(
@@ -236,6 +269,7 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
         "outbox_page_read_rows_not_flushed=1*off->1*return(stall 10000)",
     );
     app.run_with(&["--roles", "capture"]).await;
+
     let user = app.platform().await.user(&[]).await;
     let pay = async |app: &TestApp, invoice: &str, commit: &str| {
         let insert = "begin; set local synchronous_commit = {commit};
@@ -250,14 +284,17 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
             .await
             .unwrap();
     };
+
     pay(&app, "first", "on").await;
     app.wait_for_events(1).await;
+
     let client = app.source().await;
     eventually("the outbox to be cleared", async || {
         (number(&client, "select count(*) from walhook_capture.outbox").await == 0).then_some(())
     })
     .await;
     pay(&app, "undone", "off").await;
+
     eventually("the page to be read", async || {
         std::fs::read_to_string(app.log_file())
             .unwrap()
@@ -265,10 +302,13 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
             .then_some(())
     })
     .await;
+
     app.server.restart(StopMode::Immediate).await.unwrap();
     pay(&app, "last", "on").await;
+
     let last = "select count(*) from walhook.event where data::jsonb->>'invoice_number' = 'last'";
     app.wait_for_count(last, 1).await;
+
     let invoices = async |client, query| -> Vec<String> {
         let client: tokio_postgres::Client = client;
         client
@@ -279,6 +319,7 @@ async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events()
             .map(|row| row.get(0))
             .collect()
     };
+
     let committed = invoices(
         app.source().await,
         "select invoice_number from payment order by id",

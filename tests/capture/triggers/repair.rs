@@ -39,15 +39,19 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
     let user = platform.user(&[]).await;
     let release = platform.release(platform.label(user).await).await;
     let outlet = platform.outlet("Example Music").await;
+
     app.setup().await;
     app.run().await;
+
     let receiver = Receiver::start().await;
     app.api(&user.to_string())
         .await
         .create_webhook(&receiver.url("/"), &[STATUS, "delivery.completed"])
         .await;
+
     let seen = platform.distribution(release, outlet, "scheduled").await;
     let hidden = platform.distribution(release, outlet, "scheduled").await;
+
     receiver.wait_for(2).await;
 
     for (harm, gap) in [
@@ -105,6 +109,7 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
         platform.set_distribution_status(hidden, "scheduled").await;
         assert_eq!(receiver.wait_for(5).await.len(), 5);
     }
+
     assert!(app.stop().await.success());
     let again = app.walhook(&["repair"]).await;
     assert!(

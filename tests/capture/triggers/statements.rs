@@ -23,6 +23,7 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
     const ROWS: i64 = 20_000;
     let mut app = prepared().await;
     let platform = app.platform().await;
+
     fill(&platform, ROWS, "scheduled").await;
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
@@ -34,6 +35,7 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
     platform
         .transaction("update distro_queue set updated_at = now()")
         .await;
+
     assert_eq!(
         number(
             &platform.client,
@@ -42,6 +44,7 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
         .await,
         0
     );
+
     platform
         .transaction("update distro_queue set status = 'batched'")
         .await;
@@ -60,6 +63,7 @@ async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
         })
         .await;
         by_triggers(&mut app);
+
         let platform = app.platform().await;
         fill(&platform, 2, "scheduled").await;
         app.setup().await;
@@ -67,13 +71,16 @@ async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
         platform
             .transaction("update distro_queue set status = 'batched' where id = 1")
             .await;
+
         let altered = "create domain state as varchar(40); alter table distro_queue alter id type integer, alter status type state";
         app.source().await.batch_execute(altered).await.unwrap();
+
         let statements = "update distro_queue set updated_at = now(); update distro_queue set status = 'complete' where id = 1;
             insert into distro_queue (id, release_id, status) select 3, release_id, 'error' from distro_queue where id = 2;
             delete from distro_queue where id = 2; truncate distro_queue";
         platform.transaction(statements).await;
         app.wait_for_events(5).await;
+
         let found = events(&app).await;
         let found: Vec<String> = found
             .iter()
@@ -85,6 +92,7 @@ async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
                 )
             })
             .collect();
+
         let expected = [
             r#"1 "scheduled" "batched""#,
             r#"1 "batched" "complete""#,
@@ -103,13 +111,16 @@ async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
 async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
     let app = prepared().await;
     let platform = app.platform().await;
+
     fill(&platform, 100, "scheduled").await;
     app.setup().await;
+
     let holder = app.source().await;
     holder
         .batch_execute("begin; lock table walhook_capture.outbox")
         .await
         .unwrap();
+
     // A second per row would take longer.
     platform
         .client
@@ -120,6 +131,7 @@ async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
         .transaction("update distro_queue set status = 'batched'")
         .await;
     holder.batch_execute("rollback").await.unwrap();
+
     assert_eq!(
         number(
             &platform.client,
@@ -128,9 +140,11 @@ async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
         .await,
         100
     );
+
     platform
         .transaction("update distro_queue set status = 'complete'")
         .await;
+
     assert_eq!(
         number(
             &platform.client,
@@ -151,6 +165,7 @@ async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
         })
         .await;
         by_triggers(&mut app);
+
         let platform = app.platform().await;
         let partitioned = "alter default privileges revoke execute on functions from public;
             create role keeper; alter table payment rename to old_payment;
@@ -159,19 +174,23 @@ async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
             create table payment_2 partition of payment for values from (100) to (200);
             alter table payment owner to keeper; alter table payment_1 owner to keeper; alter table payment_2 owner to keeper;
             grant all on schema public to keeper; grant all on all tables in schema public to keeper";
+
         platform.transaction(partitioned).await;
         app.setup().await;
         app.run().await;
+
         let user = platform.user(&[]).await;
         let insert = |id: i64| {
             format!(
                 "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ({id}, {user}, 'A', 1, 1, 'ready')"
             )
         };
+
         platform
             .transaction(&format!("{}; {}", insert(1), insert(101)))
             .await;
         app.wait_for_events(2).await;
+
         let retention = "set local role keeper; drop table payment_1; alter table payment detach partition payment_2;
             create table payment_3 partition of payment for values from (200) to (300);
             create table payment_4 (like payment including defaults including constraints);
@@ -181,6 +200,7 @@ async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
             .transaction(&format!("{}; {}", insert(201), insert(301)))
             .await;
         app.wait_for_events(4).await;
+
         let check = app.walhook_ok(&["check"]).await;
         assert!(
             check.contains("ok    triggers of public.payment: exist, on 3 tables"),

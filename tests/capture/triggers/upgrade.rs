@@ -59,22 +59,29 @@ async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read(
         })
         .await;
         by_triggers(&mut app);
+
         let platform = app.platform().await;
         platform.client.batch_execute(PARTITIONED).await.unwrap();
+
         let user = platform.user(&[]).await;
         let label = platform.label(user).await;
         let release = platform.release(label).await;
+
         app.setup().await;
         platform.client.batch_execute(EARLIER).await.unwrap();
+
         // Written by the earlier build's triggers: the move is a deletion and an insertion.
         let first = platform
             .distribution(release, platform.outlet("Shop").await, "batched")
             .await;
         platform.set_distribution_status(first, "complete").await;
+
         let deletions = "select count(*) from walhook_capture.outbox where operation = 'D'";
         assert_eq!(number(&platform.client, deletions).await, 1);
+
         let check = app.walhook(&["check"]).await;
         let check = String::from_utf8_lossy(&check.stdout).into_owned();
+
         assert!(
             check.contains("does not pair rows") && check.contains("made for another mapping"),
             "{check}"
@@ -95,6 +102,7 @@ async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read(
                 .await
                 .contains("does not pair rows")
         );
+
         let second = platform
             .distribution(release, platform.outlet("Store").await, "batched")
             .await;
@@ -106,6 +114,7 @@ async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read(
         );
         app.run_with(&["--roles", "capture"]).await;
         app.wait_for_events(6).await;
+
         let stored = events(&app).await;
         let moves = stored
             .iter()
@@ -119,6 +128,7 @@ async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read(
             r#"null "batched""#,
             r#""batched" "complete""#,
         ];
+
         assert_eq!(moves, expected, "PostgreSQL {version}");
         assert_eq!(
             number(&app.store().await, "select count(*) from walhook.gap").await,

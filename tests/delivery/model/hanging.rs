@@ -89,6 +89,7 @@ impl Simulation {
     fn new(webhooks: u128) -> Simulation {
         let budget = DeliveryBudget::default();
         let now = Instant::now();
+
         Simulation {
             schedule: Schedule::new(LIMITS, RETRIES_PER_SECOND, TIMEOUT, budget.clone(), now),
             budget,
@@ -126,6 +127,7 @@ impl Simulation {
             until,
         );
         self.arrived.insert(delivery.id, self.now);
+
         match self.budget.reserve(delivery.webhook, delivery.bytes()) {
             true => self.schedule.add_fresh(vec![delivery], self.now),
             false => self.put(delivery, self.now),
@@ -149,6 +151,7 @@ impl Simulation {
             let Some(request) = self.schedule.next_claim(self.now) else {
                 return;
             };
+
             let mut claimed = self.claim(&request);
             for refused in self.schedule.claimed(&request, &mut claimed, self.now) {
                 self.put(refused, self.now);
@@ -168,17 +171,21 @@ impl Simulation {
                 } else {
                     self.now
                 };
+
                 self.put(delivery, due_at);
                 continue;
             }
+
             if delivery.attempt == 1 && !self.is_hanging(webhook) {
                 self.waits.push(self.now - self.arrived[&id]);
             }
+
             let took = if self.is_hanging(webhook) {
                 TIMEOUT
             } else {
                 ANSWER
             };
+
             let request =
                 self.schedule
                     .start_request(webhook, DeliveryClass::of(&delivery), self.now);
@@ -193,9 +200,11 @@ impl Simulation {
             Some(_) => Feedback::Responsive,
             None => Feedback::None,
         };
+
         let webhook = delivery.webhook;
         let class = DeliveryClass::of(delivery);
         let bytes = delivery.bytes();
+
         self.schedule.finish(
             Finished {
                 webhook,
@@ -215,6 +224,7 @@ impl Simulation {
         let until = self.now + lease_length(TIMEOUT);
         let mut claimed = Claimed::default();
         let stored = &mut self.stored[class_index(request.class)];
+
         stored.0.retain(|_, queue| !queue.is_empty());
         let visited = (
             Bound::Excluded(request.start_after),
@@ -224,6 +234,7 @@ impl Simulation {
             if visited == request.max_webhooks {
                 break;
             }
+
             claimed.last_visited = Some(*webhook).filter(|_| visited + 1 == request.max_webhooks);
             let limit = limits.get(webhook).copied().unwrap_or(request.per_webhook);
             for _ in 0..limit.min(request.max_rows - claimed.deliveries.len()) {
@@ -234,12 +245,14 @@ impl Simulation {
                 else {
                     break;
                 };
+
                 queue.remove(&(due_at, id));
                 let mut delivery = self.deliveries.remove(&id).expect("it is stored");
                 delivery.lease.until = until;
                 claimed.deliveries.push(delivery);
             }
         }
+
         claimed
     }
 
@@ -257,7 +270,9 @@ impl Simulation {
                 self.now = end;
                 return;
             }
+
             self.now = next;
+
             while let Some(Reverse((at, request, id))) = self
                 .ends
                 .peek()
@@ -268,6 +283,7 @@ impl Simulation {
                 let delivery = self.deliveries.remove(&id).expect("it is in flight");
                 let took = at - request.started_at;
                 self.finish(&delivery, Some(request), Some(took));
+
                 if took == TIMEOUT {
                     self.put(
                         Delivery {
@@ -285,35 +301,44 @@ impl Simulation {
 /// Runs a case. Deliveries arrive for all webhooks at random.
 fn run(case: Case) -> Waits {
     let mut simulation = Simulation::new(case.webhooks);
+
     if case.before == Before::Proven {
         for webhook in 1..=case.webhooks {
             simulation.arrive(webhook);
             simulation.run_until(simulation.now + Duration::from_micros(500));
         }
+
         simulation.run_until(simulation.now + Duration::from_secs(1));
     }
+
     simulation.waits.clear();
     simulation.hanging = case.hanging;
+
     let interval = Duration::from_secs(1) / case.per_second;
     let end = simulation.now + LENGTH;
     let mut expected = 0;
     let before = simulation.arrived.len();
+
     if case.before == Before::New {
         (1..=case.webhooks).for_each(|webhook| simulation.arrive(webhook));
         expected += (case.webhooks - case.hanging) as usize;
     }
+
     while simulation.now < end {
         let webhook = simulation.random(case.webhooks) + 1;
         simulation.arrive(webhook);
         expected += usize::from(!simulation.is_hanging(Uuid::from_u128(webhook)));
         simulation.run_until(simulation.now + interval);
     }
+
     // Deliveries still waiting have waited at least this long.
     simulation.run_until(end + Duration::from_secs(30));
     assert!(simulation.arrived.len() > before && simulation.waits.len() <= expected);
+
     let mut waits = simulation.waits;
     waits.resize(expected, LENGTH + Duration::from_secs(30));
     waits.sort_unstable();
+
     Waits(waits)
 }
 
@@ -323,6 +348,7 @@ impl Case {
         let delayed =
             waits.0.iter().filter(|wait| **wait > ANSWER / 2).count() * 1_000 / waits.0.len();
         let [p50, p99, most] = [50, 99, 100].map(|percent| waits.percentile(percent));
+
         println!(
             "{self:?}: waits of p50 {p50:?}, p99 {p99:?}, at most {most:?}; {delayed} of 1,000 are delayed"
         );
@@ -336,6 +362,7 @@ impl Case {
 fn others_are_not_delayed_if_a_third_of_ten_thousand_receivers_hang() {
     let webhooks = 10_000;
     let hanging = 3_333;
+
     for (before, per_second) in [(Before::Proven, 250), (Before::Unknown, 100)] {
         let waits = Case {
             webhooks,
@@ -374,6 +401,7 @@ fn hundreds_of_receivers_that_hang_within_a_second_delay_others_by_less_than_a_s
         before: Before::Proven,
     }
     .run();
+
     assert_eq!(waits.percentile(50), Duration::ZERO);
     assert!(
         waits.percentile(100) < Duration::from_millis(500),

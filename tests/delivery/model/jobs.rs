@@ -14,6 +14,7 @@ impl Pair<'_> {
     /// Runs all jobs to their end. Returns how many deliveries they have started.
     async fn run_jobs(&self) -> i64 {
         let mut recovered = 0;
+
         loop {
             match walhook::recover::step(&self.bench.store, &mut Turns::default())
                 .await
@@ -36,16 +37,19 @@ impl Pair<'_> {
             outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
             missed: true,
         };
+
         let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0)
             .await
             .unwrap();
         assert_eq!(recovery.is_some(), self.state(webhook).is_some());
+
         let Scope {
             since,
             until,
             outcomes,
             missed,
         } = scope;
+
         let outcomes = outcomes
             .iter()
             .map(|outcome| outcome.as_str().to_owned())
@@ -60,17 +64,21 @@ impl Pair<'_> {
                 missed,
             },
         );
+
         let recovered = self.run_jobs().await;
         let mut expected = 0;
+
         if self.state(webhook).is_some_and(|state| state.active) {
             for delivery in self.model.recoverable(webhook) {
                 self.model.next_round(delivery, webhook);
                 expected += 1;
             }
+
             let of_webhook = |missed: &(Uuid, Uuid)| missed.0 == webhook;
             let (mine, others) = std::mem::take(&mut self.model.view.missed)
                 .into_iter()
                 .partition(of_webhook);
+
             self.model.view.missed = others;
             let mine: Vec<(Uuid, Uuid)> = mine;
             for (webhook, event) in mine {
@@ -79,6 +87,7 @@ impl Pair<'_> {
                 expected += 1;
             }
         }
+
         assert_eq!((recovered, in_memory), (expected, expected));
     }
 
@@ -90,13 +99,16 @@ impl Pair<'_> {
             events: vec!["release.distributed".to_owned()],
             labels: None,
         };
+
         let replay = replay::begin(&self.bench.store, &self.actor, webhook, &selection, 0)
             .await
             .unwrap();
         assert_eq!(replay.is_some(), self.state(webhook).is_some());
+
         let in_memory = self.memory.replay(Uuid::now_v7(), webhook, selection);
         let replayed = self.run_jobs().await;
         let mut expected = 0;
+
         if self.state(webhook).is_some_and(|state| state.active) {
             for event in self.events.clone() {
                 if !self.model.rounds.contains_key(&delivery_id(event, webhook)) {
@@ -106,6 +118,7 @@ impl Pair<'_> {
                 }
             }
         }
+
         assert_eq!((replayed, in_memory), (expected, expected));
         self.replayed += replayed;
     }

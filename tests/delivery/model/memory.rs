@@ -37,6 +37,7 @@ pub async fn store_delivery(
     transaction
         .start_sequences(&[webhook], &mut sequences)
         .await?;
+
     let sequence = sequences.next(webhook);
     let delivery = NewDelivery {
         id,
@@ -45,6 +46,7 @@ pub async fn store_delivery(
         leased: lease.is_some(),
         sequence,
     };
+
     match key {
         None => {
             transaction
@@ -57,11 +59,13 @@ pub async fn store_delivery(
                 key,
                 is_first: true,
             };
+
             transaction
                 .insert_ordered(&[ordered], NewLease::NONE)
                 .await?;
         }
     }
+
     transaction.store_sequences(&sequences.changed()).await?;
     Ok(sequence)
 }
@@ -89,6 +93,7 @@ impl Memory {
             &[EventKind::ReleaseDistributed],
             ordering,
         );
+
         transaction.commit();
     }
 
@@ -123,9 +128,11 @@ impl Memory {
             token: Uuid::now_v7(),
             until: Instant::now(),
         };
+
         let lease = real.first().map_or_else(none, |delivery| delivery.lease);
         let transaction = self.0.begin();
         let claimed = transaction.claim(request, lease, lease_length(request.timeout));
+
         transaction.commit();
         claimed
     }
@@ -134,11 +141,13 @@ impl Memory {
     pub fn record(&mut self, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Recorded {
         let transaction = self.0.begin();
         let recorded = now(record_in(&transaction, attempts, policy, None));
+
         transaction.commit();
         recorded
             .disabled
             .iter()
             .for_each(|disabled| self.cancel_pending(disabled.webhook));
+
         recorded
     }
 
@@ -158,9 +167,11 @@ impl Memory {
         self.cancel_pending(webhook);
         let transaction = self.0.begin();
         let done = transaction.set_active(webhook, active);
+
         transaction.commit();
         assert_ne!(done, Switching::Cancelling, "what was pending is cancelled");
         self.cancel_pending(webhook);
+
         done == Switching::Done
     }
 
@@ -170,6 +181,7 @@ impl Memory {
             let transaction = self.0.begin();
             let cancelled = transaction.cancel_pending(webhook, 2);
             transaction.commit();
+
             if cancelled == 0 {
                 return;
             }
@@ -179,6 +191,7 @@ impl Memory {
     pub fn delete(&mut self, webhook: Uuid) -> bool {
         let transaction = self.0.begin();
         let existed = transaction.delete_webhook(webhook);
+
         transaction.commit();
         self.cancel_pending(webhook);
         existed
@@ -221,13 +234,16 @@ impl Memory {
 
     fn run_jobs(&mut self) -> i64 {
         let mut recovered = 0;
+
         loop {
             // Steps are a moment apart.
             let later = self.0.state().now + Duration::from_millis(1);
             self.0.set_now(later);
+
             let transaction = self.0.begin();
             let step = now(step_in(&transaction, &mut Turns::default()));
             transaction.commit();
+
             match step {
                 Step::Idle => return recovered,
                 Step::Worked => {}
@@ -241,6 +257,7 @@ impl Memory {
     pub fn view(&self) -> View {
         let state = self.0.state();
         let mut view = View::default();
+
         for (id, webhook) in state.webhooks.iter() {
             let counters = [
                 webhook.successes,
@@ -248,9 +265,11 @@ impl Memory {
                 webhook.consecutive_failures,
             ]
             .map(|count| count as i64);
+
             let active = webhook.target.active;
             let secret = webhook.target.secret.clone();
             let is_failing = webhook.consecutive_failures > 0;
+
             assert_eq!(
                 webhook.failing_since.is_some(),
                 is_failing,
@@ -260,6 +279,7 @@ impl Memory {
             let url = webhook.target.url.clone();
             let ordering = webhook.ordering;
             let counters = counters.into();
+
             view.webhooks.insert(
                 *id,
                 ModelWebhook {
@@ -272,6 +292,7 @@ impl Memory {
                 },
             );
         }
+
         for (id, row) in state.deliveries.iter() {
             let round = row.round as i16;
             let attempt = row.attempt as i16;
@@ -282,6 +303,7 @@ impl Memory {
                 sequence,
                 ..
             } = *row;
+
             view.pending.insert(
                 *id,
                 Pending {
@@ -294,6 +316,7 @@ impl Memory {
                 },
             );
         }
+
         for line in state.log.iter() {
             let lines = view.log.entry(line.delivery).or_default();
             lines.push((
@@ -302,11 +325,14 @@ impl Memory {
                 line.outcome.as_str().to_owned(),
                 line.sequence,
             ));
+
             lines.sort_unstable();
         }
+
         view.missed = state.missed.keys().copied().collect();
         let numbered = state.sequences.iter().filter(|(_, last)| **last > 0);
         view.sequences = numbered.map(|(webhook, last)| (*webhook, *last)).collect();
+
         view
     }
 }

@@ -106,8 +106,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         Answer, AnswerAll, Claim, Delete, Edit, EndLeases, Event, HandOff, NewSecret, Recover,
         Redeliver, Release, Replay, Toggle,
     };
+
     let webhook = || 0..WEBHOOKS;
     let number = || 0..64_usize;
+
     let reply = || {
         prop_oneof![
             3 => Just(Reply::Accepted),
@@ -117,6 +119,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             1 => Just(Reply::Inactive),
         ]
     };
+
     prop_oneof![
         5 => webhook().prop_map(|webhook| Event { webhook }),
         3 => (webhook(), any::<bool>(), reply())
@@ -146,24 +149,30 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
         let mut bench = Bench::new().await;
         bench.config.disable.threshold = THRESHOLD;
         bench.config.disable.on_gone = true;
+
         // In daily partitions, as in production.
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         walhook::partitions::maintain(&bench.store, today, 30)
             .await
             .unwrap();
+
         bench
     });
+
     let config = Config {
         cases: CASES,
         failure_persistence: None,
         max_shrink_iters: 400,
         ..Config::default()
     };
+
     let disabled = Cell::new(0);
     let replayed = Cell::new(0);
+
     let result = TestRunner::new(config).run(&vec(operation(), 0..=60), |operations| {
         runtime.block_on(async {
             let mut pair = Pair::new(&bench).await;
+
             for (number, operation) in operations.iter().enumerate() {
                 pair.apply(operation).await;
                 pair.model.settle();
@@ -177,6 +186,7 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
                     pair.model.view,
                     "in memory, after operation {number}, {operation:?}"
                 );
+
                 let too_many = pair
                     .model
                     .view
@@ -184,13 +194,16 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
                     .values()
                     .flatten()
                     .any(|line| line.1 > ATTEMPTS as i16);
+
                 assert!(!too_many, "more attempts than the schedule has");
             }
+
             disabled.set(disabled.get() + pair.disabled);
             replayed.set(replayed.get() + pair.replayed);
         });
         Ok(())
     });
+
     // Prints the shortest sequence that still fails.
     result.unwrap_or_else(|failure| panic!("{failure}"));
     let disabled = disabled.get();

@@ -74,12 +74,15 @@ impl<'a> Pair<'a> {
             .split(", ")
             .map(|table| format!("delete from walhook.{table};"))
             .collect();
+
         bench.client.batch_execute(&clean).await.unwrap();
         let mut webhooks = Vec::new();
         let mut memory = Memory::new();
+
         for _ in 0..WEBHOOKS {
             let id = bench.webhook("http://127.0.0.1:9/").await.0;
             let ordering = "update walhook.webhook set ordering = $2 where id = $1";
+
             bench
                 .client
                 .execute(ordering, &[&id, &Ordering::ALL[webhooks.len()].as_str()])
@@ -89,6 +92,7 @@ impl<'a> Pair<'a> {
             memory.create_webhook(target, Ordering::ALL[webhooks.len()]);
             webhooks.push(id);
         }
+
         let mut pair = Pair {
             bench,
             model: Model {
@@ -117,6 +121,7 @@ impl<'a> Pair<'a> {
                 via: Via::CommandLine,
             },
         };
+
         pair.model.view = pair.view().await;
         pair
     }
@@ -135,6 +140,7 @@ impl<'a> Pair<'a> {
         let log = "select delivery_id, round, attempt, outcome, sequence from walhook.attempt order by 1, 2, 3, 4, 5";
         let missed = "select webhook_id, event_id from walhook.missed_event order by 1, 2";
         let sequences = "select webhook_id, last from walhook.webhook_sequence where last > 0";
+
         let (webhooks, pending, log, missed, sequences) = tokio::try_join!(
             client.query(webhooks, &[]),
             client.query(pending, &[]),
@@ -154,6 +160,7 @@ impl<'a> Pair<'a> {
             let disabled = row.get(7);
             let url = row.get(8);
             let ordering = Ordering::named(row.get(9)).expect("an ordering");
+
             view.webhooks.insert(
                 row.get(0),
                 ModelWebhook {
@@ -166,10 +173,12 @@ impl<'a> Pair<'a> {
                 },
             );
         }
+
         for row in pending {
             let round = row.get(2);
             let attempt = row.get(3);
             let lease = row.get(4);
+
             let pending = Pending {
                 webhook: row.get(1),
                 round,
@@ -178,8 +187,10 @@ impl<'a> Pair<'a> {
                 parked: row.get(5),
                 sequence: row.get(6),
             };
+
             view.pending.insert(row.get(0), pending);
         }
+
         for row in log {
             view.log.entry(row.get(0)).or_default().push((
                 row.get(1),
@@ -188,11 +199,13 @@ impl<'a> Pair<'a> {
                 row.get(4),
             ));
         }
+
         view.missed = missed.iter().map(|row| (row.get(0), row.get(1))).collect();
         view.sequences = sequences
             .iter()
             .map(|row| (row.get(0), row.get(1)))
             .collect();
+
         view
     }
 
@@ -226,6 +239,7 @@ impl<'a> Pair<'a> {
                     .await
                     .unwrap();
                 self.memory.release(&held);
+
                 if let Some(pending) = self.model.view.pending.get_mut(&held.id)
                     && pending.lease == Some(held.lease.token)
                 {
@@ -236,12 +250,14 @@ impl<'a> Pair<'a> {
                 let end = "update walhook.delivery set due_at = now() where lease is not null";
                 self.bench.client.execute(end, &[]).await.unwrap();
                 self.memory.end_leases();
+
                 let leased = self
                     .model
                     .view
                     .pending
                     .iter()
                     .filter(|(_, pending)| pending.lease.is_some());
+
                 self.model.ended_leases = leased.map(|(id, _)| *id).collect();
             }
             Operation::Toggle { webhook, active } => {
@@ -281,8 +297,10 @@ impl<'a> Pair<'a> {
         let data = release.map_or("{}".to_owned(), |release| {
             format!("{{\"release_id\": {release}}}")
         });
+
         let id = Uuid::now_v7();
         let number = self.events.len() as u64 + 1;
+
         let event = Event {
             id,
             kind: EventKind::ReleaseDistributed,
@@ -296,8 +314,10 @@ impl<'a> Pair<'a> {
             },
             data: data.into(),
         };
+
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
+
         insert_events(&transaction, std::slice::from_ref(&event), false)
             .await
             .unwrap();
@@ -305,6 +325,7 @@ impl<'a> Pair<'a> {
         self.memory.event(&event);
         self.releases.insert(id, release);
         self.events.push(id);
+
         id
     }
 
@@ -320,10 +341,12 @@ impl<'a> Pair<'a> {
         let found = found
             .into_iter()
             .find(|subscription| subscription.target.webhook == webhook);
+
         assert_eq!(
             found.as_ref().map(|found| found.target.active),
             self.state(webhook).map(|state| state.active)
         );
+
         match found.map(|found| found.target.active) {
             Some(true) => {
                 let ids = (delivery_id(event, webhook), webhook, event);
@@ -345,6 +368,7 @@ impl<'a> Pair<'a> {
             }
             None => {}
         }
+
         transaction.commit().await.unwrap();
     }
 
@@ -355,6 +379,7 @@ impl<'a> Pair<'a> {
         {
             return;
         }
+
         let event = self.new_event().await;
         let id = delivery_id(event, webhook);
         let token = Uuid::now_v7();
@@ -362,6 +387,7 @@ impl<'a> Pair<'a> {
             token,
             until: Instant::now() + Duration::from_secs(20),
         };
+
         let kind = EventKind::ReleaseDistributed;
         let occurred_at = Timestamp::now();
         let mut connection = self.bench.store.connection().await.unwrap();
@@ -371,6 +397,7 @@ impl<'a> Pair<'a> {
             token,
             seconds: 20.0,
         };
+
         let sequence = store_delivery(&transaction, ids, None, Some(new_lease))
             .await
             .unwrap();
@@ -388,12 +415,15 @@ impl<'a> Pair<'a> {
             activation: 0,
             lease,
         };
+
         // The store does not know it yet.
         self.answer(vec![held.clone()], reply).await;
+
         match commits {
             true => transaction.commit().await.unwrap(),
             false => transaction.rollback().await.unwrap(),
         }
+
         if commits {
             assert_eq!(
                 self.memory.store_delivery(ids, None, Some(new_lease)),
@@ -408,6 +438,7 @@ impl<'a> Pair<'a> {
                 .expect("it was created")
                 .lease = Some(token);
         }
+
         self.answer(vec![held.clone()], reply).await;
         self.claims.push(held);
     }
@@ -428,8 +459,10 @@ impl<'a> Pair<'a> {
             per_webhook: 1_000,
             limits: Vec::new(),
         };
+
         let mut claimed = self.bench.store.claim(&request).await.unwrap().deliveries;
         claimed.sort_unstable_by_key(|delivery| delivery.id);
+
         let ids: Vec<Uuid> = claimed.iter().map(|delivery| delivery.id).collect();
         let in_memory = self
             .memory
@@ -437,6 +470,7 @@ impl<'a> Pair<'a> {
             .deliveries
             .into_iter()
             .map(|delivery| delivery.id);
+
         assert_eq!(
             in_memory.collect::<BTreeSet<Uuid>>(),
             ids.iter().copied().collect(),
@@ -447,6 +481,7 @@ impl<'a> Pair<'a> {
             self.model.claimable(retries),
             "everything that is due and not leased, and nothing else"
         );
+
         for delivery in &claimed {
             let pending = self
                 .model
@@ -454,6 +489,7 @@ impl<'a> Pair<'a> {
                 .pending
                 .get_mut(&delivery.id)
                 .expect("it is claimable");
+
             assert_eq!(
                 (pending.round, pending.attempt),
                 (delivery.round as i16, delivery.attempt as i16)
@@ -463,6 +499,7 @@ impl<'a> Pair<'a> {
                 .ended_leases
                 .retain(|ended| *ended != delivery.id);
         }
+
         self.claims.extend(claimed);
     }
 
@@ -479,9 +516,11 @@ impl<'a> Pair<'a> {
                 Attempted { delivery, attempt }
             })
             .collect();
+
         let follows = |attempted: &Attempted| {
             next(attempted.delivery.attempt, &answer, &self.schedule, || 0.0)
         };
+
         let entries: Vec<CompletedAttempt<'_>> = attempts
             .iter()
             .map(|attempted| {
@@ -492,13 +531,16 @@ impl<'a> Pair<'a> {
                 }
             })
             .collect();
+
         let policy = self.bench.config.disable.policy();
         let recorded = record::record(&self.bench.store, &entries, &policy, None)
             .await
             .unwrap();
         let in_memory = self.memory.record(&entries, &policy);
+
         assert_eq!(in_memory.counted, recorded.counted, "counted in memory");
         assert_eq!(in_memory.disabled, recorded.disabled, "disabled in memory");
+
         let expected: Vec<bool> = attempts
             .iter()
             .map(|held| self.model.answer(&held.delivery, &answer, follows(held)))
@@ -507,6 +549,7 @@ impl<'a> Pair<'a> {
             recorded.counted, expected,
             "an answer counts once, under the current lease"
         );
+
         let counted = attempts
             .iter()
             .zip(expected)
@@ -521,17 +564,20 @@ impl<'a> Pair<'a> {
                     .model
                     .disable(*id, i64::from(THRESHOLD), answer.is_gone())
         };
+
         let expected: Vec<Uuid> = failed.into_iter().filter(disables).collect();
         let disabled: Vec<Uuid> = recorded
             .disabled
             .iter()
             .map(|disabled| disabled.webhook)
             .collect();
+
         assert_eq!(
             disabled, expected,
             "the threshold or a receiver that is gone disables a webhook, and nothing else"
         );
         self.disabled += disabled.len();
+
         for webhook in disabled {
             while self.bench.store.cancel_pending(webhook).await.unwrap() > 0 {}
         }
@@ -545,12 +591,15 @@ impl<'a> Pair<'a> {
             ordering: Some(ordering),
             ..Changes::default()
         };
+
         let done = webhooks::update(&self.bench.store, &self.actor, webhook, &changes, &|_| true)
             .await
             .unwrap();
         self.memory.edit(webhook, &url, ordering);
+
         let state = self.model.view.webhooks.get_mut(&webhook);
         assert_eq!(state.is_some(), done != Conditional::NotFound);
+
         if let Some(state) = state {
             (state.url, state.ordering) = (url, ordering);
         }
@@ -561,6 +610,7 @@ impl<'a> Pair<'a> {
             active: Some(active),
             ..Changes::default()
         };
+
         let done = webhooks::update(&self.bench.store, &self.actor, webhook, &changes, &|_| true)
             .await
             .unwrap();
@@ -568,13 +618,17 @@ impl<'a> Pair<'a> {
             self.memory.set_active(webhook, active),
             done != Conditional::NotFound
         );
+
         let Some(state) = self.model.view.webhooks.get_mut(&webhook) else {
             return assert_eq!(done, Conditional::NotFound);
         };
+
         let was_active = std::mem::replace(&mut state.active, active);
+
         if active && std::mem::take(&mut state.disabled) {
             (state.counters.1, state.counters.2) = (0, 0);
         }
+
         if was_active && !active {
             self.model.cancel(webhook);
         }
@@ -585,7 +639,9 @@ impl<'a> Pair<'a> {
             .await
             .unwrap();
         let existed = self.model.view.webhooks.remove(&webhook).is_some();
+
         assert_eq!(self.memory.delete(webhook), existed);
+
         assert_eq!(
             done,
             if existed {
@@ -594,6 +650,7 @@ impl<'a> Pair<'a> {
                 Conditional::NotFound
             }
         );
+
         self.model.cancel(webhook);
     }
 
@@ -603,6 +660,7 @@ impl<'a> Pair<'a> {
             private: sealed.clone(),
             public: [0; 32],
         };
+
         let overlap = Duration::ZERO;
         let set = keys::replace(
             &self.bench.store,
@@ -614,12 +672,15 @@ impl<'a> Pair<'a> {
         )
         .await
         .unwrap();
+
         let state = self.model.view.webhooks.get_mut(&webhook);
         assert_eq!(set.is_some(), state.is_some());
+
         if let Some(state) = state {
             self.memory.set_secret(webhook, sealed.bytes.clone());
             state.secret = sealed.bytes;
         }
+
         // The secret that signs the next attempt.
         let target = self.bench.store.targets(&[webhook]).await.unwrap().pop();
         assert_eq!(
@@ -639,6 +700,7 @@ impl<'a> Pair<'a> {
         else {
             return;
         };
+
         let done = recovery::redeliver(&self.bench.store, &self.actor, webhook, log.get(0))
             .await
             .unwrap();
@@ -650,12 +712,14 @@ impl<'a> Pair<'a> {
                 Redelivery::Started { delivery, round }
             }
         };
+
         assert_eq!(done, expected);
         let in_memory = match done {
             Redelivery::Started { round, .. } => Redelivered::Started(round),
             Redelivery::Inactive => Redelivered::Inactive,
             _ => Redelivered::NotFound,
         };
+
         assert_eq!(self.memory.redeliver(webhook, delivery), in_memory);
     }
 }

@@ -75,12 +75,14 @@ impl Model {
         let id = delivery_id(event, webhook);
         self.created.push((id, webhook));
         self.rounds.insert(id, 1);
+
         let last = self.view.sequences.entry(webhook).or_default();
         *last += 1;
         self.numbers.insert(id, *last);
         self.view
             .missed
             .retain(|missed| *missed != (webhook, event));
+
         let sequence = Some(*last);
         self.view.pending.insert(
             id,
@@ -93,6 +95,7 @@ impl Model {
                 sequence,
             },
         );
+
         self.order
             .extend(order_key.map(|key| (id, (webhook, key, self.created.len()))));
     }
@@ -101,6 +104,7 @@ impl Model {
     pub fn settle(&mut self) {
         self.order
             .retain(|id, _| self.view.pending.contains_key(id));
+
         for (id, pending) in &mut self.view.pending {
             let waits_for = |(webhook, key, number): &(Uuid, i64, usize)| {
                 self.order
@@ -126,6 +130,7 @@ impl Model {
             self.answer_late(held, answer, next);
             return false;
         };
+
         let Pending {
             webhook,
             round,
@@ -133,6 +138,7 @@ impl Model {
             sequence,
             ..
         } = *pending;
+
         assert_eq!(
             (round, attempt),
             (held.round as i16, held.attempt as i16),
@@ -140,6 +146,7 @@ impl Model {
         );
         self.log(held.id, round, attempt, next.outcome());
         self.ended_leases.retain(|id| *id != held.id);
+
         match next {
             Next::End(_) => drop(self.view.pending.remove(&held.id)),
             Next::Retry { attempt, .. } => {
@@ -154,17 +161,20 @@ impl Model {
                 self.view.pending.insert(held.id, retry);
             }
         }
+
         let webhook = self
             .view
             .webhooks
             .get_mut(&webhook)
             .expect("a deleted webhook has nothing pending");
         let (successes, failures, consecutive) = &mut webhook.counters;
+
         match answer {
             Answer::Accepted { .. } => (*successes, *consecutive) = (*successes + 1, 0),
             Answer::Failed { .. } => (*failures, *consecutive) = (*failures + 1, *consecutive + 1),
             Answer::TooLarge { .. } | Answer::Inactive => {}
         }
+
         true
     }
 
@@ -174,11 +184,13 @@ impl Model {
         let Some(state) = self.view.webhooks.get_mut(&webhook) else {
             return false;
         };
+
         let is_disabled = state.active && (is_gone || state.counters.2 >= threshold);
         if is_disabled {
             (state.active, state.disabled) = (false, true);
             self.cancel(webhook);
         }
+
         is_disabled
     }
 
@@ -188,6 +200,7 @@ impl Model {
         let attempt = (held.id, held.lease.token);
         if self.superseded.contains(&attempt) {
             self.superseded.retain(|other| *other != attempt);
+
             if *answer != Answer::Inactive && self.view.webhooks.contains_key(&held.webhook) {
                 self.log(
                     held.id,
@@ -203,6 +216,7 @@ impl Model {
         let of_webhook = |(id, pending): (&Uuid, &Pending)| {
             (pending.webhook == webhook).then(|| (*id, pending.clone()))
         };
+
         let cancelled: Vec<(Uuid, Pending)> =
             self.view.pending.iter().filter_map(of_webhook).collect();
         for (id, pending) in cancelled {
@@ -217,6 +231,7 @@ impl Model {
     pub fn next_round(&mut self, delivery: Uuid, webhook: Uuid) -> i16 {
         let round = self.rounds.get_mut(&delivery).expect("it was created");
         *round += 1;
+
         let sequence = self.numbers.get(&delivery).copied();
         let pending = Pending {
             webhook,
@@ -226,6 +241,7 @@ impl Model {
             parked: false,
             sequence,
         };
+
         let before = self.view.pending.insert(delivery, pending);
         self.superseded.extend(
             before
@@ -233,6 +249,7 @@ impl Model {
                 .map(|lease| (delivery, lease)),
         );
         self.ended_leases.retain(|ended| *ended != delivery);
+
         *self.rounds.get(&delivery).expect("it was created")
     }
 
@@ -244,6 +261,7 @@ impl Model {
             let is_failed =
                 |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
             let is_delivered = |line: &Line| line.2 == "delivered";
+
             let last = || {
                 self.view
                     .log
@@ -252,8 +270,10 @@ impl Model {
                     .flatten()
                     .filter(in_last_round)
             };
+
             *of == webhook && last().any(is_failed) && !last().any(is_delivered)
         };
+
         self.created
             .iter()
             .filter(has_failed)

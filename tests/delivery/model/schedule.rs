@@ -52,6 +52,7 @@ enum Operation {
 
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::{Claim, Finish, Skip, Start, Store, Wait};
+
     prop_oneof![
         6 => (1..=WEBHOOKS).prop_map(|webhook| Store { webhook }),
         3 => any::<bool>().prop_map(|succeeds| Claim { succeeds }),
@@ -109,6 +110,7 @@ impl Pair {
     fn new() -> Pair {
         let budget = DeliveryBudget::default();
         let now = Instant::now();
+
         Pair {
             schedule: Schedule::new(LIMITS, 1_000, Duration::from_secs(10), budget.clone(), now),
             budget,
@@ -165,13 +167,16 @@ impl Pair {
         let Some(request) = self.schedule.next_claim(self.now) else {
             return;
         };
+
         assert!(
             self.schedule.next_claim(self.now).is_none(),
             "one claim at a time"
         );
+
         if !succeeds {
             return self.schedule.claim_failed(&request, self.now);
         }
+
         let mut claimed = self.find(&request);
         let found = claimed.deliveries.clone();
         let refused = self.schedule.claimed(&request, &mut claimed, self.now);
@@ -181,6 +186,7 @@ impl Pair {
         {
             self.queue(&delivery);
         }
+
         self.stored.extend(refused);
     }
 
@@ -193,9 +199,12 @@ impl Pair {
             .filter(|delivery| is_of_class(delivery))
             .map(|delivery| delivery.webhook)
             .collect();
+
         webhooks.sort_unstable();
         webhooks.dedup();
+
         let mut claimed = Claimed::default();
+
         for webhook in webhooks
             .into_iter()
             .filter(|id| *id > request.start_after && request.end_with.is_none_or(|end| *id <= end))
@@ -211,9 +220,11 @@ impl Pair {
                 let Some(position) = self.stored.iter().position(is_due) else {
                     break;
                 };
+
                 claimed.deliveries.push(self.stored.remove(position));
             }
         }
+
         claimed
     }
 
@@ -234,6 +245,7 @@ impl Pair {
             );
             return false;
         };
+
         let queue = self
             .queued
             .get_mut(&(delivery.webhook, is_retry(&delivery)));
@@ -248,12 +260,14 @@ impl Pair {
             self.schedule
                 .start_request(delivery.webhook, DeliveryClass::of(&delivery), self.now),
         );
+
         let count = |of: &dyn Fn(&Delivery) -> bool| {
             self.in_flight
                 .iter()
                 .filter(|delivery| of(delivery))
                 .count()
         };
+
         // Each webhook may have one late request without a permit.
         let is_late =
             |delivery: &&Delivery| self.requests[&delivery.id].started_at + LATE < self.now;
@@ -263,15 +277,18 @@ impl Pair {
             .filter(is_late)
             .map(|delivery| delivery.webhook)
             .collect();
+
         assert!(self.in_flight.len() <= LIMITS.total + late.len());
         assert!(count(&|other| other.webhook == delivery.webhook) <= LIMITS.per_webhook);
         assert!(count(&is_retry) <= LIMITS.total / 2 + late.len());
+
         let speed = self.speed(delivery.webhook);
         let is_as_slow = |webhook: Uuid| self.speed(webhook) as usize >= speed as usize;
         let late = late
             .into_iter()
             .filter(|webhook| is_as_slow(*webhook))
             .count();
+
         assert!(count(&|other| is_as_slow(other.webhook)) <= speed.share(LIMITS.total) + late);
         true
     }
@@ -288,6 +305,7 @@ impl Pair {
             (Some(took), false) if took > Duration::from_secs(1) => Feedback::TimedOut,
             (Some(_), false) => Feedback::Overloaded,
         };
+
         self.schedule.finish(
             Finished {
                 webhook,
@@ -299,6 +317,7 @@ impl Pair {
             },
             self.now,
         );
+
         if let Some(took) = took {
             self.speeds.insert(
                 webhook,
@@ -309,6 +328,7 @@ impl Pair {
                 },
             );
         }
+
         match took {
             None => self.stored.push(delivery),
             Some(_) if !is_accepted && delivery.attempt < ATTEMPTS => {
@@ -338,16 +358,20 @@ impl Pair {
     fn deliver_all(&mut self) {
         for _ in 0..2_000 {
             while self.start() {}
+
             while !self.in_flight.is_empty() {
                 self.finish(0, Some(Duration::from_millis(1)), true);
             }
+
             self.claim(true);
             self.now = self.now.max(self.schedule.wake_at(self.now));
             self.check();
+
             if self.stored.is_empty() && self.schedule.queued() == 0 {
                 return;
             }
         }
+
         panic!(
             "{} in the store and {} queued are never delivered",
             self.stored.len(),
@@ -364,14 +388,18 @@ fn the_schedule_keeps_its_limits_and_loses_nothing() {
         max_shrink_iters: 2_000,
         ..Config::default()
     };
+
     let result = TestRunner::new(config).run(&vec(operation(), 0..=200), |operations| {
         let mut pair = Pair::new();
+
         for operation in &operations {
             pair.apply(*operation);
             pair.check();
         }
+
         pair.deliver_all();
         Ok(())
     });
+
     result.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -21,17 +21,21 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
     let url = api
         .url
         .replace(&format!(":{port}/"), &format!(":{}/", network.port));
+
     let start = || {
         let mut command = command(&url, &receiver.url("/hooks"));
         command
             .env("WALHOOK_TOKEN", &api.token)
             .arg("--state")
             .arg(directory.path().join("state.json"));
+
         Listen::start(command)
     };
+
     // Not forwarded: it occurred before.
     platform.set_review_status(release, "to_review").await;
     app.wait_for_events(1).await;
+
     let mut listen = start().await;
     let statuses = ["approved", "audit", "rejected", "draft"];
     for (round, status) in statuses.into_iter().enumerate() {
@@ -43,18 +47,23 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
             3 => network.cut_after(200),
             _ => {}
         }
+
         platform.set_review_status(others_release, status).await;
         platform.set_review_status(release, status).await;
         platform.payment(user, "ready").await;
+
         if round == 2 {
             listen = start().await;
         }
+
         receiver.wait_for(2 * (round + 1)).await;
     }
+
     app.wait_for_events(1 + 3 * statuses.len()).await;
     let feed = api.get("/events?limit=100").await.expect(200).json();
     let id = |event: &serde_json::Value| event["id"].as_str().unwrap().to_owned();
     let ids: Vec<String> = feed["data"].as_array().unwrap().iter().map(id).collect();
+
     assert_eq!(ids.len(), 1 + 2 * statuses.len());
     let last = ids.last().unwrap().clone();
     let arrived = receiver.wait_until("the last event", |requests| {
@@ -62,6 +71,7 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
             .last()
             .is_some_and(|request| request.header("x-webhook-event-id") == last)
     });
+
     let received = arrived.await;
     assert!(
         repeats(&received, &ids[1..]) <= 1,

@@ -77,6 +77,7 @@ impl FeedServer {
             requests: Mutex::default(),
             script: Mutex::new(Box::new(|_| Reply::Page)),
         });
+
         let router = Router::new()
             .route(&format!("{BASE}/events"), get(events))
             .with_state(shared.clone());
@@ -86,12 +87,14 @@ impl FeedServer {
             Some(_) => format!("https://localhost:{}", address.port()),
             None => format!("http://{address}"),
         };
+
         let server = tokio::spawn(async move {
             match tls {
                 Some(config) => serve_tls(listener, config, router).await,
                 None => axum::serve(listener, router).await.unwrap(),
             }
         });
+
         FeedServer {
             origin,
             shared,
@@ -106,6 +109,7 @@ impl FeedServer {
     /// Appends an event.
     pub fn push(&self, kind: &'static str) -> Event {
         let count = self.shared.events.borrow().len();
+
         // Spaces and an escape that no serialiser would write.
         let data = format!(r#"{{"n": {count},  "title":"\u00e4 ä"}}"#);
         let event = Event {
@@ -113,6 +117,7 @@ impl FeedServer {
             kind,
             data,
         };
+
         self.shared
             .events
             .send_modify(|events| events.push(event.clone()));
@@ -138,11 +143,14 @@ async fn events(
         parameters: parameters.clone(),
         at: Instant::now(),
     };
+
     let reply = (shared.script.lock().unwrap())(&request);
     shared.requests.lock().unwrap().push(request);
+
     if let Reply::Full(status, headers, body) = reply {
         return respond(status, &headers, body.into());
     }
+
     if headers
         .get("authorization")
         .is_none_or(|given| given != &format!("Bearer {TOKEN}"))
@@ -152,6 +160,7 @@ async fn events(
             json!({"title": "No valid token", "detail": "the token is unknown or revoked"}),
         );
     }
+
     let Some(page) = page(&shared, &parameters).await else {
         let errors = json!([{"pointer": "/after", "detail": "is not a cursor of this feed"}]);
         return problem(
@@ -159,6 +168,7 @@ async fn events(
             json!({"title": "The request is not valid", "errors": errors}),
         );
     };
+
     let body = match reply {
         Reply::Cut => {
             let half = page[..page.len() / 2].to_owned();
@@ -167,6 +177,7 @@ async fn events(
         }
         _ => page.into(),
     };
+
     respond(
         200,
         &[("content-type", "application/json".to_owned())],
@@ -186,13 +197,16 @@ async fn page(shared: &Shared, parameters: &HashMap<String, String>) -> Option<S
         "latest" => events.borrow().len(),
         cursor => cursor.strip_prefix('c')?.parse().ok()?,
     };
+
     let matches = |event: &Event| {
         kinds
             .as_ref()
             .is_none_or(|kinds| kinds.contains(&event.kind))
     };
+
     let wanted = |events: &Vec<Event>| events[start..].iter().any(matches);
     let wait = number("wait", 0);
+
     assert!(wait <= 30);
     let _ = tokio::time::timeout(Duration::from_secs(wait as u64), events.wait_for(wanted)).await;
     let events = events.borrow();
@@ -208,6 +222,7 @@ async fn page(shared: &Shared, parameters: &HashMap<String, String>) -> Option<S
     } else {
         events.len()
     };
+
     let data: Vec<String> = page.iter().map(|(_, event)| object(event)).collect();
     Some(format!(
         r#"{{"data":[{}],"next_cursor":"c{next}"}}"#,

@@ -29,9 +29,11 @@ struct Listen {
 /// Returns the command with the token in the environment, and no proxies.
 fn command(api: &str, forward_to: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_walhook"));
+
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
+
     command
         .args(["listen", "--api", api, "--forward-to", forward_to])
         .env("WALHOOK_TOKEN", TOKEN);
@@ -39,6 +41,7 @@ fn command(api: &str, forward_to: &str) -> Command {
         .env_remove("WALHOOK_RECEIVE_SECRET")
         .stdin(Stdio::null())
         .kill_on_drop(true);
+
     command
 }
 
@@ -52,6 +55,7 @@ fn lines(stream: impl AsyncRead + Send + Unpin + 'static) -> mpsc::UnboundedRece
             }
         }
     });
+
     receiver
 }
 
@@ -59,14 +63,18 @@ fn lines(stream: impl AsyncRead + Send + Unpin + 'static) -> mpsc::UnboundedRece
 async fn line_with(lines: &mut mpsc::UnboundedReceiver<String>, text: &str) -> String {
     let find = async {
         let mut seen = Vec::new();
+
         while let Some(line) = lines.recv().await {
             if line.contains(text) {
                 return line;
             }
+
             seen.push(line);
         }
+
         panic!("the output ended without `{text}`: {seen:?}")
     };
+
     tokio::time::timeout(DEADLINE, find)
         .await
         .unwrap_or_else(|_| panic!("no line with `{text}`"))
@@ -87,6 +95,7 @@ impl Listen {
             .parse()
             .unwrap();
         let secret = last_word(line_with(&mut errors, "Signing secret:").await);
+
         Listen {
             child,
             printed,
@@ -104,6 +113,7 @@ impl Listen {
     async fn interrupt(mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_raw(self.child.id().unwrap() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+
         tokio::time::timeout(DEADLINE, self.child.wait())
             .await
             .expect("it ends")
@@ -142,6 +152,7 @@ fn assert_forwarded(request: &Received, event: &Event, listen: &Listen) {
         "2026-03-01T09:04:59.123456+00:00"
     );
     assert_eq!(request.header("user-agent"), "Walhook-Webhooks/1.0");
+
     let body = String::from_utf8(request.body.to_vec()).unwrap();
     assert!(
         body.ends_with(&format!(r#""data":{}}}"#, event.data)),
@@ -154,29 +165,36 @@ fn assert_forwarded(request: &Received, event: &Event, listen: &Listen) {
 async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receiver_answers() {
     let feed = FeedServer::start().await;
     let mut receiver = Receiver::start().await;
+
     receiver.answer_in_turn(&[
         Answer::Status(204),
         Answer::Status(500),
         Answer::Status(307),
         Answer::Status(200),
     ]);
+
     let mut events: Vec<Event> = ["transcode.failed", "release.distributed"]
         .map(|kind| feed.push(kind))
         .into();
     let mut command = command(&format!("{}/", feed.url()), &receiver.url("/hooks?a=b"));
+
     command.args(["--from", "earliest", "--json"]);
     let mut listen = Listen::start(command).await;
+
     // These arrive while a request is held open.
     receiver.wait_for(2).await;
     events.extend(["payment.statement_ready", "transcode.completed"].map(|kind| feed.push(kind)));
+
     let requests = receiver.wait_for(4).await;
     for ((request, event), sequence) in requests.iter().zip(&events).zip(1_u32..) {
         assert_eq!(request.path, "/hooks?a=b");
         assert_eq!(request.header("x-webhook-sequence"), sequence.to_string());
         assert_forwarded(request, event, &listen);
     }
+
     receiver.close().await;
     events.push(feed.push("delivery.failed"));
+
     let expected = [
         (Some(204), None),
         (Some(500), Some("http_status")),
@@ -194,6 +212,7 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
             line["delivery_id"],
             delivery_id(event.id, listen.webhook).to_string()
         );
+
         assert_eq!(
             (
                 line["response_status"].as_u64(),
@@ -202,12 +221,14 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
             (status, error),
             "{line}"
         );
+
         assert_eq!(line["delivered"], error.is_none());
         assert!(
             line["duration_ms"].is_u64() && line["error"].is_null() == error.is_none(),
             "{line}"
         );
     }
+
     assert!(listen.interrupt().await.success());
     assert_eq!(receiver.requests().len(), 4, "failures are not retried");
 }
@@ -216,25 +237,30 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
 async fn without_from_only_new_events_of_the_chosen_types_are_forwarded() {
     let feed = FeedServer::start().await;
     let receiver = Receiver::start().await;
+
     feed.push("transcode.failed");
     let mut command = command(
         &feed.url(),
         &receiver.url("/").replace("http://127.0.0.1", "localhost"),
     );
+
     command.args([
         "--events",
         "transcode.failed,delivery.failed",
         "--secret",
         "whsec_c2VjcmV0",
     ]);
+
     let mut listen = Listen::start(command).await;
     assert_eq!(listen.secret, "given", "a given secret is not printed");
     feed.push("transcode.completed");
+
     let wanted = [feed.push("delivery.failed"), feed.push("transcode.failed")];
     let requests = receiver.wait_for(2).await;
     for (request, event) in requests.iter().zip(&wanted) {
         request.assert_sound("whsec_c2VjcmV0");
         assert_eq!(request.header("x-webhook-event-id"), event.id.to_string());
+
         let line = line_with(&mut listen.printed, "").await;
         let columns: Vec<&str> = line.split_whitespace().collect();
         assert!(
@@ -242,6 +268,7 @@ async fn without_from_only_new_events_of_the_chosen_types_are_forwarded() {
             "{line}"
         );
     }
+
     assert!(listen.interrupt().await.success());
 }
 
@@ -253,18 +280,21 @@ fn repeats(received: &[Received], events: &[String]) -> usize {
             .parse::<usize>()
             .unwrap()
     };
+
     let id = |request: &Received| request.header("x-webhook-event-id").to_owned();
     let all: Vec<(usize, String)> = received
         .iter()
         .map(|request| (number(request), id(request)))
         .collect();
     let mut distinct = all.clone();
+
     distinct.dedup();
     let expected: Vec<(usize, String)> = (1..).zip(events.iter().cloned()).collect();
     assert_eq!(
         distinct, expected,
         "each event, in order, and repeats directly after the event under the same number"
     );
+
     all.len() - distinct.len()
 }
 
@@ -272,6 +302,7 @@ fn repeats(received: &[Received], events: &[String]) -> usize {
 async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per_kill() {
     const EVENTS: usize = 130;
     const KILLS: usize = 6;
+
     let feed = FeedServer::start().await;
     let receiver = Receiver::start().await;
     let directory = tempfile::tempdir().unwrap();
@@ -280,25 +311,31 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
         .map(|index| feed.push(EventKind::ALL[index % EventKind::ALL.len()].as_str()))
         .collect();
     let mut responses = 0;
+
     feed.script(move |_| {
         responses += 1;
+
         if responses % 3 == 1 {
             Reply::Cut
         } else {
             Reply::Page
         }
     });
+
     let start = |from: Option<&'static str>| {
         let mut command = command(&feed.url(), &receiver.url("/"));
         command
             .arg("--state")
             .arg(&state)
             .args(from.map(|from| format!("--from={from}")));
+
         Listen::start(command)
     };
+
     let mut listen = start(Some("earliest")).await;
     let webhook = listen.webhook;
     let secret = listen.secret.clone();
+
     for kill in 1..=KILLS {
         receiver.wait_for(kill * EVENTS / (KILLS + 1)).await;
         listen.child.kill().await.unwrap();
@@ -309,29 +346,36 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
             "id and secret stay the same"
         );
     }
+
     let last = events.last().unwrap().id.to_string();
     let received = receiver.wait_until("the last event", |requests| {
         requests
             .last()
             .is_some_and(|request| request.header("x-webhook-event-id") == last)
     });
+
     let received = received.await;
     let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
+
     assert!(repeats(&received, &ids) <= KILLS);
     received
         .iter()
         .for_each(|request| request.assert_sound(&secret));
+
     // An orderly end repeats nothing, and an explicit position replaces the stored one.
     assert!(listen.interrupt().await.success());
     receiver.clear();
+
     let new = feed.push("delivery.failed");
     let listen = start(None).await;
+
     assert_eq!(
         receiver.wait_for(1).await[0].header("x-webhook-event-id"),
         new.id.to_string()
     );
     assert!(listen.interrupt().await.success());
     receiver.clear();
+
     let listen = start(Some("earliest")).await;
     assert_eq!(
         receiver.wait_for(1).await[0].header("x-webhook-event-id"),
@@ -344,6 +388,7 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
 async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
     let feed = FeedServer::start().await;
     let receiver = Receiver::start().await;
+
     let full = |status, headers: &[(&'static str, &str)]| {
         let headers = headers
             .iter()
@@ -351,9 +396,11 @@ async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
             .collect();
         Reply::Full(status, headers, "<html>".to_owned())
     };
+
     let mut responses = 0;
     feed.script(move |_| {
         responses += 1;
+
         match responses {
             1 => full(429, &[("retry-after", "1")]),
             3 => full(503, &[]),
@@ -362,18 +409,23 @@ async fn an_outage_of_the_api_and_its_rate_limit_are_waited_out() {
             _ => Reply::Page,
         }
     });
+
     feed.push("transcode.failed");
     let mut command = command(&feed.url(), &receiver.url("/"));
+
     command.args(["--from", "earliest"]);
     let mut listen = Listen::start(command).await;
+
     line_with(&mut listen.errors, "answers again").await;
     feed.push("transcode.failed");
     receiver.wait_for(2).await;
+
     let requests = feed.requests();
     assert!(
         requests[1].at - requests[0].at >= Duration::from_secs(1),
         "Retry-After is honoured"
     );
+
     let asked = |index: usize, name: &str| requests[index].parameters[name].clone();
     assert_eq!(
         (asked(2, "after"), asked(2, "wait")),
@@ -396,6 +448,7 @@ async fn errors_say_what_to_change() {
         command.args(arguments);
         command
     };
+
     let expect = async |command: Command, code: i32, texts: &[&str]| {
         let (status, message) = fails(command).await;
         assert_eq!(status, Some(code), "{message}");
@@ -403,8 +456,10 @@ async fn errors_say_what_to_change() {
             .iter()
             .for_each(|text| assert!(message.contains(text), "no `{text}` in: {message}"));
     };
+
     let mut unauthorized = listen(&feed.url(), &[]);
     unauthorized.env("WALHOOK_TOKEN", "wrong");
+
     expect(
         unauthorized,
         1,
@@ -414,18 +469,21 @@ async fn errors_say_what_to_change() {
         ],
     )
     .await;
+
     expect(
         listen(&feed.origin, &[]),
         1,
         &["/events does not exist (404)", "--api must be the base URL"],
     )
     .await;
+
     expect(
         listen(&feed.url(), &["--from", "x"]),
         1,
         &["400", "/after: is not a cursor", "--from"],
     )
     .await;
+
     let closed = format!(
         "http://127.0.0.1:{}",
         walhook::private_postgres::free_port().unwrap()
@@ -444,6 +502,7 @@ async fn errors_say_what_to_change() {
             "<!doctype html>".into(),
         )
     });
+
     expect(
         listen(&feed.url(), &[]),
         1,
@@ -453,6 +512,7 @@ async fn errors_say_what_to_change() {
         ],
     )
     .await;
+
     feed.script(|_| {
         Reply::Full(
             308,
@@ -460,6 +520,7 @@ async fn errors_say_what_to_change() {
             String::new(),
         )
     });
+
     expect(
         listen(&feed.url(), &[]),
         1,
@@ -469,6 +530,7 @@ async fn errors_say_what_to_change() {
 
     let state = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(state.path(), "{\"cursor\": ").unwrap();
+
     let path = state.path().to_str().unwrap();
     expect(
         listen(&feed.url(), &["--state", path]),
@@ -476,6 +538,7 @@ async fn errors_say_what_to_change() {
         &[path, "is not a state file"],
     )
     .await;
+
     expect(
         listen(&feed.url(), &["--state", "/nowhere/state"]),
         1,
@@ -489,6 +552,7 @@ async fn errors_say_what_to_change() {
         &["nothing", "transcode.failed"],
     )
     .await;
+
     expect(listen("w.example", &[]), 2, &["--api"]).await;
     expect(
         command(&feed.url(), "ftp://localhost"),
@@ -496,6 +560,7 @@ async fn errors_say_what_to_change() {
         &["--forward-to", "must begin with https:// or http://"],
     )
     .await;
+
     let mut without_token = listen(&feed.url(), &[]);
     without_token.env_remove("WALHOOK_TOKEN");
     expect(without_token, 2, &["--token"]).await;
@@ -508,6 +573,7 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
     if !are_installed(&["script"]) {
         return;
     }
+
     let feed = FeedServer::start().await;
     let receiver = Receiver::start().await;
     let listen = command(&feed.url(), &receiver.url("/"));
@@ -517,6 +583,7 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
         .map(|word| word.to_str().unwrap())
         .collect();
     let mut script = Command::new("script");
+
     script
         .args(["-qfec", &format!("exec {}", words.join(" "))])
         .arg(Path::new("/dev/null"));
@@ -525,22 +592,29 @@ async fn r_sends_the_last_event_again_under_the_same_delivery_id() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true);
+
     let mut script = script.spawn().unwrap();
     let mut keys = script.stdin.take().unwrap();
     let mut screen = lines(script.stdout.take().unwrap());
+
     line_with(&mut screen, "Press r and Enter").await;
     keys.write_all(b"r\n").await.unwrap();
     line_with(&mut screen, "No event was sent yet").await;
+
     let event = feed.push("transcode.failed");
     line_with(&mut screen, "  200  ").await;
     keys.write_all(b"r\n").await.unwrap();
+
     let line = line_with(&mut screen, "(again)").await;
     assert!(line.contains(&event.id.to_string()), "{line}");
+
     let requests = receiver.wait_for(2).await;
     assert_eq!(requests[0].delivery(), requests[1].delivery());
     assert_eq!(requests[0].data(), requests[1].data());
+
     // Ctrl-C.
     keys.write_all(b"\x03").await.unwrap();
+
     assert!(
         tokio::time::timeout(DEADLINE, script.wait())
             .await
@@ -556,6 +630,7 @@ async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environmen
     let proxy = TunnelProxy::start().await;
     let receiver = Receiver::start().await;
     let feed = FeedServer::start_tls(authority.server("localhost", &[])).await;
+
     feed.push("transcode.failed");
     let ca = authority.file();
     let listen = |no_proxy: &str| {
@@ -566,17 +641,22 @@ async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environmen
         command
             .args(["--from", "earliest", "--ca-file"])
             .arg(ca.path());
+
         command
     };
+
     let running = Listen::start(listen("")).await;
     receiver.wait_for(1).await;
+
     let requests = proxy.take_requests();
     let host = feed.origin.strip_prefix("https://").unwrap();
+
     assert_eq!(requests[0][0], format!("CONNECT {host} HTTP/1.1"));
     let authorized = |line: &String| {
         line.to_lowercase()
             .starts_with("proxy-authorization: basic ")
     };
+
     assert!(requests[0].iter().any(authorized), "{requests:?}");
     assert!(running.interrupt().await.success());
 
@@ -590,8 +670,10 @@ async fn the_api_is_reached_over_https_and_through_the_proxies_of_the_environmen
 
     proxy.refuse(407);
     let (code, message) = fails(listen("")).await;
+
     assert!(code == Some(1) && message.contains("proxy"), "{message}");
     let mut untrusted = command(&feed.url(), &receiver.url("/"));
+
     untrusted.args(["--from", "earliest"]);
     let (code, message) = fails(untrusted).await;
     assert!(
@@ -606,24 +688,31 @@ async fn the_first_ctrl_c_waits_for_the_request_in_flight() {
     let receiver = Receiver::start().await;
     let gate = std::sync::Arc::new(tokio::sync::Notify::new());
     let held = gate.clone();
+
     receiver.answer(move |_| Answer::When(held.clone(), 200));
     let directory = tempfile::tempdir().unwrap();
     let mut command = command(&feed.url(), &receiver.url("/"));
+
     command.arg("--state").arg(directory.path().join("state"));
     let mut listen = Listen::start(command).await;
     let event = feed.push("transcode.failed");
+
     receiver.wait_for(1).await;
     let pid = rustix::process::Pid::from_raw(listen.child.id().unwrap() as i32).unwrap();
+
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     line_with(&mut listen.errors, "Waiting for the response").await;
     gate.notify_one();
+
     let line = line_with(&mut listen.printed, "  200  ").await;
     assert!(line.contains(&event.id.to_string()));
+
     let ended = tokio::time::timeout(DEADLINE, listen.child.wait())
         .await
         .expect("it ends")
         .unwrap();
     assert!(ended.success());
+
     let state = std::fs::read_to_string(directory.path().join("state")).unwrap();
     assert!(
         state.contains(r#""cursor": "c1""#),

@@ -22,6 +22,7 @@ fn lines(app: &TestApp) -> Vec<Value> {
 /// Counts messages at these levels, from line `from` on.
 fn messages(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
+
     for line in lines(app)
         .into_iter()
         .skip(from)
@@ -31,6 +32,7 @@ fn messages(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usi
             .entry(line["message"].as_str().unwrap().to_owned())
             .or_insert(0) += 1;
     }
+
     counts
 }
 
@@ -71,10 +73,13 @@ async fn failing_receiver_and_mail_server(
 ) -> SmtpSink {
     let receiver = Receiver::start().await;
     receiver.answer_status(500);
+
     for _ in 0..2 {
         api.create_webhook(&receiver.url("/hook"), &[EVENT]).await;
     }
+
     app.platform().await.payment(user, "ready").await;
+
     let disabled = || async {
         api.webhooks()
             .await
@@ -82,7 +87,9 @@ async fn failing_receiver_and_mail_server(
             .all(|webhook| webhook["active"] == false)
             .then_some(())
     };
+
     eventually("both webhooks to be switched off", disabled).await;
+
     wait_for_metric(app, "six tries to send an e-mail", |line| {
         let count = line
             .strip_prefix("walhook_notice_failures_total{cause=")
@@ -90,13 +97,17 @@ async fn failing_receiver_and_mail_server(
         count.is_some_and(|count| count.parse::<u32>().unwrap() >= 6)
     })
     .await;
+
     let counts = messages(app, 0, FAULTS);
     assert_eq!(counts.len(), 1, "{counts:#?}");
     assert_once(&counts);
+
     let mail = SmtpSink::start(smtp, &[]).await;
+
     // A warning and a disablement for each.
     mail.wait_for("taken", 4).await;
     assert_once(&messages(app, 0, FAULTS));
+
     mail
 }
 
@@ -110,6 +121,7 @@ async fn wait_for_a_stored_event(app: &TestApp, store: &TestApp, user: i64) {
         .await
         .unwrap()
         .get(0);
+
     app.platform().await.payment(user, "ready").await;
     store.wait_for_count(events, stored as usize + 1).await;
 }
@@ -119,9 +131,11 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     if !SmtpSink::is_available() {
         return;
     }
+
     let smtp = free_port().unwrap();
     let beside = TestApp::prepare_alone(Options::default()).await;
     let mut app = TestApp::prepare_alone(Options::default()).await;
+
     app.set("store.url", &beside.store_url)
         .set("log.format", "json")
         .set("source.heartbeat", "200ms");
@@ -132,6 +146,7 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
         .set("mail.from", "webhooks@example.com");
     app.setup().await;
     app.run().await;
+
     let user = app.platform().await.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let _mail = failing_receiver_and_mail_server(&mut app, &api, user, smtp).await;
@@ -149,6 +164,7 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
         line == "walhook_capture_connected 1"
     })
     .await;
+
     let primary = messages(&app, from, FAULTS);
     assert!(
         primary
@@ -156,6 +172,7 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
             .any(|line| line.contains("changes cannot be read now")),
         "{primary:?}"
     );
+
     assert_once(&primary);
 
     wait_for_a_stored_event(&app, &beside, user).await;
@@ -164,6 +181,7 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     let from = lines(&app).len();
     beside.server.stop(StopMode::Fast).await.unwrap();
     app.platform().await.payment(user, "ready").await;
+
     for words in [
         "measuring the store's backlog fails",
         "claiming deliveries fails",
@@ -172,12 +190,16 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     ] {
         wait_for(&app, from, words).await;
     }
+
     for _ in 0..3 {
         api.get("/webhooks").await.expect(503);
     }
+
     wait_for(&app, from, "storing events fails").await;
     let down = messages(&app, from, FAULTS);
+
     assert_once(&down);
+
     let without_progress = |line: &&Value| {
         line["message"]
             .as_str()
@@ -185,8 +207,10 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
             .starts_with("storing events fails")
             && !line["progress"].is_string()
     };
+
     assert_eq!(lines(&app).iter().filter(without_progress).count(), 0);
     beside.server.start_again().await.unwrap();
+
     for words in [
         "measuring the store's backlog",
         "claiming deliveries",
@@ -196,7 +220,9 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     ] {
         wait_for(&app, from, &format!("{words} works again")).await;
     }
+
     assert!(app.stop().await.success());
+
     for line in lines(&app) {
         for key in ["timestamp", "level", "target", "message"] {
             assert!(line[key].is_string(), "{line}");
@@ -212,15 +238,19 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
         .set_fast_retries();
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let receiver = Receiver::start().await;
+
     receiver.answer_status(503);
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api.create_webhook(&receiver.url("/hook"), &[EVENT]).await;
+
     platform.payment(user, "ready").await;
     api.wait_for_logs(&webhook, "ten attempts", |logs| logs.len() == 10)
         .await;
+
     let event = receiver.requests()[0]
         .header("x-webhook-event-id")
         .to_owned();
@@ -228,6 +258,7 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
         let of_event = |line: &Value| line["message"] == message && line["event"] == json!(event);
         lines(app).into_iter().filter(of_event).collect()
     };
+
     let stored = about(&app, "stored");
     let lsn = app
         .store()
@@ -235,13 +266,16 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
         .query_one("select commit_lsn::text from walhook.event", &[])
         .await
         .unwrap();
+
     assert_eq!(
         (stored.len(), stored[0]["lsn"].as_str()),
         (1, Some(lsn.get(0)))
     );
+
     // Attempts are logged after they are recorded.
     assert!(app.stop().await.success());
     let failed = about(&app, "attempt failed");
+
     assert_eq!(failed.len(), 10);
     assert_eq!(
         (&failed[9]["attempt"], &failed[9]["status"]),
@@ -263,16 +297,20 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
 async fn fatal_errors_are_objects_too_and_invalid_filters_are_named() {
     let mut app = TestApp::prepare().await;
     app.set("log.format", "json");
+
     let output = app.walhook(&["run"]).await;
     assert_eq!(output.status.code(), Some(1));
+
     let words: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert!(
         words["level"] == "ERROR" && words["message"].as_str().unwrap().contains("walhook setup"),
         "{words}"
     );
     app.set("log.filter", "walhook=loud");
+
     let output = app.walhook(&["check"]).await;
     let words = String::from_utf8(output.stderr).unwrap();
+
     assert!(
         output.status.code() == Some(2) && words.contains("log.filter: `walhook=loud`"),
         "{words}"
@@ -283,6 +321,7 @@ async fn fatal_errors_are_objects_too_and_invalid_filters_are_named() {
         .output()
         .await
         .unwrap();
+
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
@@ -295,6 +334,7 @@ async fn fatal_errors_are_objects_too_and_invalid_filters_are_named() {
 async fn no_level_shows_secrets_or_parameters() {
     const PASSWORD: &str = "hunter2-of-the-database";
     const INVOICE: &str = "INV-nobody-else-s-business";
+
     let mut app = TestApp::prepare().await;
     for (key, url) in [
         ("source.url", app.source_url.clone()),
@@ -304,6 +344,7 @@ async fn no_level_shows_secrets_or_parameters() {
         assert_ne!(url, with_password);
         app.set(key, &with_password);
     }
+
     let jwt_secret = "a shared secret of at least 32 bytes";
     app.set("auth.jwt.issuer", "https://platform.example")
         .set("auth.jwt.audience", "walhook");
@@ -311,6 +352,7 @@ async fn no_level_shows_secrets_or_parameters() {
     app.set_environment("RUST_LOG", "trace");
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
@@ -321,21 +363,26 @@ async fn no_level_shows_secrets_or_parameters() {
         .await;
     let values = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
         values (900001, $1, $2, 1, 1, 'ready')";
+
     platform.execute(values, &[&user, &INVOICE]).await;
     receiver.wait_for(1).await;
+
     let regenerated = api
         .post(&format!("/webhooks/{webhook}/regenerate-secret"), json!({}))
         .await
         .expect(200);
     let regenerated = regenerated.json()["secret"].as_str().unwrap().to_owned();
+
     api.wait_for_logs(&webhook, "the delivery", |logs| logs.len() == 1)
         .await;
     assert!(app.stop().await.success());
+
     let log = std::fs::read_to_string(app.log_file()).unwrap();
     assert!(
         log.contains("DEBUG") && log.contains("TRACE"),
         "nothing is logged at these levels"
     );
+
     let key = app.setting("secrets.master_key").to_owned();
     for hidden in [
         PASSWORD,

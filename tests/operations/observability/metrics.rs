@@ -24,16 +24,19 @@ fn documented() -> BTreeMap<String, Metric> {
     let rows = guide
         .lines()
         .filter_map(|line| line.strip_prefix("| `walhook_"));
+
     let metrics = rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let [name, kind, labels, meaning, ""] = cells[..] else {
             panic!("{row}")
         };
+
         assert!(!meaning.is_empty(), "{row}");
         let labels = labels
             .split(',')
             .map(|label| label.trim().trim_matches('`').to_owned());
         let labels = labels.filter(|label| !label.is_empty()).collect();
+
         (
             format!("walhook_{}", name.trim_end_matches('`')),
             Metric {
@@ -42,6 +45,7 @@ fn documented() -> BTreeMap<String, Metric> {
             },
         )
     });
+
     metrics.collect()
 }
 
@@ -51,6 +55,7 @@ fn described() -> BTreeMap<String, String> {
     let declarations = source
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("describe_")?.split_once(' '));
+
     let metrics = declarations.map(|(kind, rest)| {
         let name = rest
             .split('"')
@@ -58,12 +63,14 @@ fn described() -> BTreeMap<String, String> {
             .unwrap_or_else(|| panic!("{kind} {rest}"));
         (name.to_owned(), kind.to_owned())
     });
+
     metrics.collect()
 }
 
 /// Returns Walhook's metrics in a scrape.
 fn scraped(text: &str) -> BTreeMap<String, Metric> {
     let mut metrics = BTreeMap::new();
+
     for line in text.lines() {
         if let Some((name, kind)) = line
             .strip_prefix("# TYPE walhook_")
@@ -82,10 +89,12 @@ fn scraped(text: &str) -> BTreeMap<String, Metric> {
             );
         }
     }
+
     for line in text.lines().filter(|line| line.starts_with("walhook_")) {
         let Some((name, rest)) = line.split_once('{') else {
             continue;
         };
+
         let base = ["_bucket", "_sum", "_count"]
             .iter()
             .find_map(|end| name.strip_suffix(end));
@@ -101,8 +110,10 @@ fn scraped(text: &str) -> BTreeMap<String, Metric> {
             .get_mut(&metric)
             .unwrap_or_else(|| panic!("{line}"))
             .labels;
+
         known.extend(labels.filter(|label| label != "le"));
     }
+
     metrics
 }
 
@@ -120,14 +131,17 @@ async fn scraped_metrics_match_the_documentation() {
     app.set("source.heartbeat", "200ms").set_fast_retries();
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
+
     api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"])
         .await;
     platform.payment(user, "ready").await;
     receiver.wait_for(1).await;
+
     let url = app.sidecar().metrics_url.clone();
     let expected = [
         "walhook_events_total",
@@ -155,6 +169,7 @@ async fn scraped_metrics_match_the_documentation() {
         "walhook_proxy_failures_total",
         "walhook_own_faults_total",
     ];
+
     let all = || async {
         let text = crate::support::metrics(&url).await;
         let found = scraped(&text);
@@ -163,11 +178,14 @@ async fn scraped_metrics_match_the_documentation() {
             .all(|name| found.contains_key(*name))
             .then_some((text, found))
     };
+
     let (text, found) = eventually("all metrics of a busy process", all).await;
     let documented = documented();
+
     for (name, metric) in &found {
         assert_eq!(Some(metric), documented.get(name), "{name}");
     }
+
     for name in [
         "process_resident_memory_bytes",
         "process_cpu_seconds_total",
@@ -175,6 +193,7 @@ async fn scraped_metrics_match_the_documentation() {
     ] {
         assert!(text.contains(&format!("\n{name} ")), "{name}");
     }
+
     // Counters that alerts use exist from the start, so that their first increase shows.
     assert!(
         text.contains("\nwalhook_unrouted_events_total 0\n"),
@@ -187,35 +206,43 @@ async fn scraped_metrics_match_the_documentation() {
 async fn a_replica_that_no_longer_captures_reports_no_lag() {
     const LAG: &str = "walhook_capture_lag_seconds";
     let app = TestApp::prepare().await;
+
     app.setup().await;
     let first = app.replica(&[]).await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
+
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     eventually("a lag", async || {
         first.metric(LAG).await.filter(|lag| *lag > 0.0)
     })
     .await;
+
     let second = app.replica(&[]).await;
     let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null";
+
     // The gauges of both change some time after the stream has ended.
     let taken_over = async || {
         let captures = async |replica: &Sidecar| {
             replica.metric("walhook_capture_connected").await == Some(1.0)
         };
+
         let by_first = captures(&first).await;
         let by_second = captures(&second).await;
         if by_first && !by_second {
             platform.client.query(ended, &[&app.name]).await.unwrap();
         }
+
         (by_second && first.metric(LAG).await == Some(0.0)).then_some(())
     };
+
     eventually(
         "the second replica to capture, and no lag of the first",
         taken_over,
     )
     .await;
+
     for replica in [first, second] {
         assert!(replica.stop().await.success());
     }
@@ -228,6 +255,7 @@ async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
+
     let rows = "
         insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, active, disabled_at)
         select gen_random_uuid(), '1', n::text, 'http://127.0.0.1/', '{payment.statement_ready}', '', '', n % 3 = 0,
@@ -243,14 +271,18 @@ async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
         insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt)
         select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() - n * interval '1 second', 2
         from generate_series(-10, 6000) n";
+
     app.store().await.batch_execute(rows).await.unwrap();
     let store = walhook::store::Store::open_for_service(&app.store_url, 2).unwrap();
     let fresh = store.queue(DeliveryClass::Fresh).await.unwrap();
+
     assert_eq!(fresh.deliveries, 7_001 + 4_001);
     assert!((60.0..6_000.0).contains(&fresh.oldest_due), "{fresh:?}");
+
     let retry = store.queue(DeliveryClass::Retry).await.unwrap();
     assert_eq!(retry.deliveries, 6_011);
     assert!((6_000.0..12_000.0).contains(&retry.oldest_due), "{retry:?}");
+
     let states = store.webhook_states().await.unwrap();
     assert_eq!(
         states,

@@ -13,10 +13,12 @@ async fn with_a_hanging_store_the_process_is_alive_but_not_ready() {
         &format!(":{}", app.server.port()),
         &format!(":{}", network.port),
     );
+
     assert_ne!(through, app.store_url);
     app.set("store.url", &through);
     app.setup().await;
     app.run().await;
+
     let url = app.sidecar().metrics_url.clone();
     let answers = async |path: &str, status: u16| -> Value {
         let address = format!("{url}{path}");
@@ -24,10 +26,13 @@ async fn with_a_hanging_store_the_process_is_alive_but_not_ready() {
         let (_, body) = eventually(&format!("{status} from {path}"), answer).await;
         serde_json::from_str(&body).unwrap()
     };
+
     assert_eq!(answers("/readyz", 200).await, json!({ "status": "ready" }));
     network.weather(Weather::Frozen);
+
     let found = answers("/readyz", 503).await;
     assert_eq!(found["status"], "not ready");
+
     assert!(
         found["reasons"]
             .as_array()
@@ -35,6 +40,7 @@ async fn with_a_hanging_store_the_process_is_alive_but_not_ready() {
             .contains(&json!("store: it does not answer")),
         "{found}"
     );
+
     assert_eq!(answers("/healthz", 200).await, json!({ "status": "ok" }));
     network.weather(Weather::Fair);
     assert_eq!(answers("/readyz", 200).await, json!({ "status": "ready" }));

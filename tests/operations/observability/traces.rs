@@ -28,6 +28,7 @@ impl Scene {
         // Not an ephemeral port: a test ends the collector and starts another one on the same port.
         let collector = Collector::start(free_port().unwrap()).await;
         let mut app = TestApp::prepare().await;
+
         app.set("log.filter", filter)
             .set_fast_retries()
             .set("tracing.headers", "api-key=hunter%202");
@@ -37,6 +38,7 @@ impl Scene {
         );
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let receiver = Receiver::start().await;
         let user = platform.user(&[]).await;
@@ -44,6 +46,7 @@ impl Scene {
         let (webhook, _) = api
             .create_webhook(&receiver.url("/hook?token=hush"), &[EVENT])
             .await;
+
         Scene {
             app,
             collector,
@@ -69,6 +72,7 @@ fn traceparent(received: &Received) -> (String, String, String) {
     let [version, trace, parent, flags] = parts[..] else {
         panic!("{parts:?}")
     };
+
     assert_eq!(
         (version, trace),
         (
@@ -79,6 +83,7 @@ fn traceparent(received: &Received) -> (String, String, String) {
                 .as_str()
         )
     );
+
     (trace.to_owned(), parent.to_owned(), flags.to_owned())
 }
 
@@ -100,11 +105,14 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
     scene
         .receiver
         .answer_in_turn(&[Answer::Status(500), Answer::Status(200)]);
+
     let received = scene.event(2).await;
     let (trace, first, flags) = traceparent(&received[0]);
     let (_, second, _) = traceparent(&received[1]);
+
     assert_eq!(flags, "01");
     assert_ne!(first, second);
+
     let spans = scene.collector.wait_for_trace(&trace, 5).await;
 
     let root = named(&spans, "event payment.statement_ready")[0];
@@ -112,10 +120,12 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
         (root.kind(), root.parent_span_id.len()),
         (SpanKind::Producer, 0)
     );
+
     let of_root = attributes(&root.attributes);
     let store = scene.app.store().await;
     let statement = "select id::text, commit_lsn::text, ordinal::text from walhook.event";
     let row = store.query_one(statement, &[]).await.unwrap();
+
     for (key, column) in [
         ("walhook.event.id", 0),
         ("walhook.lsn", 1),
@@ -123,6 +133,7 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
     ] {
         assert_eq!(of_root[key], row.get::<_, String>(column), "{key}");
     }
+
     assert_eq!(
         (of_root["walhook.event.type"].as_str(), &of_root["user.id"]),
         (EVENT, &scene.user.to_string())
@@ -130,6 +141,7 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
 
     let capture = named(&spans, "capture")[0];
     let storing = named(&spans, "store")[0];
+
     assert_eq!(capture.start_time_unix_nano, root.start_time_unix_nano);
     assert_eq!(capture.end_time_unix_nano, storing.start_time_unix_nano);
     assert_eq!(storing.end_time_unix_nano, root.end_time_unix_nano);
@@ -139,11 +151,14 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
         .iter()
         .map(|span| hex::encode(&span.span_id))
         .collect();
+
     assert_eq!(ids, [first, second]);
+
     for span in [capture, storing, attempts[0], attempts[1]] {
         assert_eq!(span.parent_span_id, root.span_id, "{span:?}");
         assert!(span.end_time_unix_nano >= span.start_time_unix_nano);
     }
+
     let [failed, delivered] = [0, 1].map(|index| attributes(&attempts[index].attributes));
     let port = scene
         .receiver
@@ -164,8 +179,10 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
             "{key}"
         );
     }
+
     assert_eq!(failed["walhook.webhook.id"], scene.webhook);
     assert_eq!(failed["walhook.delivery.id"], received[0].delivery());
+
     assert_eq!(
         (
             &*failed["error.type"],
@@ -173,6 +190,7 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
         ),
         ("500", "500")
     );
+
     assert_eq!(
         (
             &*delivered["http.response.status_code"],
@@ -180,6 +198,7 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
         ),
         ("200", "1")
     );
+
     assert_eq!(
         (
             &*failed["walhook.delivery.outcome"],
@@ -187,6 +206,7 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
         ),
         ("failed", "delivered")
     );
+
     assert_eq!(
         (attempts[0].kind(), code(attempts[0]), code(attempts[1])),
         (SpanKind::Client, StatusCode::Error, StatusCode::Unset)
@@ -195,12 +215,14 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
 
     redelivery_and_test(&scene, &trace).await;
     let export = scene.collector.exports().remove(0);
+
     assert_eq!(export.headers["api-key"], "hunter 2");
     assert_eq!(export.resource["service.name"], "Walhook");
     assert_eq!(
         export.resource["service.version"],
         env!("CARGO_PKG_VERSION")
     );
+
     let exported = format!(
         "{:?}",
         scene
@@ -210,12 +232,16 @@ async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
             .map(|export| export.spans)
             .collect::<Vec<_>>()
     );
+
     assert!(!exported.contains("hush"), "a URL's secret is in a span");
+
     // The last spans are exported before the process ends.
     let last = scene.event(1).await;
     let (trace, ..) = traceparent(&last[0]);
+
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.collector.trace(&trace).len(), 4);
+
     let log = std::fs::read_to_string(scene.app.log_file()).unwrap();
     assert!(!log.contains("hunter"), "{log}");
 }
@@ -227,6 +253,7 @@ async fn redelivery_and_test(scene: &Scene, trace: &str) {
         .wait_for_logs(&scene.webhook, "both attempts", |logs| logs.len() == 2)
         .await;
     let entry = logs[0]["id"].as_str().unwrap();
+
     scene
         .api
         .post(
@@ -235,11 +262,13 @@ async fn redelivery_and_test(scene: &Scene, trace: &str) {
         )
         .await
         .expect(202);
+
     let spans = scene.collector.wait_for_trace(trace, 6).await;
     let rounds: Vec<String> = named(&spans, "POST")
         .iter()
         .map(|span| attributes(&span.attributes)["walhook.delivery.round"].clone())
         .collect();
+
     assert_eq!(rounds, ["1", "1", "2"]);
     scene.receiver.clear();
     scene
@@ -247,9 +276,11 @@ async fn redelivery_and_test(scene: &Scene, trace: &str) {
         .post(&format!("/webhooks/{}/test", scene.webhook), json!({}))
         .await
         .expect(200);
+
     let test = scene.receiver.wait_for(1).await;
     let (trace, span, _) = traceparent(&test[0]);
     let spans = scene.collector.wait_for_trace(&trace, 1).await;
+
     assert_eq!(
         (
             hex::encode(&spans[0].span_id),
@@ -269,24 +300,30 @@ async fn without_its_collector_everything_works_and_one_line_is_logged() {
             .matches(words)
             .count()
     };
+
     drop(std::mem::replace(
         &mut scene.collector,
         Collector::start(0).await,
     ));
     let mut traces = BTreeMap::new();
+
     for _ in 0..3 {
         let received = scene.event(1).await;
         let (trace, span, _) = traceparent(&received[0]);
+
         traces.insert(trace, span);
         let warned = || async { (lines(&scene.app, "exporting spans fails") > 0).then_some(()) };
         eventually("the warning", warned).await;
     }
+
     // Spans that could not be exported have waited.
     scene.collector = Collector::start(port).await;
+
     for (trace, span) in &traces {
         let spans = scene.collector.wait_for_trace(trace, 4).await;
         assert_eq!(hex::encode(&named(&spans, "POST")[0].span_id), *span);
     }
+
     let metrics = scene.app.sidecar().metrics_url.clone();
     let exported = || async {
         let text = crate::support::metrics(&metrics).await;
@@ -294,7 +331,9 @@ async fn without_its_collector_everything_works_and_one_line_is_logged() {
             .any(|line| line == "walhook_spans_exported_total 12")
             .then_some(text)
     };
+
     let text = eventually("twelve spans in the metric", exported).await;
+
     for reason in ["queue_full", "refused"] {
         assert!(
             text.contains(&format!(
@@ -303,6 +342,7 @@ async fn without_its_collector_everything_works_and_one_line_is_logged() {
             "{text}"
         );
     }
+
     assert_eq!(lines(&scene.app, "exporting spans fails"), 1);
     assert_eq!(lines(&scene.app, "exporting spans works again"), 1);
 
@@ -310,8 +350,10 @@ async fn without_its_collector_everything_works_and_one_line_is_logged() {
     assert!(scene.app.stop().await.success());
     scene.app.set("tracing.sample_ratio", "0");
     scene.app.run().await;
+
     let received = scene.event(1).await;
     let (trace, _, flags) = traceparent(&received[0]);
+
     assert_eq!(flags, "00");
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.collector.trace(&trace).len(), 0);
@@ -320,12 +362,14 @@ async fn without_its_collector_everything_works_and_one_line_is_logged() {
     // shutdown for long.
     let hangs = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", hangs.local_addr().unwrap());
+
     scene
         .app
         .set("tracing.sample_ratio", "1")
         .set("tracing.otlp_endpoint", &endpoint);
     scene.app.run().await;
     scene.event(1).await;
+
     let _connection = tokio::time::timeout(DEADLINE, hangs.accept())
         .await
         .expect("a connection")

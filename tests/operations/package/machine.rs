@@ -34,6 +34,7 @@ impl Machine {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount an overlay".to_owned());
         }
+
         let directory = tempfile::tempdir().expect("a directory");
         let mut keeper = Command::new("unshare")
             .args([
@@ -51,11 +52,13 @@ impl Machine {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("unshare: {error}"))?;
+
         let mut printed = [0; 8];
         let mut output = keeper.stdout.take().expect("a pipe");
         if std::io::Read::read_exact(&mut output, &mut printed).is_ok() {
             return Ok(Machine { keeper, directory });
         }
+
         let output = keeper
             .wait_with_output()
             .expect("a child can be waited for");
@@ -92,6 +95,7 @@ impl Machine {
             .args(words)
             .stdin(Stdio::null())
             .env("LC_ALL", "C");
+
         command
     }
 
@@ -104,6 +108,7 @@ impl Machine {
         let output = self.run(words);
         let printed = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
+
         assert!(
             output.status.success(),
             "{words:?}: {}\n{printed}\n{errors}",
@@ -139,6 +144,7 @@ impl Machine {
                 }
             }
         }
+
         found
     }
 }

@@ -38,6 +38,7 @@ fn run(command: &mut Command) -> String {
         "{command:?}: {}\n{errors}",
         output.status
     );
+
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -48,6 +49,7 @@ fn package(directory: &Path) -> PathBuf {
         .arg(env!("CARGO_BIN_EXE_walhook"))
         .arg(directory)
         .env("PACKAGE_COMPRESSION", "none");
+
     PathBuf::from(run(&mut command).trim())
 }
 
@@ -55,6 +57,7 @@ fn package(directory: &Path) -> PathBuf {
 fn later_package(package: &Path) -> PathBuf {
     let tree = package.with_file_name("later");
     let later = package.with_file_name("walhook-later.deb");
+
     run(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree));
     let control = std::fs::read_to_string(tree.join("DEBIAN/control")).expect("a control file");
     let lines = control
@@ -63,9 +66,11 @@ fn later_package(package: &Path) -> PathBuf {
             true => format!("Version: {LATER}\n"),
             false => format!("{line}\n"),
         });
+
     std::fs::write(tree.join("DEBIAN/control"), lines.collect::<String>()).expect("a control file");
     let settings = tree.join(CONFIGURATION.trim_start_matches('/'));
     let text = std::fs::read_to_string(&settings).expect("the settings");
+
     std::fs::write(
         &settings,
         format!("{text}\n# A comment of a later version.\n"),
@@ -75,6 +80,7 @@ fn later_package(package: &Path) -> PathBuf {
         .args(["-Znone", "--root-owner-group", "-b"])
         .arg(&tree)
         .arg(&later));
+
     later
 }
 
@@ -87,14 +93,17 @@ fn contents(package: &Path) -> Vec<(String, String, String)> {
     let lines = listing.lines().map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let path = words[5].trim_start_matches('.');
+
         // Older versions of debhelper name the unit's directory by the link in `/`.
         let path = if path.starts_with("/lib/") {
             format!("/usr{path}")
         } else {
             path.to_owned()
         };
+
         (words[0].to_owned(), words[1].to_owned(), path)
     });
+
     lines.collect()
 }
 
@@ -137,6 +146,7 @@ fn assert_contents(package: &Path) {
             .unwrap_or_else(|| panic!("no {path}"));
         assert_eq!(found.0, mode, "{path}");
     }
+
     for (mode, owner, path) in &contents {
         assert!(
             owner == "0/0" || owner == "root/root",
@@ -148,13 +158,16 @@ fn assert_contents(package: &Path) {
             "{path} can be written by others: {mode}"
         );
     }
+
     let field = |name| {
         run(Command::new("dpkg-deb").arg("-f").arg(package).arg(name))
             .trim()
             .to_owned()
     };
+
     assert_eq!(field("Package"), "walhook");
     assert!(field("Version").starts_with(env!("CARGO_PKG_VERSION")));
+
     // This build links the system's libpq; the shipped build contains its own.
     let depends = field("Depends");
     assert!(
@@ -184,6 +197,7 @@ impl Installation {
             app.source_url,
             app.store_url
         );
+
         machine.write(ENVIRONMENT, &secrets);
         let settings = machine.read(CONFIGURATION);
         Installation {
@@ -221,6 +235,7 @@ impl Installation {
             assert!(service.is_running(), "it ended: {}", service.log());
             async { self.is_ready().await.then_some(()) }
         };
+
         eventually("the service to be ready", ready).await;
         service
     }
@@ -245,7 +260,9 @@ fn install(machine: &Machine, package: &Path) {
         .to_str()
         .expect("a name");
     let inside = format!("/var/cache/{name}");
+
     std::fs::copy(package, machine.path(&inside)).expect("space for the package");
+
     // Like unattended upgrades, keeps files that the operator has changed.
     machine.run_ok(&["dpkg", "--force-confdef", "--force-confold", "-i", &inside]);
     std::fs::remove_file(machine.path(&inside)).expect("the copy can be removed");
@@ -262,6 +279,7 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
     ]) {
         return;
     }
+
     let machine = match Machine::start() {
         Ok(machine) => machine,
         Err(reason) => {
@@ -269,8 +287,10 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
             return;
         }
     };
+
     let directory = tempfile::tempdir().expect("a directory");
     let package = package(directory.path());
+
     assert_contents(&package);
     let app = TestApp::prepare().await;
     let passwd = machine.read("/etc/passwd");
@@ -279,10 +299,12 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
 
     machine.run_ok(&["systemd-analyze", "verify", "--man=no", unit::PATH]);
     let user = installation.user();
+
     assert!(
         user.contains(":/nonexistent:") && user.trim().ends_with("/usr/sbin/nologin"),
         "{user}"
     );
+
     let stat = machine.run_ok(&[
         "stat",
         "-c",
@@ -291,6 +313,7 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
         CONFIGURATION,
         "/usr/bin/walhook",
     ]);
+
     assert_eq!(
         stat.lines().collect::<Vec<_>>(),
         ["root:root 600", "root:root 644", "root:root 755"]
@@ -299,6 +322,7 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
         .command(machine, &["cat", ENVIRONMENT])
         .output()
         .expect("nsenter");
+
     assert!(
         !reading.status.success(),
         "the service's user can read the file with the secrets"
@@ -306,11 +330,14 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
 
     installation.walhook("setup");
     let checked = installation.walhook("check");
+
     assert!(checked.contains("store schema"), "{checked}");
     installation.configure();
+
     let Installation { machine, .. } = &installation;
     let mut service = installation.start().await;
     let status = service.status();
+
     let line = |name: &str| {
         status
             .lines()
@@ -319,6 +346,7 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
             .trim()
             .to_owned()
     };
+
     let id = user.split(':').nth(2).expect("a user's id");
     assert!(
         line("Uid:").split_whitespace().all(|found| found == id),
@@ -360,6 +388,7 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
 
     machine.run_ok(&["dpkg", "-P", "walhook"]);
     assert_gone(machine, &passwd);
+
     // A purge does not touch the databases.
     let left = "select count(*) from pg_replication_slots where slot_name = 'walhook'";
     let slots: i64 = app
@@ -369,6 +398,7 @@ async fn the_package_installs_upgrades_and_purges_without_leftovers() {
         .await
         .expect("slots")
         .get(0);
+
     assert_eq!(slots, 1);
     app.store()
         .await
@@ -389,18 +419,22 @@ fn assert_gone(machine: &Machine, passwd: &str) {
             .status
             .success()
     );
+
     assert!(!machine.run(&["dpkg", "-s", "walhook"]).status.success());
+
     for directory in ["/etc/walhook", "/usr/share/doc/walhook", "/var/lib/walhook"] {
         assert!(
             !machine.path(directory).exists(),
             "{directory} still exists"
         );
     }
+
     let changed = machine.changed();
     let others: BTreeSet<&String> = changed
         .iter()
         .filter(|path| !BOOKKEEPING.iter().any(|prefix| path.starts_with(prefix)))
         .collect();
+
     assert!(others.is_empty(), "{others:?}");
     let named: BTreeSet<&String> = changed
         .iter()

@@ -23,6 +23,7 @@ impl Unit {
             .lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.split_once('='));
+
         Unit(
             settings
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -47,7 +48,9 @@ impl Unit {
         let group = self.get("Group");
         let mut all = vec!["env", "-i"];
         let environment = environment(machine, self.get("EnvironmentFile"));
+
         all.extend(environment.iter().map(String::as_str));
+
         all.extend([
             "setpriv",
             "--reuid",
@@ -57,10 +60,13 @@ impl Unit {
             "--init-groups",
             "--no-new-privs",
         ]);
+
         all.extend(["--bounding-set=-all", "--inh-caps=-all", "--"]);
         let script = format!("umask {}; exec \"$@\"", self.get("UMask"));
+
         all.extend(["sh", "-c", &script, "sh"]);
         all.extend(words);
+
         machine.command(&all)
     }
 }
@@ -90,6 +96,7 @@ impl Service {
         command
             .stdout(Stdio::null())
             .stderr(log.reopen().expect("a log file"));
+
         Service {
             child: command.spawn().expect("nsenter"),
             log,

@@ -37,9 +37,12 @@ impl Balancer {
     pub async fn start(replicas: &[Sidecar]) -> Balancer {
         let directory = tempfile::tempdir().expect("a directory");
         let listen = format!("127.0.0.1:{}", free_port().expect("a free port"));
+
         fs::write(directory.path().join("nginx.conf"), configuration(&listen)).expect("nginx.conf");
         let replicas: Vec<Replica> = replicas.iter().map(Replica::of).collect();
+
         write_upstreams(directory.path(), &replicas);
+
         let nginx = Command::new(program())
             .arg("-p")
             .arg(directory.path())
@@ -47,9 +50,11 @@ impl Balancer {
             .stdin(Stdio::null())
             .spawn()
             .expect("nginx, of Debian's package nginx");
+
         let replicas = Arc::new(Mutex::new(replicas));
         let pid = Pid::from_child(&nginx);
         let api_url = format!("http://{listen}/api/public");
+
         // A signal to an nginx that is still starting would end it.
         eventually("nginx to answer", || fetch(&api_url)).await;
         let controller = tokio::spawn(control(replicas.clone(), directory.path().to_owned(), pid));
@@ -116,6 +121,7 @@ fn configuration(listen: &str) -> String {
     } else {
         ""
     };
+
     format!(
         "daemon off; {user} worker_processes 2; pid nginx.pid; error_log error.log warn;
          events {{ worker_connections 512; }}
@@ -146,17 +152,20 @@ fn write_upstreams(directory: &Path, replicas: &[Replica]) {
 
 async fn control(replicas: Arc<Mutex<Vec<Replica>>>, directory: PathBuf, nginx: Pid) {
     let mut before: Vec<String> = Vec::new();
+
     loop {
         let known = replicas
             .lock()
             .expect("nobody panics with this lock")
             .clone();
         let mut ready = Vec::new();
+
         for replica in known {
             if matches!(fetch(&replica.readyz).await, Some((200, _))) {
                 ready.push(replica);
             }
         }
+
         let addresses: Vec<String> = ready
             .iter()
             .map(|replica| replica.address.clone())
@@ -166,6 +175,7 @@ async fn control(replicas: Arc<Mutex<Vec<Replica>>>, directory: PathBuf, nginx: 
             kill_process(nginx, Signal::HUP).expect("nginx runs");
             before = addresses;
         }
+
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

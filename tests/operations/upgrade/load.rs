@@ -32,6 +32,7 @@ impl Load {
         let committed = Arc::<Mutex<Vec<String>>>::default();
         let stopped = stop.clone();
         let raised = committed.clone();
+
         let task = tokio::spawn(async move {
             let label = platform.label(user).await;
             let outlet = platform.outlet("Outlet").await;
@@ -41,12 +42,16 @@ impl Load {
                     .expect("nobody panics with this lock")
                     .extend_from_slice(lines)
             };
+
             while !stopped.load(Ordering::Relaxed) {
                 let payment = platform.payment(user, "ready").await;
                 raise(&[format!("{} {payment}", EVENTS[0])]);
+
                 let release = platform.release(label).await;
                 let queued = platform.distribution(release, outlet, "scheduled").await;
+
                 raise(&[format!("{} {queued} null -> \"scheduled\"", EVENTS[1])]);
+
                 for (before, after) in [
                     ("scheduled", "transcoding"),
                     ("transcoding", "batched"),
@@ -59,9 +64,11 @@ impl Load {
                     )]);
                     tokio::time::sleep(INTERVAL).await;
                 }
+
                 raise(&[format!("{} {queued}", EVENTS[2])]);
             }
         });
+
         Load {
             stop,
             committed,
@@ -88,6 +95,7 @@ impl Load {
 pub fn describe(request: &Received) -> String {
     let event = request.event();
     let data = request.data();
+
     match event {
         "payment.statement_ready" => format!("{event} {}", data["payment_request_id"]),
         "delivery.completed" => format!("{event} {}", data["distro_queue_id"]),
@@ -121,6 +129,7 @@ impl Clients {
             .pool_max_idle_per_host(0)
             .timeout(Duration::from_secs(30));
         let http = http.build().expect("a client without TLS settings");
+
         let tasks = tokens.into_iter().map(|token| {
             let client = Client {
                 http: http.clone(),
@@ -130,6 +139,7 @@ impl Clients {
             };
             tokio::spawn(client.work(receiver.to_owned()))
         });
+
         Clients {
             tasks: tasks.collect(),
             shared,
@@ -147,9 +157,11 @@ impl Clients {
     /// Stops, and returns the number of requests and those that failed.
     pub async fn stop(self) -> (u64, Vec<String>) {
         self.shared.stop.store(true, Ordering::Relaxed);
+
         for task in self.tasks {
             task.await.expect("a client does not panic");
         }
+
         let failures = std::mem::take(
             &mut *self
                 .shared
@@ -157,6 +169,7 @@ impl Clients {
                 .lock()
                 .expect("nobody panics with this lock"),
         );
+
         (self.shared.requests.load(Ordering::Relaxed), failures)
     }
 }
@@ -181,17 +194,21 @@ impl Client {
         let webhook = json!({ "name": "one of many", "url": receiver, "events": [EVENTS[0]] });
         let created = self.send("POST", "/webhooks", Some(webhook), 201).await?;
         let path = format!("/webhooks/{}", created["id"].as_str()?);
+
         self.send("GET", &path, None, 200).await?;
         self.send("PATCH", &path, Some(json!({ "name": "renamed" })), 200)
             .await?;
+
         let tested = self
             .send("POST", &format!("{path}/test"), Some(json!({})), 200)
             .await?;
         if tested["delivered"] != true {
             self.fail(format!("a test was not delivered: {tested}"));
         }
+
         self.send("GET", "/webhooks", None, 200).await?;
         self.send("GET", &format!("{path}/logs"), None, 200).await?;
+
         self.send("DELETE", &path, None, 204).await.map(drop)
     }
 
@@ -204,20 +221,24 @@ impl Client {
     ) -> Option<Value> {
         tokio::time::sleep(INTERVAL).await;
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
+
         let method = method.parse().expect("a method");
         let mut request = self
             .http
             .request(method, format!("{}{path}", self.url))
             .bearer_auth(&self.token);
+
         if let Some(body) = body {
             request = request
                 .header("content-type", "application/json")
                 .body(body.to_string());
         }
+
         let answer = async {
             let answer = request.send().await?;
             Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
         };
+
         match answer.await {
             Ok((status, text)) if status == wanted => {
                 Some(serde_json::from_str(&text).unwrap_or_default())

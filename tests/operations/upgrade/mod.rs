@@ -38,18 +38,22 @@ struct Rollout {
 impl Rollout {
     async fn begin() -> Rollout {
         let mut app = TestApp::prepare().await;
+
         // The balancer checks ten times a second.
         app.set("shutdown.delay", "10s");
         app.setup().await;
+
         let replicas = vec![app.replica(&[]).await, app.replica(&[]).await];
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let receiver = Receiver::start().await;
         let tested = Receiver::start().await;
+
         // Slow requests are in flight at any time.
         tested.answer(|_| Answer::After(Duration::from_millis(200), 200));
         let balancer = Balancer::start(&replicas).await;
         let owner = Api::new(&balancer.api_url, &app.token(&user.to_string()).await);
+
         owner.create_webhook(&receiver.url("/"), &EVENTS).await;
         let tokens = [
             app.token("x").await,
@@ -58,6 +62,7 @@ impl Rollout {
         ];
         let load = Load::start(platform, user);
         let clients = Clients::start(&balancer.api_url, tokens.into(), &tested.url("/"));
+
         Rollout {
             app,
             replicas,
@@ -80,6 +85,7 @@ impl Rollout {
     async fn exchange_one(&mut self, build: &Path) {
         self.app.set_program(build);
         let replica = self.app.replica(&[]).await;
+
         self.balancer.add(&replica);
         self.replicas.push(replica);
         let status = self.replicas.remove(0).stop().await;
@@ -96,6 +102,7 @@ impl Rollout {
             .await
             .expect("a reader");
         self.app.set_program(&next.program);
+
         let setup = self.app.command(&["setup"]).output();
         let meanwhile = async {
             let waiting =
@@ -105,13 +112,16 @@ impl Rollout {
             let blocked = || async {
                 (!monitor.query(waiting, &[]).await.expect("locks").is_empty()).then_some(())
             };
+
             eventually("the migration to wait for the table", blocked).await;
             self.work().await;
             store.batch_execute("commit").await.expect("a reader's end");
         };
+
         let (output, ()) = tokio::join!(setup, meanwhile);
         let output = output.expect("setup");
         let printed = String::from_utf8_lossy(&output.stdout);
+
         assert!(
             output.status.success(),
             "{}",
@@ -132,15 +142,19 @@ impl Rollout {
             clients,
             ..
         } = self;
+
         let mut committed = load.stop().await;
         let (requests, failures) = clients.stop().await;
         let received = receiver.wait_for(committed.len()).await;
         let ends = futures_util::future::join_all(replicas.into_iter().map(Sidecar::stop)).await;
+
         assert!(ends.iter().all(ExitStatus::success), "{ends:?}");
         let mut arrived: Vec<String> = receiver.requests().iter().map(describe).collect();
+
         committed.sort();
         arrived.sort();
         assert_eq!(arrived, committed, "each transition is delivered once");
+
         let slowest = received
             .iter()
             .filter_map(since_commit)
@@ -150,6 +164,7 @@ impl Rollout {
             slowest < LONGEST_TAKEOVER,
             "a transition was delivered {slowest:?} after its commit"
         );
+
         let some: Vec<&String> = failures.iter().take(5).collect();
         assert!(
             failures.is_empty(),
@@ -157,6 +172,7 @@ impl Rollout {
             failures.len(),
             balancer.errors()
         );
+
         println!(
             "{} transitions, the slowest delivered after {slowest:?}; {requests} requests",
             committed.len()
@@ -182,6 +198,7 @@ async fn refuses_a_schema_that_is_too_new(app: &TestApp) {
         .execute(history, &[])
         .await
         .expect("a history");
+
     for command in ["run", "setup", "check"] {
         let output = app.walhook(&[command]).await;
         let printed = [output.stdout, output.stderr]
@@ -201,19 +218,24 @@ async fn a_rolling_upgrade_under_load_loses_nothing_and_fails_no_request() {
     if !are_installed(&["nginx"]) {
         return;
     }
+
     let next = tokio::task::spawn_blocking(NextBuild::make)
         .await
         .expect("the next build");
     let this = PathBuf::from(env!("CARGO_BIN_EXE_walhook"));
     let mut rollout = Rollout::begin().await;
+
     rollout.work().await;
 
     rollout.migrate(&next).await;
     rollout.exchange_one(&next.program).await;
+
     // A rollback: this build works on the later build's schema, even after another setup.
     rollout.app.set_program(&this);
     let checked = rollout.app.walhook_ok(&["check"]).await;
+
     assert!(checked.contains("of a later build"), "{checked}");
+
     assert!(
         rollout
             .app
@@ -221,14 +243,17 @@ async fn a_rolling_upgrade_under_load_loses_nothing_and_fails_no_request() {
             .await
             .contains("everything is set up")
     );
+
     rollout.exchange_one(&this).await;
     rollout.exchange_one(&next.program).await;
     rollout.exchange_one(&next.program).await;
+
     for replica in &rollout.replicas {
         let program =
             std::fs::read_link(format!("/proc/{}/exe", replica.pid())).expect("a process");
         assert_eq!(program, next.program);
     }
+
     rollout.end().await;
 }
 
@@ -237,20 +262,26 @@ async fn a_replica_that_shuts_down_is_unready_first_and_answers_until_it_closes(
     let mut app = TestApp::prepare().await;
     app.set("shutdown.delay", "1h");
     app.setup().await;
+
     let mut first = app.replica(&[]).await;
     let second = app.replica(&[]).await;
     let api = Api::new(&first.api_url, &app.token("x").await);
+
     assert_eq!(
         api.get("/webhooks").await.expect(200).header("connection"),
         None
     );
     first.signal(Signal::TERM);
+
     let announced = || async { first.readiness().await.filter(|(status, _)| *status == 503) };
     let (_, reasons) = eventually("the end to be announced", announced).await;
+
     assert!(reasons.contains("shutdown: shutting down"), "{reasons}");
     let taken_over =
         || async { (second.metric("walhook_capture_connected").await == Some(1.0)).then_some(()) };
+
     eventually("the other to capture", taken_over).await;
+
     // A client that keeps the connection learns that it is closed after this answer.
     assert_eq!(
         api.get("/webhooks").await.expect(200).header("connection"),

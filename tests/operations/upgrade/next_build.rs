@@ -26,10 +26,13 @@ impl NextBuild {
     pub fn make() -> NextBuild {
         let this = Path::new(env!("CARGO_BIN_EXE_walhook"));
         let mut cargo = Command::new(env!("CARGO"));
+
         cargo.args(["build", "--locked", "--offline", "--example", "next_build"]);
+
         if cfg!(feature = "failpoints") {
             cargo.args(["--features", "failpoints"]);
         }
+
         // The profile that this test was built with.
         if this
             .parent()
@@ -37,6 +40,7 @@ impl NextBuild {
         {
             cargo.args(["--profile", "dist", "--features", "dist"]);
         }
+
         // Build scripts would run again because of the variables that cargo sets for this test.
         let set = std::env::vars_os().map(|(name, _)| name);
         for name in set.filter(|name| {
@@ -46,6 +50,7 @@ impl NextBuild {
         }) {
             cargo.env_remove(name);
         }
+
         let output = cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
@@ -55,6 +60,7 @@ impl NextBuild {
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
+
         let newest = newest_migration();
         NextBuild {
             program: this.with_file_name("examples").join("next_build"),
@@ -72,6 +78,7 @@ fn newest_migration() -> u32 {
         .expect("a directory")
         .map(|entry| entry.expect("an entry").file_name());
     let version = |name: &str| name.strip_prefix('V')?.split_once("__")?.0.parse().ok();
+
     names
         .filter_map(|name| version(name.to_str()?))
         .max()

@@ -39,10 +39,12 @@ pub async fn in_time<T, F: Future<Output = Option<T>>>(
     mut probe: impl FnMut() -> F,
 ) -> T {
     let end = tokio::time::Instant::now() + LIMIT;
+
     loop {
         if let Some(found) = probe().await {
             return found;
         }
+
         assert!(
             tokio::time::Instant::now() < end,
             "not within {LIMIT:?}: {what}"
@@ -67,6 +69,7 @@ impl Programs {
         if !are_installed(&["etcd"]) {
             return None;
         }
+
         let test = std::env::current_exe().expect("a test has a path");
         let patroni = test
             .ancestors()
@@ -77,11 +80,13 @@ impl Programs {
             skip("Patroni is not installed");
             return None;
         }
+
         let Some((_, postgres)) = installed().into_iter().find(|(version, _)| *version == 17)
         else {
             skip("no PostgreSQL 17: scripts/fetch-postgres 17 fetches one");
             return None;
         };
+
         let debian = versions_below(Path::new("/usr/lib/postgresql"))
             .into_iter()
             .map(|(_, programs)| programs)
@@ -90,6 +95,7 @@ impl Programs {
             true => None,
             false => Some(debian.expect("PostgreSQL of Debian")),
         };
+
         Some(Programs {
             postgres,
             patroni,
@@ -135,21 +141,25 @@ impl Cluster {
             .mode(0o700)
             .create(&directory)
             .expect("a new directory");
+
         let mut janitor = std::process::Command::new("sh");
         janitor
             .args(["-c", JANITOR, "walhook-janitor"])
             .arg(&directory)
             .stdin(Stdio::piped())
             .process_group(0);
+
         let janitor = janitor
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("sh");
         let port = || free_port().expect("a free port");
+
         let nodes = (1..=NODES).map(|number| {
             let name = format!("node{number}");
             let directory = directory.join(&name);
+
             Node {
                 name,
                 directory,
@@ -159,6 +169,7 @@ impl Cluster {
                 etcd_peers: port(),
             }
         });
+
         // For the client. Another test of this binary may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
@@ -166,6 +177,7 @@ impl Cluster {
             .timeout(ANSWER)
             .build()
             .expect("a client without TLS settings");
+
         let cluster = Cluster {
             nodes: nodes.collect(),
             replication,
@@ -173,20 +185,26 @@ impl Cluster {
             http,
             janitor,
         };
+
         cluster.write_files(programs).await;
+
         for node in &cluster.nodes {
             cluster.start_etcd(node);
         }
+
         cluster.start_patroni(&cluster.nodes[0]);
         in_time("the first leader", async || cluster.leader().await).await;
+
         if !replication.synchronous {
             cluster
                 .configure(&json!({ "synchronous_mode": false }))
                 .await;
         }
+
         for node in &cluster.nodes[1..] {
             cluster.start_patroni(node);
         }
+
         cluster.wait_until_healthy().await;
         cluster
     }
@@ -197,13 +215,16 @@ impl Cluster {
             &self.directory.join("python/patroni"),
         );
         write_program(&self.directory.join("pg_basebackup"), BASEBACKUP);
+
         let members: Vec<String> = self
             .nodes
             .iter()
             .map(|node| format!("127.0.0.1:{}", node.etcd))
             .collect();
         let callback = self.directory.join("drop-old-slots");
+
         write_program(&callback, DROP_OLD_SLOTS);
+
         let shared = replaced(
             SHARED,
             &[
@@ -217,6 +238,7 @@ impl Cluster {
                 ),
             ],
         );
+
         for node in &self.nodes {
             for name in ["patroni", "etcd"] {
                 DirBuilder::new()
@@ -224,6 +246,7 @@ impl Cluster {
                     .create(node.directory.join(name))
                     .expect("a new directory");
             }
+
             std::fs::write(node.directory.join("patroni/patroni.yml"), &shared).expect("a file");
             std::fs::write(
                 node.directory.join("patroni/node.yml"),
@@ -231,6 +254,7 @@ impl Cluster {
             )
             .expect("a file");
         }
+
         if geteuid().is_root() {
             let mut command = std::process::Command::new("chown");
             let status = command
@@ -246,6 +270,7 @@ impl Cluster {
         let directory = node.directory.display().to_string();
         let bin = programs.postgres.display().to_string();
         let address = |port: u16| format!("127.0.0.1:{port}");
+
         let mut text = replaced(
             NODE,
             &[
@@ -262,6 +287,7 @@ impl Cluster {
                 ("/var/run/postgresql", &directory),
             ],
         );
+
         if self.replication.standby_slots {
             let others = self
                 .nodes
@@ -273,6 +299,7 @@ impl Cluster {
                 others.collect::<Vec<_>>().join(",")
             ));
         }
+
         if let Some(clients) = &programs.clients {
             let clients = clients.display();
             let own = self.directory.display();
@@ -281,6 +308,7 @@ impl Cluster {
                  pg_basebackup: {own}/pg_basebackup }}\n"
             ));
         }
+
         text
     }
 
@@ -300,6 +328,7 @@ impl Cluster {
             .map(|node| format!("{}={}", node.name, url(node.etcd_peers)))
             .collect();
         let members = members.join(",");
+
         let arguments = [
             ["--name", &node.name],
             ["--data-dir", "data"],
@@ -311,6 +340,7 @@ impl Cluster {
             ["--logger", "zap"],
             ["--log-level", "warn"],
         ];
+
         self.spawn(
             &node.directory.join("etcd"),
             "/usr/bin/etcd",
@@ -322,6 +352,7 @@ impl Cluster {
     pub fn start_patroni(&self, node: &Node) {
         let python = self.directory.join("python").display().to_string();
         let port = node.port.to_string();
+
         let variables = [
             ("PYTHONPATH", &*python),
             // For the callback and pg_basebackup.py.
@@ -330,6 +361,7 @@ impl Cluster {
             ("PGUSER", "postgres"),
             ("PGPASSWORD", PASSWORD),
         ];
+
         self.spawn(
             &node.directory.join("patroni"),
             PYTHON,
@@ -353,15 +385,18 @@ impl Cluster {
             .expect("a log");
         let words = as_owner(Path::new(program));
         let mut command = tokio::process::Command::new(&words[0]);
+
         command
             .args(&words[1..])
             .args(arguments)
             .current_dir(directory)
             .stdin(Stdio::null())
             .process_group(0);
+
         command
             .env("HOME", directory)
             .envs(variables.iter().copied());
+
         // It is killed by its directory, also if the test process is killed. The runtime waits for
         // its end.
         drop(
@@ -422,6 +457,7 @@ impl Cluster {
                 return Some(index);
             }
         }
+
         None
     }
 
@@ -435,6 +471,7 @@ impl Cluster {
             let count = |key: &str, value: &str| {
                 members.iter().filter(|member| member[key] == value).count()
             };
+
             let one_timeline = members
                 .iter()
                 .all(|member| member["timeline"] == members[0]["timeline"]);
@@ -443,6 +480,7 @@ impl Cluster {
                 && one_timeline
                 && count("state", "streaming") == NODES - 1
                 && count("role", "sync_standby") == synchronous;
+
             healthy.then_some(leader)
         })
         .await
@@ -454,6 +492,7 @@ impl Cluster {
         let synced =
             "select from pg_replication_slots where slot_name = $1 and synced and not temporary
              and invalidation_reason is null";
+
         for node in self
             .nodes
             .iter()
@@ -491,6 +530,7 @@ impl Cluster {
                     return Some(index);
                 }
             }
+
             None
         })
         .await
@@ -504,6 +544,7 @@ impl Cluster {
                 .http
                 .patch(format!("http://127.0.0.1:{}/config", leader.api))
                 .body(change.to_string());
+
             request
                 .send()
                 .await
@@ -522,6 +563,7 @@ impl Cluster {
             let request = self
                 .http
                 .post(format!("http://127.0.0.1:{}/switchover", leader.api));
+
             // It answers when the switchover has ended.
             let request = request
                 .timeout(LIMIT)
@@ -544,11 +586,13 @@ impl Cluster {
                 let Some(status) = self.maintain_etcd(node, "status", json!({})).await else {
                     continue;
                 };
+
                 if status["leader"].is_string() && status["leader"] == status["header"]["member_id"]
                 {
                     return Some(index);
                 }
             }
+
             None
         })
         .await
@@ -561,6 +605,7 @@ impl Cluster {
             if self.etcd_leader().await != node {
                 return Some(());
             }
+
             let other = &self.nodes[(node + 1) % self.nodes.len()];
             let id = self.maintain_etcd(other, "status", json!({})).await?["header"]["member_id"]
                 .clone();
@@ -570,6 +615,7 @@ impl Cluster {
                 json!({ "targetID": id }),
             )
             .await;
+
             None
         })
         .await
@@ -584,6 +630,7 @@ impl Cluster {
             .send()
             .await
             .ok()?;
+
         serde_json::from_str(&answer.text().await.ok()?).ok()
     }
 
@@ -608,6 +655,7 @@ impl Cluster {
                 lines[lines.len().saturating_sub(40)..].join("\n")
             )
         };
+
         files.map(last).collect()
     }
 }
@@ -617,6 +665,7 @@ impl Drop for Cluster {
         if std::thread::panicking() {
             eprintln!("{}", self.logs());
         }
+
         // The janitor starts when its input ends.
         drop(self.janitor.stdin.take());
         let _ = self.janitor.wait();

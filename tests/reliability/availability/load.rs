@@ -69,6 +69,7 @@ impl Load {
     /// Waits until the last statement has ended or was given up.
     pub async fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
+
         for writer in self.writers {
             writer.await.expect("a writer does not panic");
         }
@@ -81,9 +82,11 @@ async fn write(url: String, user: i64, account: Account, stop: Arc<AtomicBool>) 
             tokio::time::sleep(POLL).await;
             continue;
         };
+
         while !stop.load(Ordering::Relaxed) {
             let payment = next_id();
             account.payments().insert(payment, None);
+
             let inserted =
                 tokio::time::timeout(PATIENCE, client.query_one(INSERT, &[&payment, &user])).await;
             let Ok(Ok(row)) = inserted else { break };
@@ -93,6 +96,7 @@ async fn write(url: String, user: i64, account: Account, stop: Arc<AtomicBool>) 
                 at: SystemTime::now(),
                 timeline,
             };
+
             account.payments().insert(payment, Some(acknowledged));
             tokio::time::sleep(INTERVAL).await;
         }

@@ -40,11 +40,13 @@ fn print(
 async fn kill_leader(scenario: &Scenario, what: &str) -> usize {
     let leader = scenario.cluster.wait_until_healthy().await;
     let fault = scenario.begin_fault();
+
     scenario.cluster.kill(&scenario.cluster.nodes[leader]).await;
     print(
         what,
         &scenario.wait_until_recovered(&fault, Ends::NewLeader).await,
     );
+
     leader
 }
 
@@ -53,9 +55,11 @@ async fn the_death_of_a_synchronous_leader_loses_nothing_and_invents_nothing() {
     let Some(mut scenario) = Scenario::start(SYNCHRONOUS, "wal", StorePlace::Cluster).await else {
         return;
     };
+
     let pid = scenario.app.sidecar().pid();
     kill_leader(&scenario, "kill -9 of the leader").await;
     scenario.pass(20).await;
+
     let outcome = scenario.settle().await;
     println!("    {outcome}");
     outcome.assert_exact();
@@ -92,6 +96,7 @@ impl Kind {
         let leader = scenario.wait_until_prepared().await;
         let node = &cluster.nodes[leader];
         let fault = scenario.begin_fault();
+
         let times = match self {
             Kind::KillLeader => {
                 cluster.kill(node).await;
@@ -108,11 +113,13 @@ impl Kind {
             Kind::KillEtcdLeader => {
                 let member = &cluster.nodes[cluster.etcd_leader().await];
                 processes::kill(&member.directory.join("etcd")).await;
+
                 let times = scenario
                     .wait_until_recovered(&fault, Ends::SameLeader)
                     .await;
                 scenario.pass(100).await;
                 cluster.start_etcd(member);
+
                 times
             }
             Kind::SwitchOver => {
@@ -123,28 +130,35 @@ impl Kind {
                 cluster.move_etcd_leader_from(leader).await;
                 processes::freeze(&node.directory).await;
                 let times = scenario.wait_until_recovered(&fault, Ends::NewLeader).await;
+
                 scenario.pass(20).await;
                 processes::thaw(&node.directory).await;
+
                 times
             }
             Kind::KillTwo => {
                 let standby = cluster.synchronous_standby().await;
                 cluster.kill(node).await;
                 cluster.kill(&cluster.nodes[standby]).await;
+
                 let (first, second) = if round.is_multiple_of(2) {
                     (standby, leader)
                 } else {
                     (leader, standby)
                 };
+
                 let returned = scenario.begin_fault();
                 cluster.start_node(&cluster.nodes[first]);
+
                 let times = scenario
                     .wait_until_recovered(&returned, Ends::SameLeader)
                     .await;
                 cluster.start_node(&cluster.nodes[second]);
+
                 times
             }
         };
+
         print(&format!("{self:?}, round {}", round + 1), &times);
         scenario.pass(50).await;
     }
@@ -156,7 +170,9 @@ async fn endure_all(capture: &'static str) {
     else {
         return;
     };
+
     let pid = scenario.app.sidecar().pid();
+
     for round in 0..ROUNDS {
         for kind in Kind::ALL {
             kind.happen(&scenario, round).await;
@@ -165,6 +181,7 @@ async fn endure_all(capture: &'static str) {
             outcome.assert_exact();
         }
     }
+
     assert_eq!(scenario.app.sidecar().pid(), pid, "the same process");
 }
 
@@ -191,11 +208,13 @@ async fn undo_commits(scenario: &Scenario, delivers: bool) -> usize {
         .enumerate()
         .filter(|(index, _)| *index != leader)
         .map(|(_, node)| node);
+
     for node in standbys.clone() {
         // The members of etcd continue: without them, the leader would give up.
         processes::kill(&node.directory.join("patroni")).await;
         processes::kill(&node.directory.join("data")).await;
     }
+
     if delivers {
         scenario.pass(50).await;
     } else {
@@ -205,10 +224,13 @@ async fn undo_commits(scenario: &Scenario, delivers: bool) -> usize {
         })
         .await;
     }
+
     cluster.kill(&cluster.nodes[leader]).await;
+
     for node in standbys {
         cluster.start_patroni(node);
     }
+
     leader
 }
 
@@ -219,20 +241,24 @@ async fn an_asynchronous_failover_that_undoes_delivered_commits_is_a_gap() {
     else {
         return;
     };
+
     let fault = scenario.begin_fault();
     undo_commits(&scenario, true).await;
+
     let store = scenario.app.store().await;
     let open = "select reason from walhook.gap where repaired_at is null";
     let reason = in_time("the gap", async || {
         store.query_opt(open, &[]).await.unwrap()
     })
     .await;
+
     assert_eq!(reason.get::<_, &str>(0), "timeline_forked");
     scenario.app.walhook_ok(&["repair"]).await;
     print(
         "asynchronous, after the repair",
         &scenario.wait_until_recovered(&fault, Ends::NewLeader).await,
     );
+
     let outcome = scenario.settle().await;
     println!("    {outcome}");
     assert!(
@@ -243,6 +269,7 @@ async fn an_asynchronous_failover_that_undoes_delivered_commits_is_a_gap() {
         outcome.false_events.is_subset(&outcome.lost_by_cluster),
         "{outcome:?}"
     );
+
     // The second is the note of the repair that it was running.
     assert_eq!(outcome.gaps, ["timeline_forked", "repair_unfinished"]);
     assert!(
@@ -258,12 +285,14 @@ async fn an_asynchronous_failover_of_primary_and_store_delivers_everything_that_
     let Some(mut scenario) = Scenario::start(ASYNCHRONOUS, "wal", StorePlace::Cluster).await else {
         return;
     };
+
     let fault = scenario.begin_fault();
     undo_commits(&scenario, true).await;
     print(
         "asynchronous, store on the cluster",
         &scenario.wait_until_recovered(&fault, Ends::NewLeader).await,
     );
+
     let outcome = scenario.settle().await;
     println!("    {outcome}");
     assert!(
@@ -280,9 +309,11 @@ async fn a_slot_that_waits_for_standbys_invents_nothing_and_waits_for_the_dead_l
     else {
         return;
     };
+
     let dead = undo_commits(&scenario, false).await;
     let waits = "select from pg_stat_activity join pg_replication_slots on pid = active_pid
          where slot_name = $1 and wait_event = 'WaitForStandbyConfirmation'";
+
     in_time(
         "the new leader's slot to wait for the dead node",
         async || {
@@ -297,6 +328,7 @@ async fn a_slot_that_waits_for_standbys_invents_nothing_and_waits_for_the_dead_l
         },
     )
     .await;
+
     let returned = scenario.begin_fault();
     scenario.cluster.start_node(&scenario.cluster.nodes[dead]);
     print(
@@ -305,6 +337,7 @@ async fn a_slot_that_waits_for_standbys_invents_nothing_and_waits_for_the_dead_l
             .wait_until_recovered(&returned, Ends::SameLeader)
             .await,
     );
+
     let outcome = scenario.settle().await;
     println!("    {outcome}");
     assert!(!outcome.lost_by_cluster.is_empty(), "{outcome:?}");

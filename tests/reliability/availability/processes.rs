@@ -23,12 +23,14 @@ fn processes_in(directory: &Path) -> Vec<Process> {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let works_in: PathBuf = std::fs::read_link(entry.path().join("cwd")).ok()?;
         let status = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+
         // The name of the program precedes the state, in parentheses.
         let state = status.rsplit_once(") ")?.1.chars().next()?;
         works_in
             .starts_with(directory)
             .then_some(Process { pid, state })
     };
+
     entries.filter_map(process).collect()
 }
 
@@ -48,6 +50,7 @@ async fn signal_all(directory: &Path, signal: Signal, is_affected: impl Fn(&Proc
             // It may have ended.
             let _ = kill_process(pid, signal);
         }
+
         left.is_empty().then_some(())
     })
     .await;

@@ -63,12 +63,14 @@ impl fmt::Display for Outcome {
             gaps,
             ..
         } = self;
+
         let lost = self.lost_by_cluster.len();
         let invented = self.false_events.len();
         write!(
             f,
             "{acknowledged} acknowledged, {lost} of them lost by the cluster; {committed} committed, all delivered, "
         )?;
+
         write!(
             f,
             "{repeated} requests repeated; {invented} events of undone commits; gaps {gaps:?}"
@@ -130,23 +132,28 @@ impl Scenario {
             .connect(&cluster.nodes[0])
             .await
             .expect("the leader");
+
         for database in ["platform", "store"] {
             leader
                 .batch_execute(&format!("create database {database}"))
                 .await
                 .expect("a new database");
         }
+
         let store_url = match place {
             StorePlace::Cluster => cluster.url("store"),
             StorePlace::Elsewhere => app.store_url.clone(),
         };
+
         app.use_databases(&cluster.url("platform"), &store_url)
             .await;
         app.set("source.capture", capture);
         app.setup().await;
         app.run().await;
+
         let user = app.platform().await.user(&[]).await;
         let receiver = Receiver::start().await;
+
         app.api(&user.to_string())
             .await
             .create_webhook(&receiver.url("/"), &[EVENT])
@@ -162,12 +169,14 @@ impl Scenario {
             account,
             load: None,
         };
+
         scenario.start_load();
         in_time("the first payments", async || {
             (scenario.account.acknowledged().len() >= WARM_UP).then_some(())
         })
         .await;
         scenario.wait_until_prepared().await;
+
         Some(scenario)
     }
 
@@ -178,11 +187,13 @@ impl Scenario {
     /// Waits until all nodes follow the leader and have the slot.
     pub async fn wait_until_prepared(&self) -> usize {
         let leader = self.cluster.wait_until_healthy().await;
+
         if self.capture == "wal" {
             self.cluster
                 .wait_until_slot_is_synchronized(&self.app.name)
                 .await;
         }
+
         leader
     }
 
@@ -208,6 +219,7 @@ impl Scenario {
             })
         })
         .await;
+
         let delivered = in_time("the first event after the fault", async || {
             self.received_at(&first)
         })
@@ -250,12 +262,14 @@ impl Scenario {
         if let Some(load) = self.load.take() {
             load.stop().await;
         }
+
         let committed: BTreeSet<i64> = query(
             &self.app.source_url,
             "select id from payment",
             "the payments",
         )
         .await;
+
         in_time("every committed payment to be delivered", || {
             self.collect_received();
             let all = committed
@@ -264,6 +278,7 @@ impl Scenario {
             std::future::ready(all.then_some(()))
         })
         .await;
+
         let mut outcome = self.compare(&committed);
         outcome.gaps = query(
             &self.app.store_url,
@@ -271,8 +286,10 @@ impl Scenario {
             "the gaps",
         )
         .await;
+
         self.assert_store_agrees(&committed).await;
         self.start_load();
+
         outcome
     }
 
@@ -290,7 +307,9 @@ impl Scenario {
             .iter()
             .map(|payment| payment.payment)
             .collect();
+
         let delivered: BTreeSet<i64> = self.received.keys().copied().collect();
+
         for payment in committed {
             let deliveries = &self.received[payment];
             assert_eq!(
@@ -299,6 +318,7 @@ impl Scenario {
                 "payment {payment} was delivered under several ids: {deliveries:?}"
             );
         }
+
         Outcome {
             acknowledged: acknowledged.len(),
             committed: committed.len(),
@@ -319,6 +339,7 @@ impl Scenario {
     async fn assert_store_agrees(&self, committed: &BTreeSet<i64>) {
         let events = "select (data ->> 'payment_request_id')::bigint from walhook.event";
         let url = &self.app.store_url;
+
         in_time("the store to have every event", async || {
             let stored: Vec<i64> = query(url, events, "the events").await;
             let distinct: BTreeSet<i64> = stored.iter().copied().collect();
@@ -326,6 +347,7 @@ impl Scenario {
             committed.is_subset(&distinct).then_some(())
         })
         .await;
+
         in_time("every delivery to end", async || {
             let pending: Vec<i64> = query(
                 url,
@@ -336,6 +358,7 @@ impl Scenario {
             (pending == [0]).then_some(())
         })
         .await;
+
         let undelivered = "select count(*) from (select from walhook.attempt group by delivery_id
              having not bool_or(outcome = 'delivered')) as undelivered";
         let undelivered: Vec<i64> = query(url, undelivered, "the attempts").await;

@@ -20,17 +20,21 @@ impl Faults {
         if !are_installed(&["cc"]) {
             return None;
         }
+
         let directory = tempfile::tempdir().unwrap();
+
         // The server runs as another user, and removes files.
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reliability/disks/eio.c");
         let mut compiler = std::process::Command::new("cc");
+
         compiler
             .args(["-shared", "-fPIC", "-O1", "-o"])
             .arg(directory.path().join("eio.so"))
             .arg(source)
             .arg("-ldl");
         assert!(compiler.status().unwrap().success(), "eio.c is compiled");
+
         Some(Faults { directory })
     }
 
@@ -46,6 +50,7 @@ impl Faults {
             environment: &environment,
             ..Options::default()
         };
+
         PrivatePostgres::start(options).await.unwrap()
     }
 
@@ -68,8 +73,10 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     let Some(faults) = Faults::compile() else {
         return;
     };
+
     let mut world = World::prepare(super::server(&[]).await, faults.server(&[]).await).await;
     world.begin().await;
+
     let pid = world.app.sidecar().pid();
     let load = world.load();
 
@@ -77,10 +84,12 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     for _ in 0..3 {
         load.advance(20).await;
         let skipped = server_log_length(&world.store);
+
         faults.begin("fsync.once", "pg_wal");
         wait_for_server_log(&world.store, skipped, "PANIC").await;
         world.revive(&world.store).await;
     }
+
     load.advance(20).await;
     world.wait_until_stored(&load).await;
     world.assert_log_is_calm(3);
@@ -89,6 +98,7 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     world.wait_for_disk_faults("store", "io", IO, 3).await;
     faults.end("write");
     world.wait_until_stored(&load).await;
+
     let loud = world.assert_log_is_calm(1);
     assert!(
         loud.iter().any(|line| line.contains("Input/output error")),
@@ -115,10 +125,12 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
     let Some(faults) = Faults::compile() else {
         return;
     };
+
     let primary = faults
         .server(&[("logical_decoding_work_mem", "64kB")])
         .await;
     let mut world = World::prepare(primary, super::server(&[]).await).await;
+
     world.begin().await;
     let pid = world.app.sidecar().pid();
     let load = world.load();
@@ -126,10 +138,12 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
     for _ in 0..3 {
         load.advance(20).await;
         let skipped = server_log_length(&world.app.server);
+
         faults.begin("fsync.once", "pg_wal");
         wait_for_server_log(&world.app.server, skipped, "PANIC").await;
         world.revive(&world.app.server).await;
     }
+
     load.advance(20).await;
     world.wait_until_stored(&load).await;
     world.assert_log_is_calm(3);
@@ -139,6 +153,7 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
     let platform = world.app.source().await;
     let bulk = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
                 select n, $1, repeat('INV', 100), 1, 1, 'ready' from generate_series(10000000, 10000999) n";
+
     platform.execute(bulk, &[&world.user]).await.unwrap();
     world.wait_for_disk_faults("primary", "io", IO, 3).await;
     world
@@ -146,6 +161,7 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
         .await;
     faults.end("write");
     world.wait_until_stored(&load).await;
+
     let loud = world.assert_log_is_calm(1);
     assert!(
         loud.iter().any(|line| line.contains("Input/output error")),

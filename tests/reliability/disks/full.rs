@@ -14,6 +14,7 @@ async fn use_up_wal(server: &PrivatePostgres) {
     let skipped = server_log_length(server);
     let client = postgres::connect(&server.url("postgres")).await.unwrap();
     let write = "select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))";
+
     eventually("the WAL to fill the disk", async || {
         client.batch_execute(write).await.is_err().then_some(())
     })
@@ -26,10 +27,13 @@ async fn use_up_wal(server: &PrivatePostgres) {
 async fn a_store_whose_wal_filled_the_disk_continues_when_it_runs_again() {
     let Some(disk) = Disk::mount(160) else { return };
     let mut world = World::prepare(server(&[]).await, server(&SMALL_WAL).await).await;
+
     disk.take_wal(&world.store).await;
     world.begin().await;
+
     let pid = world.app.sidecar().pid();
     let load = world.load();
+
     for _ in 0..2 {
         load.advance(50).await;
         disk.fill();
@@ -41,6 +45,7 @@ async fn a_store_whose_wal_filled_the_disk_continues_when_it_runs_again() {
         load.advance(50).await;
         world.app.sidecar().wait_until_ready().await;
     }
+
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("store's pg_wal full twice: {account}");
     world.assert_log_is_calm(2);
@@ -51,10 +56,12 @@ async fn a_store_whose_wal_filled_the_disk_continues_when_it_runs_again() {
 async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
     let Some(disk) = Disk::mount(48) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
+
     disk.tablespace("small", &world.store).await;
     let admin = postgres::connect(&world.store.url("postgres"))
         .await
         .unwrap();
+
     admin
         .batch_execute("alter database events set tablespace small")
         .await
@@ -64,12 +71,15 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
         .set("limits.webhooks_per_user", "100000")
         .set("limits.requests_per_second", "0");
     world.begin().await;
+
     let pid = world.app.sidecar().pid();
     let load = world.load();
     let api = world.app.api(&world.user.to_string()).await;
+
     disk.fill();
     world.wait_for_disk_faults("store", "full", FULL, 5).await;
     load.advance(200).await;
+
     // Requests that write are asked to try again later. Reads need no space.
     let refused = eventually("a webhook that does not fit", async || {
         let answer = api.post("/webhooks", large_webhook()).await;
@@ -82,11 +92,13 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
         "{}",
         refused.body
     );
+
     assert!(!refused.body.contains("space"), "{}", refused.body);
     assert!(!api.webhooks().await.is_empty());
     disk.free();
     load.advance(50).await;
     world.app.sidecar().wait_until_ready().await;
+
     let loud = world.assert_log_is_calm(1);
     assert!(
         loud.iter()
@@ -94,6 +106,7 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
         "{loud:#?}"
     );
     api.post("/webhooks", large_webhook()).await.expect(201);
+
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("store's tables without space: {account}");
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
@@ -118,25 +131,31 @@ const SORT: &str = "
 async fn a_store_without_space_for_temporary_files_continues_when_there_is_space() {
     let Some(disk) = Disk::mount(16) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[("work_mem", "64kB")]).await).await;
+
     disk.tablespace("scratch", &world.store).await;
     let admin = postgres::connect(&world.store.url("postgres"))
         .await
         .unwrap();
+
     admin
         .batch_execute("alter database events set temp_tablespaces = scratch")
         .await
         .unwrap();
     world.begin().await;
     world.app.store().await.batch_execute(SORT).await.unwrap();
+
     let pid = world.app.sidecar().pid();
     let load = world.load();
+
     disk.fill();
     world.wait_for_disk_faults("store", "full", FULL, 3).await;
     disk.free();
     load.advance(20).await;
     world.app.sidecar().wait_until_ready().await;
+
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("store without space for temporary files: {account}");
+
     let loud = world.assert_log_is_calm(1);
     assert!(
         loud.iter()
@@ -150,6 +169,7 @@ async fn a_store_without_space_for_temporary_files_continues_when_there_is_space
 async fn what_a_primary_without_space_rejects_raises_nothing_and_capture_stays_healthy() {
     let Some(disk) = Disk::mount(48) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
+
     disk.tablespace("small", &world.app.server).await;
     let admin = postgres::connect(&world.app.server.url("postgres"))
         .await
@@ -158,18 +178,22 @@ async fn what_a_primary_without_space_rejects_raises_nothing_and_capture_stays_h
         "alter database {}_platform set tablespace small",
         world.app.name
     );
+
     eventually("the database to be moved", async || {
         admin.batch_execute(&moved).await.ok()
     })
     .await;
     world.begin().await;
+
     let load = world.load();
     disk.fill();
     load.wait_for_error("No space left on device").await;
+
     let (status, reasons) = world.app.sidecar().readiness().await.unwrap();
     assert_eq!(status, 200, "{reasons}");
     disk.free();
     load.advance(50).await;
+
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("primary's tables without space: {account}");
     assert_eq!(world.assert_log_is_calm(1), [""; 0]);
@@ -179,10 +203,13 @@ async fn what_a_primary_without_space_rejects_raises_nothing_and_capture_stays_h
 async fn capture_continues_when_a_primary_whose_wal_filled_the_disk_runs_again() {
     let Some(disk) = Disk::mount(160) else { return };
     let mut world = World::prepare(server(&SMALL_WAL).await, server(&[]).await).await;
+
     disk.take_wal(&world.app.server).await;
     world.begin().await;
+
     let pid = world.app.sidecar().pid();
     let load = world.load();
+
     load.advance(50).await;
     disk.fill();
     use_up_wal(&world.app.server).await;
@@ -193,6 +220,7 @@ async fn capture_continues_when_a_primary_whose_wal_filled_the_disk_runs_again()
     world.revive(&world.app.server).await;
     load.advance(50).await;
     world.app.sidecar().wait_until_ready().await;
+
     let account = world.account(&load.stop().await, &Default::default()).await;
     println!("primary's pg_wal full: {account}");
     world.assert_log_is_calm(1);

@@ -38,10 +38,12 @@ impl Disk {
             .arg(directory.path())
             .output()
             .is_ok_and(|output| output.status.success());
+
         if !mounted {
             skip("a tmpfs cannot be mounted without root's privileges");
             return None;
         }
+
         Some(Disk { directory })
     }
 
@@ -52,6 +54,7 @@ impl Disk {
     /// Fills the disk to the last page.
     fn fill(&self) {
         use std::io::Write;
+
         let mut file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -78,6 +81,7 @@ impl Disk {
     async fn tablespace(&self, name: &str, server: &PrivatePostgres) {
         let location = self.directory_of(name, server);
         let admin = postgres::connect(&server.url("postgres")).await.unwrap();
+
         admin
             .batch_execute(&format!(
                 "create tablespace {name} location '{}'",
@@ -92,6 +96,7 @@ impl Disk {
         server.stop(StopMode::Fast).await.unwrap();
         let wal = server.data_dir().join("pg_wal");
         let moved = self.directory.path().join("pg_wal");
+
         copy(&wal, &moved).await;
         std::fs::remove_dir_all(&wal).unwrap();
         std::os::unix::fs::symlink(&moved, &wal).unwrap();
@@ -159,6 +164,7 @@ impl Load {
         let stop = CancellationToken::new();
         let shared = Arc::<Mutex<Payments>>::default();
         let work = Load::work(url.to_owned(), user, stop.clone(), shared.clone());
+
         Load {
             stop,
             shared,
@@ -170,11 +176,13 @@ impl Load {
         let insert =
             "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
                       values ($1, $2, repeat('INV', 100), 1, 1, 'ready')";
+
         while !stop.is_cancelled() {
             let Ok(client) = postgres::connect(&url).await else {
                 tokio::time::sleep(POLL).await;
                 continue;
             };
+
             while !stop.is_cancelled() && !client.is_closed() {
                 let id = next_id();
                 let result = client.execute(insert, &[&id, &user]).await;
@@ -207,6 +215,7 @@ impl Load {
                 .as_ref()
                 .is_some_and(|error| error.contains(text))
         };
+
         eventually(&format!("a commit to fail: {text}"), async || {
             failed().then_some(())
         })
@@ -268,12 +277,15 @@ impl World {
         let mut app = TestApp::prepare_on(Arc::new(primary)).await;
         store.create_database("events").await.unwrap();
         app.store_url = store.url("events");
+
         let url = app.store_url.clone();
         app.set("store.url", &url).set("source.heartbeat", "500ms");
+
         // On a busy machine the receiver may respond too late. The next attempt must not wait for
         // minutes.
         app.set("delivery.retry_schedule", &["2s"; 9].join(","))
             .set("delivery.retry_jitter", "0ms");
+
         World {
             app,
             store,
@@ -288,9 +300,11 @@ impl World {
         self.app.setup().await;
         self.app.run().await;
         self.user = self.app.platform().await.user(&[]).await;
+
         let api = self.app.api(&self.user.to_string()).await;
         api.create_webhook(&self.receiver.url("/"), &["payment.statement_ready"])
             .await;
+
         let load = self.load();
         load.advance(20).await;
         self.account(&load.stop().await, &HashSet::new()).await;
@@ -333,6 +347,7 @@ impl World {
             format!("walhook_disk_faults_total{{database=\"{database}\",fault=\"{fault}\"}}");
         let sidecar = self.app.sidecar();
         let before = sidecar.metric(&metric).await.expect("registered with 0");
+
         eventually(
             &format!("{count} disk faults of the {database}"),
             async || {
@@ -343,6 +358,7 @@ impl World {
             },
         )
         .await;
+
         self.wait_until_unready(&format!("{database}: {reason}"))
             .await;
     }
@@ -357,6 +373,7 @@ impl World {
             .get(0);
         let confirmed =
             "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+
         eventually("an acknowledgement", async || {
             client
                 .query_opt(confirmed, &[&self.app.name, &end])
@@ -371,6 +388,7 @@ impl World {
     async fn wait_until_stored(&self, load: &Load) {
         let after = next_id();
         load.advance(1).await;
+
         let store = self.app.store().await;
         let later = "select from walhook.event where (data ->> 'payment_request_id')::bigint between $1 and 9999999 limit 1";
         eventually("a later event in the store", async || {
@@ -384,6 +402,7 @@ impl World {
     fn assert_log_is_calm(&mut self, outages: usize) -> Vec<String> {
         let log = std::fs::read_to_string(self.app.log_file()).unwrap();
         let lines: Vec<&str> = log.lines().skip(self.log_read).collect();
+
         self.log_read += lines.len();
         let is_loud = |line: &&&str| line.contains(" WARN ") || line.contains("ERROR ");
         let loud: Vec<String> = lines
@@ -397,6 +416,7 @@ impl World {
             loud.len(),
             loud.join("\n")
         );
+
         loud
     }
 
@@ -409,12 +429,14 @@ impl World {
         let rows = platform.query("select id from payment", &[]).await.unwrap();
         let mut wanted: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
         let lost: Vec<_> = acknowledged.difference(&wanted).collect();
+
         assert!(
             lost.is_empty(),
             "the primary lost what it had acknowledged: {lost:?}"
         );
         wanted.extend(undone);
         self.app.wait_for_events(wanted.len()).await;
+
         // Each event's delivery is stored with it, and removed when it has ended.
         self.app
             .wait_for_count("select count(*) from walhook.delivery", 0)
@@ -425,6 +447,7 @@ impl World {
         let events = "select (data ->> 'payment_request_id')::bigint, delivery_id
              from walhook.event left join walhook.attempt on attempt.event_id = event.id and outcome = 'delivered'";
         let mut stored: HashMap<i64, HashSet<uuid::Uuid>> = HashMap::new();
+
         for row in store.query(events, &[]).await.unwrap() {
             let delivery = row
                 .get::<_, Option<uuid::Uuid>>(1)
@@ -434,6 +457,7 @@ impl World {
                 "a delivery was counted twice"
             );
         }
+
         assert_eq!(
             stored.keys().copied().collect::<HashSet<_>>(),
             wanted,
@@ -443,12 +467,14 @@ impl World {
             stored.values().all(|deliveries| deliveries.len() == 1),
             "a payment has several deliveries"
         );
+
         let ended = "select count(*) from walhook.attempt where outcome in ('permanently_failed', 'cancelled')";
         assert_eq!(
             store.query_one(ended, &[]).await.unwrap().get::<_, i64>(0),
             0,
             "another final state"
         );
+
         let arrived: HashSet<i64> = received
             .iter()
             .filter_map(|request| request.data()["payment_request_id"].as_i64())
@@ -457,6 +483,7 @@ impl World {
             wanted.is_subset(&arrived),
             "a delivery is recorded that the receiver did not get"
         );
+
         Account {
             payments: wanted.len(),
             requests: received.len(),
@@ -471,6 +498,7 @@ impl World {
             if postgres::connect(&server.url("postgres")).await.is_ok() {
                 return Some(());
             }
+
             let status = server
                 .program("pg_ctl")
                 .arg("status")
@@ -483,6 +511,7 @@ impl World {
                 // It may have been stopping.
                 let _ = server.start_again().await;
             }
+
             None
         })
         .await;

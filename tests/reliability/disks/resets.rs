@@ -26,6 +26,7 @@ async fn reset(server: &PrivatePostgres, mode: StopMode) {
         .output()
         .await
         .unwrap();
+
     assert!(
         output.status.success(),
         "{}",
@@ -55,12 +56,15 @@ impl World {
             self.app.sidecar().metric("walhook_gaps_open").await,
             Some(1.0)
         );
+
         let check = self.app.walhook(&["check"]).await;
         let check = String::from_utf8_lossy(&check.stdout).into_owned();
+
         assert!(
             check.contains(&format!("gap {reason}: ")) && check.contains("run `walhook repair`"),
             "{check}"
         );
+
         // While the gap is open, capture tries again without logging.
         self.wait_until_unready("capture: waiting for `walhook repair`")
             .await;
@@ -77,6 +81,7 @@ impl World {
     /// Runs a repair while the sidecar waits for it, and waits until the sidecar continues.
     pub(super) async fn repair(&mut self) {
         let store = self.app.store().await;
+
         // The sidecar may be looking at the slot.
         eventually("a repair", async || {
             self.app
@@ -87,6 +92,7 @@ impl World {
                 .then_some(())
         })
         .await;
+
         self.app.sidecar().wait_until_ready().await;
         let open = "select count(*) from walhook.gap where repaired_at is null";
         assert_eq!(
@@ -112,33 +118,44 @@ impl World {
 async fn a_primary_whose_wal_was_reset_is_a_gap_that_a_repair_closes() {
     let mut world = World::prepare(server(&ONLY_CHECKPOINTS_WRITE).await, server(&[]).await).await;
     world.begin().await;
+
     let pid = world.app.sidecar().pid();
+
     for mode in [StopMode::Fast, StopMode::Immediate] {
         world.pay(20).await;
         checkpoint(&world.app.server).await;
+
         let kept = world.payments().await;
         let delivered = world.pay(20).await;
+
         reset(&world.app.server, mode).await;
         world.wait_for_gap("wal_missing").await;
+
         let load = world.load();
         load.advance(20).await;
+
         let missed = load.stop().await;
         world.repair().await;
+
         let existing = world.payments().await;
         assert!(existing.is_superset(&kept) && existing.is_superset(&missed));
+
         let undone: HashSet<i64> = delivered.difference(&existing).copied().collect();
         assert_eq!(
             undone.is_empty(),
             mode == StopMode::Fast,
             "a crash without WAL loses what is in no checkpoint"
         );
+
         let account = world.account(&missed, &undone).await;
         println!(
             "pg_resetwal of the primary after a stop ({mode:?}): {} undone, {account}",
             undone.len()
         );
+
         // What the primary lost stays delivered.
         let platform = world.app.platform().await;
+
         for id in undone {
             let again =
                 "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
@@ -146,6 +163,7 @@ async fn a_primary_whose_wal_was_reset_is_a_gap_that_a_repair_closes() {
             platform.execute(again, &[&id, &world.user]).await;
         }
     }
+
     world.pay(20).await;
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
@@ -154,9 +172,12 @@ async fn a_primary_whose_wal_was_reset_is_a_gap_that_a_repair_closes() {
 async fn a_store_whose_wal_was_reset_continues_or_is_a_gap_if_it_lost_commits() {
     let mut world = World::prepare(server(&[]).await, server(&ONLY_CHECKPOINTS_WRITE).await).await;
     world.begin().await;
+
     let pid = world.app.sidecar().pid();
     let load = world.load();
+
     load.advance(20).await;
+
     // After an orderly stop, the WAL contains nothing that the tables lack.
     reset(&world.store, StopMode::Fast).await;
     load.advance(20).await;
@@ -171,6 +192,7 @@ async fn a_store_whose_wal_was_reset_continues_or_is_a_gap_if_it_lost_commits() 
     for crashes in [false, true] {
         lose_commits(&mut world, crashes).await;
     }
+
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
 
@@ -179,13 +201,17 @@ async fn a_store_whose_wal_was_reset_continues_or_is_a_gap_if_it_lost_commits() 
 async fn lose_commits(world: &mut World, primary_crashes: bool) {
     checkpoint(&world.store).await;
     let lost = world.pay(20).await;
+
     world.wait_for_acknowledgement().await;
+
     // It must not acknowledge while the positions are compared.
     world.app.sidecar().signal(Signal::STOP);
     reset(&world.store, StopMode::Immediate).await;
+
     if primary_crashes {
         world.app.server.restart(StopMode::Immediate).await.unwrap();
     }
+
     let confirmed = "select confirmed_flush_lsn from pg_replication_slots where slot_name = $1";
     let confirmed: PgLsn = world
         .app
@@ -195,6 +221,7 @@ async fn lose_commits(world: &mut World, primary_crashes: bool) {
         .await
         .unwrap()
         .get(0);
+
     let stored = "select resume_lsn from walhook.checkpoint";
     let stored: PgLsn = world
         .app
@@ -204,17 +231,22 @@ async fn lose_commits(world: &mut World, primary_crashes: bool) {
         .await
         .unwrap()
         .get(0);
+
     world.app.sidecar().signal(Signal::CONT);
     let is_gap = confirmed > stored;
+
     assert!(is_gap || primary_crashes);
     let load = world.load();
+
     if is_gap {
         world.wait_for_gap("store_behind").await;
         world.repair().await;
     }
+
     load.advance(20).await;
     let account = world.account(&load.stop().await, &HashSet::new()).await;
     let open = "select count(*) from walhook.gap where repaired_at is null";
+
     assert_eq!(
         world
             .app
@@ -226,13 +258,16 @@ async fn lose_commits(world: &mut World, primary_crashes: bool) {
             .get::<_, i64>(0),
         0
     );
+
     world.app.sidecar().wait_until_ready().await;
     world.assert_log_is_calm(2);
+
     let how = if is_gap {
         "raised again by a repair"
     } else {
         "read again"
     };
+
     println!(
         "pg_resetwal of the store after a crash: {} events {how}, {account}",
         lost.len()

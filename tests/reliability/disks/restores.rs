@@ -37,6 +37,7 @@ impl Backup {
             settings: &settings,
             ..Options::default()
         };
+
         PrivatePostgres::start(options).await.unwrap()
     }
 
@@ -44,9 +45,11 @@ impl Backup {
     async fn take(&self, server: &PrivatePostgres) {
         server.stop(StopMode::Fast).await.unwrap();
         copy(&server.data_dir(), &self.path("base")).await;
+
         for slot in std::fs::read_dir(self.path("base/pg_replslot")).unwrap() {
             std::fs::remove_dir_all(slot.unwrap().path()).unwrap();
         }
+
         server.start_again().await.unwrap();
     }
 
@@ -65,21 +68,27 @@ impl Backup {
         let admin = postgres::connect(&server.url("postgres")).await.unwrap();
         admin.execute("select pg_switch_wal()", &[]).await.unwrap();
         drop(admin);
+
         // Ends when all WAL is archived.
         server.stop(StopMode::Fast).await.unwrap();
         let data = server.data_dir();
         let slots = self.path("slots");
+
         if with_slots {
             copy(&data.join("pg_replslot"), &slots).await;
         }
+
         std::fs::remove_dir_all(&data).unwrap();
         copy(&self.path("base"), &data).await;
+
         if with_slots {
             std::fs::remove_dir(data.join("pg_replslot")).unwrap();
             copy(&slots, &data.join("pg_replslot")).await;
         }
+
         let settings = data.join("postgresql.auto.conf");
         let mut text = std::fs::read_to_string(&settings).unwrap();
+
         text += &format!(
             "restore_command = 'cp {}/%f %p'\nrecovery_target_name = '{point}'\nrecovery_target_action = 'promote'\n",
             self.directory.path().display()
@@ -88,6 +97,7 @@ impl Backup {
         std::fs::write(data.join("recovery.signal"), "").unwrap();
         give_to_owner(&data.join("recovery.signal"), server);
         server.start_again().await.unwrap();
+
         eventually("the recovery to end", async || {
             let admin = postgres::connect(&server.url("postgres")).await.ok()?;
             let recovers: bool = admin
@@ -105,33 +115,44 @@ impl Backup {
 async fn restore_primary(with_slots: bool, reason: &str) {
     let backup = Backup::new();
     let mut world = World::prepare(backup.server().await, super::server(&[]).await).await;
+
     world.begin().await;
     backup.take(&world.app.server).await;
+
     let pid = world.app.sidecar().pid();
     let kept = world.pay(20).await;
+
     backup.mark(&world.app.server, "before").await;
+
     // So that the WAL ends before the checkpoint for a while after the restore.
     let filler = "select pg_logical_emit_message(false, 'filler', repeat('x', 4000000))";
     world.app.source().await.execute(filler, &[]).await.unwrap();
+
     let undone = world.pay(20).await;
     backup
         .restore(&world.app.server, "before", with_slots)
         .await;
     world.wait_for_gap(reason).await;
+
     let existing = world.payments().await;
     assert!(existing.is_superset(&kept) && existing.is_disjoint(&undone));
+
     let load = world.load();
+
     // The WAL grows for longer than capture waits before it looks again.
     load.advance(600).await;
     let missed = load.stop().await;
+
     assert_eq!(
         world.assert_log_is_calm(1),
         [""; 0],
         "the gap is logged once"
     );
     world.repair().await;
+
     let load = world.load();
     load.advance(20).await;
+
     let later: HashSet<i64> = load.stop().await.union(&missed).copied().collect();
     let account = world.account(&later, &undone).await;
     println!(
@@ -159,9 +180,11 @@ async fn world_with_earlier_store(backup: &Backup) -> (World, HashSet<i64>) {
     world.begin().await;
     backup.take(&world.store).await;
     world.pay(20).await;
+
     // A request may arrive before the commit of its event.
     world.wait_for_acknowledgement().await;
     backup.mark(&world.store, "before").await;
+
     let later = world.pay(20).await;
     (world, later)
 }
@@ -170,13 +193,17 @@ async fn world_with_earlier_store(backup: &Backup) -> (World, HashSet<i64>) {
 async fn a_store_restored_under_a_running_sidecar_is_a_gap_that_a_repair_closes() {
     let backup = Backup::new();
     let (mut world, later) = world_with_earlier_store(&backup).await;
+
     world.wait_for_acknowledgement().await;
     let pid = world.app.sidecar().pid();
+
     backup.restore(&world.store, "before", false).await;
     let load = world.load();
+
     world.wait_for_gap("store_behind").await;
     world.repair().await;
     load.advance(20).await;
+
     let account = world.account(&load.stop().await, &HashSet::new()).await;
     println!(
         "store restored under a running sidecar: {} events raised again, {account}",
@@ -189,9 +216,11 @@ async fn a_store_restored_under_a_running_sidecar_is_a_gap_that_a_repair_closes(
 async fn a_store_restored_while_nothing_runs_is_repaired_before_the_start() {
     let backup = Backup::new();
     let (mut world, later) = world_with_earlier_store(&backup).await;
+
     assert!(world.app.stop().await.success());
     backup.restore(&world.store, "before", false).await;
     world.app.walhook_ok(&["repair", "--force"]).await;
+
     let repaired = "select count(*) from walhook.event where repaired";
     let found: i64 = world
         .app
@@ -201,14 +230,17 @@ async fn a_store_restored_while_nothing_runs_is_repaired_before_the_start() {
         .await
         .unwrap()
         .get(0);
+
     assert_eq!(
         found as usize,
         later.len(),
         "the events since the point in time are raised again"
     );
     world.app.run().await;
+
     let load = world.load();
     load.advance(20).await;
+
     let account = world.account(&load.stop().await, &HashSet::new()).await;
     println!(
         "store restored while nothing ran: {} events raised again, {account}",
@@ -223,10 +255,12 @@ async fn a_store_restored_to_long_ago_is_a_gap_also_after_a_start() {
     let backup = Backup::new();
     let (mut world, later) = world_with_earlier_store(&backup).await;
     let filler = "select pg_logical_emit_message(false, 'filler', repeat('x', 1000000)) from generate_series(1, 40)";
+
     world.app.source().await.execute(filler, &[]).await.unwrap();
     world.wait_for_acknowledgement().await;
     assert!(world.app.stop().await.success());
     backup.restore(&world.store, "before", false).await;
+
     let mut sidecar = world.app.spawn(&[]);
     eventually("the gap", async || {
         sidecar
@@ -235,6 +269,7 @@ async fn a_store_restored_to_long_ago_is_a_gap_also_after_a_start() {
             .filter(|(status, text)| *status == 503 && text.contains("slot_ahead"))
     })
     .await;
+
     eventually("a repair", async || {
         world
             .app
@@ -245,8 +280,10 @@ async fn a_store_restored_to_long_ago_is_a_gap_also_after_a_start() {
             .then_some(())
     })
     .await;
+
     sidecar.wait_until_ready().await;
     let load = world.load();
+
     load.advance(20).await;
     let account = world.account(&load.stop().await, &HashSet::new()).await;
     println!(

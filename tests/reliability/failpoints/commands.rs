@@ -25,16 +25,19 @@ impl Scene {
     async fn try_command(&mut self, arguments: &[&str]) -> bool {
         self.app.set_environment("FAILPOINTS", &self.arms);
         let output = self.app.walhook(arguments).await;
+
         self.disarm();
         let errors = String::from_utf8_lossy(&output.stderr);
         let code = output.status.code();
         let signal = output.status.signal();
         let reached = errors.contains(&self.case.report());
+
         match self.case.action {
             _ if !reached => assert_eq!(code, Some(0), "{}: {errors}", self.case.name()),
             Action::Kill => assert_eq!(signal, Some(9), "{}", self.case.name()),
             _ => assert_eq!(code, Some(1), "{}: {errors}", self.case.name()),
         }
+
         reached
     }
 
@@ -66,6 +69,7 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
         .app
         .set("source.capture", capture)
         .set("source.poll_interval", "50ms");
+
     let identities =
         "select string_agg(relname || relreplident::text, ' ' order by relname) from pg_class
                       where relnamespace = 'public'::regnamespace and relkind = 'r'";
@@ -78,9 +82,12 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
             .expect("identities")
             .get(0)
     };
+
     let before = identities(&scene).await;
     let traces = scene.traces().await;
+
     scene.fail_command(&["setup"]).await;
+
     if case.point.name == "schema_created_tables_not_created" {
         // Setup is given up.
         scene
@@ -94,6 +101,7 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
             case.name()
         );
     }
+
     scene.app.walhook_ok(&["setup"]).await;
     assert_eq!(
         scene.app.walhook_ok(&["setup"]).await,
@@ -101,18 +109,23 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
         "{}",
         case.name()
     );
+
     scene.add_webhook("/", "none").await;
     let process = scene.run_process().await;
+
     scene.app.walhook_ok(&["check"]).await;
     scene.commit_times(COMMITS).await;
+
     let mut account = scene.settle(vec![process]).await;
     scene.app.walhook_ok(&["teardown", "--yes"]).await;
+
     let after = identities(&scene).await;
     if before != after {
         account.faults.push(format!(
             "teardown restores the replica identities: {before} became {after}"
         ));
     }
+
     account
 }
 
@@ -122,6 +135,7 @@ pub async fn run_migrations(case: Case) -> Account {
     let mut scene = Scene::new(case, false).await;
     const STEP: i64 = 3;
     scene.arms = scene.arms.replace("=1*", &format!("={}*off->1*", STEP - 1));
+
     let mut faults: i64 = 0;
     while (faults == 0 || case.action == Action::Kill) && scene.try_command(&["setup"]).await {
         faults += 1;
@@ -132,7 +146,9 @@ pub async fn run_migrations(case: Case) -> Account {
             .await
             .expect("the history")
             .get(0);
+
         assert_eq!(applied, faults * STEP, "{}", case.name());
+
         if faults == 1 {
             let refused = scene.app.walhook(&["run"]).await;
             let errors = String::from_utf8_lossy(&refused.stderr);
@@ -140,12 +156,15 @@ pub async fn run_migrations(case: Case) -> Account {
             assert!(errors.contains("run `walhook setup` first"), "{errors}");
         }
     }
+
     assert!(faults > 0, "{}: the point was not reached", case.name());
     scene.app.setup().await;
     scene.add_webhook("/", "none").await;
+
     let process = scene.run_process().await;
     scene.app.walhook_ok(&["check"]).await;
     scene.commit_times(COMMITS).await;
+
     scene.settle(vec![process]).await
 }
 
@@ -153,13 +172,17 @@ pub async fn run_migrations(case: Case) -> Account {
 pub async fn run_reencryption(case: Case) -> Account {
     const NEW_KEY: &str = "bmV3OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEyMzQ1Njc=";
     let (mut scene, process) = running(case, "wal").await;
+
     scene.stop(process).await;
     let both = format!("{NEW_KEY},{}", scene.app.setting("secrets.master_key"));
+
     scene.app.set("secrets.master_key", &both);
     let process = scene.run_process().await;
     let reencrypt = ["secrets", "reencrypt"];
+
     scene.fail_command(&reencrypt).await;
     scene.commit_times(COMMITS).await;
+
     let printed = scene.app.walhook_ok(&reencrypt).await;
     assert!(
         printed.starts_with("1 re-encrypted with key "),
@@ -169,8 +192,10 @@ pub async fn run_reencryption(case: Case) -> Account {
     account::settled(&scene.store, &scene.committed).await;
     scene.stop(process).await;
     scene.app.set("secrets.master_key", NEW_KEY);
+
     let process = scene.run_process().await;
     scene.commit_times(COMMITS).await;
+
     scene.settle(vec![process]).await
 }
 
@@ -184,9 +209,11 @@ async fn running(case: Case, capture: &str) -> (Scene, Sidecar) {
     scene.add_webhook("/plain", "none").await;
     scene.add_webhook("/strict", "strict").await;
     scene.app.setup().await;
+
     let process = scene.run_process().await;
     scene.commit_times(COMMITS).await;
     account::settled(&scene.store, &scene.committed).await;
+
     (scene, process)
 }
 
@@ -196,18 +223,21 @@ async fn repair_and_settle(mut scene: Scene) -> Account {
     let again: Output = scene.app.walhook(&["repair"]).await;
     let errors = String::from_utf8_lossy(&again.stderr);
     let is_committed = scene.case.point.name.starts_with("repair_committed");
+
     assert_eq!(
         again.status.success(),
         !is_committed,
         "{}: {errors}",
         scene.case.name()
     );
+
     assert!(
         !is_committed || errors.contains("nothing to repair"),
         "{errors}"
     );
     let process = scene.run_process().await;
     scene.commit_times(COMMITS).await;
+
     scene.settle(vec![process]).await
 }
 
@@ -227,6 +257,7 @@ pub async fn run_repair_of_outbox(case: Case) -> Account {
             raise exception 'No space left on device' using errcode = 'disk_full'; end $$;
         create trigger no_space before insert on walhook_capture.outbox for each row execute function no_space()";
     let (mut scene, process) = running(case, "trigger").await;
+
     scene.stop(process).await;
     scene
         .platform
@@ -234,6 +265,7 @@ pub async fn run_repair_of_outbox(case: Case) -> Account {
         .batch_execute(FULL)
         .await
         .expect("a trigger");
+
     scene.commit_times(COMMITS).await;
     scene
         .platform
@@ -241,6 +273,7 @@ pub async fn run_repair_of_outbox(case: Case) -> Account {
         .batch_execute("drop function no_space() cascade")
         .await
         .expect("space again");
+
     repair_and_settle(scene).await
 }
 
@@ -250,16 +283,21 @@ pub async fn run_erase(case: Case) -> Account {
     let (mut scene, process) = running(case, "wal").await;
     let erased = scene.platform.user(&[]).await;
     let webhook = scene.insert_webhook(erased, "/erased", "none").await;
+
     scene.app.token(&erased.to_string()).await;
     let before = scene.committed.clone();
     let payment = scene.platform.payment(erased, "ready").await;
     let with_erased = [before.as_slice(), &[account::Transition::payment(payment)]].concat();
+
     account::settled(&scene.store, &with_erased).await;
     let erase = ["user", "erase", &erased.to_string(), "--yes"];
+
     scene.fail_command(&erase).await;
     scene.app.walhook_ok(&erase).await;
     scene.commit_times(COMMITS).await;
+
     let mut account = scene.settle(vec![process]).await;
+
     for trace in [webhook, format!("\"user_id\":\"{erased}\"")] {
         account.faults.extend(
             rows_with(&scene, &trace)
@@ -268,11 +306,13 @@ pub async fn run_erase(case: Case) -> Account {
                 .map(|row| format!("{trace} is left in {row}")),
         );
     }
+
     if rows_with(&scene, "user.erased").await.is_empty() {
         account
             .faults
             .push("the audit log has no record of the erasure".into());
     }
+
     account
 }
 
@@ -280,16 +320,19 @@ pub async fn run_erase(case: Case) -> Account {
 async fn rows_with(scene: &Scene, text: &str) -> Vec<String> {
     let tables = "select oid::regclass::text from pg_class where relnamespace = 'walhook'::regnamespace and relkind = 'r'";
     let mut found = Vec::new();
+
     for table in scene.store.query(tables, &[]).await.expect("tables") {
         let table: String = table.get(0);
         let select = format!(
             "select row_to_json(t)::text from {table} as t where position($1 in row_to_json(t)::text) > 0"
         );
         let rows = scene.store.query(&select, &[&text]).await.expect("rows");
+
         found.extend(
             rows.iter()
                 .map(|row| format!("{table}: {}", row.get::<_, String>(0))),
         );
     }
+
     found
 }

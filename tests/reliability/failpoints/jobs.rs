@@ -30,9 +30,11 @@ async fn with_failing_deliveries(
     scene.add_webhook("/", "none").await;
     scene.receiver.answer_status(500);
     scene.app.setup().await;
+
     let mut armed = scene.spawn_armed();
     armed.wait_until_ready().await;
     scene.commit_times(COMMITS).await;
+
     (scene, armed)
 }
 
@@ -41,20 +43,24 @@ pub async fn run_recovery(case: Case) -> Account {
     let (mut scene, armed) = with_failing_deliveries(case, "1s", "50ms").await;
     account::settled(&scene.store, &scene.committed).await;
     scene.receiver.answer_status(200);
+
     let webhook = scene.webhooks[0].id.clone();
     start_job(&scene, &armed.api_url, &webhook, "recover").await;
     scene.wait_until_reached().await;
+
     let processes = scene.carry_on(armed).await;
     let mut account = scene.settle(processes).await;
     let rounds =
         "select round, count(*) from walhook.attempt where outcome <> 'failed' group by round";
     let rows = scene.store.query(rounds, &[]).await.expect("rounds");
     let ended: BTreeMap<i16, i64> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+
     if ended != [(1, EVENTS), (2, EVENTS)].into() {
         account
             .faults
             .push(format!("each delivery is recovered once: {ended:?}"));
     }
+
     check_job(&scene, &mut account).await;
     account
 }
@@ -64,6 +70,7 @@ pub async fn run_recovery(case: Case) -> Account {
 pub async fn run_cancellation(case: Case) -> Account {
     let (mut scene, armed) = with_failing_deliveries(case, "30s", "1h").await;
     let retries = "select count(*) from walhook.delivery where attempt = 2";
+
     let all = async || {
         (scene
             .store
@@ -74,22 +81,27 @@ pub async fn run_cancellation(case: Case) -> Account {
             == EVENTS)
             .then_some(())
     };
+
     eventually_within(LIMIT, "retries to be pending", all).await;
     let path = format!("/webhooks/{}", scene.webhooks[0].id);
     let api = Api::new(
         &armed.api_url,
         &scene.app.token(&scene.user.to_string()).await,
     );
+
     // The process may die before it responds.
     let _ = api
         .try_send("PATCH", &path, &[], Some(&json!({ "active": false })))
         .await;
     scene.wait_until_reached().await;
+
     let mut processes = scene.carry_on(armed).await;
     account::settled(&scene.store, &scene.committed).await;
     scene.receiver.answer_status(200);
+
     let last = processes.last_mut().expect("a process runs");
     last.wait_until_ready().await;
+
     let api = api.at(&last.api_url);
     api.patch(&path, json!({ "active": true }))
         .await
@@ -97,6 +109,7 @@ pub async fn run_cancellation(case: Case) -> Account {
     api.post(&format!("{path}/recover"), json!({ "since": SINCE }))
         .await
         .expect(202);
+
     let mut account = scene.settle(processes).await;
     let ends = "select round, outcome, count(*) from walhook.attempt where outcome <> 'failed' group by 1, 2 order by 1";
     let rows = scene.store.query(ends, &[]).await.expect("ends");
@@ -104,6 +117,7 @@ pub async fn run_cancellation(case: Case) -> Account {
         .iter()
         .map(|row| (row.get(0), row.get(1), row.get(2)))
         .collect();
+
     if ended
         != [
             (1, "cancelled".to_owned(), EVENTS),
@@ -114,6 +128,7 @@ pub async fn run_cancellation(case: Case) -> Account {
             "each delivery is cancelled once and recovered once: {ended:?}"
         ));
     }
+
     check_job(&scene, &mut account).await;
     account
 }
@@ -122,17 +137,21 @@ pub async fn run_cancellation(case: Case) -> Account {
 pub async fn run_replay(case: Case) -> Account {
     let mut scene = Scene::new(case, true).await;
     scene.app.setup().await;
+
     let mut armed = scene.spawn_armed();
     armed.wait_until_ready().await;
     scene.commit_times(COMMITS).await;
     account::settled(&scene.store, &scene.committed).await;
     scene.add_webhook("/", "none").await;
+
     let webhook = scene.webhooks[0].id.clone();
     start_job(&scene, &armed.api_url, &webhook, "replay").await;
     scene.wait_until_reached().await;
+
     let processes = scene.carry_on(armed).await;
     let mut account = scene.settle(processes).await;
     check_job(&scene, &mut account).await;
+
     account
 }
 
@@ -158,6 +177,7 @@ async fn check_job(scene: &Scene, account: &mut Account) {
         .iter()
         .map(|row| (row.get(0), row.get(1), row.get(2)))
         .collect();
+
     if jobs != [(EVENTS, true, false)] {
         account.faults.push(format!(
             "one job has finished and has {EVENTS} deliveries: {jobs:?}"
@@ -170,6 +190,7 @@ pub async fn run_notices(case: Case) -> Account {
     if !SmtpSink::is_available() {
         return Account::default();
     }
+
     let mut scene = Scene::new(case, true).await;
     let port = free_port().expect("a free port");
     let rejects = if case.point.name.starts_with("mail_rejected") {
@@ -177,8 +198,10 @@ pub async fn run_notices(case: Case) -> Account {
     } else {
         "0"
     };
+
     let sink = SmtpSink::start(port, &["--refuse", rejects]).await;
     let url = format!("smtp://127.0.0.1:{port}");
+
     scene
         .app
         .set("mail.smtp_url", &url)
@@ -190,11 +213,14 @@ pub async fn run_notices(case: Case) -> Account {
     scene.add_webhook("/", "none").await;
     scene.receiver.answer_status(500);
     scene.app.setup().await;
+
     let armed = scene.spawn_armed();
     scene.commit().await;
     scene.wait_until_reached().await;
+
     let processes = scene.carry_on(armed).await;
     let ended = "select count(*) from walhook.notice where outcome = 'sent'";
+
     let both = async || {
         (scene
             .store
@@ -205,12 +231,15 @@ pub async fn run_notices(case: Case) -> Account {
             == 2)
             .then_some(())
     };
+
     eventually_within(LIMIT, "a warning and a notice to be sent", both).await;
     let mut account = scene.settle(processes).await;
     let mut mails: BTreeMap<String, usize> = BTreeMap::new();
+
     for mail in sink.wait_for("taken", 2).await {
         *mails.entry(mail["message_id"].to_string()).or_default() += 1;
     }
+
     // Whether a mail was accepted before the process died is unknown: SMTP has no way to ask. It is
     // repeated under the same id.
     let may_repeat = case.action == Action::Kill && case.point.name.starts_with("mail_accepted");
@@ -221,5 +250,6 @@ pub async fn run_notices(case: Case) -> Account {
             .faults
             .push(format!("two mails are sent, each once: {mails:?}"));
     }
+
     account
 }

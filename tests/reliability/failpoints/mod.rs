@@ -48,10 +48,12 @@ impl Case {
         } else {
             STALL
         };
+
         let argument = match self.action {
             Action::Stall => format!("stall {}", stall.as_millis()),
             other => other.as_str().to_owned(),
         };
+
         format!("{}=1*return({argument})", self.point.name)
     }
 
@@ -145,6 +147,7 @@ impl Sequence {
                 .iter()
                 .filter(move |point| point.boundary == *boundary)
         };
+
         let points = self.boundaries.iter().flat_map(of_boundary);
         let walked =
             points.filter(|point| point.actions.contains(&action) && point.name.contains(only));
@@ -158,6 +161,7 @@ type Walk = (Vec<Case>, BoxFuture<'static, Account>);
 /// Returns the sequences with each action.
 fn sequences(only: &str) -> Vec<Walk> {
     let mut walks = Vec::new();
+
     for sequence in &SEQUENCES {
         for action in [Action::Kill, Action::Fail, Action::Stall] {
             let cases = sequence.cases(action, only);
@@ -166,14 +170,17 @@ fn sequences(only: &str) -> Vec<Walk> {
             }
         }
     }
+
     let back = Case {
         point: find("triggers_of_table_dropped_outbox_not_dropped"),
         action: Action::Fail,
     };
+
     let meanwhile = Case {
         action: Action::Stall,
         ..back
     };
+
     if back.point.name.contains(only) {
         walks.push((vec![back], Box::pin(switch::run_back_again(back))));
         walks.push((
@@ -181,6 +188,7 @@ fn sequences(only: &str) -> Vec<Walk> {
             Box::pin(switch::run_back_again_meanwhile(meanwhile)),
         ));
     }
+
     walks
 }
 
@@ -192,6 +200,7 @@ fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
             .iter()
             .any(|sequence| sequence.boundaries.contains(&boundary))
     };
+
     let points = TABLE
         .iter()
         .filter(|point| includes(point.boundary) && !is_in_sequence(point.boundary));
@@ -202,6 +211,7 @@ fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
             action: *action,
         })
     });
+
     cases.map(|case| (vec![case], case.run())).collect()
 }
 
@@ -213,6 +223,7 @@ fn only() -> String {
         TABLE.iter().any(|point| point.name.contains(&only)),
         "WALHOOK_FAILPOINT={only}: no failpoint's name has this"
     );
+
     only
 }
 
@@ -221,12 +232,14 @@ async fn walk(walks: Vec<Walk>) {
     let mut walking = JoinSet::new();
     let started = Instant::now();
     let mut total = 0;
+
     for (cases, run) in walks {
         total += cases.len();
         walking.spawn(async move {
             let turn = TURNS.acquire().await.expect("it is never closed");
             let started = Instant::now();
             let ended = tokio::spawn(run).await;
+
             drop(turn);
             (
                 cases.iter().map(Case::name).collect::<Vec<_>>().join(", "),
@@ -235,8 +248,10 @@ async fn walk(walks: Vec<Walk>) {
             )
         });
     }
+
     let mut failed = Vec::new();
     let walks = walking.len();
+
     while let Some(ended) = walking.join_next().await {
         let (name, ended, took) = ended.expect("a walk runs in a task of its own");
         match ended {
@@ -249,6 +264,7 @@ async fn walk(walks: Vec<Walk>) {
             Err(_) => failed.push(format!("{name}: failed after {took:.1?}, see above")),
         }
     }
+
     println!("{total} cases in {:.1?}", started.elapsed());
     assert!(
         failed.is_empty(),

@@ -38,6 +38,7 @@ pub const LIMIT: std::time::Duration = std::time::Duration::from_secs(180);
 /// slot.
 async fn server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
+
     let start = || async {
         let settings = [("max_connections", "1000"), ("wal_sender_timeout", "5s")];
         let server = PrivatePostgres::start(Options {
@@ -46,6 +47,7 @@ async fn server() -> Arc<PrivatePostgres> {
         })
         .await;
         let server = server.expect("a private PostgreSQL");
+
         for template in [EMPTY, MIGRATED] {
             server.create_database(template).await.expect("a template");
             let client = walhook::postgres::connect(&server.url(template))
@@ -56,11 +58,13 @@ async fn server() -> Arc<PrivatePostgres> {
                 .await
                 .expect("the reference schema");
         }
+
         migrate(&server.url(MIGRATED))
             .await
             .expect("the store's schema");
         Arc::new(server)
     };
+
     SERVER.get_or_init(start).await.clone()
 }
 
@@ -83,7 +87,9 @@ async fn app_on(template: &str) -> TestApp {
     } else {
         ""
     };
+
     let create = format!("create database {name} template {template} {strategy}");
+
     // Another case may be copying the template: it can be connected to for a moment.
     eventually("a database", async || {
         client.batch_execute(&create).await.ok()
@@ -122,6 +128,7 @@ impl Scene {
     /// A platform without webhooks. The store has its schema if `migrated`.
     pub async fn new(case: Case, migrated: bool) -> Scene {
         let mut app = app_on(if migrated { MIGRATED } else { EMPTY }).await;
+
         // Leases of deliveries last eleven seconds.
         app.set("delivery.timeout", "1s")
             .set("delivery.retry_schedule", &["100ms"; 9].join(","))
@@ -138,6 +145,7 @@ impl Scene {
         let committed = Vec::new();
         let sleeping = None;
         let arms = case.armed();
+
         Scene {
             app,
             case,
@@ -175,6 +183,7 @@ impl Scene {
         let user = user.to_string();
         let url = self.receiver.url(path);
         let events = vec![OUTLET, PAYMENT];
+
         let parameters: [&(dyn ToSql + Sync); 7] = [
             &id,
             &user,
@@ -184,6 +193,7 @@ impl Scene {
             &sealed.key_id,
             &ordering,
         ];
+
         self.store
             .execute(insert, &parameters)
             .await
@@ -197,6 +207,7 @@ impl Scene {
         let payment = next_id();
         let entry = next_id();
         let never = next_id();
+
         let pay = |id: i64| {
             format!(
                 "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
@@ -204,6 +215,7 @@ impl Scene {
                 self.user
             )
         };
+
         let distribute = format!(
             "insert into distro_queue (id, release_id, outlet_id, status)
              values ({entry}, {}, {}, 'scheduled')",
@@ -257,6 +269,7 @@ impl Scene {
     /// choose ports at the same time.
     pub async fn drive(&mut self, armed: &mut Sidecar) {
         let started = std::time::Instant::now();
+
         while !self.is_reached() {
             let commits = self.committed.len() / 2;
             assert!(
@@ -264,6 +277,7 @@ impl Scene {
                 "{}: not reached by {commits} commits",
                 self.case.name()
             );
+
             if armed.has_ended() && !self.is_reached() {
                 let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
                 assert!(
@@ -273,6 +287,7 @@ impl Scene {
                 );
                 *armed = self.spawn_armed();
             }
+
             self.commit().await;
             tokio::time::sleep(PAUSE).await;
         }
@@ -315,6 +330,7 @@ impl Scene {
             let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
             log.contains(&case.report_of_waking()).then_some(())
         };
+
         eventually_within(LIMIT, &format!("{} to end", case.name()), is_awake).await;
         tokio::time::sleep(LATE_STEP).await;
         account::settled(&self.store, &self.committed).await;
@@ -331,13 +347,16 @@ impl Scene {
     pub async fn settle(&self, mut processes: Vec<Sidecar>) -> Account {
         account::settled(&self.store, &self.committed).await;
         self.wait_until_awake().await;
+
         for process in &mut processes {
             process.wait_until_ready().await;
         }
+
         for process in processes {
             let ended = process.stop().await;
             assert!(ended.success(), "{}: {ended}", self.case.name());
         }
+
         self.account().await
     }
 
@@ -356,19 +375,23 @@ impl Scene {
                     .collect(),
                 in_order: *in_order,
             });
+
         let mut account = Account::take(
             &self.store,
             &self.committed,
             &subscribed.collect::<Vec<_>>(),
         )
         .await;
+
         let count = async |query: &str| -> i64 {
             self.store.query_one(query, &[]).await.expect(query).get(0)
         };
+
         let gaps = count("select count(*) from walhook.gap where repaired_at is null").await;
         if gaps > 0 {
             account.faults.push(format!("{gaps} gaps are open"));
         }
+
         // Only an attempt that stalls between the check of its lease and its request can overtake:
         // no receiver knows of leases.
         let may_be_late = self.case.point.name == "attempt_started_request_not_sent"
@@ -379,7 +402,9 @@ impl Scene {
                 account.repeated_late
             ));
         }
+
         let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
+
         // A repair that is killed after its commit leaves the first deliveries of ordered webhooks
         // parked: replicas find them.
         let may_be_parked = self.case.point.name == "repair_committed_heads_not_due";
@@ -389,6 +414,7 @@ impl Scene {
                 account.faults.push(format!("the server log has: {wrong}"));
             }
         }
+
         account
     }
 }

@@ -35,6 +35,7 @@ async fn scene(case: Case, capture: &str) -> Scene {
     scene.add_webhook("/plain", "none").await;
     scene.add_webhook(FLAKY, "strict").await;
     scene.app.setup().await;
+
     scene
 }
 
@@ -42,9 +43,11 @@ async fn scene(case: Case, capture: &str) -> Scene {
 pub async fn run(case: Case, capture: &str) -> Account {
     let mut scene = scene(case, capture).await;
     let mut armed = scene.spawn_armed();
+
     scene.drive(&mut armed).await;
     let processes = scene.carry_on(armed).await;
     scene.commit_times(LATER).await;
+
     scene.settle(processes).await
 }
 
@@ -53,6 +56,7 @@ pub async fn run_idle(case: Case) -> Account {
     const IDLE_WAL: &str = "select pg_logical_emit_message(false, 'idle', repeat('x', 20000000))";
     let mut scene = scene(case, "wal").await;
     let mut armed = scene.spawn_armed();
+
     armed.wait_until_ready().await;
     scene
         .platform
@@ -60,7 +64,9 @@ pub async fn run_idle(case: Case) -> Account {
         .batch_execute(IDLE_WAL)
         .await
         .expect("a message");
+
     scene.wait_until_reached().await;
+
     let written: PgLsn = scene
         .platform
         .client
@@ -68,9 +74,11 @@ pub async fn run_idle(case: Case) -> Account {
         .await
         .expect("the WAL's end")
         .get(0);
+
     let processes = scene.carry_on(armed).await;
     let acknowledged =
         "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+
     eventually("idle WAL to be acknowledged", async || {
         scene
             .platform
@@ -80,6 +88,7 @@ pub async fn run_idle(case: Case) -> Account {
             .expect("the slot")
     })
     .await;
+
     scene.commit_times(LATER).await;
     scene.settle(processes).await
 }
@@ -91,12 +100,14 @@ pub async fn run_shutdown(case: Case) -> Account {
     scene
         .receiver
         .answer(|_| Answer::After(Duration::from_millis(700), 200));
+
     let mut armed = scene.spawn_armed();
     armed.wait_until_ready().await;
     scene.commit_times(4).await;
     scene.receiver.wait_for(2).await;
     armed.signal(Signal::TERM);
     scene.wait_until_reached().await;
+
     let ended = armed.ended().await;
     assert_eq!(
         ended.success(),
@@ -105,6 +116,7 @@ pub async fn run_shutdown(case: Case) -> Account {
     );
     scene.receiver.answer_status(200);
     scene.commit_times(LATER).await;
+
     let process = scene.app.spawn(&[]);
     scene.settle(vec![process]).await
 }

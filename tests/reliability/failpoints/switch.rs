@@ -44,6 +44,7 @@ impl Scene {
                 .cloned()
                 .collect()
         };
+
         let wanted = of_kinds(wanted);
         let are_reached = async || (of_kinds(&self.traces().await) == wanted).then_some(());
         eventually(
@@ -61,7 +62,9 @@ impl Scene {
             self.fail_command(&["setup"]).await;
             self.commit().await;
         }
+
         self.app.setup().await;
+
         // If a process has switched since, setup removes what remains of the other mode.
         let app = &self.app;
         let has_nothing_to_do =
@@ -79,6 +82,7 @@ impl Scene {
         let Some(first) = cases.first() else {
             return self.app.spawn(&[]);
         };
+
         self.arm(if first.action == Action::Fail {
             cases
         } else {
@@ -93,11 +97,14 @@ impl Scene {
         let Some(last) = cases.last() else {
             return vec![armed];
         };
+
         for (index, case) in cases.iter().enumerate() {
             self.case = *case;
             self.drive(&mut armed).await;
+
             if case.action == Action::Kill {
                 self.expect_killed(&mut armed).await;
+
                 // The cases of the outbox wait until it ends.
                 self.store
                     .execute("delete from walhook.capture_lease", &[])
@@ -113,6 +120,7 @@ impl Scene {
                 armed = self.spawn_with(&cases[index + 1..]);
             }
         }
+
         match last.action {
             Action::Stall => {
                 self.sleeping = Some(*last);
@@ -133,6 +141,7 @@ fn split(cases: Vec<Case>, of_command: Boundary) -> (Vec<Case>, Vec<Case>) {
 /// Prepares a scene with a plain and an ordered webhook. Returns also the traces before setup.
 async fn scene(cases: &[Case], capture: &str, migrated: bool) -> (Scene, BTreeSet<String>) {
     let mut scene = Scene::new(cases[0], migrated).await;
+
     // What a running process could not remove is tried again with each heartbeat.
     scene
         .app
@@ -140,10 +149,12 @@ async fn scene(cases: &[Case], capture: &str, migrated: bool) -> (Scene, BTreeSe
         .set("source.poll_interval", "50ms")
         .set("source.heartbeat", "1s");
     scene.app.set("source.replica_identity", "index");
+
     let before = scene.traces().await;
     scene.app.setup().await;
     scene.add_webhook("/plain", "none").await;
     scene.add_webhook("/strict", "strict").await;
+
     (scene, before)
 }
 
@@ -152,17 +163,21 @@ pub async fn run_to_triggers(cases: Vec<Case>) -> Account {
     let (mut scene, before) = scene(&cases, "wal", true).await;
     let (commands, processes) = split(cases, Boundary::PrepareTriggers);
     let mut armed = scene.spawn_with(&processes);
+
     armed.wait_until_ready().await;
     scene.commit_times(COMMITS).await;
     scene.app.set("source.capture", "trigger");
     scene.set_up_with_faults(&commands).await;
+
     let running = scene.drive_through(armed, &processes).await;
     scene.commit_times(COMMITS).await;
     scene
         .wait_for_traces(&["slot", "publication", "table"], &before)
         .await;
+
     let account = scene.settle(running).await;
     scene.app.walhook_ok(&["check"]).await;
+
     account
 }
 
@@ -171,28 +186,35 @@ pub async fn run_to_wal(cases: Vec<Case>) -> Account {
     let (mut scene, before) = scene(&cases, "trigger", true).await;
     let (commands, processes) = split(cases, Boundary::PrepareWal);
     let reader = scene.app.replica(&[]).await;
+
     scene.commit_times(COMMITS).await;
     account::settled(&scene.store, &scene.committed).await;
     assert!(reader.stop().await.success());
     scene.commit_times(COMMITS).await;
     scene.app.set("source.capture", "wal");
+
     for case in &commands {
         scene.arm(&[*case]);
         scene.fail_command(&["setup"]).await;
         scene.commit().await;
+
         if case.point.name == "tables_published_slot_not_noted" {
             scene.read_outbox_again().await;
         }
     }
+
     scene.set_up_with_faults(&[]).await;
     let armed = scene.spawn_with(&processes);
     let running = scene.drive_through(armed, &processes).await;
+
     scene.commit_times(COMMITS).await;
     scene
         .wait_for_traces(&["schema walhook_capture", "trigger"], &before)
         .await;
+
     let account = scene.settle(running).await;
     scene.app.walhook_ok(&["check"]).await;
+
     account
 }
 
@@ -202,6 +224,7 @@ pub async fn run_back_again(case: Case) -> Account {
     let (mut scene, before) = scene(&[case], "trigger", true).await;
     scene.app.set("source.capture", "wal");
     scene.app.setup().await;
+
     let mut armed = scene.spawn_with(&[case]);
     scene.drive(&mut armed).await;
     scene.app.set("source.capture", "trigger");
@@ -211,8 +234,10 @@ pub async fn run_back_again(case: Case) -> Account {
         .wait_for_traces(&["slot", "publication", "table"], &before)
         .await;
     scene.commit_times(COMMITS).await;
+
     let account = scene.settle(vec![armed]).await;
     scene.app.walhook_ok(&["check"]).await;
+
     account
 }
 
@@ -222,21 +247,27 @@ pub async fn run_back_again_meanwhile(case: Case) -> Account {
     let (mut scene, before) = scene(&[case], "trigger", true).await;
     scene.app.set("source.capture", "wal");
     scene.app.setup().await;
+
     // The process completes the switch, but leaves the triggers.
     let failing = Case {
         action: Action::Fail,
         ..case
     };
+
     scene.arm(&[failing]);
     let mut process = scene.spawn_armed();
+
     scene.drive(&mut process).await;
     scene.arm(&[case]);
+
     let stalled = scene.stall_command(&["setup"]).await;
     scene.app.set("source.capture", "trigger");
     scene.set_up_with_faults(&[]).await;
     scene.commit_times(COMMITS).await;
+
     let output = stalled.wait_with_output().await.expect("the command ends");
     let errors = String::from_utf8_lossy(&output.stderr);
+
     assert!(
         !output.status.success() && errors.contains("another process has changed"),
         "{errors}"
@@ -245,8 +276,10 @@ pub async fn run_back_again_meanwhile(case: Case) -> Account {
     scene
         .wait_for_traces(&["slot", "publication", "table"], &before)
         .await;
+
     let account = scene.settle(vec![process]).await;
     scene.app.walhook_ok(&["check"]).await;
+
     account
 }
 
@@ -255,6 +288,7 @@ impl Scene {
     async fn stall_command(&mut self, arguments: &[&str]) -> Child {
         self.app.set_environment("FAILPOINTS", &self.arms);
         let command = self.app.command(arguments).stderr(Stdio::piped()).spawn();
+
         self.disarm();
         let mut child = command.expect("walhook starts");
         let mut errors = BufReader::new(child.stderr.take().expect("it is piped"));
@@ -264,6 +298,7 @@ impl Scene {
             let read = errors.read_line(&mut line).await.expect("standard error");
             assert_ne!(read, 0, "{}: the point was not reached", self.case.name());
         }
+
         child.stderr = Some(errors.into_inner());
         child
     }
@@ -272,6 +307,7 @@ impl Scene {
     async fn read_outbox_again(&mut self) {
         self.app.set("source.capture", "trigger");
         let reader = self.app.replica(&[]).await;
+
         account::settled(&self.store, &self.committed).await;
         assert!(reader.stop().await.success());
         self.app.set("source.capture", "wal");
@@ -285,16 +321,20 @@ pub async fn run_teardown(cases: Vec<Case>) -> Account {
     const TEARDOWN: [&str; 3] = ["teardown", "--store", "--yes"];
     let (mut scene, before) = scene(&cases, "wal", false).await;
     let process = scene.run_process().await;
+
     scene.commit_times(COMMITS).await;
     account::settled(&scene.store, &scene.committed).await;
     scene.stop(process).await;
+
     let first = scene.account().await;
     scene.app.set("source.capture", "trigger");
     scene.app.setup().await;
+
     for case in &cases {
         scene.arm(&[*case]);
         scene.fail_command(&TEARDOWN).await;
     }
+
     scene.app.walhook_ok(&TEARDOWN).await;
     assert_eq!(
         scene.app.walhook_ok(&TEARDOWN).await,
@@ -302,8 +342,10 @@ pub async fn run_teardown(cases: Vec<Case>) -> Account {
         "{}",
         scene.case.name()
     );
+
     let after = scene.traces().await;
     let left: Vec<&String> = after.symmetric_difference(&before).collect();
+
     assert!(
         left.is_empty(),
         "{}: teardown leaves {left:?}",
@@ -313,9 +355,12 @@ pub async fn run_teardown(cases: Vec<Case>) -> Account {
     scene.webhooks.clear();
     scene.app.setup().await;
     scene.add_webhook("/again", "strict").await;
+
     let process = scene.run_process().await;
     scene.commit_times(COMMITS).await;
+
     let mut account = scene.settle(vec![process]).await;
     account.faults.extend(first.faults);
+
     account
 }

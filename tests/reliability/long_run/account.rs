@@ -65,6 +65,7 @@ pub async fn forget(client: &Client, user: i64, webhooks: &[Uuid]) {
         )
         .await
         .expect("a removal");
+
     let attempts = "delete from account.attempt where webhook_id = any($1)";
     client
         .execute(attempts, &[&webhooks])
@@ -101,6 +102,7 @@ impl Account {
         let transition = |row: &tokio_postgres::Row| -> Transition {
             (row.get(0), row.get(1), row.get(2), row.get(3))
         };
+
         let mut balance: HashMap<Transition, i32> = HashMap::new();
         committed
             .iter()
@@ -108,6 +110,7 @@ impl Account {
         stored
             .iter()
             .for_each(|row| *balance.entry(transition(row)).or_default() -= 1);
+
         let wrong: Vec<_> = balance
             .iter()
             .filter(|(_, balance)| **balance != 0)
@@ -117,6 +120,7 @@ impl Account {
             wrong.is_empty(),
             "lost (positive) or invented (negative) events: {wrong:?}"
         );
+
         stored.len()
     }
 
@@ -129,6 +133,7 @@ impl Account {
                     count(*) filter (where outcome in ('delivered', 'permanently_failed')) as ended
                 from account.attempt where webhook_id = any($1) group by delivery_id, round) as rounds
              where cancelled + ended = 0 or ended > 1 or cancelled > 1 limit 10";
+
         let wrong = self
             .client
             .query(wrong, &[&webhooks])
@@ -138,6 +143,7 @@ impl Account {
             .iter()
             .map(|row| (row.get(0), row.get(1), row.get(2)))
             .collect();
+
         assert!(
             text.is_empty(),
             "deliveries that have not ended once: {text:?}"
@@ -162,6 +168,7 @@ impl Account {
                     count(distinct event_id) filter (where outcome = 'delivered'),
                     (select success_count from walhook.webhook where id = $1)
                 from account.attempt where webhook_id = $1";
+
             let row = self
                 .client
                 .query_one(numbers, &[id, &tenant.owner.user.to_string(), events])
@@ -169,6 +176,7 @@ impl Account {
                 .expect("counts");
             let numbers = [0, 1, 2, 3].map(|column| row.get::<_, i64>(column));
             let [events, delivered, distinct, counted] = numbers;
+
             assert!(
                 delivered == events && distinct == events && counted == events && events > 0,
                 "{path}: events, deliveries, events delivered, counted: {numbers:?}"
@@ -191,6 +199,7 @@ impl Account {
             .query_one(missing, &[id, &user.to_string(), events, since])
             .await
             .expect("a count");
+
         assert_eq!(row.get::<_, i64>(0), 0, "{path} lacks events since {since}");
     }
 
@@ -199,9 +208,11 @@ impl Account {
         let rows = "select delivery_id, webhook_id, event_id, bool_or(outcome = 'delivered') from account.attempt group by 1, 2, 3";
         let rows = self.client.query(rows, &[]).await.expect("deliveries");
         let mut logged: HashMap<Uuid, (Uuid, Uuid)> = HashMap::new();
+
         for row in rows {
             let [delivery, webhook, event] = [0, 1, 2].map(|column| row.get::<_, Uuid>(column));
             let other = logged.insert(delivery, (webhook, event));
+
             assert!(
                 other.is_none(),
                 "delivery {delivery} has two events or webhooks"
@@ -210,6 +221,7 @@ impl Account {
                 .deliveries
                 .get(&delivery)
                 .map(|arrived| (arrived.webhook, arrived.event));
+
             if row.get::<_, bool>(3) {
                 assert!(
                     !hostile.contains(&webhook),
@@ -222,6 +234,7 @@ impl Account {
                 );
             }
         }
+
         let of_kept = seen
             .deliveries
             .iter()
@@ -256,6 +269,7 @@ impl Account {
                 .await
                 .expect("a count")
                 .get(0);
+
             assert_eq!(left, 0, "rows of an erased user in {table}");
         }
     }
@@ -283,6 +297,7 @@ impl Account {
                 .await;
             assert_eq!(outside, 0, "rows of {table} are in no day's partition");
         }
+
         let days = "select right(inhrelid::regclass::text, 8) as day from pg_inherits
                     where inhparent = 'walhook.event'::regclass and inhrelid::regclass::text not like '%default' order by day";
         self.client
@@ -324,6 +339,7 @@ impl Account {
             ))
             .await
         };
+
         Totals {
             events: self.count("select count(*) from account.event").await as usize,
             deliveries: self

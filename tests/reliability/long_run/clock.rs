@@ -32,12 +32,15 @@ impl SharedClock {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755))
             .expect("the owner may");
+
         let clock = SharedClock {
             directory,
             ahead: AtomicI64::new(0),
         };
+
         std::fs::write(clock.file(), 0_i64.to_ne_bytes()).expect("a file");
         let mut compiler = std::process::Command::new("cc");
+
         compiler
             .args(["-shared", "-fPIC", "-O2", "-o"])
             .arg(clock.library())
@@ -46,6 +49,7 @@ impl SharedClock {
             compiler.status().expect("a C compiler").success(),
             "{SOURCE} does not compile"
         );
+
         clock
     }
 
@@ -84,6 +88,7 @@ impl SharedClock {
             .write(true)
             .open(self.file())
             .expect("the file exists");
+
         // Not truncated first: readers have mapped it.
         file.write_all_at(&ahead.to_ne_bytes(), 0).expect("a write");
         eventually("midnight", async || (self.now() >= midnight).then_some(())).await;
@@ -100,6 +105,7 @@ impl SharedClock {
             .expect("a time")
             .get(0);
         let apart = self.now().duration_since(theirs).abs();
+
         assert!(
             apart < SignedDuration::from_hours(1),
             "the server's clock is {apart} apart: is it linked statically?"

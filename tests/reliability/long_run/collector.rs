@@ -60,6 +60,7 @@ impl Collector {
         let noted = seen.clone();
         let healed = is_healed.clone();
         let mut random = Random::new(seed, 1);
+
         receiver.answer(move |request| {
             noted
                 .lock()
@@ -67,6 +68,7 @@ impl Collector {
                 .note(request);
             let is_flaky =
                 request.path.starts_with("/ordered") && request.attempt() <= FLAKY_ATTEMPTS;
+
             match request.path.as_str() {
                 _ if is_flaky && random.below(4) == 0 => Answer::Status(503),
                 "/failing" if !healed.load(Ordering::Relaxed) => Answer::Status(500),
@@ -74,8 +76,10 @@ impl Collector {
                 _ => Answer::Status(200),
             }
         });
+
         Arc::new_cyclic(|own: &std::sync::Weak<Collector>| {
             let own = own.clone();
+
             // Everything is noted: the requests themselves would take hundreds of megabytes.
             let clearing = tokio::spawn(async move {
                 loop {
@@ -84,6 +88,7 @@ impl Collector {
                     own.receiver.clear();
                 }
             });
+
             Collector {
                 receiver,
                 seen,
@@ -122,20 +127,25 @@ impl Seen {
         let webhook = id("x-webhook-id");
         let delivery = id("x-webhook-delivery");
         let event = id("x-webhook-event-id");
+
         self.requests += 1;
         let arrived = self.deliveries.entry(delivery).or_insert(Arrived {
             webhook,
             event,
             requests: 0,
         });
+
         arrived.requests += 1;
+
         if (arrived.webhook, arrived.event) != (webhook, event) {
             self.violations
                 .push(format!("delivery {delivery} has two events or webhooks"));
         }
+
         if request.path.starts_with("/ordered") {
             self.assert_in_order(webhook, request);
         }
+
         let made = request.header("x-webhook-signature").to_owned();
         if !self.is_signed(webhook, &request.body, &made) {
             self.unverified.push((webhook, request.body.clone(), made));
@@ -149,6 +159,7 @@ impl Seen {
                 .expect("an event of a release"),
             _ => 0,
         };
+
         let number: i64 = request
             .header("x-webhook-sequence")
             .parse()
@@ -161,6 +172,7 @@ impl Seen {
             .highest
             .entry((webhook, key))
             .or_insert((number, started));
+
         if number > highest.0 {
             *highest = (number, started);
         } else if number < highest.0 && started <= highest.1 {
@@ -180,6 +192,7 @@ impl Seen {
             .get(&webhook)
             .map(Vec::as_slice)
             .unwrap_or_default();
+
         // The newest first.
         secrets
             .iter()

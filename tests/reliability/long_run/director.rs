@@ -53,6 +53,7 @@ impl Keys {
             let bytes: Vec<u8> = (0..4).flat_map(|_| random.next().to_be_bytes()).collect();
             STANDARD.encode(bytes)
         };
+
         let all = [first.to_owned()]
             .into_iter()
             .chain((0..63).map(|_| key(random)))
@@ -78,7 +79,9 @@ impl Schema {
         } else {
             "release"
         };
+
         let column = format!("note_{}", self.changes);
+
         match kind {
             0 => {
                 self.added.push((table, column.clone()));
@@ -90,6 +93,7 @@ impl Schema {
                 } else {
                     ("updated_at", "changed_at")
                 };
+
                 self.is_renamed = !self.is_renamed;
                 format!("alter table release rename column {from} to {to}")
             }
@@ -123,6 +127,7 @@ impl Director {
             tokio::time::sleep(wait).await;
             let started = std::time::Instant::now();
             let performed = tokio::time::timeout(LONGEST_ACTION, self.perform(action)).await;
+
             performed.unwrap_or_else(|_| panic!("{action:?} takes longer than {LONGEST_ACTION:?}"));
             self.replicas.revive(&self.app);
             println!(
@@ -130,16 +135,19 @@ impl Director {
                 self.clock.now(),
                 started.elapsed()
             );
+
             let name = format!("{action:?}");
             let name = name.split('(').next().expect("a name").to_owned();
             *self.done.entry(name).or_default() += 1;
         }
+
         self.replicas.until_ready(&self.app).await;
         tokio::time::sleep(plan.calm).await;
     }
 
     async fn perform(&mut self, action: Action) {
         let app = &self.app;
+
         match action {
             Action::Kill(index) => self.replicas.kill(index, app).await,
             Action::Restart(index) => self.replicas.restart(index, app).await,
@@ -162,6 +170,7 @@ impl Director {
                     "select count(*) from walhook.delivery join walhook.event on event.id = event_id
                      where occurred_at < timestamptz '{day_ago}'"
                 );
+
                 self.until_none("deliveries of the day before", &old).await;
                 account::copy(&app.store().await).await;
                 self.clock.change_day().await;
@@ -190,6 +199,7 @@ impl Director {
         let primary = self.app.source().await;
         let count = "select count(*) from transition";
         let before: i64 = primary.query_one(count, &[]).await.expect("a count").get(0);
+
         eventually("another transition", async || {
             let now: i64 = primary.query_one(count, &[]).await.expect("a count").get(0);
             (now > before).then_some(())
@@ -201,12 +211,16 @@ impl Director {
         let [old, new] =
             [self.keys.current, self.keys.current + 1].map(|n| self.keys.all[n].clone());
         self.app.set("secrets.master_key", &format!("{new},{old}"));
+
         for index in 0..2 {
             self.replicas.restart(index, &self.app).await;
         }
+
         self.replicas.until_ready(&self.app).await;
         let printed = self.app.walhook_ok(&["secrets", "reencrypt"]).await;
+
         assert!(!printed.starts_with("0 re-encrypted"), "{printed}");
+
         // Processes that start from now on do not have the old key.
         self.app.set("secrets.master_key", &new);
         self.keys.current += 1;
@@ -216,16 +230,19 @@ impl Director {
     async fn erase_guest(&mut self) {
         let old = self.tenants.guest.owner;
         let new = Owner::create(&self.app.source().await).await;
+
         self.load
             .as_ref()
             .expect("the load runs")
             .replace(old, new)
             .await;
         self.until_stored(old.user).await;
+
         let user = old.user.to_string();
         self.app
             .walhook_ok(&["user", "erase", &user, "--yes"])
             .await;
+
         let webhooks: Vec<Uuid> = self
             .tenants
             .guest
@@ -233,6 +250,7 @@ impl Director {
             .iter()
             .map(|webhook| webhook.id)
             .collect();
+
         account::forget(&self.app.store().await, old.user, &webhooks).await;
         self.tenants.erased.push((old.user, webhooks));
         self.tenants.guest =
@@ -243,6 +261,7 @@ impl Director {
     pub async fn until_stored(&self, user: i64) {
         let primary = self.app.source().await;
         let store = self.app.store().await;
+
         // Waits for commits that wait for the standby, although their client has gone: they are not
         // visible yet.
         primary
@@ -255,6 +274,7 @@ impl Director {
             .await
             .expect("a count")
             .get(0);
+
         // The copies have the events of expired days.
         let stored = "select count(*) from (select id from walhook.event where user_id = $1
                       union select id from account.event where user_id = $1) as stored";
@@ -286,6 +306,7 @@ impl Director {
     pub async fn until_maintained(&mut self) {
         self.replicas.restart(0, &self.app).await;
         self.replicas.until_ready(&self.app).await;
+
         let oldest =
             self.clock.now() - jiff::SignedDuration::from_hours(24 * i64::from(RETENTION_DAYS));
         let oldest = oldest
@@ -296,6 +317,7 @@ impl Director {
             "select count(*) from pg_class where relnamespace = 'walhook'::regnamespace and relname ~ '^event_2[0-9]{{7}}$'
                  and relname < '{oldest}'"
         );
+
         self.until_none("expired days", &expired).await;
     }
 }

@@ -29,11 +29,13 @@ impl Reader {
         Reader::start(|read, resumed| async move {
             let mut after = "earliest".to_owned();
             let mut turn = 0_usize;
+
             loop {
                 turn += 1;
                 let Some(api) = caller.api(turn, Serving::Any) else {
                     continue;
                 };
+
                 let page = api
                     .try_send(
                         "GET",
@@ -64,13 +66,16 @@ impl Reader {
         Reader::start(move |read, resumed| async move {
             let mut last_id = None::<String>;
             let mut turn = 0_usize;
+
             loop {
                 turn += 1;
                 resumed.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(PAUSE).await;
+
                 let Some(api) = caller.api(turn, serving) else {
                     continue;
                 };
+
                 let opened = Stream::try_open(&api, "?after=earliest", last_id.as_deref()).await;
                 let Some(mut stream) = opened else { continue };
                 while let Ok(Ok(Some(block))) =
@@ -81,6 +86,7 @@ impl Reader {
                             .expect("nothing panics with this lock")
                             .push(id(&block.json()));
                     }
+
                     last_id.clone_from(&stream.last_id);
                 }
             }
@@ -93,6 +99,7 @@ impl Reader {
         let ids = Arc::<Mutex<Vec<Uuid>>>::default();
         let resumed = Arc::<AtomicUsize>::default();
         let task = AbortOnDropHandle::new(tokio::spawn(read(ids.clone(), resumed.clone())));
+
         Reader {
             read: ids,
             resumed,
@@ -113,6 +120,7 @@ impl Reader {
             .then_some(())
         })
         .await;
+
         let read = self
             .read
             .lock()

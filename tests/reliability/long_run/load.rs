@@ -28,11 +28,13 @@ impl Owner {
             user: next_id(),
             label: next_id(),
         };
+
         let create = format!(
             "begin; insert into app_user (id, email) values ({0}, 'someone@example.com');
              insert into label (id, user_id, name) values ({1}, {0}, 'Label'); commit",
             owner.user, owner.label
         );
+
         // Executed again if the primary fails meanwhile, with the same ids.
         client.batch_execute(&create).await.expect("an owner");
         owner
@@ -56,21 +58,26 @@ impl Load {
         let all = owners.clone();
         let stopped = stops.clone();
         let counted = ticks.clone();
+
         let task = tokio::spawn(async move {
             let mut random = Random::new(seed, 2);
+
             while !stopped.load(Ordering::Relaxed) {
                 let Ok(client) = walhook::postgres::connect(&url).await else {
                     counted.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(POLL).await;
                     continue;
                 };
+
                 while !stopped.load(Ordering::Relaxed) {
                     let owner = {
                         let owners = all.lock().expect("nothing panics with this lock");
                         owners[random.below(owners.len())]
                     };
+
                     let done = client.batch_execute(&transaction(owner, &mut random)).await;
                     counted.fetch_add(1, Ordering::Relaxed);
+
                     match done {
                         Ok(()) => tokio::time::sleep(interval).await,
                         // A schema change may conflict with it. The transaction is open still.
@@ -82,6 +89,7 @@ impl Load {
                 }
             }
         });
+
         Load {
             owners,
             stops,
@@ -114,6 +122,7 @@ impl Load {
 /// Returns the statements of a transaction.
 fn transaction(owner: Owner, random: &mut Random) -> String {
     let Owner { user, label } = owner;
+
     match random.below(20) {
         0 => format!("begin; {} rollback", payments(user, 2)),
         1 => format!(

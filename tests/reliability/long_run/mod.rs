@@ -64,6 +64,7 @@ impl Report {
     fn print(&self) {
         println!("seed {}, {:.0?}", self.seed, self.length);
         println!("{:?}", self.done);
+
         let Totals {
             events,
             deliveries,
@@ -72,6 +73,7 @@ impl Report {
             permanently_failed,
             cancelled,
         } = &self.totals;
+
         println!(
             "{events} events, {deliveries} deliveries, {attempts} attempts, {} requests received",
             self.requests
@@ -80,6 +82,7 @@ impl Report {
             "{delivered} delivered, {permanently_failed} failed permanently, {cancelled} cancelled"
         );
         println!("events per day: {:?}", self.days);
+
         let peak = self
             .lives
             .iter()
@@ -90,6 +93,7 @@ impl Report {
             self.lives.len(),
             peak / 1024.0
         );
+
         for life in self.lives.iter().filter_map(Life::measured) {
             println!("{}: KiB {}", life.name, life.memory);
             println!("{}: descriptors {}", life.name, life.descriptors);
@@ -102,6 +106,7 @@ impl Report {
             .iter()
             .filter(|life| life.memory.minutes >= BOUNDED_MINUTES);
         let mut count = 0;
+
         for life in bounded {
             assert!(
                 life.memory.low < MEMORY_KIB_PER_MINUTE,
@@ -109,6 +114,7 @@ impl Report {
                 life.name,
                 life.memory
             );
+
             let descriptors = life.descriptors;
             assert!(
                 descriptors.low < DESCRIPTORS_PER_MINUTE,
@@ -117,6 +123,7 @@ impl Report {
             );
             count += 1;
         }
+
         assert!(
             count > 0 || self.length < BOUNDED_RUN,
             "no process was measured for {BOUNDED_MINUTES} minutes"
@@ -128,6 +135,7 @@ impl Report {
 async fn begin(plan: &Plan, seed: u64) -> Option<Director> {
     let clock = SharedClock::new();
     let (mut app, servers) = Servers::start(&clock).await?;
+
     app.set("delivery.timeout", "1s")
         .set("delivery.retry_schedule", &["100ms"; 9].join(","))
         .set("delivery.retry_jitter", "50ms")
@@ -136,14 +144,18 @@ async fn begin(plan: &Plan, seed: u64) -> Option<Director> {
         .set("limits.webhooks_per_user", "500")
         .set("limits.requests_per_second", "0")
         .set("retention.days", &RETENTION_DAYS.to_string());
+
     let platform = app.source().await;
     platform.batch_execute(TRANSITIONS).await.expect("a table");
+
     let mut owners = [Owner::default(); 3];
     for owner in &mut owners {
         *owner = Owner::create(&platform).await;
     }
+
     app.setup().await;
     account::create(&app.store().await).await;
+
     let keys = Keys::new(app.setting("secrets.master_key"), &mut Random::new(seed, 3));
     let replicas = Replicas::start(&mut app, &keys.all).await;
     let collector = Collector::start(seed).await;
@@ -155,9 +167,11 @@ async fn begin(plan: &Plan, seed: u64) -> Option<Director> {
         plan.load_interval,
         seed,
     );
+
     let load = Some(load);
     let schema = Schema::default();
     let done = BTreeMap::new();
+
     Some(Director {
         app,
         servers,
@@ -182,16 +196,19 @@ async fn end(
 ) -> Report {
     director.load.take().expect("the load runs").stop().await;
     director.replicas.until_ready(&director.app).await;
+
     let Tenants {
         steady,
         busy,
         guest,
         ..
     } = &director.tenants;
+
     let owners = [steady, busy, guest].map(|tenant| tenant.owner.user);
     for owner in owners {
         director.until_stored(owner).await;
     }
+
     let now = director.clock.now();
     director.tenants.finish(now, director.began).await;
     director
@@ -200,15 +217,19 @@ async fn end(
             "select count(*) from walhook.recovery where finished_at is null",
         )
         .await;
+
     director
         .until_none(
             "pending deliveries",
             "select count(*) from walhook.delivery",
         )
         .await;
+
     director.tenants.assert_jobs_finished().await;
     director.until_maintained().await;
+
     let account = Account::open(&director.app).await;
+
     for (name, reader) in &readers {
         reader
             .assert_read(name, &account.feed(owners[0]).await)
@@ -218,9 +239,11 @@ async fn end(
             reader.resumed.load(Ordering::Relaxed)
         );
     }
+
     let lives = director.replicas.stop().await;
     let primary = director.app.source().await;
     let requests = director.collector.with(|seen| seen.requests);
+
     let days = audit(
         &account,
         &primary,
@@ -230,11 +253,14 @@ async fn end(
         director.began,
     )
     .await;
+
     println!("days with a partition: {days:?}");
     let printed = director.app.walhook_ok(&["secrets", "reencrypt"]).await;
+
     assert!(printed.starts_with("0 re-encrypted"), "{printed}");
     let totals = account.totals().await;
     let days = account.events_per_day().await;
+
     Report {
         seed,
         length: started.elapsed(),
@@ -262,22 +288,27 @@ async fn audit(
         .flat_map(|tenant| &tenant.webhooks)
         .map(|webhook| webhook.id)
         .collect();
+
     account
         .assert_events_are_transitions(primary, &owners)
         .await;
     account.assert_no_gap().await;
     account.assert_deliveries_have_ended(&webhooks).await;
     account.assert_complete(&tenants.steady).await;
+
     let recovered = Replayed {
         webhook: tenants.failing.clone(),
         since: tenants::reach(ended, began),
     };
+
     for replayed in tenants.replayed.iter().chain([&recovered]) {
         account.assert_delivered_since(owners[1], replayed).await;
     }
+
     for (user, webhooks) in &tenants.erased {
         account.assert_erased(*user, webhooks).await;
     }
+
     let seen = collector.take();
     assert!(
         seen.violations.is_empty(),
@@ -285,6 +316,7 @@ async fn audit(
         seen.violations.len(),
         seen.violations[0]
     );
+
     println!(
         "{} requests of {} arrived late, after a later delivery",
         seen.late, seen.requests
@@ -294,6 +326,7 @@ async fn audit(
         0,
         "requests were signed with no secret of their webhook"
     );
+
     let hostile = tenants
         .busy
         .webhooks
@@ -301,6 +334,7 @@ async fn audit(
         .filter(|webhook| webhook.path == "hostile");
     let hostile: Vec<Uuid> = hostile.map(|webhook| webhook.id).collect();
     account.assert_received(&seen, &webhooks, &hostile).await;
+
     account.days().await
 }
 
@@ -308,8 +342,10 @@ async fn audit(
 async fn run(plan: &Plan, seed: u64) -> Option<Report> {
     let started = Instant::now();
     println!("WALHOOK_LONG_RUN_SEED={seed}");
+
     let mut director = begin(plan, seed).await?;
     let reader = &director.tenants.steady.caller;
+
     let readers = [
         ("feed by pages", Reader::pages(reader.clone())),
         (
@@ -321,16 +357,21 @@ async fn run(plan: &Plan, seed: u64) -> Option<Report> {
             Reader::stream(reader.clone(), Serving::Survivor),
         ),
     ];
+
     let mut random = Random::new(seed, 0);
     let end_of_rounds = Instant::now() + plan.length;
+
     loop {
         director.round(plan, &mut random).await;
+
         if Instant::now() >= end_of_rounds {
             break;
         }
     }
+
     let report = end(director, readers, seed, started).await;
     report.print();
+
     Some(report)
 }
 
@@ -346,6 +387,7 @@ async fn one_round_of_faults_and_changes_loses_nothing() {
         repeats: 1,
         load_interval: Duration::from_millis(100),
     };
+
     if let Some(report) = run(&plan, seed(1)).await {
         // Three if the real day changes meanwhile.
         assert!(
@@ -372,6 +414,7 @@ async fn an_hour_of_faults_and_changes_loses_nothing_and_leaks_nothing() {
         repeats: 2,
         load_interval: Duration::from_millis(100),
     };
+
     let another = u64::from(u32::from_be_bytes(random_bytes()));
     if let Some(report) = run(&plan, seed(another)).await {
         report.assert_flat();

@@ -60,12 +60,14 @@ impl Plan {
         let mut actions: Vec<Action> = (0..self.kills_per_round)
             .map(|_| Action::Kill(random.below(2)))
             .collect();
+
         for repeat in 0..self.repeats {
             let mode = if repeat % 2 == 0 {
                 StopMode::Immediate
             } else {
                 StopMode::Fast
             };
+
             actions.extend([
                 Action::RestartStore(mode),
                 Action::Edit,
@@ -73,12 +75,14 @@ impl Plan {
             ]);
             actions.extend((0..4).map(Action::ChangeSchema));
         }
+
         let pause = self.pause.mul_f64((random.below(100) + 1) as f64 / 100.0);
         let mode = if random.below(2) == 0 {
             StopMode::Immediate
         } else {
             StopMode::Fast
         };
+
         actions.extend([
             Action::Restart(random.below(2)),
             Action::Pause(random.below(2), pause),
@@ -93,6 +97,7 @@ impl Plan {
             Action::RotateMasterKey,
             Action::Erase,
         ]);
+
         random.shuffle(&mut actions);
         let wait = |random: &mut Random| self.wait.mul_f64(random.below(1_000) as f64 / 1_000.0);
         actions
@@ -113,10 +118,12 @@ fn the_same_seed_gives_the_same_actions() {
         repeats: 2,
         load_interval: Duration::ZERO,
     };
+
     let rounds = |seed| {
         let mut random = Random::new(seed, 0);
         [plan.round(&mut random), plan.round(&mut random)]
     };
+
     assert_eq!(rounds(1), rounds(1));
     assert_ne!(rounds(1), rounds(2));
 }

@@ -50,6 +50,7 @@ impl Life {
             .find_map(|line| line.strip_prefix("RssAnon:"));
         let memory = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).map(Iterator::count);
+
         if let (Some(memory), Ok(descriptors)) = (memory, descriptors) {
             self.samples.push((
                 self.started.elapsed().as_secs_f64(),
@@ -66,6 +67,7 @@ impl Life {
             .iter()
             .filter(|(seconds, ..)| *seconds >= end * WARM_UP)
             .collect();
+
         let trend = |value: fn(&(f64, f64, f64)) -> f64| {
             Trend::of(
                 &warm
@@ -74,9 +76,11 @@ impl Life {
                     .collect::<Vec<_>>(),
             )
         };
+
         let memory = trend(|sample| sample.1)?;
         let descriptors = trend(|sample| sample.2)?;
         let is_long = memory.minutes * 60.0 >= SHORTEST.as_secs_f64();
+
         is_long.then(|| Measured {
             name: self.name.clone(),
             memory,
@@ -119,8 +123,10 @@ impl Replicas {
         let lives = Arc::<Mutex<Vec<Life>>>::default();
         let own = app.setting("secrets.master_key").to_owned();
         let survivor = app.set("secrets.master_key", &keys.join(",")).spawn(&[]);
+
         app.set("secrets.master_key", &own);
         note(&lives, "not restarted", &survivor);
+
         let sampled = lives.clone();
         let sampling = tokio::spawn(async move {
             loop {
@@ -132,6 +138,7 @@ impl Replicas {
                     .for_each(Life::sample);
             }
         });
+
         let mut replicas = Replicas {
             killed: Vec::new(),
             survivor,
@@ -139,13 +146,16 @@ impl Replicas {
             lives,
             _sampling: AbortOnDropHandle::new(sampling),
         };
+
         for index in 0..2 {
             let sidecar = app.spawn(&[]);
             note(&replicas.lives, &format!("replica {index}"), &sidecar);
             replicas.killed.push(sidecar);
         }
+
         replicas.note_urls();
         replicas.until_ready(app).await;
+
         replicas
     }
 
@@ -155,6 +165,7 @@ impl Replicas {
         let old = std::mem::replace(&mut self.killed[index], new);
         let mut lives = self.lives.lock().expect("nothing panics with this lock");
         let name = format!("replica {index}");
+
         lives
             .iter_mut()
             .filter(|life| life.name == name)
@@ -162,6 +173,7 @@ impl Replicas {
         drop(lives);
         note(&self.lives, &name, &self.killed[index]);
         self.note_urls();
+
         old
     }
 
@@ -191,6 +203,7 @@ impl Replicas {
         if self.killed[index].has_ended() {
             return;
         }
+
         self.killed[index].signal(Signal::STOP);
         tokio::time::sleep(length).await;
         self.killed[index].signal(Signal::CONT);
@@ -203,6 +216,7 @@ impl Replicas {
             !self.survivor.has_ended(),
             "the replica that was not restarted has ended"
         );
+
         for index in 0..2 {
             if self.killed[index].has_ended() {
                 drop(self.replace(index, app));
@@ -213,18 +227,22 @@ impl Replicas {
     /// Waits until all are ready.
     pub async fn until_ready(&mut self, app: &TestApp) {
         let end = Instant::now() + DEADLINE * 2;
+
         loop {
             self.revive(app);
             let mut reports = Vec::new();
+
             for sidecar in self.killed.iter().chain([&self.survivor]) {
                 reports.push(sidecar.readiness().await);
             }
+
             if reports
                 .iter()
                 .all(|report| report.as_ref().is_some_and(|(status, _)| *status == 200))
             {
                 return;
             }
+
             assert!(Instant::now() < end, "replicas are not ready: {reports:?}");
             tokio::time::sleep(POLL).await;
         }
@@ -237,9 +255,11 @@ impl Replicas {
             .lock()
             .expect("nothing panics with this lock")
             .clone();
+
         for sidecar in self.killed.into_iter().chain([self.survivor]) {
             assert!(sidecar.stop().await.success());
         }
+
         lives
     }
 }
@@ -247,6 +267,7 @@ impl Replicas {
 fn note(lives: &Mutex<Vec<Life>>, name: &str, sidecar: &Sidecar) {
     let name = name.to_owned();
     let pid = sidecar.pid();
+
     let life = Life {
         name,
         pid,
@@ -254,6 +275,7 @@ fn note(lives: &Mutex<Vec<Life>>, name: &str, sidecar: &Sidecar) {
         has_ended: false,
         samples: Vec::new(),
     };
+
     lives
         .lock()
         .expect("nothing panics with this lock")
@@ -278,6 +300,7 @@ impl Caller {
             Serving::Restarted => restarted.get(turn % restarted.len())?,
             Serving::Survivor => survivor,
         };
+
         Some(Api::new(url, &self.token))
     }
 
@@ -285,6 +308,7 @@ impl Caller {
         let key = Uuid::now_v7().to_string();
         let headers = [("idempotency-key", key.as_str())];
         let headers: &[_] = if method == "POST" { &headers } else { &[] };
+
         // The replica that is never restarted encrypts with the first master key for ever: it gets
         // no request that stores a secret or, for an idempotency key, a response.
         let serving = if ["GET", "DELETE"].contains(&method) {
@@ -292,6 +316,7 @@ impl Caller {
         } else {
             Serving::Restarted
         };
+
         eventually(&format!("an answer to {method} {path}"), async || {
             let turn = TURNS.fetch_add(1, Ordering::Relaxed);
             let answer = self
@@ -299,8 +324,10 @@ impl Caller {
                 .try_send(method, path, headers, body.as_ref())
                 .await
                 .ok()?;
+
             // The request is in progress in a process that was killed.
             let is_held = answer.status == 409 && answer.body.contains("Idempotency-Key");
+
             // Another test's sidecar may have taken the port of a process that was killed.
             let is_foreign = answer.status == 401;
             (answer.status < 500 && answer.status != 429 && !is_held && !is_foreign)

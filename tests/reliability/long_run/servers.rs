@@ -49,6 +49,7 @@ impl Servers {
             skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
             return None;
         };
+
         let environment = clock.environment();
         let environment: Vec<(&str, &str)> = environment
             .iter()
@@ -59,41 +60,51 @@ impl Servers {
             environment: &environment,
             ..Options::default()
         };
+
         let of_nodes = Options {
             programs: Some(&programs),
             settings: &SETTINGS,
             ..options
         };
+
         let first = Arc::new(PrivatePostgres::start(of_nodes).await.expect("the primary"));
         let mut app = TestApp::prepare_on(first.clone()).await;
         let store = PrivatePostgres::start(options)
             .await
             .expect("the store's server");
+
         store
             .create_database(&app.name)
             .await
             .expect("the store's database");
         app.store_url = store.url(&app.name);
         first.stop(StopMode::Fast).await.expect("a stop");
+
         let second = first.standby(of_nodes).await.expect("the standby");
         first.start_again().await.expect("a start");
+
         let servers = Servers {
             nodes: [first, Arc::new(second)],
             primary: 0,
             store,
         };
+
         servers.join().await;
         let database = format!("{}_platform", app.name);
+
         app.source_url = servers.url(&database);
+
         for (key, url) in [
             ("source.url", app.source_url.clone()),
             ("store.url", app.store_url.clone()),
         ] {
             app.set(key, &url);
         }
+
         for (name, value) in clock.environment() {
             app.set_environment(name, &value);
         }
+
         for server in servers
             .nodes
             .iter()
@@ -102,6 +113,7 @@ impl Servers {
         {
             clock.assert_used_by(server).await;
         }
+
         Some((app, servers))
     }
 
@@ -118,11 +130,13 @@ impl Servers {
                     .await
                     .expect("a setting");
             }
+
             client
                 .batch_execute("select pg_reload_conf()")
                 .await
                 .expect("a reload");
         }
+
         // Without a restart, a standby that found no primary waits before it connects again.
         self.standby()
             .restart(StopMode::Fast)
@@ -184,11 +198,13 @@ impl Servers {
             .stop(StopMode::Immediate)
             .await
             .expect("a stop");
+
         let client = connect(self.standby()).await;
         let promoted = client
             .query_one("select pg_promote()", &[])
             .await
             .expect("a promotion");
+
         assert!(
             promoted.get::<_, bool>(0),
             "the standby was not promoted in time"
@@ -203,6 +219,7 @@ impl Servers {
         let primary = connect(self.primary()).await;
         let usable = "select from pg_replication_slots
                       where slot_name = $1 and synced and not temporary and invalidation_reason is null";
+
         // The standby synchronizes a slot up to a record of the running transactions: a checkpoint
         // writes one.
         eventually("the slot on the standby", async || {
@@ -228,17 +245,20 @@ impl Servers {
         let configuration =
             std::fs::read(directory.join("postgresql.auto.conf")).expect("its settings");
         let client = connect(primary).await;
+
         create_standby_slot(&client).await;
         client
             .batch_execute("select pg_backup_start('rebuild', true)")
             .await
             .expect("the start of a backup");
         std::fs::remove_dir_all(&directory).expect("its old data");
+
         let mut copy = tokio::process::Command::new("cp");
         copy.arg("-a")
             .arg(primary.data_dir())
             .arg(&directory)
             .stderr(std::process::Stdio::null());
+
         // Fails if a file is removed meanwhile. Such a file is not needed, or comes from the WAL.
         copy.status().await.expect("cp");
         let stop = "select labelfile from pg_backup_stop(false)";
@@ -247,13 +267,16 @@ impl Servers {
             .await
             .expect("the end of the backup")
             .get(0);
+
         std::fs::remove_file(directory.join("postmaster.pid")).expect("the primary runs");
+
         for slot in std::fs::read_dir(directory.join("pg_replslot"))
             .expect("a directory")
             .flatten()
         {
             std::fs::remove_dir_all(slot.path()).expect("a slot");
         }
+
         write(&directory, "backup_label", label.as_bytes());
         write(&directory, "standby.signal", b"");
         write(&directory, "postgresql.auto.conf", &configuration);
@@ -285,6 +308,7 @@ async fn connect(server: &PrivatePostgres) -> Client {
         .batch_execute("set synchronous_commit = local")
         .await
         .expect("a setting");
+
     client
 }
 

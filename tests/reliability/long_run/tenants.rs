@@ -76,6 +76,7 @@ impl Tenant {
             .expect("an id")
             .parse()
             .expect("a UUID");
+
         self.collector
             .add_secret(id, created["secret"].as_str().expect("a secret"));
         let webhook = Webhook {
@@ -83,6 +84,7 @@ impl Tenant {
             path: path.to_owned(),
             events: events.to_vec(),
         };
+
         self.webhooks.push(webhook.clone());
         webhook
     }
@@ -102,6 +104,7 @@ impl Tenant {
             .await
             .expect(200)
             .json();
+
         self.collector
             .add_secret(webhook.id, answer["secret"].as_str().expect("a secret"));
     }
@@ -116,6 +119,7 @@ impl Tenant {
             .await
             .expect(202)
             .json();
+
         format!("{path}/jobs/{}", started["job_id"].as_str().expect("an id"))
     }
 
@@ -155,6 +159,7 @@ impl Tenants {
     ) -> Tenants {
         let [steady, busy, guest] = owners;
         let mut steady = Tenant::create(app, steady, urls.clone(), collector).await;
+
         steady
             .add("/slow", "none", &[PAYMENT, REVIEW, DISTRIBUTED])
             .await;
@@ -162,20 +167,24 @@ impl Tenants {
         steady
             .add("/ordered/release", "release", &[REVIEW, DISTRIBUTED])
             .await;
+
         let mut busy = Tenant::create(app, busy, urls.clone(), collector).await;
         let edited = busy.add("/edited/0", "none", &[PAYMENT, REVIEW]).await;
         let failing = busy.add("/failing", "none", &[DISTRIBUTED]).await;
         let mut hostile = Vec::new();
+
         for misdeed in [Misdeed::Silence, Misdeed::Reset] {
             let receiver = Hostile::start(misdeed).await;
             busy.add_at(&receiver.url("http"), "hostile", "none", &[DISTRIBUTED])
                 .await;
             hostile.push(receiver);
         }
+
         let guest = Tenants::guest(app, guest, urls, collector).await;
         let replayed = Vec::new();
         let jobs = Vec::new();
         let erased = Vec::new();
+
         Tenants {
             steady,
             busy,
@@ -200,6 +209,7 @@ impl Tenants {
         guest
             .add("/guest", "none", &[PAYMENT, REVIEW, DISTRIBUTED])
             .await;
+
         // Has pending retries when its owner is erased.
         guest
             .add("/failing", "release", &[PAYMENT, DISTRIBUTED])
@@ -213,6 +223,7 @@ impl Tenants {
         let edited = &self.edited;
         let n = self.edits;
         let url = busy.collector.url(&format!("/edited/{n}"));
+
         let edit = match n % 8 {
             0 => json!({ "active": false }),
             1 => json!({ "url": url, "description": "under maintenance" }),
@@ -225,6 +236,7 @@ impl Tenants {
             6 => json!({ "filter": null, "headers": { "X-Edit": n.to_string() } }),
             _ => json!({ "ordering": "none", "headers": null }),
         };
+
         busy.edit(edited, edit).await;
         self.edits += 1;
     }
@@ -252,6 +264,7 @@ impl Tenants {
         let path = format!("/replayed/{}", self.replayed.len());
         let webhook = self.busy.add(&path, "none", &[DISTRIBUTED]).await;
         let job = self.busy.start_job(&webhook, "replay", since).await;
+
         self.jobs.push(job);
         self.replayed.push(Replayed { webhook, since });
     }
@@ -264,6 +277,7 @@ impl Tenants {
             .add("/cancelled", "none", &[PAYMENT, REVIEW])
             .await;
         let job = self.busy.start_job(&webhook, "replay", since).await;
+
         self.busy.caller.delete(&job).await;
         let state = self.busy.caller.get(&job).await.expect(200).json()["state"].clone();
         assert!(
@@ -279,6 +293,7 @@ impl Tenants {
             .edit(&self.edited, json!({ "active": true }))
             .await;
         self.recover(now, began).await;
+
         let job = self
             .busy
             .start_job(&self.edited, "recover", reach(now, began))

@@ -23,17 +23,21 @@ impl Trend {
         let first = samples.first()?.0;
         let last = samples.last()?.0;
         let mut sums = [(0.0, 0.0, 0_u32); PARTS];
+
         for (seconds, value) in samples {
             let part = ((seconds - first) / (last - first) * PARTS as f64) as usize;
             let (seconds_sum, values, count) = &mut sums[part.min(PARTS - 1)];
             (*seconds_sum, *values, *count) = (*seconds_sum + seconds, *values + value, *count + 1);
         }
+
         if sums.iter().any(|(.., count)| *count == 0) {
             return None;
         }
+
         let points = sums.map(|(seconds, values, count)| {
             (seconds / f64::from(count) / 60.0, values / f64::from(count))
         });
+
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / PARTS as f64;
         let x = mean(|point| point.0);
         let y = mean(|point| point.1);
@@ -50,6 +54,7 @@ impl Trend {
         let error = (residuals / (PARTS - 2) as f64 / spread).sqrt();
         let low = slope - QUANTILE * error;
         let high = slope + QUANTILE * error;
+
         Some(Trend {
             slope,
             low,
@@ -90,11 +95,13 @@ fn a_slope_is_found_in_noise_and_noise_is_no_slope() {
             })
             .collect()
     };
+
     let rising = Trend::of(&samples(200.0)).unwrap();
     assert!(
         (150.0..250.0).contains(&rising.slope) && rising.low > 100.0,
         "{rising}"
     );
+
     let flat = Trend::of(&samples(0.0)).unwrap();
     assert!(
         flat.low < 0.0 && flat.high > 0.0 && flat.high < 50.0,

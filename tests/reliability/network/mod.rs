@@ -91,6 +91,7 @@ async fn long_silences_of_other_servers_affect_no_delivery() {
         Peer::Collector,
         Peer::Receiver,
     ];
+
     walk(Walk {
         proxied: false,
         rounds: alone(&peers, &SILENCES),
@@ -98,6 +99,7 @@ async fn long_silences_of_other_servers_affect_no_delivery() {
         bulk: 500,
     })
     .await;
+
     walk(Walk {
         proxied: true,
         rounds: alone(&[Peer::DeliveryProxy], &SILENCES),
@@ -118,6 +120,7 @@ async fn long_bad_weather_loses_nothing() {
         Peer::Collector,
         Peer::Receiver,
     ];
+
     walk(Walk {
         proxied: false,
         rounds: alone(&peers, &OTHERS),
@@ -125,6 +128,7 @@ async fn long_bad_weather_loses_nothing() {
         bulk: 500,
     })
     .await;
+
     walk(Walk {
         proxied: true,
         rounds: alone(&[Peer::DeliveryProxy], &OTHERS),

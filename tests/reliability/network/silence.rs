@@ -14,6 +14,7 @@ async fn every_background_task_continues_after_its_connection_to_the_store_was_f
     let Some(mut world) = World::start(false).await else {
         return;
     };
+
     world.link(Peer::Store).forget();
     world.notify().await;
     world.assert_works().await;
@@ -35,16 +36,20 @@ async fn capture_takes_the_slot_back_from_a_connection_whose_end_the_primary_has
         &format!(":{}", app.server.port()),
         &format!(":{}", proxy.port),
     );
+
     app.set("source.url", &url);
     app.setup().await;
     app.run().await;
+
     let platform = app.platform().await;
     let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
+
     app.api(&user.to_string())
         .await
         .create_webhook(&receiver.url("/"), &["payment.statement_ready"])
         .await;
+
     let reader = async || -> Option<i32> {
         let reader = "select active_pid from pg_replication_slots where slot_name = $1";
         platform
@@ -54,9 +59,11 @@ async fn capture_takes_the_slot_back_from_a_connection_whose_end_the_primary_has
             .unwrap()
             .get(0)
     };
+
     for payments in 1..=3 {
         platform.payment(user, "ready").await;
         receiver.wait_for(payments).await;
+
         let severed = reader().await.expect("the sidecar reads the slot");
         proxy.sever();
         eventually("a new connection to read the slot", async || {
@@ -64,6 +71,7 @@ async fn capture_takes_the_slot_back_from_a_connection_whose_end_the_primary_has
         })
         .await;
     }
+
     platform.payment(user, "ready").await;
     receiver.wait_for(4).await;
     app.wait_for_events(4).await;

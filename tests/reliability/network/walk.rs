@@ -31,16 +31,20 @@ pub async fn walk(plan: Walk) {
     let Some(mut world) = World::start(plan.proxied).await else {
         return;
     };
+
     let pid = world.app.sidecar().pid();
     println!("packets are lost by the {}", world.mechanism());
     println!(
         "peers, fault | lasted | dropped or broken | not ready of samples | recovered after | resident"
     );
+
     for (peers, fault) in &plan.rounds {
         round(&mut world, peers, *fault, &plan).await;
     }
+
     let payments = world.account().await;
     let peak = world.app.sidecar().peak_memory_kib();
+
     println!(
         "{payments} payments, each delivered; peak memory {} MiB",
         peak >> 10
@@ -53,16 +57,21 @@ async fn round(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
     world.start_sampling().await;
     let began = Instant::now();
     let since = jiff::Timestamp::now();
+
     peers.iter().for_each(|peer| world.disturb(*peer, fault));
     world.notify().await;
+
     if plan.bulk > 0 {
         commit_many(world, plan.bulk).await;
     }
+
     let replica = match peers.contains(&Peer::KeyServer) {
         true => Some(world.app.replica(&["--roles", "api"]).await),
         false => None,
     };
+
     assert_unaffected(world, peers, fault, plan).await;
+
     if let Some(replica) = &replica {
         // It has not read the keys before the fault.
         let status = Api::new(&replica.api_url, &world.jwt)
@@ -78,23 +87,29 @@ async fn round(world: &mut World, peers: &[Peer], fault: Fault, plan: &Walk) {
             "{fault:?}: {status}"
         );
     }
+
     tokio::time::sleep(plan.length.saturating_sub(began.elapsed())).await;
     let lasted = began.elapsed();
     let during = world.take_samples();
     let dropped = world.heal(fault);
     let healed = Instant::now();
+
     world.assert_works().await;
+
     if let Some(replica) = replica {
         world
             .assert_accepts_tokens_of_the_platform(&replica.api_url)
             .await;
         replica.kill().await;
     }
+
     let recovered = healed.elapsed();
     assert_samples(&during, peers, fault, lasted);
     assert_attempts(world, peers, fault, since).await;
+
     let memory = world.app.sidecar().resident_memory_kib();
     assert!(memory < MEMORY_KIB, "{peers:?}, {fault:?}: {memory} KiB");
+
     println!(
         "{peers:?}, {fault:?} | {:.1} s | {dropped} | {} of {} | {:.1} s | {} MiB",
         lasted.as_secs_f64(),
@@ -126,10 +141,12 @@ async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan
     if !stops(Peer::Primary) && !stops(Peer::Store) && !stops(Peer::DeliveryProxy) {
         world.assert_delivers_to(1).await;
     }
+
     if !stops(Peer::Store) {
         let of_platform = Api::new(&world.app.sidecar().api_url, &world.jwt);
         for api in [&world.api, &of_platform] {
             let answers = async || (api.get("/webhooks").await.status == 200).then_some(());
+
             match has(Peer::Store) {
                 true => eventually("the API to answer", answers).await,
                 false => answers().await.expect(
@@ -138,9 +155,11 @@ async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan
             }
         }
     }
+
     if stops(Peer::Primary) {
         let path = format!("/webhooks/{}/test", world.webhooks[1]);
         let sent = world.api.post(&path, json!({})).await.expect(200).json();
+
         assert_eq!(sent["delivered"], true, "{sent}");
         let sidecar = world.app.sidecar();
         let lag = async || {
@@ -149,17 +168,22 @@ async fn assert_unaffected(world: &mut World, peers: &[Peer], fault: Fault, plan
                 .await
                 .filter(|lag| *lag > 1.0)
         };
+
         eventually("the lag to grow", lag).await;
+
         if plan.length > LONG {
             wait_until_not_ready(world, "capture").await;
         }
     }
+
     if stops(Peer::Store) {
         wait_until_not_ready(world, "store: it does not answer").await;
     }
+
     if stops(Peer::DeliveryProxy) {
         let sidecar = world.app.sidecar();
         let before = sidecar.metric(PROXY_FAULTS).await.expect("the metric");
+
         eventually("the proxy to be blamed", async || {
             sidecar
                 .metric(PROXY_FAULTS)
@@ -180,6 +204,7 @@ async fn wait_until_not_ready(world: &mut World, reason: &str) {
             .await
             .filter(|(status, body)| *status == 503 && body.contains(reason))
     };
+
     // Twice, because it may take longer than the deadline: silence of the stream is noticed after a
     // minute.
     let first = tokio::time::timeout(Duration::from_secs(50), async {
@@ -187,6 +212,7 @@ async fn wait_until_not_ready(world: &mut World, reason: &str) {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     });
+
     if first.await.is_err() {
         eventually(&format!("not to be ready: {reason}"), unready).await;
     }
@@ -229,6 +255,7 @@ async fn assert_attempts(world: &World, peers: &[Peer], fault: Fault, since: jif
             }
             _ => false,
         };
+
         assert!(
             is_expected,
             "{peers:?}, {fault:?}: {count} attempts of webhook {webhook} failed as {kind}"

@@ -128,20 +128,26 @@ impl World {
         if !SmtpSink::is_available() {
             return None;
         }
+
         let namespace = Namespace::create().map(Arc::new);
         let host = namespace
             .as_ref()
             .map_or(Ipv4Addr::LOCALHOST.into(), |namespace| namespace.host());
         let mut app = TestApp::prepare().await;
         let servers = Servers::start(&app, host).await;
+
         servers.configure(&mut app, host, proxied);
+
         if let Some(namespace) = &namespace {
             app.enter(namespace.clone());
         }
+
         app.setup().await;
         app.run().await;
+
         let platform = app.platform().await;
         let users = [platform.user(&[]).await, platform.user(&[]).await];
+
         let urls = match proxied {
             true => servers
                 .receivers
@@ -150,6 +156,7 @@ impl World {
             false => [&servers.links[&Peer::Receiver], &servers.other]
                 .map(|link| format!("http://{host}:{}/", link.port)),
         };
+
         let first = app.api(&users[0].to_string()).await;
         let api = app.api(&users[1].to_string()).await;
         let webhooks = [
@@ -163,6 +170,7 @@ impl World {
             ["/healthz", "/readyz"].map(|path| sample(format!("{url}{path}"), samples.clone()));
         let jwt = servers.token(users[1]);
         let load = Some(load);
+
         let mut world = World {
             app,
             namespace,
@@ -177,6 +185,7 @@ impl World {
             samples,
             _samplers: samplers,
         };
+
         world.assert_works().await;
         Some(world)
     }
@@ -199,6 +208,7 @@ impl World {
             }
             _ => link.weather_to(direction, Weather::Frozen),
         };
+
         match (fault, &self.namespace) {
             (Fault::Latency, _) => link.weather(Weather::Late(LATENCY)),
             (Fault::Loss, Some(namespace)) => {
@@ -219,16 +229,19 @@ impl World {
     /// Ends all disturbances. Returns how many packets were dropped, or connections broken.
     pub fn heal(&self, fault: Fault) -> u64 {
         let mut broken = 0;
+
         for link in self.servers.links.values() {
             link.reset_after(Duration::ZERO);
             link.weather(Weather::Fair);
             broken += link.take_broken();
+
             if fault == Fault::Loss && self.namespace.is_none() {
                 // Connections that died in simulated loss: the kernel of the peer would end them
                 // after some minutes.
                 link.reset();
             }
         }
+
         broken
             + self
                 .namespace
@@ -239,6 +252,7 @@ impl World {
     /// Discards all samples whose requests may have started earlier.
     pub async fn start_sampling(&self) {
         self.take_samples();
+
         // The first response may belong to a request from before.
         let enough = async || {
             (self
@@ -249,6 +263,7 @@ impl World {
                 > 1)
             .then_some(())
         };
+
         eventually("responses of /readyz", enough).await;
         self.take_samples();
     }
@@ -264,6 +279,7 @@ impl World {
         let payment = self.platform.payment(self.users[user], "ready").await;
         let mut read = 0;
         let mut has_arrived = false;
+
         for _ in 0..MAX_WAITS {
             let enough = read + PROGRESS;
             let progress = |requests: &[Received]| {
@@ -273,13 +289,16 @@ impl World {
                 read = requests.len();
                 has_arrived || read >= enough
             };
+
             self.servers.receivers[user]
                 .wait_until(&format!("payment {payment} of user {user}"), progress)
                 .await;
+
             if has_arrived {
                 return;
             }
         }
+
         panic!("payment {payment} of user {user} does not arrive, but others do");
     }
 
@@ -293,6 +312,7 @@ impl World {
             .execute(notice, &[&self.users[1].to_string()])
             .await
             .expect("a notice");
+
         self.notices += 1;
     }
 
@@ -310,6 +330,7 @@ impl World {
     pub async fn assert_works(&mut self) {
         self.app.sidecar().wait_until_ready().await;
         let exported = self.servers.collector.exports().len();
+
         tokio::join!(
             self.assert_delivers_to(0),
             self.assert_delivers_to(1),
@@ -319,6 +340,7 @@ impl World {
             (self.servers.collector.exports().len() > exported).then_some(())
         })
         .await;
+
         let url = self.app.sidecar().api_url.clone();
         self.assert_accepts_tokens_of_the_platform(&url).await;
     }
@@ -342,12 +364,14 @@ impl World {
             .query(failed, &[&since])
             .await
             .expect("attempts");
+
         let webhook = |id: &str| {
             self.webhooks
                 .iter()
                 .position(|webhook| webhook == id)
                 .expect("one of the two")
         };
+
         rows.iter()
             .map(|row| ((webhook(row.get(0)), row.get(1)), row.get(2)))
             .collect()
@@ -360,6 +384,7 @@ impl World {
         self.load.take().expect("the load runs").stop().await;
         let source = self.app.source().await;
         let mut committed = 0;
+
         for (user, receiver) in self.users.iter().zip(&self.servers.receivers) {
             let rows = source
                 .query("select id from payment where user_id = $1", &[user])
@@ -373,6 +398,7 @@ impl World {
                 read = requests.len();
                 wanted.is_subset(&paid)
             };
+
             let received = receiver
                 .wait_until(&format!("all payments of {user}"), is_complete)
                 .await;
@@ -380,6 +406,7 @@ impl World {
                 paid, wanted,
                 "exactly the committed payments of {user} are delivered"
             );
+
             let paying = received
                 .iter()
                 .filter(|request| payment_of(request).is_some());
@@ -391,12 +418,14 @@ impl World {
             );
             committed += wanted.len();
         }
+
         self.app
             .wait_for_count(
                 "select count(*) from walhook.event where commit_lsn is not null",
                 committed,
             )
             .await;
+
         self.app
             .wait_for_count("select count(*) from walhook.delivery", 0)
             .await;
@@ -404,6 +433,7 @@ impl World {
         let count =
             async |query: &str| -> i64 { store.query_one(query, &[]).await.expect(query).get(0) };
         let ended = "select count(distinct delivery_id) from walhook.attempt where not test";
+
         assert_eq!(
             count(ended).await as usize,
             committed,
@@ -413,12 +443,14 @@ impl World {
             "select count(*) from (select from walhook.attempt where not test group by delivery_id
                      having count(*) filter (where outcome = 'delivered') <> 1
                          or bool_or(outcome not in ('delivered', 'failed'))) as wrong";
+
         assert_eq!(count(wrong).await, 0, "each delivery ended delivered, once");
         assert_eq!(
             count("select count(*) from walhook.gap").await,
             0,
             "nothing was reported as lost"
         );
+
         let mails = self.servers.mails.wait_for("taken", self.notices).await;
         let sent: BTreeSet<&str> = mails
             .iter()
@@ -429,6 +461,7 @@ impl World {
             self.notices,
             "each notice was sent under one id"
         );
+
         committed
     }
 }
@@ -444,6 +477,7 @@ impl Servers {
         let issuer = Issuer::new();
         let authority = Authority::new();
         let (keys, key_server) = serve_keys(&issuer, &authority, host).await;
+
         let targets = [
             (Peer::Primary, app.server.port()),
             (Peer::Store, app.server.port()),
@@ -453,14 +487,18 @@ impl Servers {
             (Peer::DeliveryProxy, tunnel.address.port()),
             (Peer::Collector, collector.port),
         ];
+
         let mut links = BTreeMap::new();
+
         for (peer, port) in targets {
             links.insert(peer, Proxy::start_at(host, port).await);
         }
+
         let other = Proxy::start_at(host, port_of(&receivers[1])).await;
         let certificates = authority.file();
         let _tunnel = tunnel;
         let _key_server = key_server;
+
         Servers {
             links,
             other,
@@ -478,6 +516,7 @@ impl Servers {
     fn configure(&self, app: &mut TestApp, host: IpAddr, proxied: bool) {
         let at = |peer: Peer| format!("{host}:{}", self.links[&peer].port);
         let server = format!("127.0.0.1:{}", app.server.port());
+
         let [source, store] = [
             (&app.source_url, Peer::Primary),
             (&app.store_url, Peer::Store),
@@ -486,6 +525,7 @@ impl Servers {
             assert!(url.contains(&server), "{url}");
             url.replace(&server, &at(peer))
         });
+
         app.set("source.url", &source)
             .set("store.url", &store)
             .set("source.heartbeat", "200ms")
@@ -512,12 +552,14 @@ impl Servers {
                 "tracing.otlp_endpoint",
                 &format!("http://{}", at(Peer::Collector)),
             );
+
         if proxied {
             app.set(
                 "delivery.proxy",
                 &format!("http://{}", at(Peer::DeliveryProxy)),
             );
         }
+
         app.set_environment(
             "SSL_CERT_FILE",
             self.certificates.path().to_str().expect("a path in UTF-8"),
@@ -543,6 +585,7 @@ async fn serve_keys(
     let set = issuer.key_set().to_string();
     let router = Router::new().route("/keys", get(async move || set));
     let server = serve_tls(listener, authority.server(&host.to_string(), &[]), router);
+
     (port, AbortOnDropHandle::new(tokio::spawn(server)))
 }
 
@@ -556,6 +599,7 @@ fn payment_of(request: &Received) -> Option<i64> {
     if request.headers.contains_key("x-webhook-test") {
         return None;
     }
+
     request.data()["payment_request_id"].as_i64()
 }
 
@@ -567,6 +611,7 @@ fn sample(url: String, samples: Arc<Mutex<Samples>>) -> AbortOnDropHandle<()> {
             let is_good = answer.as_ref().is_some_and(|(status, _)| *status == 200);
             {
                 let mut samples = samples.lock().expect("nobody panics with this lock");
+
                 match (url.ends_with("/readyz"), is_good) {
                     (true, true) => samples.ready += 1,
                     (true, false) => samples.not_ready.push(answer),
@@ -574,6 +619,7 @@ fn sample(url: String, samples: Arc<Mutex<Samples>>) -> AbortOnDropHandle<()> {
                     (false, false) => samples.not_alive.push(answer),
                 }
             }
+
             tokio::time::sleep(SAMPLE_INTERVAL.max(POLL)).await;
         }
     }))

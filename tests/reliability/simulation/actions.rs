@@ -19,6 +19,7 @@ impl World {
     pub fn fault(&mut self, fault: Fault) {
         trace!(self, "fault: {fault:?}");
         let now = self.now;
+
         match fault {
             Fault::Crash(replica, wait) => {
                 self.cover("a process crashed");
@@ -33,6 +34,7 @@ impl World {
             Fault::Suspend(replica, time) => {
                 self.cover("a machine was suspended");
                 let replica = &mut self.replicas[replica];
+
                 // A pause that is already under way counts for the clock only beyond its end.
                 let until = replica.paused_until.max(now + time);
                 replica.lag += until - replica.paused_until.max(now);
@@ -83,12 +85,15 @@ impl World {
             own_faults: 0.0,
             ..self.plan
         };
+
         self.store_down_until = Duration::ZERO;
+
         for replica in 0..self.replicas.len() {
             if !self.replicas[replica].is_running() {
                 self.after(Duration::ZERO, Event::Start(replica));
             }
         }
+
         for webhook in 0..self.webhooks.len() {
             let was = self.receivers[&self.webhooks[webhook]];
             if !matches!(was.mode, Mode::Fast | Mode::Failing(_)) {
@@ -103,7 +108,9 @@ impl World {
         if store_down {
             return Ok(());
         }
+
         let id = self.next_id();
+
         match action {
             UserAction::SetActive(webhook, active) => return self.set_active(webhook, active),
             UserAction::SetOrdering(webhook, ordering) => {
@@ -120,6 +127,7 @@ impl World {
                 let Some(found) = self.store.state().webhooks.get(&webhook) else {
                     return Ok(());
                 };
+
                 let ordering = found.ordering;
                 let url = format!("https://moved.example.com/{}", id.as_u128());
                 self.edit(webhook, &url, ordering);
@@ -135,6 +143,7 @@ impl World {
             UserAction::Recover(webhook) => self.recover(id, self.webhooks[webhook]),
             UserAction::Replay(webhook) => self.replay(id, self.webhooks[webhook]),
         }
+
         Ok(())
     }
 
@@ -145,7 +154,9 @@ impl World {
         let was_active = self.store.state().is_active(id);
         let transaction = self.store.begin();
         let done = transaction.set_active(id, active);
+
         transaction.commit();
+
         match done {
             Switching::Done if active && !was_active => invariants::after_activation(self, id)?,
             Switching::Done | Switching::NotFound => {}
@@ -155,7 +166,9 @@ impl World {
                 self.after(wait, Event::User(UserAction::SetActive(webhook, true)));
             }
         }
+
         self.cancel_chunk(id);
+
         if done == Switching::Done {
             self.cover(if active {
                 "a webhook was switched on"
@@ -163,6 +176,7 @@ impl World {
                 "a webhook was switched off"
             });
         }
+
         Ok(())
     }
 
@@ -180,14 +194,18 @@ impl World {
             .log
             .iter()
             .filter(|line| line.webhook == webhook);
+
         let logged: Vec<Uuid> = of_webhook.map(|line| line.delivery).collect();
         if logged.is_empty() {
             return;
         }
+
         let delivery = *self.random.pick(&logged);
         let transaction = self.store.begin();
         let done = transaction.redeliver(webhook, delivery);
+
         transaction.commit();
+
         if let Redelivered::Started(round) = done {
             trace!(
                 self,
@@ -208,6 +226,7 @@ impl World {
             outcomes: outcomes.to_vec(),
             missed: true,
         };
+
         let transaction = self.store.begin();
         transaction.begin_recovery(id, criteria);
         transaction.commit();
@@ -218,6 +237,7 @@ impl World {
         let Some(found) = self.store.state().webhooks.get(&webhook) else {
             return;
         };
+
         let selection = Selection {
             since: self.began_at - SignedDuration::from_hours(24),
             until: self.began_at + SignedDuration::from_hours(24),
@@ -228,6 +248,7 @@ impl World {
                 .collect(),
             labels: None,
         };
+
         let transaction = self.store.begin();
         transaction.begin_replay(id, webhook, selection);
         transaction.commit();

@@ -112,6 +112,7 @@ impl Statements {
     /// Executes the statements.
     fn run(&self, transaction: &MemoryTransaction<'_>) {
         let mut heads = Vec::new();
+
         for statement in self
             .sent
             .lock()
@@ -132,10 +133,12 @@ impl Statements {
                     Statement::Sequences(changed) => transaction.store_sequences(&changed).await,
                 }
             };
+
             done.now_or_never()
                 .expect("the store in memory answers at once")
                 .expect("nothing fails");
         }
+
         *self.heads.lock().expect("no holder of this lock panics") = Some(heads);
     }
 }
@@ -176,6 +179,7 @@ impl EnqueueStatements for Statements {
         if ordered.is_empty() {
             return Ok(Vec::new());
         }
+
         self.send(Statement::Ordered(ordered.to_vec(), lease));
         Ok(Known(&self.heads).await)
     }
@@ -197,10 +201,13 @@ impl World {
         let data = release.map_or("{}".to_owned(), |release| {
             format!("{{\"release_id\":{release}}}")
         });
+
         let number = index as u64 + 1;
         let millis = u64::try_from(self.began_at.as_millisecond()).expect("after 1970") + number;
         let mut bytes = [0; 10];
+
         bytes[2..].copy_from_slice(&number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes());
+
         Raised {
             id: uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid(),
             kind: *kind,
@@ -240,16 +247,19 @@ impl World {
         let Some(running) = self.replicas[process.replica].running_mut(process) else {
             return;
         };
+
         // Another process that believes to capture is a paused one, which continues with what it
         // has sent.
         if leader != Some(process.replica) || running.is_storing || running.is_draining {
             return;
         }
+
         let known = running.capture.known;
         if self.stream.len() as u64 <= known.unwrap_or_else(|| self.store.state().stored_changes())
         {
             return;
         }
+
         running.is_storing = true;
         self.submit(process, Operation::Begin { known });
     }
@@ -278,6 +288,7 @@ impl World {
             );
             return Ok(());
         }
+
         let from = self.store.state().stored_changes();
         let opened = match known {
             Some(known) if known != from => {
@@ -294,12 +305,14 @@ impl World {
                 None => Opened::Failed,
             },
         };
+
         if !matches!(opened, Opened::Open) {
             self.after(
                 delays.back,
                 Event::Answered(process, Box::new(Answer::Opened(opened))),
             );
         }
+
         Ok(())
     }
 
@@ -321,33 +334,40 @@ impl World {
             .now_or_never()
             .expect("answers at once");
         let (subscriptions, sequences) = read.expect("nothing fails");
+
         transaction.commit();
         let token = self.next_id();
         let replica = &self.replicas[process.replica];
         if replica.paused_until > self.now {
             return None;
         }
+
         let local = replica.local(self);
         let length = lease_length(self.settings.timeout);
         let lease = Lease {
             token,
             until: local + length,
         };
+
         let handoff = replica.running(process)?.handoff.clone();
         let new_lease = NewLease {
             token,
             seconds: length.as_secs_f64(),
         };
+
         let when = if known.is_none() {
             HandOffWhen::AfterCommit
         } else {
             HandOffWhen::BeforeCommit
         };
+
         let statements = Arc::new(Statements::default());
         let sent = Arc::clone(&statements);
+
         let mut future: BoxFuture<'static, Result<()>> = Box::pin(async move {
             let batch = HandoffBatch::new(Some(&handoff), lease, local);
             let commit = sent.commit();
+
             store_events(
                 &*sent,
                 &events,
@@ -359,15 +379,18 @@ impl World {
             )
             .await
         });
+
         let pending = future
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
         assert!(pending.is_pending(), "it waits for the commit");
+
         let number = self.next_id().as_u128() as u64;
         trace!(
             self,
             "replica {}: stores changes {from}..{to}", process.replica
         );
+
         self.open = Some(OpenTransaction {
             number,
             process,
@@ -377,11 +400,13 @@ impl World {
             future,
             delays,
         });
+
         let wait = if self.random.chance(self.plan.slow_commits) {
             self.random.millis(5, 900)
         } else {
             self.random.micros(300, 4_000)
         };
+
         self.after(wait, Event::CommitEvents(number));
         Some(self.take_fresh(process))
     }
@@ -391,6 +416,7 @@ impl World {
         let Some(open) = self.open.take_if(|open| open.number == number) else {
             return Ok(());
         };
+
         let is_lost = self.random.chance(self.plan.lost_requests);
         if is_lost {
             trace!(self, "replica {}: the commit is lost", open.process.replica);
@@ -404,7 +430,9 @@ impl World {
             open.statements.run(&transaction);
             transaction.commit();
         }
+
         let is_known = !is_lost && !open.delays.is_answer_lost;
+
         if !is_lost && open.delays.is_answer_lost {
             trace!(
                 self,
@@ -412,9 +440,11 @@ impl World {
             );
             self.cover("a commit's outcome was unknown");
         }
+
         let process = open.process;
         let to = open.to;
         let back = open.delays.back;
+
         if self.replicas[process.replica].running(process).is_some() {
             *open
                 .statements
@@ -427,6 +457,7 @@ impl World {
             );
             self.replicas[process.replica].keep_future(open.future);
         }
+
         Ok(())
     }
 
@@ -439,10 +470,12 @@ impl World {
                 .poll(&mut Context::from_waker(Waker::noop()));
             assert!(done.is_ready(), "everything has been answered");
         }
+
         if let Some(running) = replica.running_mut(process) {
             running.capture.known = checkpoint;
             running.is_storing = false;
         }
+
         self.take_fresh(process);
         self.look_for_changes(process);
     }
@@ -451,11 +484,13 @@ impl World {
         let Some(running) = self.replicas[process.replica].running_mut(process) else {
             return;
         };
+
         match opened {
             Opened::Open => return,
             Opened::Nothing => {}
             Opened::Superseded | Opened::Failed => running.capture.known = None,
         }
+
         running.is_storing = false;
     }
 }

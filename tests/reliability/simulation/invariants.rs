@@ -91,6 +91,7 @@ pub fn before_request(world: &World, process: Process, request: &Request) -> Che
     edits_apply(world, request)?;
     memory_is_limited(world, process)?;
     requests_fit_into_leases(request)?;
+
     require(
         request.attempt <= MAX_ATTEMPTS,
         "at most ten attempts a round",
@@ -139,6 +140,7 @@ pub fn at_the_end(world: &World) -> Check {
     disablement::counters_equal_the_log(world)?;
     permits_and_budget_are_returned(world)?;
     attempts_are_not_kept(world)?;
+
     slow_receivers_delay_nobody(world)
 }
 
@@ -147,6 +149,7 @@ fn order_is_kept(world: &World, request: &Request) -> Check {
     let (Some(key), Some(sequence)) = (request.order_key, request.sequence) else {
         return Ok(());
     };
+
     let mut pending = world.store.state().deliveries.iter();
     let earlier = pending.find(|(id, row)| {
         let is_earlier = row.sequence.is_some_and(|other| other < sequence);
@@ -155,6 +158,7 @@ fn order_is_kept(world: &World, request: &Request) -> Check {
             && is_earlier
             && **id != request.delivery
     });
+
     require(earlier.is_none(), "order per key", || {
         format!("{request:?} is sent before {earlier:?} has ended")
     })
@@ -167,6 +171,7 @@ fn concurrency_is_limited(world: &World, process: Process, request: &Request) ->
     let Some(running) = world.replicas[process.replica].running(process) else {
         return Ok(());
     };
+
     let total = running.in_flight.values().sum::<usize>();
     let of_webhook = running.in_flight[&request.webhook];
     let busy = running
@@ -177,6 +182,7 @@ fn concurrency_is_limited(world: &World, process: Process, request: &Request) ->
     let detached = busy.min(world.settings.concurrency * DETACHED);
     let most = world.settings.concurrency + detached;
     let is_within = total <= most && of_webhook <= world.settings.per_webhook_concurrency;
+
     require(is_within, "concurrency limits", || {
         format!("{total} in flight, {of_webhook} of them to one webhook")
     })?;
@@ -195,6 +201,7 @@ fn memory_is_limited(world: &World, process: Process) -> Check {
     let Some(running) = world.replicas[process.replica].running(process) else {
         return Ok(());
     };
+
     let held = running.held();
     let holds = world.plan.free_bytes.is_none_or(|free| held <= free / 2);
     require(holds, "a process holds what its budget admits", || {
@@ -208,6 +215,7 @@ fn memory_is_limited(world: &World, process: Process) -> Check {
 fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
     let state = world.store.state();
     let off = |switched: &&Switched| switched.webhook == request.webhook && !switched.active;
+
     let Some(off) = state
         .switched
         .iter()
@@ -216,6 +224,7 @@ fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
     else {
         return Ok(());
     };
+
     let is_recent = state.now.duration_since(off.at).unsigned_abs() <= NOTICE_TIME;
     let is_active = state
         .webhooks
@@ -223,6 +232,7 @@ fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
         .is_some_and(|webhook| webhook.target.active);
     let is_this_round =
         |line: &Line| line.delivery == request.delivery && line.round == request.round;
+
     // A delivery that is being stored is not gone.
     let is_cancelled = !state.deliveries.contains_key(&request.delivery)
         && state
@@ -243,18 +253,22 @@ fn cancelled_deliveries_are_not_sent(world: &World, request: &Request) -> Check 
     if request.activation == 0 {
         return Ok(());
     }
+
     let state = world.store.state();
     let is_cancelled = |line: &&Line| {
         line.delivery == request.delivery
             && line.round == request.round
             && line.reason == Reason::Cancelled
     };
+
     let Some(line) = state.log.iter().rfind(is_cancelled) else {
         return Ok(());
     };
+
     let is_earlier = |on: &&Switched| {
         on.webhook == line.webhook && on.active && on.transaction < line.transaction
     };
+
     // The first is the creation of the webhook.
     let activations = state.switched.iter().filter(is_earlier).count() as i32;
     require(
@@ -274,9 +288,11 @@ fn edits_apply(world: &World, request: &Request) -> Check {
     else {
         return Ok(());
     };
+
     let Some(webhook) = world.store.state().webhooks.get(&request.webhook) else {
         return Ok(());
     };
+
     let holds =
         world.now.saturating_sub(*edited_at) <= NOTICE_TIME || *request.url == *webhook.target.url;
     require(holds, "an edit applies to all later requests", || {
@@ -299,6 +315,7 @@ pub fn handed_off_deliveries_are_current(world: &World, handed_off: &[(Uuid, i32
     let is_current =
         |(id, activation): &&(Uuid, i32)| webhooks[id].target.activation == *activation;
     let other = handed_off.iter().find(|delivery| !is_current(delivery));
+
     require(other.is_none(), "a fresh delivery is sent at once", || {
         format!("handed off for {other:?}")
     })
@@ -308,6 +325,7 @@ pub fn handed_off_deliveries_are_current(world: &World, handed_off: &[(Uuid, i32
 /// for it, whichever is later.
 fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
     let state = world.store.state();
+
     for (decided, _) in batch
         .iter()
         .zip(&recorded.counted)
@@ -321,6 +339,7 @@ fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Re
         let Some(due_at) = row.and_then(|row| row.due_at) else {
             continue;
         };
+
         let waits = Duration::try_from(due_at.duration_since(state.now)).unwrap_or_default();
         let wait = Duration::from_millis(WAITS[usize::from(delivery.attempt) - 1]);
         let asked = attempt
@@ -329,6 +348,7 @@ fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Re
             .and_then(|sent| sent.retry_after)
             .unwrap_or_default();
         let promised = wait.max(asked)..=(wait + JITTER).max(asked);
+
         require(
             promised.contains(&waits),
             "a retry is due when promised",
@@ -340,6 +360,7 @@ fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Re
             },
         )?;
     }
+
     Ok(())
 }
 
@@ -349,12 +370,14 @@ pub fn is_postponed(decided: &Decided) -> Option<bool> {
     let Next::Retry { after, .. } = decided.next else {
         return None;
     };
+
     let Attempted { delivery, attempt } = &decided.attempted;
     let wait = Duration::from_millis(WAITS[usize::from(delivery.attempt) - 1]);
     let is_asked = attempt
         .sent
         .as_ref()
         .is_some_and(|sent| sent.retry_after.is_some());
+
     match is_asked {
         true => (after > wait + JITTER).then_some(true),
         false => (after > wait + JITTER / 2).then_some(false),
@@ -376,6 +399,7 @@ fn every_event_is_stored_once(world: &World) -> Check {
     let state = world.store.state();
     let stored = state.events.len();
     let committed = world.stream.len();
+
     require(stored == committed, "every event is stored once", || {
         format!("{stored} of {committed} are stored")
     })?;
@@ -386,6 +410,7 @@ fn every_event_is_stored_once(world: &World) -> Check {
             format!("{delivery:?}")
         })?;
     }
+
     for (webhook, found) in state.webhooks.iter() {
         for (event, _) in state
             .events
@@ -399,6 +424,7 @@ fn every_event_is_stored_once(world: &World) -> Check {
             })?;
         }
     }
+
     Ok(())
 }
 
@@ -406,6 +432,7 @@ fn every_event_is_stored_once(world: &World) -> Check {
 fn nothing_is_stranded(world: &World) -> Check {
     let state = world.store.state();
     let pending: Vec<_> = state.deliveries.iter().take(5).collect();
+
     require(pending.is_empty(), "every delivery ends", || {
         format!("{} are pending: {pending:?}", state.deliveries.len())
     })?;
@@ -415,9 +442,11 @@ fn nothing_is_stranded(world: &World) -> Check {
 
 fn by_delivery(world: &World) -> BTreeMap<Uuid, Vec<&Line>> {
     let mut lines: BTreeMap<Uuid, Vec<&Line>> = BTreeMap::new();
+
     for line in world.store.state().log.iter() {
         lines.entry(line.delivery).or_default().push(line);
     }
+
     lines
 }
 
@@ -426,11 +455,13 @@ fn by_delivery(world: &World) -> BTreeMap<Uuid, Vec<&Line>> {
 fn every_delivery_has_one_final_state(world: &World) -> Check {
     let state = world.store.state();
     let lines = by_delivery(world);
+
     for created in state.created.iter() {
         let last = state.rounds.get(&created.delivery).copied().unwrap_or(1);
         let lines = lines.get(&created.delivery).map_or(&[][..], Vec::as_slice);
         let is_end =
             |line: &&&Line| line.reason != Reason::Superseded && line.outcome != Outcome::Failed;
+
         for round in 1..=last {
             let ends = lines
                 .iter()
@@ -446,6 +477,7 @@ fn every_delivery_has_one_final_state(world: &World) -> Check {
             })?;
         }
     }
+
     Ok(())
 }
 
@@ -454,9 +486,11 @@ fn every_delivery_has_one_final_state(world: &World) -> Check {
 fn attempts_are_numbered_once(world: &World) -> Check {
     for (delivery, lines) in by_delivery(world) {
         let mut counted: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+
         for line in lines.iter().filter(|line| line.reason == Reason::Counted) {
             counted.entry(line.round).or_default().push(line.attempt);
         }
+
         for (round, attempts) in counted {
             let expected: Vec<u16> = (1..=attempts.len() as u16).collect();
             let holds = attempts == expected && attempts.len() <= usize::from(MAX_ATTEMPTS);
@@ -465,6 +499,7 @@ fn attempts_are_numbered_once(world: &World) -> Check {
             })?;
         }
     }
+
     Ok(())
 }
 
@@ -480,6 +515,7 @@ fn only_the_holder_records(world: &World) -> Check {
             .or_default()
             .push((grant.transaction, grant.lease));
     }
+
     for line in state
         .log
         .iter()
@@ -489,6 +525,7 @@ fn only_the_holder_records(world: &World) -> Check {
         require(is_first, "a lease records one attempt", || {
             format!("{line:?}")
         })?;
+
         let of_delivery = grants.get(&line.delivery).map_or(&[][..], Vec::as_slice);
         let holder = of_delivery
             .iter()
@@ -496,10 +533,12 @@ fn only_the_holder_records(world: &World) -> Check {
             .find(|(transaction, _)| *transaction < line.transaction);
         let holds = line.reason == Reason::Superseded
             || holder.is_some_and(|(_, lease)| *lease == line.lease);
+
         require(holds, "only the holder of the lease records", || {
             format!("{line:?}, held by {holder:?}")
         })?;
     }
+
     Ok(())
 }
 
@@ -511,6 +550,7 @@ fn delivered_means_accepted(world: &World) -> Check {
         .filter(|request| request.is_accepted)
         .map(|request| (request.delivery, request.round, request.attempt))
         .collect();
+
     let delivered = world
         .store
         .state()
@@ -523,6 +563,7 @@ fn delivered_means_accepted(world: &World) -> Check {
             format!("{line:?}")
         })?;
     }
+
     Ok(())
 }
 
@@ -535,6 +576,7 @@ fn every_request_is_logged(world: &World) -> Check {
         .iter()
         .map(|line| (line.delivery, line.lease))
         .collect();
+
     for request in world.requests.iter().filter(|_| world.plan.is_calm) {
         let holds = logged.contains(&(request.delivery, Some(request.lease)));
         let is_deleted = !state.webhooks.contains_key(&request.webhook);
@@ -542,6 +584,7 @@ fn every_request_is_logged(world: &World) -> Check {
             format!("{request:?}")
         })?;
     }
+
     Ok(())
 }
 
@@ -549,30 +592,36 @@ fn every_request_is_logged(world: &World) -> Check {
 /// the schedule fails permanently.
 fn retries_keep_to_the_schedule(world: &World) -> Check {
     let mut first: BTreeMap<(Uuid, u16, u16), Duration> = BTreeMap::new();
+
     for request in &world.requests {
         first
             .entry((request.delivery, request.round, request.attempt))
             .or_insert(request.at);
     }
+
     for ((delivery, round, attempt), at) in &first {
         let Some(next) = first.get(&(*delivery, *round, attempt + 1)) else {
             continue;
         };
+
         let is_between = |(set_at, step): &&(Duration, SignedDuration)| {
             (*at..=*next).contains(set_at) && step.is_positive()
         };
+
         let skipped: Duration = world
             .store_steps
             .iter()
             .filter(is_between)
             .map(|(_, step)| step.unsigned_abs())
             .sum();
+
         let waited = next.saturating_sub(*at) + skipped;
         let holds = waited >= Duration::from_millis(WAITS[usize::from(*attempt) - 1]);
         require(holds, "a retry is never early", || {
             format!("{delivery}, attempt {attempt}: {waited:?}")
         })?;
     }
+
     let given_up = |line: &&Line| line.outcome == Outcome::PermanentlyFailed && line.is_failure;
     let early = world
         .store
@@ -581,6 +630,7 @@ fn retries_keep_to_the_schedule(world: &World) -> Check {
         .iter()
         .filter(given_up)
         .find(|line| line.attempt != MAX_ATTEMPTS);
+
     require(
         early.is_none(),
         "a delivery fails permanently after ten attempts",
@@ -591,6 +641,7 @@ fn retries_keep_to_the_schedule(world: &World) -> Check {
 /// If only receivers are slow or fail, one that answers at once gets each delivery once.
 fn nothing_is_repeated_without_a_fault(world: &World) -> Check {
     let mut sent = BTreeSet::new();
+
     for request in world
         .requests
         .iter()
@@ -601,6 +652,7 @@ fn nothing_is_repeated_without_a_fault(world: &World) -> Check {
             format!("{request:?}")
         })?;
     }
+
     Ok(())
 }
 
@@ -610,6 +662,7 @@ fn permits_and_budget_are_returned(world: &World) -> Check {
         let Some(running) = replica.current() else {
             continue;
         };
+
         let held = (
             running.held(),
             running.handoff.budget.counters().in_flight(),
@@ -618,6 +671,7 @@ fn permits_and_budget_are_returned(world: &World) -> Check {
             format!("replica {number} holds {held:?}")
         })?;
     }
+
     Ok(())
 }
 
@@ -640,10 +694,13 @@ fn slow_receivers_delay_nobody(world: &World) -> Check {
     if !world.plan.is_calm {
         return Ok(());
     }
+
     let mut started: BTreeMap<Uuid, Duration> = BTreeMap::new();
+
     for request in &world.requests {
         started.entry(request.delivery).or_insert(request.at);
     }
+
     let state = world.store.state();
     let is_free = |id: &Uuid| {
         state
@@ -651,6 +708,7 @@ fn slow_receivers_delay_nobody(world: &World) -> Check {
             .get(id)
             .is_some_and(|webhook| webhook.ordering == Ordering::None)
     };
+
     let fast =
         |id: &Uuid| world.receivers[id].was_always_fast && is_free(id) && *id == world.webhooks[0];
     for created in state
@@ -663,9 +721,11 @@ fn slow_receivers_delay_nobody(world: &World) -> Check {
             .get(&created.delivery)
             .map(|started| started.saturating_sub(at));
         let holds = waited.is_some_and(|waited| waited <= LONGEST_WAIT);
+
         require(holds, "a slow receiver delays nobody else", || {
             format!("{created:?} waited {waited:?}")
         })?;
     }
+
     Ok(())
 }

@@ -62,6 +62,7 @@ fn run_world(world: &mut World) -> Result<(), Broken> {
         until += Duration::from_millis(500);
         while world.step(until)? {}
     }
+
     at_the_end(world)
 }
 
@@ -72,8 +73,10 @@ fn run(seed: u64, fixed: &Fixed, with_trace: bool) -> Ended {
     let is_repeated = |request: &&Request| {
         request.is_accepted && !accepted.insert((request.delivery, request.round))
     };
+
     let repeated = world.requests.iter().filter(is_repeated).count() as u64;
     *world.coverage.entry(REPEATED).or_default() += repeated;
+
     Ended { broken, world }
 }
 
@@ -87,6 +90,7 @@ fn report(seed: u64, fixed: &Fixed, broken: &Broken) -> String {
     } else {
         " (a second run of the seed ended otherwise)"
     };
+
     format!(
         "{}\n\nseed {seed}: \"{}\" does not hold{same}: {}\nrun `{SEED}={seed} cargo test --test reliability simulation::one_seed -- \
          --nocapture` to repeat it",
@@ -103,28 +107,35 @@ fn run_seeds(seeds: std::ops::Range<u64>) -> (BTreeMap<&'static str, u64>, u64) 
     let events = AtomicU64::new(0);
     let coverage = Mutex::new(BTreeMap::new());
     let failure = Mutex::new(None::<(u64, Broken)>);
+
     let work = || {
         while failure.lock().expect("not poisoned").is_none() {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return;
             }
+
             let Ended { broken, world } = run(seed, &fixed, false);
             events.fetch_add(world.events, Ordering::Relaxed);
+
             let mut coverage = coverage.lock().expect("not poisoned");
             for (what, count) in world.coverage {
                 *coverage.entry(what).or_default() += count;
             }
+
             if let Some(broken) = broken {
                 *failure.lock().expect("not poisoned") = Some((seed, broken));
             }
         }
     };
+
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+
     if let Some((seed, broken)) = failure.into_inner().expect("not poisoned") {
         panic!("{}", report(seed, &fixed, &broken));
     }
+
     (
         coverage.into_inner().expect("not poisoned"),
         events.into_inner(),
@@ -144,10 +155,12 @@ fn number(name: &str) -> Option<u64> {
 fn two_hundred_seeds_keep_every_promise() {
     let began = Instant::now();
     let (coverage, events) = run_seeds(1..SEEDS + 1);
+
     println!("{SEEDS} seeds, {events} events, {:?}", began.elapsed());
     coverage
         .iter()
         .for_each(|(what, count)| println!("{count:>8}  {what}"));
+
     // A simulation in which nothing goes wrong would prove nothing.
     for what in EXPECTED {
         assert!(
@@ -202,10 +215,12 @@ const EXPECTED: [&str; 38] = [
 #[test]
 fn a_seed_replays_exactly() {
     let fixed = Fixed::new();
+
     for seed in 1..=6 {
         let [first, second] = [(); 2].map(|()| run(seed, &fixed, true));
         assert_eq!(first.world.trace, second.world.trace, "seed {seed}");
         assert_eq!(first.world.digest, second.world.digest, "seed {seed}");
+
         // Printing what happens does not change it.
         assert_eq!(
             run(seed, &fixed, false).world.digest,
@@ -221,6 +236,7 @@ fn one_seed() {
     let seed = number(SEED).unwrap_or(1);
     let fixed = Fixed::new();
     let Ended { broken, world } = run(seed, &fixed, true);
+
     if number(SEED).is_some() {
         println!("seed {seed}: {:?}, {:?}", world.plan, world.policy);
         world
@@ -229,6 +245,7 @@ fn one_seed() {
             .flatten()
             .for_each(|line| println!("{line}"));
     }
+
     assert_eq!(broken, None, "seed {seed}");
 }
 
@@ -239,6 +256,7 @@ fn a_hundred_thousand_seeds_keep_every_promise() {
     let seeds = number("WALHOOK_SIMULATION_SEEDS").unwrap_or(MANY_SEEDS);
     let first = number(SEED).unwrap_or(SEEDS + 1);
     let (coverage, events) = run_seeds(first..first + seeds);
+
     println!(
         "{seeds} seeds from {first}, {events} events, {:?}",
         began.elapsed()

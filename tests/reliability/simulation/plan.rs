@@ -108,11 +108,13 @@ impl Fixed {
         let key = base64::engine::general_purpose::STANDARD.encode([9; 32]);
         let vault = Arc::new(Vault::new(&[key.into()]).expect("a key of 32 bytes"));
         let mut config = Config::default();
+
         config.delivery.allow_http = true;
         let settings = Settings::from_config(&config).expect("the defaults are valid");
         let secrets = (1..=MAX_WEBHOOKS)
             .map(|id| vault.seal(Uuid::from_u128(id.into()), b"whsec_c2VjcmV0"))
             .collect();
+
         Fixed {
             settings: Settings {
                 timeout: TIMEOUT,
@@ -142,6 +144,7 @@ fn policy(random: &mut Random) -> Policy {
         0 => CountedFailures::Cumulative,
         _ => CountedFailures::Consecutive { min_duration },
     };
+
     Policy {
         counted,
         threshold: random.between(5, 60) as u32,
@@ -156,6 +159,7 @@ impl World {
         let is_seldom = |random: &mut Random| !is_calm && random.chance(0.3);
         let claims_little = is_seldom(&mut random);
         let has_little_memory = is_seldom(&mut random);
+
         let level = |random: &mut Random, most: f64| {
             if is_calm {
                 0.0
@@ -163,6 +167,7 @@ impl World {
                 random.share().powi(2) * most
             }
         };
+
         let plan = Plan {
             is_calm,
             replicas: random.between(2, 5) as usize,
@@ -184,6 +189,7 @@ impl World {
             },
             free_bytes: has_little_memory.then(|| random.between(64, 512) as usize),
         };
+
         let began_at: Timestamp = "2026-03-01T12:00:00Z".parse().expect("a time");
         let settings = Settings {
             concurrency: random.between(4, 24) as usize,
@@ -192,6 +198,7 @@ impl World {
             adaptive_concurrency: random.chance(0.5),
             ..fixed.settings.clone()
         };
+
         let policy = policy(&mut random);
         let mut world = World {
             settings,
@@ -221,14 +228,18 @@ impl World {
             digest: 0,
             coverage: BTreeMap::new(),
         };
+
         world.create_webhooks(fixed);
         world.plan_events();
         world.plan_actions();
+
         if !is_calm {
             world.plan_faults();
         }
+
         world.at(ACTIVE, Event::Fault(Fault::End));
         (0..plan.replicas).for_each(|replica| world.after(Duration::ZERO, Event::Start(replica)));
+
         world
     }
 
@@ -237,6 +248,7 @@ impl World {
             let webhook = Uuid::from_u128(number.into());
             let sealed = fixed.secrets[number as usize - 1].clone();
             let user = UserId((if number % 3 == 0 { "v" } else { "u" }).into());
+
             let target = SealedTarget {
                 webhook,
                 owner: user.clone(),
@@ -248,6 +260,7 @@ impl World {
                 keys: Default::default(),
                 activation: 0,
             };
+
             // The first is always fast, the second never at first.
             let mode = match number {
                 1 => Mode::Fast,
@@ -258,16 +271,19 @@ impl World {
                 }
                 _ => mode(&mut self.random),
             };
+
             let ordering = if number == 1 {
                 Ordering::None
             } else {
                 *self.random.pick(Ordering::ALL)
             };
+
             let transaction = self.store.begin();
             transaction.create_webhook(target, user.clone(), &KINDS, ordering);
             transaction.commit();
             self.webhooks.push(webhook);
             self.owners.insert(webhook, user);
+
             self.receivers.insert(
                 webhook,
                 Receiver {
@@ -281,6 +297,7 @@ impl World {
     fn plan_events(&mut self) {
         let mut at = Duration::from_millis(300);
         let pace = *self.random.pick(&[150, 400, 1_200]);
+
         while at < ACTIVE {
             // A transaction of the platform raises one event or several.
             for _ in 0..*self.random.pick(&[1, 1, 1, 2, 6]) {
@@ -294,6 +311,7 @@ impl World {
                 };
                 self.at(at, Event::Commit(change));
             }
+
             at += self.random.millis(0, 2 * pace);
         }
     }
@@ -306,6 +324,7 @@ impl World {
         let most = if self.plan.is_calm { 4 } else { 25 };
         for _ in 0..self.random.between(0, most) {
             let at = self.random.millis(500, ACTIVE.as_millis() as u64);
+
             // In a calm plan, the first is the one whose delays are measured.
             let webhook = self.any_webhook().max(usize::from(self.plan.is_calm));
             let action = match self.random.between(0, 19) {
@@ -318,16 +337,20 @@ impl World {
                 16..=17 => UserAction::Recover(webhook),
                 _ => UserAction::Replay(webhook),
             };
+
             self.at(at, Event::User(action));
         }
+
         if self.random.chance(0.4) {
             self.plan_catching_up();
         }
+
         // Owners notice that their webhooks were disabled.
         for webhook in 0..self.webhooks.len() {
             let at = self.random.millis(5_000, ACTIVE.as_millis() as u64);
             self.at(at, Event::User(UserAction::SetActive(webhook, true)));
         }
+
         for _ in 0..self.random.between(0, 12) {
             let at = self.random.millis(0, ACTIVE.as_millis() as u64);
             let webhook = self.any_webhook().max(1);
@@ -342,6 +365,7 @@ impl World {
         let off = self.random.millis(500, 8_000);
         let on = off + self.random.millis(8_000, 14_000);
         let recovery = on + self.random.millis(0, 1_000);
+
         for (at, action) in [
             (off, UserAction::SetActive(webhook, false)),
             (on, UserAction::SetActive(webhook, true)),
@@ -356,6 +380,7 @@ impl World {
         for _ in 0..self.random.between(0, 14) {
             let at = self.random.millis(500, ACTIVE.as_millis() as u64);
             let replica = self.random.between(0, self.plan.replicas as u64 - 1) as usize;
+
             let fault = match self.random.between(0, 11) {
                 0..=3 => Fault::Crash(replica, self.random.millis(50, 6_000)),
                 4..=5 => Fault::Pause(replica, self.random.millis(50, 20_000)),
@@ -367,10 +392,13 @@ impl World {
                 8..=9 => Fault::Drain(replica),
                 _ => Fault::StoreDown(self.random.millis(50, 4_000)),
             };
+
             self.at(at, Event::Fault(fault));
         }
+
         for _ in 0..self.random.between(0, 3) {
             let at = self.random.millis(500, ACTIVE.as_millis() as u64);
+
             // Forward by more than a lease or less; backward by little, because everything that is
             // due waits for so long.
             let seconds = if self.random.chance(0.7) { 30 } else { -5 };

@@ -67,9 +67,11 @@ impl Receiver {
             is_accepted,
             retry_after: None,
         };
+
         let accepted = |after| reaction(Answer::Accepted { status: 200 }, after, true);
         let rejected =
             |status, after| reaction(failed(ErrorKind::HttpStatus, Some(status)), after, false);
+
         let silent = |is_accepted| {
             reaction(
                 failed(ErrorKind::ResponseTimeout, None),
@@ -77,6 +79,7 @@ impl Receiver {
                 is_accepted,
             )
         };
+
         match self.mode {
             Mode::Fast => accepted(random.millis(1, 40)),
             Mode::Slow => accepted(random.millis(1_200, timeout.as_millis() as u64 - 100)),
@@ -113,11 +116,13 @@ impl Exchange {
         if self.is_own_fault {
             return None;
         }
+
         let signatures = || Signatures {
             body: [0; 32],
             standard: [0; 32],
             more: Vec::new(),
         };
+
         let sent = self.is_sent.then(|| Sent {
             url: self.start.destination.endpoint.url(),
             signatures: signatures(),
@@ -125,6 +130,7 @@ impl Exchange {
             excerpt: Vec::new(),
             retry_after: self.retry_after,
         });
+
         Some(Attempt {
             started_at: self.started_at,
             answer: self.answer.clone(),

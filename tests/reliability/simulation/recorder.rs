@@ -55,7 +55,9 @@ impl World {
         let now = self.now;
         let local = self.local(process);
         let recorder = &mut self.running(process).recorder;
+
         recorder.timer_at = recorder.timer_at.filter(|timer_at| *timer_at > now);
+
         match std::mem::take(&mut recorder.state) {
             Doing::Waiting => {
                 let retry_at = recorder.batching.next_retry_at();
@@ -64,8 +66,10 @@ impl World {
                         let at = self.global(process, retry_at);
                         self.set_timer(process, at.max(now + Duration::from_micros(1)));
                     }
+
                     return;
                 }
+
                 let capacity = recorder.batching.capacity().min(recorder.arrived.len());
                 let fresh: Vec<Attempted> = recorder.arrived.drain(..capacity).collect();
                 let until = now
@@ -73,7 +77,9 @@ impl World {
                         .batching
                         .collection_time(&fresh)
                         .unwrap_or_default();
+
                 recorder.state = Doing::Collecting(fresh, until);
+
                 if until > now {
                     self.set_timer(process, until);
                 } else {
@@ -98,6 +104,7 @@ impl World {
                     Doing::Collecting(_, at) | Doing::Retrying(_, _, at) => Some(*at),
                     Doing::Waiting | Doing::Saving(..) => None,
                 };
+
                 recorder.state = state;
                 at.into_iter().for_each(|at| self.set_timer(process, at));
             }
@@ -107,13 +114,16 @@ impl World {
     fn save(&mut self, process: Process, fresh: Vec<Attempted>) {
         let local = self.local(process);
         let mut batch = self.running(process).recorder.batching.take_due(local);
+
         for attempted in fresh {
             let millis = u64::try_from(attempted.attempt.started_at.as_millisecond()).unwrap_or(0);
             let tail = self.next_id().as_u128() as u64;
             let mut bytes = [0; 10];
+
             bytes[2..].copy_from_slice(&tail.to_be_bytes());
             let id = uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid();
             let random = self.random.share();
+
             batch.push(Decided::with(
                 id,
                 attempted,
@@ -122,6 +132,7 @@ impl World {
                 local,
             ));
         }
+
         assert!(batch.len() <= MAX_BATCH, "a batch is bounded");
         let batch = Arc::new(batch);
         self.running(process).recorder.state = Doing::Saving(Arc::clone(&batch), RETRIES);
@@ -141,6 +152,7 @@ impl World {
             length,
             max_bytes,
         });
+
         self.submit(process, Operation::Record(RecordBatch { lease, ..record }));
     }
 
@@ -152,23 +164,28 @@ impl World {
         let Doing::Saving(batch, mut backoff) = std::mem::take(&mut recorder.state) else {
             panic!("an answer to a batch that is not being saved")
         };
+
         let Some(recorded) = recorded else {
             let at = now + backoff.next_wait();
             recorder.state = Doing::Retrying(batch, backoff, at);
             return self.set_timer(process, at);
         };
+
         let batch = Arc::into_inner(batch).expect("the transaction has ended");
         recorder
             .batching
             .keep_unmatched(batch, recorded.settled, local);
+
         if !recorded.promoted.is_empty() {
             let refused = self.running(process).handoff.offer(recorded.promoted);
             if !refused.is_empty() {
                 self.cover("promoted deliveries exceeded the budget");
                 self.submit(process, Operation::Release(refused));
             }
+
             self.take_fresh(process);
         }
+
         self.record(process);
     }
 }

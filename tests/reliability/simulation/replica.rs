@@ -129,6 +129,7 @@ impl Running {
 fn leave_free(budget: &DeliveryBudget, free: usize) {
     let other = Uuid::max();
     assert!(budget.reserve(other, 0));
+
     let mut counters = budget.counters();
     counters.start(other, Permit::Fresh);
     counters.finish(other, 0, Some(Duration::ZERO), Permit::Fresh);
@@ -161,16 +162,19 @@ impl World {
         if self.replicas[replica].is_running() {
             return;
         }
+
         trace!(self, "replica {replica}: starts");
         let local = self.replicas[replica].local(self);
         let (handoff, fresh) = handoff();
         let held_by_others = usize::from(self.plan.free_bytes.is_some());
+
         self.plan
             .free_bytes
             .into_iter()
             .for_each(|free| leave_free(&handoff.budget, free));
         let settings = &self.settings;
         let vault = self.vault.clone();
+
         let running = Running {
             dispatch: Dispatch::new(settings, vault, handoff.budget.clone(), local),
             handoff,
@@ -185,14 +189,17 @@ impl World {
             retries_in_flight: 0,
             held_by_others,
         };
+
         let slot = &mut self.replicas[replica];
         slot.incarnation += 1;
         slot.running = Some(running);
         slot.paused_until = Duration::ZERO;
+
         let process = Process {
             replica,
             incarnation: slot.incarnation,
         };
+
         let cancel = Event::Cancel(process);
         for event in [
             Event::Job(process),
@@ -203,6 +210,7 @@ impl World {
             let wait = self.random.millis(0, 400);
             self.after(wait, event);
         }
+
         self.pump(process);
     }
 
@@ -212,7 +220,9 @@ impl World {
         if slot.running.take().is_none() {
             return;
         }
+
         trace!(self, "replica {replica}: ends");
+
         // What it has sent to the store last may not have arrived.
         if self
             .open
@@ -232,18 +242,23 @@ impl World {
             replica,
             incarnation: self.replicas[replica].incarnation,
         };
+
         let Some(running) = self.replicas[replica]
             .running_mut(process)
             .filter(|running| !running.is_draining)
         else {
             return;
         };
+
         running.is_draining = true;
         let mut waiting = running.dispatch.drain();
+
         running.fresh.close();
+
         while let Ok(fresh) = running.fresh.try_recv() {
             waiting.extend(fresh.deliveries);
         }
+
         trace!(
             self,
             "replica {replica}: drains {} deliveries",
@@ -260,7 +275,9 @@ impl World {
         let Some(running) = self.replicas[process.replica].running_mut(process) else {
             return Vec::new();
         };
+
         let mut handed_off = Vec::new();
+
         while let Ok(fresh) = running.fresh.try_recv() {
             handed_off.extend(
                 fresh
@@ -270,11 +287,13 @@ impl World {
             );
             running.dispatch.take(fresh, local);
         }
+
         if !handed_off.is_empty() {
             self.cover("deliveries were handed off");
             let wait = self.random.micros(1, 50);
             self.wake_after(process, wait);
         }
+
         handed_off
     }
 
@@ -294,6 +313,7 @@ impl World {
         if running.wake_at.is_none_or(|wake_at| wake_at > now) {
             return Ok(());
         }
+
         running.wake_at = None;
         self.dispatch(process)
     }
@@ -308,18 +328,22 @@ impl World {
         if self.running(process).is_draining {
             return Ok(());
         }
+
         let local = self.local(process);
         while let Some(start) = self.running(process).dispatch.next_start(local) {
             self.attempt(process, start)?;
         }
+
         let expiring = self.running(process).dispatch.take_expiring();
         if !expiring.is_empty() {
             self.cover("deliveries waited for too long");
             self.submit(process, Operation::Release(expiring));
         }
+
         if let Some(webhooks) = self.running(process).dispatch.next_read(local) {
             self.submit(process, Operation::Targets(webhooks, local));
         }
+
         if let Some(mut request) = self.running(process).dispatch.next_claim(local) {
             request.max_webhooks = request.max_webhooks.min(self.plan.claims.webhooks);
             request.max_rows = request.max_rows.min(self.plan.claims.rows);
@@ -327,15 +351,19 @@ impl World {
                 token: self.next_id(),
                 until: local + lease_length(request.timeout),
             };
+
             self.submit(process, Operation::Claim(request, lease));
         }
+
         let wake_at = self.running(process).dispatch.wake_at(local);
+
         // Timers are no more precise.
         let wait = self
             .global(process, wake_at)
             .saturating_sub(self.now)
             .max(Duration::from_millis(1));
         self.wake_after(process, wait);
+
         Ok(())
     }
 
@@ -351,6 +379,7 @@ impl World {
         let is_sent = is_sent && !is_too_large;
         let is_own_fault = is_sent && self.random.chance(self.plan.own_faults);
         let is_late = delivery.lease.until < local + timeout + TIME_TO_RECORD;
+
         let request = Request {
             at: self.now,
             delivery: delivery.id,
@@ -365,6 +394,7 @@ impl World {
             url: start.destination.endpoint.url(),
             activation: start.destination.activation,
         };
+
         let id = delivery.id.as_u128() & 0xFFFF_FFFF;
         let webhook = delivery.webhook;
         let round = delivery.round;
@@ -374,6 +404,7 @@ impl World {
             (true, true) => Response::TooLarge { bytes: 70_000 },
             (true, false) => reaction.answer,
         };
+
         let retry_after = reaction.retry_after;
         trace!(
             self,
@@ -382,20 +413,25 @@ impl World {
             webhook.as_u128(),
             reaction.after
         );
+
         let running = self.running(process);
         *running.in_flight.entry(webhook).or_default() += 1;
         running.retries_in_flight += usize::from(attempt > 1);
+
         if is_sent && !is_own_fault {
             invariants::before_request(self, process, &request)?;
             self.requests.push(request);
         }
+
         let after = match (is_sent, is_own_fault) {
             (_, true) => PAUSE_AFTER_OWN_FAULT,
             (false, _) => Duration::ZERO,
             (true, false) => reaction.after,
         };
+
         let offset = self.replicas[process.replica].clock_offset;
         let started_at = self.time() + offset;
+
         let exchange = Exchange {
             start,
             answer,
@@ -405,6 +441,7 @@ impl World {
             is_sent,
             is_own_fault,
         };
+
         self.after(after, Event::Ended(process, Box::new(exchange)));
         Ok(())
     }
@@ -414,6 +451,7 @@ impl World {
         let local = self.local(process);
         let took = local.saturating_duration_since(exchange.sent_at);
         let attempt = exchange.attempt(took);
+
         let Exchange {
             start:
                 Start {
@@ -423,11 +461,14 @@ impl World {
                 },
             ..
         } = exchange;
+
         let running = self.running(process);
         if let Some(count) = running.in_flight.get_mut(&delivery.webhook) {
             *count -= 1;
         }
+
         running.retries_in_flight -= usize::from(delivery.attempt > 1);
+
         match attempt {
             Some(attempt) => {
                 finished.note(&attempt);
@@ -440,6 +481,7 @@ impl World {
             }
             None => running.dispatch.finish(finished, local),
         }
+
         self.pump(process);
         Ok(())
     }
@@ -447,6 +489,7 @@ impl World {
     /// An answer of the store has arrived.
     pub fn answered(&mut self, process: Process, answer: Answer) -> Result<(), Broken> {
         let local = self.local(process);
+
         match answer {
             Answer::Claimed(request, None) => {
                 self.running(process).dispatch.claim_failed(&request, local)
@@ -457,10 +500,12 @@ impl World {
                     self.submit(process, Operation::Release(claimed.deliveries));
                     return Ok(());
                 }
+
                 let left = running.dispatch.claimed(&request, claimed, local);
                 if !left.orphans.is_empty() {
                     self.submit(process, Operation::RemoveOrphans(left.orphans));
                 }
+
                 if !left.refused.is_empty() {
                     self.cover("claimed deliveries exceeded the budget");
                     self.submit(process, Operation::Release(left.refused));
@@ -494,6 +539,7 @@ impl World {
             Answer::Stored(checkpoint) => self.stored(process, checkpoint),
             Answer::Nothing => {}
         }
+
         self.pump(process);
         Ok(())
     }

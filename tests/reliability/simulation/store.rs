@@ -120,6 +120,7 @@ impl World {
         let back = self.latency();
         let lost_request = self.plan.lost_requests;
         let lost_answer = self.plan.lost_answers;
+
         if self.store_down_until > self.now || self.random.chance(lost_request) {
             trace!(
                 self,
@@ -127,12 +128,14 @@ impl World {
                 process.replica,
                 operation.name()
             );
+
             self.cover("a request to the store was lost");
             return self.after(
                 there + back,
                 Event::Answered(process, Box::new(operation.failed())),
             );
         }
+
         let is_answer_lost = self.random.chance(lost_answer);
         self.after(
             there,
@@ -154,10 +157,12 @@ impl World {
         } else {
             answer
         };
+
         if delays.is_answer_lost {
             trace!(self, "replica {}: the answer is lost", process.replica);
             self.cover("an answer of the store was lost");
         }
+
         // A silent connection is noticed only when the time limit is exceeded.
         let is_silent = delays.is_answer_lost && self.random.chance(0.1);
         let wait = if is_silent {
@@ -165,6 +170,7 @@ impl World {
         } else {
             delays.back
         };
+
         self.after(wait, Event::Answered(process, Box::new(answer)));
     }
 
@@ -196,9 +202,11 @@ impl World {
                     process.replica,
                     deliveries.len()
                 );
+
                 let transaction = self.store.begin();
                 transaction.release(&deliveries);
                 transaction.commit();
+
                 (Answer::Nothing, Answer::Nothing)
             }
             Operation::RemoveOrphans(deliveries) => {
@@ -224,6 +232,7 @@ impl World {
             Operation::Search => (self.execute_search()?, Answer::Search),
             Operation::Begin { known } => return self.begin_events(process, known, delays),
         };
+
         self.answer(process, answer, failed, delays);
         Ok(())
     }
@@ -231,7 +240,9 @@ impl World {
     fn execute_claim(&mut self, process: Process, request: &ClaimRequest, lease: Lease) -> Claimed {
         let transaction = self.store.begin();
         let claimed = transaction.claim(request, lease, lease_length(request.timeout));
+
         transaction.commit();
+
         if !claimed.deliveries.is_empty() {
             let count = claimed.deliveries.len();
             trace!(
@@ -240,9 +251,11 @@ impl World {
             );
             self.cover("deliveries were claimed");
         }
+
         if claimed.last_visited.is_some() {
             self.cover("a claim visited a part of the webhooks");
         }
+
         claimed
     }
 
@@ -258,11 +271,14 @@ impl World {
             .now_or_never()
             .expect("the store in memory answers at once")
             .expect("nothing fails");
+
         transaction.commit();
+
         for (decided, counted) in record.batch.iter().zip(&recorded.counted) {
             let delivery = &decided.attempted.delivery;
             let outcome = decided.next.outcome();
             let id = delivery.id.as_u128() & 0xFFFF_FFFF;
+
             trace!(
                 self,
                 "replica {}: records {id:08x} round {} attempt {}: {outcome:?}{}",
@@ -271,12 +287,14 @@ impl World {
                 delivery.attempt,
                 if *counted { "" } else { ", not counted" }
             );
+
             self.cover(if *counted {
                 "an attempt counted"
             } else {
                 "an attempt was fenced off"
             });
         }
+
         for disabled in &recorded.disabled {
             trace!(
                 self,
@@ -284,19 +302,25 @@ impl World {
                 disabled.webhook.as_u128(),
                 disabled.reason
             );
+
             self.cover("a webhook was disabled");
+
             if matches!(self.policy.counted, CountedFailures::Consecutive { min_duration } if !min_duration.is_zero())
             {
                 self.cover("a webhook was disabled under a policy with a minimum duration");
             }
         }
+
         if !recorded.promoted.is_empty() {
             self.cover("deliveries were promoted");
         }
+
         invariants::after_recording(self, &record.batch, &recorded)?;
+
         for _ in 0..invariants::waiting_for_the_minimum_duration(self, &record.batch, &recorded) {
             self.cover("a failing webhook stayed active for the minimum duration");
         }
+
         for is_asked in record.batch.iter().filter_map(invariants::is_postponed) {
             self.cover(if is_asked {
                 "a receiver postponed a retry"
@@ -304,6 +328,7 @@ impl World {
                 "jitter postponed a retry"
             });
         }
+
         Ok(Answer::Recorded(Some(recorded)))
     }
 
@@ -313,7 +338,9 @@ impl World {
             .now_or_never()
             .expect("the store in memory answers at once");
         let step = step.expect("nothing fails");
+
         transaction.commit();
+
         if step != Step::Idle {
             trace!(
                 self,
@@ -321,6 +348,7 @@ impl World {
             );
             self.cover("a step of a job ran");
         }
+
         Answer::Job(Some(step))
     }
 
@@ -329,15 +357,18 @@ impl World {
     fn execute_cancel(&mut self, process: Process) -> Answer {
         let webhooks = self.store.begin().cancellable();
         let mut cancelled = 0;
+
         for webhook in webhooks {
             cancelled += self.cancel_chunk(webhook);
         }
+
         if cancelled > 0 {
             trace!(
                 self,
                 "replica {}: cancels {cancelled} deliveries", process.replica
             );
         }
+
         Answer::Cancelled(cancelled)
     }
 
@@ -346,17 +377,20 @@ impl World {
     pub fn cancel_chunk(&mut self, webhook: Uuid) -> usize {
         let transaction = self.store.begin();
         let cancelled = transaction.cancel_pending(webhook, CHUNK);
+
         transaction.commit();
         let is_pending = |row: &Row| row.webhook == webhook;
         if cancelled > 0 && self.store.state().deliveries.values().any(is_pending) {
             self.cover("a chunk left deliveries of an inactive webhook pending");
         }
+
         cancelled
     }
 
     fn execute_search(&mut self) -> Result<Answer, Broken> {
         let transaction = self.store.begin();
         let stranded = transaction.promote_stranded();
+
         transaction.commit();
         invariants::nothing_waits_for_nothing(stranded)?;
         Ok(Answer::Search)

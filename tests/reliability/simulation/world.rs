@@ -200,13 +200,16 @@ impl World {
             self.now = until;
             return Ok(false);
         }
+
         let Reverse(Queued { at, tie, event }) = self.queue.0.pop().expect("there is one");
         (self.now, self.events) = (at, self.events + 1);
+
         let now = self.store_clock();
         self.store.set_now(now);
         self.digest(at.as_nanos() as u64 ^ tie);
         invariants::no_process_loops(self)?;
         self.run(event)?;
+
         Ok(true)
     }
 
@@ -214,6 +217,7 @@ impl World {
         if let Some((process, event)) = self.deferred(event) {
             return self.run_process(process, event);
         }
+
         Ok(())
     }
 
@@ -240,13 +244,16 @@ impl World {
                 ));
             }
         };
+
         let replica = &self.replicas[process.replica];
         replica.running(process)?;
+
         if replica.paused_until > self.now {
             let until = replica.paused_until;
             self.at(until, event);
             return None;
         }
+
         Some((process, event))
     }
 
@@ -274,6 +281,7 @@ impl World {
             Event::User(action) => return self.act(action),
             Event::Commit(change) => self.commit(change),
         }
+
         Ok(())
     }
 }

@@ -23,15 +23,19 @@ impl MemoryTransaction<'_> {
             last_visited: last.filter(|_| visited >= request.max_webhooks),
             ..Claimed::default()
         };
+
         let now = state.now;
         let mut bytes = 0;
+
         for id in due {
             state.grant(id, Some(lease.token), later(now, length));
             let Some(held) = state.held(id, lease) else {
                 claimed.orphans.push(id);
                 continue;
             };
+
             bytes += held.bytes();
+
             if bytes > request.max_bytes && !claimed.deliveries.is_empty() {
                 state.grant(id, None, now);
                 claimed.refused += 1;
@@ -39,6 +43,7 @@ impl MemoryTransaction<'_> {
                 claimed.deliveries.push(held);
             }
         }
+
         claimed
     }
 
@@ -46,6 +51,7 @@ impl MemoryTransaction<'_> {
     pub fn release(&self, deliveries: &[Delivery]) {
         let mut state = self.state();
         let now = state.now;
+
         for Delivery { id, lease, .. } in deliveries {
             if state
                 .deliveries
@@ -63,12 +69,14 @@ impl MemoryTransaction<'_> {
         let is_orphan = |(id, row): &(&Uuid, &Row)| {
             deliveries.contains(id) && !state.events.contains_key(&row.event)
         };
+
         let orphans: Vec<Uuid> = state
             .deliveries
             .iter()
             .filter(is_orphan)
             .map(|(id, _)| *id)
             .collect();
+
         let removed: Vec<Row> = orphans
             .iter()
             .filter_map(|id| state.remove_delivery(*id))
@@ -111,6 +119,7 @@ impl MemoryTransaction<'_> {
                 .filter(|row| row.due_at.is_none())
                 .count()
         };
+
         let active = state
             .deliveries
             .values()
@@ -119,6 +128,7 @@ impl MemoryTransaction<'_> {
             .filter_map(|row| Some((row.webhook, row.order_key?)))
             .collect();
         let before = parked(&state);
+
         state.promote(&keys, None);
         before - parked(&state)
     }
@@ -138,6 +148,7 @@ fn due(state: &State, request: &ClaimRequest) -> (usize, Option<Uuid>, Vec<Uuid>
     let mut visited = 0;
     let mut last = None;
     let mut found = Vec::new();
+
     for (webhook, rows) in state.by_webhook() {
         let of_class: Vec<&(Uuid, &Row)> = rows
             .iter()
@@ -148,6 +159,7 @@ fn due(state: &State, request: &ClaimRequest) -> (usize, Option<Uuid>, Vec<Uuid>
         if of_class.is_empty() || !is_in_range || visited >= request.max_webhooks {
             continue;
         }
+
         (visited, last) = (visited + 1, Some(webhook));
         let limit = request
             .limits
@@ -161,6 +173,7 @@ fn due(state: &State, request: &ClaimRequest) -> (usize, Option<Uuid>, Vec<Uuid>
         due.sort_unstable();
         found.extend(due.into_iter().take(limit).map(|(_, id)| id));
     }
+
     found.truncate(request.max_rows);
     (visited, last, found)
 }

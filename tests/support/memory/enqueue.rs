@@ -25,6 +25,7 @@ impl State {
         } else {
             self.now
         };
+
         let NewDelivery {
             id,
             webhook,
@@ -32,10 +33,12 @@ impl State {
             sequence,
             ..
         } = *new;
+
         assert!(
             !self.deliveries.contains_key(&id),
             "the primary key of deliveries"
         );
+
         let row = Row {
             webhook,
             event,
@@ -46,9 +49,11 @@ impl State {
             sequence,
             order_key,
         };
+
         self.deliveries.put(id, row);
         let at = self.now;
         let transaction = self.transaction;
+
         self.created.push(Created {
             delivery: id,
             webhook,
@@ -58,9 +63,11 @@ impl State {
             at,
             transaction,
         });
+
         if !is_parked {
             self.grant(id, leased.then_some(lease.token), due_at);
         }
+
         leased
     }
 }
@@ -76,12 +83,14 @@ impl EnqueueStatements for MemoryTransaction<'_> {
             .webhooks
             .iter()
             .filter(|(_, webhook)| users.contains(&&*webhook.user.0));
+
         let subscription = |(id, webhook): (&Uuid, &super::Webhook)| {
             let takes_any = webhook
                 .events
                 .iter()
                 .any(|event| kinds.contains(&event.as_str()));
             let is_held = webhook.target.active && takes_any;
+
             Subscription {
                 user: webhook.user.clone(),
                 target: webhook.target.clone(),
@@ -91,16 +100,19 @@ impl EnqueueStatements for MemoryTransaction<'_> {
                 filter: None,
             }
         };
+
         Ok(of_users.map(subscription).collect())
     }
 
     async fn start_sequences(&self, webhooks: &[Uuid], into: &mut Sequences) -> Result<()> {
         let mut state = self.state();
+
         for webhook in webhooks {
             let last = state.sequences.get(webhook).copied().unwrap_or(0);
             state.sequences.put(*webhook, last);
             into.insert(*webhook, last);
         }
+
         Ok(())
     }
 
@@ -114,6 +126,7 @@ impl EnqueueStatements for MemoryTransaction<'_> {
 
     async fn insert_events(&self, events: &[Event], _repaired: bool) -> Result<()> {
         let mut state = self.state();
+
         for event in events {
             let Event {
                 id,
@@ -124,9 +137,11 @@ impl EnqueueStatements for MemoryTransaction<'_> {
                 data,
                 ..
             } = event.clone();
+
             assert!(!state.events.contains_key(&id), "the primary key of events");
             let number = state.events.len() as i64 + 1;
             let transaction = state.transaction;
+
             state.events.put(
                 id,
                 StoredEvent {
@@ -140,14 +155,17 @@ impl EnqueueStatements for MemoryTransaction<'_> {
                 },
             );
         }
+
         Ok(())
     }
 
     async fn insert_deliveries(&self, deliveries: &[NewDelivery], lease: NewLease) -> Result<()> {
         let mut state = self.state();
+
         for new in deliveries {
             state.insert(new, lease, None, false);
         }
+
         Ok(())
     }
 
@@ -157,17 +175,21 @@ impl EnqueueStatements for MemoryTransaction<'_> {
         lease: NewLease,
     ) -> Result<Vec<Uuid>> {
         let mut state = self.state();
+
         // The statement does not see the rows that it inserts.
         let waits = |new: &OrderedDelivery| {
             !new.is_first || state.first_of((new.delivery.webhook, new.key)).is_some()
         };
+
         let parked: Vec<bool> = ordered.iter().map(waits).collect();
         let mut heads = Vec::new();
+
         for (new, is_parked) in ordered.iter().zip(parked) {
             if state.insert(&new.delivery, lease, Some(new.key), is_parked) {
                 heads.push(new.delivery.id);
             }
         }
+
         Ok(heads)
     }
 

@@ -60,9 +60,11 @@ impl JobWork {
             position: Uuid::nil(),
             sequence: 0,
         };
+
         let chunk = Vec::new();
         let chunk_size = 0;
         let chunk_at = None;
+
         JobWork::Replay(Box::new(MemoryReplay {
             selection,
             last_sequence,
@@ -78,6 +80,7 @@ impl State {
     fn job(&self, id: Uuid, job: &MemoryJob) -> Job {
         let webhook = self.webhooks.get(&job.webhook);
         let active = webhook.is_some_and(|webhook| webhook.target.active);
+
         let work = match &job.work {
             JobWork::Recovery(criteria, progress) => Work::Recovery(criteria.clone(), *progress),
             JobWork::Replay(replay) => Work::Replay(Box::new(Replay {
@@ -94,6 +97,7 @@ impl State {
                     .map(|at| self.now.duration_since(at).as_secs_f64()),
             })),
         };
+
         Job {
             id,
             webhook: job.webhook,
@@ -119,6 +123,7 @@ impl State {
             .collect();
         lines.sort_unstable_by_key(|line| line.id);
         lines.truncate(limit as usize);
+
         lines
     }
 
@@ -144,6 +149,7 @@ impl State {
     fn scan_log(&self, criteria: &Criteria, progress: recovery::Progress, limit: i64) -> Scan {
         let examined = self.log_after(criteria.webhook, progress.position, limit);
         let mut found: BTreeMap<Uuid, &Line> = BTreeMap::new();
+
         for line in &examined {
             let is_named = criteria
                 .outcomes
@@ -154,6 +160,7 @@ impl State {
                 found.insert(line.delivery, line);
             }
         }
+
         Scan {
             read: examined.len() as i64,
             last: examined.last().map(|line| line.id),
@@ -171,6 +178,7 @@ impl State {
         let of_webhook = |(webhook, event): &&(Uuid, Uuid)| {
             *webhook == criteria.webhook && *event > progress.position
         };
+
         let examined: Vec<Uuid> = self
             .missed
             .keys()
@@ -178,6 +186,7 @@ impl State {
             .map(|(_, event)| *event)
             .take(limit as usize)
             .collect();
+
         let subscribed = self
             .webhooks
             .get(&criteria.webhook)
@@ -188,6 +197,7 @@ impl State {
                     && subscribed.contains(&event.kind)
             })
         };
+
         let events: Vec<Uuid> = examined.iter().copied().filter(is_found).collect();
         let logged = LoggedDeliveries {
             deliveries: Vec::new(),
@@ -195,6 +205,7 @@ impl State {
             sequences: Vec::new(),
             events,
         };
+
         Scan {
             read: examined.len() as i64,
             last: examined.last().copied(),
@@ -210,10 +221,12 @@ impl State {
             .filter(|id| self.events.contains_key(id))
             .collect();
         events.sort_unstable_by_key(|id| (self.events[id].number, *id));
+
         let release = |id: &Uuid| {
             let event = &self.events[id];
             Subject::new(event.kind, event.label, &event.data).release()
         };
+
         events.iter().map(|id| (*id, release(id))).collect()
     }
 
@@ -245,8 +258,10 @@ impl State {
             .filter(|(_, event)| event.user == replay.user && numbers.contains(&event.number))
             .map(|(id, event)| (event.number, *id))
             .collect();
+
         examined.sort_unstable();
         examined.truncate(limit as usize);
+
         let selected = examined
             .iter()
             .filter(|(_, id)| self.is_selected(replay, *id))
@@ -258,11 +273,13 @@ impl State {
         } else {
             examined.last()
         };
+
         let sequence = last.map_or(replay.progress.sequence, |(number, _)| *number);
         let next = replay::Progress {
             sequence,
             ..replay.progress
         };
+
         let stored = |(_, id): &(i64, Uuid)| {
             let event = &self.events[id];
             StoredEvent {
@@ -272,6 +289,7 @@ impl State {
                 data: event.data.to_string(),
             }
         };
+
         let next = Some(next).filter(|_| is_full || examined.len() as i64 >= limit);
         replay::Scan {
             next,
@@ -295,11 +313,13 @@ impl JobStatements for MemoryTransaction<'_> {
         let open = state.jobs.iter().filter(|(_, job)| !job.is_finished);
         let is_replay = |job: &MemoryJob| matches!(job.work, JobWork::Replay(_));
         let mut replaying = BTreeSet::new();
+
         // Of the replays of a webhook, only the first.
         let runnable = open.filter(|(_, job)| !is_replay(job) || replaying.insert(job.webhook));
         let due = runnable.filter(|(_, job)| job.due_at <= state.now);
         let is_later = |job: &MemoryJob| later.contains(&state.owner(job.webhook));
         let due = due.min_by_key(|(id, job)| (is_later(job), job.due_at, **id));
+
         Ok(due.map(|(id, job)| state.job(*id, job)))
     }
 
@@ -311,6 +331,7 @@ impl JobStatements for MemoryTransaction<'_> {
             .filter(|job| !job.is_finished)
             .map(|job| job.created);
         state.jobs.change(&job, |job| job.is_finished = true);
+
         Ok(created)
     }
 
@@ -356,13 +377,16 @@ impl JobStatements for MemoryTransaction<'_> {
     ) -> Result<i64> {
         let mut state = self.state();
         let due_at = later(state.now, wait);
+
         state.jobs.change(&job, |job| {
             job.created += started as i64;
             (job.is_finished, job.due_at) = (is_finished, due_at);
+
             if let JobWork::Recovery(_, at) = &mut job.work {
                 *at = progress;
             }
         });
+
         Ok(state.jobs[&job].created)
     }
 
@@ -397,6 +421,7 @@ impl JobStatements for MemoryTransaction<'_> {
         let is_open = |job: &MemoryJob| {
             job.webhook == webhook && !job.is_finished && matches!(job.work, JobWork::Replay(_))
         };
+
         let replays: Vec<Uuid> = state
             .jobs
             .iter()
@@ -408,6 +433,7 @@ impl JobStatements for MemoryTransaction<'_> {
                 .iter()
                 .for_each(|event| state.exclusions.put((replay, *event), ()));
         }
+
         Ok(())
     }
 
@@ -436,6 +462,7 @@ impl JobStatements for MemoryTransaction<'_> {
             .filter(is_read)
             .map(|row| row.event)
             .collect();
+
         events
             .into_iter()
             .for_each(|event| state.exclusions.put((replay.id, event), ()));
@@ -450,6 +477,7 @@ impl JobStatements for MemoryTransaction<'_> {
             rows: lines.len() as i64,
             last: lines.last().map(|line| line.id),
         };
+
         let events: Vec<Uuid> = lines
             .iter()
             .map(|line| line.event)
@@ -458,6 +486,7 @@ impl JobStatements for MemoryTransaction<'_> {
         events
             .into_iter()
             .for_each(|event| state.exclusions.put((replay.id, event), ()));
+
         Ok(read)
     }
 
@@ -483,6 +512,7 @@ impl JobStatements for MemoryTransaction<'_> {
             .iter()
             .filter_map(|id| state.deliveries.get(id))
             .map(|row| row.event);
+
         Ok(events
             .iter()
             .filter(is_excluded)
@@ -503,17 +533,22 @@ impl JobStatements for MemoryTransaction<'_> {
         let mut state = self.state();
         let now = state.now;
         let due_at = later(state.now, wait);
+
         state.jobs.change(&replay.id, |job| {
             job.created += created.len() as i64;
             (job.is_finished, job.due_at) = (is_finished, due_at);
+
             let JobWork::Replay(stored) = &mut job.work else {
                 return;
             };
+
             (stored.progress, stored.chunk_size) = (progress, chunk_size);
+
             if !created.is_empty() {
                 (stored.chunk, stored.chunk_at) = (created.to_vec(), Some(now));
             }
         });
+
         Ok(state.jobs[&replay.id].created)
     }
 }

@@ -39,6 +39,7 @@ impl MemoryTransaction<'_> {
     ) {
         let mut state = self.state();
         let id = target.webhook;
+
         let webhook = Webhook {
             user,
             target,
@@ -52,6 +53,7 @@ impl MemoryTransaction<'_> {
             disabled_at: None,
             counted_from: 0,
         };
+
         state.webhooks.put(id, webhook);
         state.switch(id, true);
     }
@@ -62,6 +64,7 @@ impl MemoryTransaction<'_> {
         let occurred_at = state.now;
         let number = state.events.len() as i64 + 1;
         let transaction = state.transaction;
+
         let event = StoredEvent {
             user,
             kind,
@@ -71,6 +74,7 @@ impl MemoryTransaction<'_> {
             number,
             transaction,
         };
+
         state.events.put(id, event);
     }
 
@@ -82,6 +86,7 @@ impl MemoryTransaction<'_> {
             .iter()
             .filter(|(_, row)| row.lease.is_some());
         let (now, leased): (_, Vec<Uuid>) = (state.now, leased.map(|(id, _)| *id).collect());
+
         leased
             .iter()
             .for_each(|id| state.deliveries.change(id, |row| row.due_at = Some(now)));
@@ -94,21 +99,26 @@ impl MemoryTransaction<'_> {
         let Some(webhook) = state.webhooks.get(&id) else {
             return Switching::NotFound;
         };
+
         if webhook.target.active == active {
             return Switching::Done;
         }
+
         if active && state.deliveries.values().any(|row| row.webhook == id) {
             return Switching::Cancelling;
         }
+
         let counted_from = state.log.len();
         state.webhooks.change(&id, |webhook| {
             webhook.target.active = active;
             webhook.target.activation += i32::from(active);
+
             if active && webhook.disabled_at.take().is_some() {
                 (webhook.failures, webhook.consecutive_failures) = (0, 0);
                 (webhook.failing_since, webhook.counted_from) = (None, counted_from);
             }
         });
+
         state.switch(id, active);
         Switching::Done
     }
@@ -144,15 +154,18 @@ impl MemoryTransaction<'_> {
         let (Some(line), Some(found)) = (logged, state.webhooks.get(&webhook)) else {
             return Redelivered::NotFound;
         };
+
         if !found.target.active {
             return Redelivered::Inactive;
         }
+
         let logged = LoggedDeliveries {
             deliveries: vec![delivery],
             events: vec![line.event],
             rounds: vec![1],
             sequences: vec![line.sequence],
         };
+
         let started = state.start_next_rounds(webhook, &logged, false);
         Redelivered::Started(started[0].1)
     }
@@ -177,6 +190,7 @@ impl MemoryTransaction<'_> {
         {
             return false;
         }
+
         let due_at = state.now;
         state.jobs.put(
             id,
@@ -188,6 +202,7 @@ impl MemoryTransaction<'_> {
                 work,
             },
         );
+
         true
     }
 
@@ -199,6 +214,7 @@ impl MemoryTransaction<'_> {
         if is_there {
             state.checkpoint.put((), to);
         }
+
         is_there
     }
 }
@@ -226,15 +242,19 @@ impl State {
                 self.superseded.put((*id, lease), ());
             }
         }
+
         let mut started = Vec::new();
+
         for (index, id) in deliveries.iter().enumerate() {
             let known = self.rounds.get(id).copied();
             let expected = rounds[index] as u16;
             if only_if_unchanged && known.is_some_and(|known| known != expected) {
                 continue;
             }
+
             let round = known.unwrap_or(expected) + 1;
             self.rounds.put(*id, round);
+
             let pending = self.deliveries.get(id).cloned();
             let row = match pending {
                 Some(row) => super::Row {
@@ -253,11 +273,13 @@ impl State {
                     order_key: None,
                 },
             };
+
             self.deliveries.put(*id, row);
             let now = self.now;
             self.grant(*id, None, now);
             started.push((*id, round));
         }
+
         started
     }
 }

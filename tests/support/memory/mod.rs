@@ -294,6 +294,7 @@ impl State {
             lease,
             transaction: self.transaction,
         });
+
         self.deliveries.put(
             delivery,
             Row {
@@ -325,9 +326,11 @@ impl State {
     /// The pending deliveries of each webhook, in order of webhook and id.
     pub fn by_webhook(&self) -> BTreeMap<Uuid, Vec<(Uuid, &Row)>> {
         let mut by_webhook: BTreeMap<Uuid, Vec<(Uuid, &Row)>> = BTreeMap::new();
+
         for (id, row) in self.deliveries.iter() {
             by_webhook.entry(row.webhook).or_default().push((*id, row));
         }
+
         by_webhook
     }
 
@@ -337,6 +340,7 @@ impl State {
             .deliveries
             .iter()
             .filter(|(_, row)| row.webhook == webhook && row.order_key == Some(key));
+
         // Rows without a number are last.
         of_key
             .min_by_key(|(id, row)| (row.sequence.is_none(), row.sequence, **id))
@@ -356,6 +360,7 @@ impl State {
             .collect();
         let mut promoted = Vec::new();
         let mut bytes = 0;
+
         for id in parked {
             let Some(PromotionLease {
                 lease,
@@ -366,17 +371,21 @@ impl State {
                 self.grant(id, None, self.now);
                 continue;
             };
+
             self.grant(id, Some(lease.token), later(self.now, length));
             let Some(held) = self.held(id, lease) else {
                 continue;
             };
+
             bytes += held.bytes();
+
             if bytes > max_bytes && !promoted.is_empty() {
                 self.grant(id, None, self.now);
             } else {
                 promoted.push(held);
             }
         }
+
         promoted
     }
 
@@ -388,6 +397,7 @@ impl State {
             .webhooks
             .get(&row.webhook)
             .map_or(0, |webhook| webhook.target.activation);
+
         Some(Delivery {
             id,
             webhook: row.webhook,
@@ -421,16 +431,20 @@ impl State {
         let mut pending: Vec<_> = of_webhook
             .map(|(id, row)| (row.attempt > 1, row.due_at.is_none(), row.due_at, *id))
             .collect();
+
         pending.sort_unstable();
         pending.truncate(chunk);
+
         for (.., id) in &pending {
             let (id, row) = (*id, self.remove_delivery(*id).expect("it is pending"));
             if let Some(lease) = row.lease.filter(|_| self.webhooks.contains_key(&webhook)) {
                 self.superseded.put((id, lease), ());
             }
+
             if !self.events.contains_key(&row.event) {
                 continue;
             }
+
             let id_of_line = self.next_id();
             self.log.push(Line {
                 id: id_of_line,
@@ -449,6 +463,7 @@ impl State {
                 transaction: self.transaction,
             });
         }
+
         pending.len()
     }
 }

@@ -21,6 +21,7 @@ impl State {
     /// attempts of the same delivery, only the one with the newer lease can be.
     fn fence(&self, attempts: &[CompletedAttempt<'_>]) -> Vec<bool> {
         let mut newest: BTreeMap<Uuid, usize> = BTreeMap::new();
+
         for (index, attempt) in attempts.iter().enumerate() {
             let Delivery { id, lease, .. } = attempt.delivery();
             let other = newest.entry(*id).or_insert(index);
@@ -28,6 +29,7 @@ impl State {
                 *other = index;
             }
         }
+
         let holds = |index: usize, attempt: &CompletedAttempt<'_>| {
             let Delivery {
                 id,
@@ -35,9 +37,11 @@ impl State {
                 attempt: number,
                 ..
             } = attempt.delivery();
+
             let holds = |row: &Row| row.lease == Some(lease.token) && row.attempt == *number;
             newest[id] == index && self.deliveries.get(id).is_some_and(holds)
         };
+
         attempts
             .iter()
             .enumerate()
@@ -65,6 +69,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         for (attempt, _) in attempts.iter().zip(&held).filter(|(_, held)| **held) {
             state.remove_delivery(attempt.delivery().id);
         }
+
         Ok(held)
     }
 
@@ -78,6 +83,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         let taken: BTreeSet<(Uuid, Uuid)> = noted
             .filter(|pair| state.superseded.remove(pair).is_some())
             .collect();
+
         self.late
             .lock()
             .expect("no holder of this lock panics")
@@ -96,18 +102,21 @@ impl RecordStatements for MemoryTransaction<'_> {
 
     async fn end_deliveries(&self, attempts: &[CompletedAttempt<'_>]) -> Result<()> {
         let mut state = self.state();
+
         for attempt in attempts
             .iter()
             .filter(|attempt| matches!(attempt.next, Next::End(_)))
         {
             state.remove_delivery(attempt.delivery().id);
         }
+
         Ok(())
     }
 
     async fn retry_deliveries(&self, attempts: &[CompletedAttempt<'_>]) -> Result<()> {
         let mut state = self.state();
         let now = state.now;
+
         for completed in attempts {
             if let Next::Retry { after, attempt } = completed.next {
                 let id = completed.delivery().id;
@@ -115,6 +124,7 @@ impl RecordStatements for MemoryTransaction<'_> {
                 state.grant(id, None, later(now, after));
             }
         }
+
         Ok(())
     }
 
@@ -123,6 +133,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         let mut state = self.state();
         let at = state.now;
         let transaction = state.transaction;
+
         for row in rows {
             let delivery = &row.attempted.delivery;
             let answer = &row.attempted.attempt.answer;
@@ -130,6 +141,7 @@ impl RecordStatements for MemoryTransaction<'_> {
             let is_failure = answer
                 .error()
                 .is_some_and(|kind| kind.counts_towards_disablement());
+
             state.log.push(Line {
                 id: row.id,
                 webhook: delivery.webhook,
@@ -151,6 +163,7 @@ impl RecordStatements for MemoryTransaction<'_> {
                 transaction,
             });
         }
+
         Ok(())
     }
 
@@ -158,6 +171,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         let mut state = self.state();
         let now = state.now;
         let mut counted = Vec::new();
+
         for (id, tally) in tallies {
             state.webhooks.change(id, |webhook| {
                 let recent = tally.trailing_failures;
@@ -169,13 +183,16 @@ impl RecordStatements for MemoryTransaction<'_> {
                     (_, 0) => webhook.failing_since.or(Some(now)),
                     _ => Some(now),
                 };
+
                 let before = if tally.successes > 0 {
                     0
                 } else {
                     webhook.consecutive_failures
                 };
+
                 webhook.consecutive_failures = before + recent;
             });
+
             if let Some(webhook) = state.webhooks.get(id) {
                 let standing = Standing {
                     active: webhook.target.active,
@@ -185,12 +202,14 @@ impl RecordStatements for MemoryTransaction<'_> {
                     warned_at: webhook.warned_at,
                     now,
                 };
+
                 counted.push(Counters {
                     webhook: *id,
                     standing,
                 });
             }
         }
+
         Ok(counted)
     }
 
@@ -209,10 +228,12 @@ impl RecordStatements for MemoryTransaction<'_> {
     async fn warn(&self, failing: &Failing) -> Result<()> {
         let mut state = self.state();
         let now = state.now;
+
         state
             .webhooks
             .change(&failing.webhook, |webhook| webhook.warned_at = Some(now));
         state.notify(NoticeKind::Warning, failing.webhook);
+
         Ok(())
     }
 
@@ -220,6 +241,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         let mut state = self.state();
         let now = state.now;
         let id = failing.webhook;
+
         let Some(webhook) = state
             .webhooks
             .get(&id)
@@ -227,6 +249,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         else {
             return Ok(None);
         };
+
         let user = webhook.user.clone();
         state.webhooks.change(&id, |webhook| {
             webhook.target.active = false;
@@ -234,6 +257,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         });
         state.switch(id, false);
         state.notify(NoticeKind::Disabled, id);
+
         Ok(Some(user))
     }
 

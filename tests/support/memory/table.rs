@@ -92,6 +92,7 @@ impl<T> Journal<T> {
         if !is_committed {
             self.rows.truncate(self.committed);
         }
+
         self.committed = self.rows.len();
     }
 }

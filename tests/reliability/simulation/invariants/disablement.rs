@@ -34,6 +34,7 @@ impl Logged {
             .get(&id)
             .map_or(0, |webhook| webhook.counted_from);
         let counted = |line: &Line| line.webhook == id && line.reason == Reason::Counted;
+
         for (index, line) in state
             .log
             .iter()
@@ -49,6 +50,7 @@ impl Logged {
                 logged.failing_since.get_or_insert(line.at);
             }
         }
+
         logged
     }
 
@@ -56,6 +58,7 @@ impl Logged {
     /// have lasted for long enough.
     fn reaches(&self, world: &World) -> (bool, bool) {
         let threshold = u64::from(world.policy.threshold);
+
         match world.policy.counted {
             CountedFailures::Cumulative => (self.failures >= threshold, true),
             CountedFailures::Consecutive { min_duration } => {
@@ -84,6 +87,7 @@ fn failed(batch: &[Decided], recorded: &Recorded) -> BTreeSet<Uuid> {
         tally.add(&decided.attempted.attempt);
         tally.last_failure.is_some()
     };
+
     counted
         .filter(counts)
         .map(|decided| decided.attempted.delivery.webhook)
@@ -103,13 +107,16 @@ pub fn no_webhook_is_disabled_early(
             let is_410 = decided.attempted.attempt.answer.status() == Some(410);
             *counted && is_410 && decided.attempted.delivery.webhook == disabled.webhook
         };
+
         let is_gone = world.policy.on_gone && batch.iter().zip(&recorded.counted).any(is_gone);
         let logged = Logged::of(world, disabled.webhook);
         let holds = is_gone || logged.reaches(world) == (true, true);
+
         require(holds, "no webhook is disabled early", || {
             format!("{disabled:?}, {logged:?}, {:?}", world.policy)
         })?;
     }
+
     Ok(())
 }
 
@@ -151,8 +158,10 @@ pub fn waiting_for_the_minimum_duration(
 /// A webhook is disabled once for each time that it was switched on, with one notice for its owner.
 pub fn disabled_once_per_streak(world: &World) -> Check {
     let state = world.store.state();
+
     for webhook in &world.webhooks {
         let mut was_active = false;
+
         for Switched { active, .. } in state
             .switched
             .iter()
@@ -166,11 +175,13 @@ pub fn disabled_once_per_streak(world: &World) -> Check {
             was_active = *active;
         }
     }
+
     let off = state.switched.iter().filter(|switched| !switched.active);
     let switched_off: BTreeSet<(Uuid, u64)> = off
         .map(|switched| (switched.webhook, switched.transaction))
         .collect();
     let mut noticed = BTreeSet::new();
+
     for notice in state
         .notices
         .iter()
@@ -182,6 +193,7 @@ pub fn disabled_once_per_streak(world: &World) -> Check {
             format!("{notice:?}")
         })?;
     }
+
     Ok(())
 }
 
@@ -195,6 +207,7 @@ pub fn counters_equal_the_log(world: &World) -> Check {
             webhook.consecutive_failures,
             webhook.failing_since,
         );
+
         let holds = counters
             == (
                 logged.successes,
@@ -202,9 +215,11 @@ pub fn counters_equal_the_log(world: &World) -> Check {
                 logged.consecutive,
                 logged.failing_since,
             );
+
         require(holds, "counters equal the log", || {
             format!("{id}: {counters:?}, {logged:?}")
         })?;
     }
+
     Ok(())
 }

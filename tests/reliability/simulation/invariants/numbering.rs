@@ -24,6 +24,7 @@ pub fn webhooks_get_events_of_their_owners(world: &World) -> Check {
             || format!("webhook {webhook} of {owner:?} has event {event} of {user:?}"),
         )?;
     }
+
     Ok(())
 }
 
@@ -31,12 +32,14 @@ pub fn webhooks_get_events_of_their_owners(world: &World) -> Check {
 /// by number.
 fn by_webhook(world: &World) -> BTreeMap<Uuid, Vec<Created>> {
     let mut by_webhook: BTreeMap<Uuid, Vec<Created>> = BTreeMap::new();
+
     for created in world.store.state().created.iter() {
         by_webhook
             .entry(created.webhook)
             .or_default()
             .push(*created);
     }
+
     by_webhook
         .values_mut()
         .for_each(|created| created.sort_by_key(|one| (one.transaction, one.sequence)));
@@ -49,10 +52,12 @@ pub fn deliveries_are_numbered_without_gaps(world: &World) -> Check {
         let numbers = created.iter().map(|created| created.sequence);
         let holds = numbers.clone().eq((1..=created.len() as i64).map(Some));
         let numbers = || numbers.collect::<Vec<_>>();
+
         require(holds, "numbers have no gaps", || {
             format!("webhook {webhook}: {:?}", numbers())
         })?;
     }
+
     Ok(())
 }
 
@@ -61,6 +66,7 @@ pub fn deliveries_are_numbered_without_gaps(world: &World) -> Check {
 pub fn deliveries_are_numbered_in_commit_order(world: &World) -> Check {
     let events = &world.store.state().events;
     let is_fresh = |created: &&Created| events[&created.event].transaction == created.transaction;
+
     for created in by_webhook(world).into_values() {
         let fresh: Vec<&Created> = created.iter().filter(is_fresh).collect();
         let of_one_transaction = created
@@ -70,12 +76,14 @@ pub fn deliveries_are_numbered_in_commit_order(world: &World) -> Check {
             .map(|pair| (&pair[0], &pair[1]))
             .chain(fresh.windows(2).map(|pair| (pair[0], pair[1])));
         let other = pairs.find(|(one, next)| one.event >= next.event);
+
         require(
             other.is_none(),
             "numbers follow the order of commits",
             || format!("{other:?}"),
         )?;
     }
+
     Ok(())
 }
 
@@ -91,6 +99,7 @@ pub fn attempts_have_the_number_of_their_delivery(world: &World) -> Check {
         .log
         .iter()
         .find(|line| numbers.get(&line.delivery) != Some(&line.sequence));
+
     require(other.is_none(), "a delivery keeps its number", || {
         format!("{other:?}")
     })
