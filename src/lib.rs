@@ -71,6 +71,7 @@ pub mod record;
 pub mod recover;
 pub mod repair;
 pub mod retry;
+pub mod sql;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

@@ -1,13 +1,9 @@
-//! House rules that the compiler does not check: file and function sizes, layers, and unused SQL
-//! files.
+//! House rules that the compiler does not check: layers, crates, and unused SQL statements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use walhook::failpoint::TABLE;
-
-const FILE_LINES: usize = 500;
-const FUNCTION_LINES: usize = 70;
 
 /// The modules that each module may use. A module is a file or directory in `src/`. Stages never
 /// use each other; `app` joins them.
@@ -29,6 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("handoff", &["domain"]),
     ("config", &["domain"]),
     ("events", &["domain"]),
+    ("sql", &[]),
     (
         "store",
         &[
@@ -38,6 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "postgres",
             "telemetry",
             "vault",
+            "sql",
         ],
     ),
     // Used by enqueue: reads the primary.
@@ -52,12 +50,13 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store",
             "telemetry",
             "weighted_lru",
+            "sql",
         ],
     ),
     // What Walhook does to the primary. Not stages.
     (
         "primary",
-        &["config", "domain", "failpoint", "postgres", "store"],
+        &["config", "domain", "failpoint", "postgres", "store", "sql"],
     ),
     (
         "repair",
@@ -70,6 +69,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "primary",
             "store",
             "telemetry",
+            "sql",
         ],
     ),
     (
@@ -86,6 +86,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store",
             "telemetry",
             "weighted_lru",
+            "sql",
         ],
     ),
     ("partitions", &["postgres", "store"]),
@@ -409,76 +410,6 @@ fn assert_none(violations: &[String]) {
 }
 
 #[test]
-fn files_are_short() {
-    let too_long = sources().into_iter().filter_map(|source| {
-        let lines = source.text.lines().count();
-        (lines > FILE_LINES)
-            .then(|| format!("{}: {lines} lines, {FILE_LINES} are allowed", source.path))
-    });
-    assert_none(&too_long.collect::<Vec<_>>());
-}
-
-/// Returns the first line and the length of each function. Relies on rustfmt: a function ends at
-/// the first brace with the indentation of its first line.
-fn functions(source: &Source) -> Vec<(usize, usize)> {
-    let lines: Vec<&str> = source.text.lines().collect();
-    let indentation = |line: &str| line.len() - line.trim_start().len();
-
-    let begins = |line: &&str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let qualifiers = ["const", "async", "unsafe", "extern", "\"C\""];
-        let is_qualifier = |word: &&&str| word.starts_with("pub") || qualifiers.contains(word);
-
-        words
-            .iter()
-            .find(|word| !is_qualifier(word))
-            .is_some_and(|word| *word == "fn")
-    };
-
-    let starts = lines.iter().enumerate().filter(|(_, line)| begins(line));
-    let with_end = starts.filter_map(|(start, line)| {
-        let is_whole = |line: &str| line.ends_with('}') || line.ends_with(';');
-        if is_whole(line) {
-            return None;
-        }
-
-        let body = lines[start + 1..].iter().position(|other| {
-            indentation(other) == indentation(line)
-                && (other.trim_start().starts_with('}') || other.ends_with(';'))
-        })?;
-
-        Some((start + 1, body + 2))
-    });
-
-    with_end.collect()
-}
-
-#[test]
-fn functions_are_short() {
-    let mut violations = Vec::new();
-    let mut found = 0;
-
-    for source in sources() {
-        for (line, length) in functions(&source) {
-            found += 1;
-
-            if length > FUNCTION_LINES {
-                violations.push(format!(
-                    "{}:{line}: {length} lines, {FUNCTION_LINES} are allowed",
-                    source.path
-                ));
-            }
-        }
-    }
-
-    assert!(
-        found > 100,
-        "the search for functions is broken: it found {found}"
-    );
-    assert_none(&violations);
-}
-
-#[test]
 fn modules_use_only_the_layers_below_them() {
     let mut violations = Vec::new();
 
@@ -574,18 +505,12 @@ fn only_tests_unwrap() {
 #[test]
 fn every_statement_is_used() {
     let code: String = sources().into_iter().map(|source| source.text).collect();
-    let statements = files_below(&root().join("sql"), "sql");
+    let statements = [walhook::sql::store::ALL, walhook::sql::primary::ALL].concat();
 
-    assert!(!statements.is_empty(), "found no SQL file");
-
-    let unused = statements.iter().filter_map(|path| {
-        let path = path
-            .strip_prefix(root())
-            .expect("the path is below the root")
-            .to_string_lossy()
-            .into_owned();
-        (!code.contains(&format!("{path}\""))).then(|| format!("{path}: no source includes it"))
-    });
+    let unused = statements
+        .iter()
+        .filter(|(name, _)| !code.contains(&format!("sql::{name}")))
+        .map(|(name, _)| format!("sql: no source uses {name}"));
 
     assert_none(&unused.collect::<Vec<_>>());
 }

@@ -1,5 +1,5 @@
--- A music-distribution platform's tables under Walhook's own names. A platform with other names maps them in its configuration.
--- The demo and the tests run on this schema.
+-- A music-distribution platform's tables under Walhook's own names. A platform with other names
+-- maps them in its configuration. The demo and the tests run on this schema.
 
 create table app_user (
     id bigint primary key,

@@ -1,3 +1,21 @@
+-- name: current_snapshot
+-- The current snapshot and the server's timeline. Fails on a standby
+select pg_current_snapshot()::text as snapshot, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) as timeline
+
+-- name: oldest_transaction
+-- The oldest open transaction. A new slot waits for every transaction that was open before it.
+select holder from (
+    select 'process ' || pid || coalesce(' (' || application_name || ')', '') as holder, backend_xid as xid
+    from pg_catalog.pg_stat_activity
+    where backend_xid is not null and pid <> pg_backend_pid()
+    union all
+    select 'prepared transaction ' || quote_literal(gid), transaction
+    from pg_catalog.pg_prepared_xacts
+) open
+order by age(xid) desc
+limit 1
+
+-- name: settings
 -- The server's version and settings, and what the current role may do on it.
 select
     current_setting('server_version_num')::int as version,
@@ -36,3 +54,19 @@ select
     clock_timestamp() as now
 from pg_catalog.pg_roles role
 where role.rolname = current_user
+
+-- name: synchronous
+-- Whether commits wait for a standby, and this connection's application_name, which replication
+-- uses too, if it counts as a standby. Also which server this is: its cluster, and its timeline,
+-- which is null on a standby
+select names <> '' as synchronous, case when exists (
+    select from regexp_matches(names, '"(?:[^"]|"")*"|[^\s,()"]+', 'g') as found (word)
+    where lower(trim('"' from word[1])) in ('*', lower(current_setting('application_name')))
+) then current_setting('application_name') end as own_standby,
+    (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+    case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline
+from current_setting('synchronous_standby_names') as names
+
+-- name: timeline
+-- The server's timeline. Null on a standby
+select case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline

@@ -1,4 +1,33 @@
+-- name: distributed_releases
+-- The ids of the releases that are already distributed. $1 the platform's values for "distributed"
+select {id}
+from {table}
+where {delivery_status} = any($1)
+
+-- name: rows_by_id
+-- All columns of rows, as text. $1 ids as text
+select {columns}
+from {table} as this
+where this.{id} = any(($1::text[])::{id_type}[])
+
+-- name: take
 -- The current snapshot and the current position in the WAL
 select pg_current_snapshot()::text as snapshot, pg_current_wal_insert_lsn() as inserted,
     left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) as timeline,
     (select system_identifier from pg_catalog.pg_control_system()) as system_identifier
+
+-- name: user_addons
+-- The add-ons of every user
+select {user_id}, {addon}
+from {table}
+
+-- name: watched_rows
+-- Declares a cursor over a watched table's rows: id and watched columns, ordered by id
+declare watched_rows no scroll cursor for
+select this.{id}::text, {columns}
+from {table} as this
+order by {order}
+
+-- name: fetch_watched_rows
+-- The next rows of the cursor
+fetch forward 5000 from watched_rows

@@ -24,11 +24,10 @@ use crate::domain::lsn::{Lineage, Lsn};
 use crate::health::Health;
 use crate::postgres::{ANSWER_TIMEOUT, Target};
 use crate::primary::{catalog, lineage};
+use crate::sql::primary as sql;
 use crate::store::Store;
 use crate::telemetry::{self, Activity};
 
-const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
-const WAITS: &str = include_str!("../../sql/primary/heartbeat_waits.sql");
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 /// The most heartbeats that may be in flight, while the stream is far behind.
 const MAX_IN_FLIGHT: usize = 1_000;
@@ -250,7 +249,12 @@ impl Sender {
         verify(lineage, self.lineage)?;
         self.policy.set_synchronous(synchronous);
 
-        if synchronous && client.query_typed_one(WAITS, &[]).await?.get(0) {
+        if synchronous
+            && client
+                .query_typed_one(sql::slot::HEARTBEAT_WAITS, &[])
+                .await?
+                .get(0)
+        {
             return Ok(false);
         }
 
@@ -263,7 +267,9 @@ impl Sender {
             },
         );
 
-        let emitted = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await;
+        let emitted = client
+            .query_one(sql::slot::EMIT_HEARTBEAT, &[&format!("{HEARTBEAT}{id}")])
+            .await;
 
         // Its commit may have waited for a standby, because the setting has changed since it was
         // read.

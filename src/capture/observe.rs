@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::KeptClient;
 use super::error::CaptureError;
+use crate::sql::primary as sql;
 use crate::telemetry;
 
-const SLOT_LAG: &str = include_str!("../../sql/primary/slot_lag.sql");
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// PostgreSQL's values of `wal_status`, and one for a missing slot.
@@ -39,7 +39,11 @@ pub async fn run(url: &str, slot: &str, shutdown: &CancellationToken) {
 }
 
 async fn measure(client: &mut KeptClient, slot: &str) -> Result<(), CaptureError> {
-    let row = client.get().await?.query_opt(SLOT_LAG, &[&slot]).await?;
+    let row = client
+        .get()
+        .await?
+        .query_opt(sql::slot::LAG, &[&slot])
+        .await?;
     let status = row.as_ref().map_or(MISSING, |row| row.get("wal_status"));
 
     for known in STATUSES {

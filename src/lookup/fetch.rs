@@ -17,12 +17,9 @@ use crate::postgres::{
     quote_qualified,
 };
 use crate::retry::Backoff;
+use crate::sql::primary as sql;
 use crate::store::StoreError;
 use crate::telemetry::count_disk_fault;
-
-const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
-const TIMELINE: &str = include_str!("../../sql/primary/timeline.sql");
-const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
 
 /// A commit becomes visible to other sessions shortly after it is streamed, or later if the server
 /// waits for a synchronous standby.
@@ -161,7 +158,6 @@ struct Session {
 /// to another client.
 const BEGIN: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'; set local lock_timeout = '10s';";
-const CURRENT_SNAPSHOT: &str = include_str!("../../sql/primary/current_snapshot.sql");
 
 impl Session {
     /// Runs a query in its own transaction, in one round trip and without a prepared statement,
@@ -187,7 +183,7 @@ impl Session {
     ) -> Result<Vec<Row>, LookupError> {
         let started_at = Instant::now();
         let mut polls = VISIBLE_POLLS;
-        let begin = format!("{BEGIN} {CURRENT_SNAPSHOT}");
+        let begin = format!("{BEGIN} {}", sql::server::CURRENT_SNAPSHOT);
 
         loop {
             let (began, rows) = self.read_in(&begin, table, query, parameters).await?;
@@ -391,7 +387,9 @@ impl Primary {
                 is_silent: false,
             };
 
-            let rows = session.read("the timeline", TIMELINE, &[]).await?;
+            let rows = session
+                .read("the timeline", sql::server::TIMELINE, &[])
+                .await?;
             let timeline = rows
                 .first()
                 .and_then(|row| row.get::<_, Option<&str>>("timeline"));
@@ -454,7 +452,7 @@ impl Primary {
         let rows = session
             .read(
                 table.name(),
-                COLUMN_TYPES,
+                sql::lookup::COLUMN_TYPES,
                 &[(&schema, Type::TEXT), (&name, Type::TEXT)],
             )
             .await?;
@@ -522,7 +520,7 @@ impl Primary {
             ("key_type", key_type),
         ];
 
-        Ok(fill(LOOKUP, &names))
+        Ok(fill(sql::lookup::ROWS, &names))
     }
 }
 

@@ -15,18 +15,7 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
-
-const SERVER: &str = include_str!("../../sql/primary/server.sql");
-const SYNCHRONOUS: &str = include_str!("../../sql/primary/synchronous.sql");
-const SLOT: &str = include_str!("../../sql/primary/slot.sql");
-const SLOT_END_READER: &str = include_str!("../../sql/primary/slot_end_reader.sql");
-const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
-const STANDBY_SLOT: &str = include_str!("../../sql/primary/standby_slot.sql");
-const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
-const PUBLICATION_VERSION: &str = include_str!("../../sql/primary/publication_version.sql");
-const PUBLICATION_MEMBERS: &str = include_str!("../../sql/primary/publication_members.sql");
-const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
-const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
+use crate::sql::primary as sql;
 
 const PLUGIN: &str = "pgoutput";
 /// How long a slot may still be in use after its reader has ended.
@@ -341,7 +330,9 @@ impl Publication {
 }
 
 pub(crate) async fn server(client: &Client) -> Result<Server, PrimaryError> {
-    Ok(Server::from(&client.query_typed_one(SERVER, &[]).await?))
+    Ok(Server::from(
+        &client.query_typed_one(sql::server::SETTINGS, &[]).await?,
+    ))
 }
 
 /// Returns the lineage of the server. An error on a standby.
@@ -360,7 +351,9 @@ pub(crate) struct Commits {
 /// Returns how the server commits. An error if it cannot continue `known`, or if the connection
 /// that reads the slot would count as a synchronous standby.
 pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, PrimaryError> {
-    let row = client.query_typed_one(SYNCHRONOUS, &[]).await?;
+    let row = client
+        .query_typed_one(sql::server::SYNCHRONOUS, &[])
+        .await?;
     let timeline = row
         .get::<_, Option<&str>>("timeline")
         .and_then(|digits| u32::from_str_radix(digits, 16).ok());
@@ -384,7 +377,7 @@ pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, 
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     Ok(client
-        .query_typed_opt(SLOT, &[(&name, Type::TEXT)])
+        .query_typed_opt(sql::slot::FIND, &[(&name, Type::TEXT)])
         .await?
         .as_ref()
         .map(Slot::from))
@@ -416,7 +409,7 @@ pub(crate) async fn standby_slot(
     name: &str,
 ) -> Result<Option<StandbySlot>, PrimaryError> {
     Ok(client
-        .query_typed_opt(STANDBY_SLOT, &[(&name, Type::TEXT)])
+        .query_typed_opt(sql::slot::ON_STANDBY, &[(&name, Type::TEXT)])
         .await?
         .as_ref()
         .map(StandbySlot::from))
@@ -431,7 +424,7 @@ pub(crate) async fn end_reader(
 ) -> Result<(), PrimaryError> {
     client
         .query_typed_opt(
-            SLOT_END_READER,
+            sql::slot::END_READER,
             &[(&slot, Type::TEXT), (&reader, Type::INT4)],
         )
         .await?;
@@ -443,7 +436,7 @@ pub(crate) async fn publication(
     name: &str,
 ) -> Result<Option<Publication>, PrimaryError> {
     Ok(client
-        .query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)])
+        .query_typed_opt(sql::publication::FIND, &[(&name, Type::TEXT)])
         .await?
         .as_ref()
         .map(Publication::from))
@@ -472,7 +465,7 @@ impl PublicationVersionQuery {
         source: &Source,
     ) -> Result<PublicationVersionQuery, PrimaryError> {
         let statement = client
-            .prepare_typed(PUBLICATION_VERSION, &[Type::TEXT, Type::TEXT_ARRAY])
+            .prepare_typed(sql::publication::VERSION, &[Type::TEXT, Type::TEXT_ARRAY])
             .await?;
         let tables = required_names(source)
             .map(|(schema, name)| quote_qualified(&schema, &name))
@@ -505,7 +498,9 @@ pub(crate) async fn publication_members(
         (&schemas, Type::TEXT_ARRAY),
         (&names, Type::TEXT_ARRAY),
     ];
-    let rows = client.query_typed(PUBLICATION_MEMBERS, &parameters).await?;
+    let rows = client
+        .query_typed(sql::publication::MEMBERS, &parameters)
+        .await?;
 
     Ok(rows
         .iter()
@@ -548,7 +543,7 @@ pub(crate) async fn tables(
         (&source.publication, Type::TEXT),
     ];
 
-    for row in client.query_typed(RELATIONS, &parameters).await? {
+    for row in client.query_typed(sql::relation::FIND, &parameters).await? {
         let relation = Relation::from(&row);
         let index = usize::try_from(relation.number - 1).unwrap_or(usize::MAX);
         if let Some(mapped) = mapped.get_mut(index) {
@@ -582,7 +577,7 @@ pub(crate) fn index_name(table: Table) -> String {
 /// error. `tables` are quoted.
 pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
     let found = client
-        .query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)])
+        .query_typed_opt(sql::lock::HOLDER, &[(&tables, Type::TEXT_ARRAY)])
         .await
         .ok()
         .flatten();
@@ -594,7 +589,7 @@ pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
 /// Describes the oldest open transaction: a new slot may be waiting for it to end.
 pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>, PrimaryError> {
     Ok(client
-        .query_typed_opt(OLDEST_TRANSACTION, &[])
+        .query_typed_opt(sql::server::OLDEST_TRANSACTION, &[])
         .await?
         .map(|row| row.get(0)))
 }

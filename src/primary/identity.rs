@@ -13,12 +13,8 @@ use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;
 use crate::postgres::{quote_identifier, quote_qualified};
+use crate::sql::primary as sql;
 use crate::store::capture::FoundIdentity;
-
-const SET: &str = include_str!("../../sql/primary/replica_identity_set.sql");
-const INDEX_CREATE: &str = include_str!("../../sql/primary/identity_index_create.sql");
-const INDEX_DROP: &str = include_str!("../../sql/primary/identity_index_drop.sql");
-const CURRENT: &str = include_str!("../../sql/primary/replica_identity_current.sql");
 
 /// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
@@ -110,13 +106,14 @@ pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool
 
 /// Returns the statement that sets a replica identity. `table` is quoted.
 pub(crate) fn statement(table: &str, identity: &str) -> String {
-    SET.replace("{table}", table)
+    sql::identity::SET
+        .replace("{table}", table)
         .replace("{identity}", identity)
 }
 
 /// Returns the statement that creates the index. All names are quoted.
 pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
-    INDEX_CREATE
+    sql::identity::CREATE_INDEX
         .replace("{index}", index)
         .replace("{table}", table)
         .replace("{columns}", &columns.join(", "))
@@ -206,7 +203,7 @@ async fn drop_index(
 }
 
 fn drop_statement(relation: &Relation) -> String {
-    INDEX_DROP.replace(
+    sql::identity::DROP_INDEX.replace(
         "{index}",
         &quote_qualified(&relation.schema, &relation.own_index),
     )
@@ -289,7 +286,7 @@ async fn changed_identity(
 ) -> Result<Option<Remainder>, PrimaryError> {
     let row = client
         .query_typed_opt(
-            CURRENT,
+            sql::identity::CURRENT,
             &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)],
         )
         .await?;

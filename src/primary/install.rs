@@ -19,18 +19,14 @@ use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::postgres::quote_identifier;
+use crate::sql::primary as sql;
 use crate::store::capture::{FoundIdentity, StoredCheckpoint};
 use crate::store::{Store, migrate};
 
-pub(super) const PUBLICATION_CREATE: &str =
-    include_str!("../../sql/primary/publication_create.sql");
-const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
-const RELATION_SIZE: &str = include_str!("../../sql/primary/relation_size.sql");
 /// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if
 /// the publication lacks a generated column.
 const GENERATED_VERSION: i32 = 180_000;
 const STORED_GENERATED: &str = ", publish_generated_columns = stored";
-const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
 
 /// Prepares the store and the primary. Returns what it did: nothing if all was prepared before.
 pub async fn setup(
@@ -250,7 +246,7 @@ fn urgent_goal(source: &Source, table: Table, relation: &Relation) -> Goal {
 /// Returns whether a table has never had a row.
 async fn is_unwritten(client: &Client, relation: &Relation) -> Result<bool, PrimaryError> {
     let size = client
-        .query_typed_one(RELATION_SIZE, &[(&relation.oid, Type::OID)])
+        .query_typed_one(sql::relation::SIZE, &[(&relation.oid, Type::OID)])
         .await?;
     Ok(relation.has_partitions || size.get::<_, Option<i64>>("size") == Some(0))
 }
@@ -326,7 +322,7 @@ async fn publish(
 
     match &found.publication {
         None => {
-            run(PUBLICATION_CREATE, &tables).await?;
+            run(sql::publication::CREATE, &tables).await?;
             done.push(format!(
                 "publication {name}: created for {} tables",
                 tables.len()
@@ -334,12 +330,12 @@ async fn publish(
         }
         Some(found) => {
             if !found.has_options() {
-                run(PUBLICATION_OPTIONS, &[]).await?;
+                run(sql::publication::SET_OPTIONS, &[]).await?;
                 done.push(format!("publication {name}: options set"));
             }
 
             if !tables.is_empty() {
-                run(PUBLICATION_ADD, &tables).await?;
+                run(sql::publication::ADD, &tables).await?;
                 done.push(format!("publication {name}: added {}", tables.join(", ")));
             }
         }

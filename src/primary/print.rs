@@ -6,12 +6,12 @@ use super::catalog::{self, Relation, Server, followed, index_name, is_required};
 use super::error::PrimaryError;
 use super::identity;
 use super::inspect::accept_columns;
-use super::install::PUBLICATION_CREATE;
 use super::triggers::catalog::Comparison;
 use super::triggers::script::Script;
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::{self, quote_identifier, quote_qualified};
+use crate::sql::primary as sql;
 
 /// Returns the SQL that setup would run on a primary without any of Walhook's objects. Does not
 /// connect to it.
@@ -46,7 +46,7 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
     text.push_str(
         "\n-- After the replica identities: a published table without one rejects updates.\n",
     );
-    let publication = PUBLICATION_CREATE
+    let publication = sql::publication::CREATE
         .replace("{publication}", &quote_identifier(&source.publication))
         .replace("{tables}", &tables.join(", "))
         .replace("{generated}", "");

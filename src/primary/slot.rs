@@ -24,6 +24,7 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
+use crate::sql::primary as sql;
 use crate::store::acknowledgement::set_acknowledgement_limit;
 use crate::store::addons::change_addons;
 use crate::store::capture::{
@@ -33,13 +34,6 @@ use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
 use crate::store::lookup_rows::{change_lookup_rows, forget_lookup_rows, mark_lookup_table};
 use crate::store::{Store, StoreError, Transaction};
-
-pub(super) const SNAPSHOT: &str = include_str!("../../sql/primary/snapshot.sql");
-const DISTRIBUTED_RELEASES: &str = include_str!("../../sql/primary/distributed_releases.sql");
-const USER_ADDONS: &str = include_str!("../../sql/primary/user_addons.sql");
-const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
-
-const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 
 /// For each transaction that is older than the slot: a new slot waits until it has ended.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -148,7 +142,7 @@ pub(crate) async fn drop_unfinished(
     }
 
     catalog::unused_slot(client, &source.slot).await?;
-    client.execute(SLOT_DROP, &[&source.slot]).await?;
+    client.execute(sql::slot::DROP, &[&source.slot]).await?;
 
     Ok(format!(
         "slot {}: dropped, because an earlier setup did not finish",
@@ -246,7 +240,7 @@ async fn start_lsn(client: &Client, source: &Source) -> Result<Lsn, PrimaryError
 /// Drops a slot whose checkpoint could not be stored: it would be useless and retain WAL. Returns
 /// the error to report.
 pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) -> PrimaryError {
-    match client.execute(SLOT_DROP, &[&source.slot]).await {
+    match client.execute(sql::slot::DROP, &[&source.slot]).await {
         Ok(_) => error,
         Err(cleanup) => PrimaryError::LeftBehind {
             slot: source.slot.clone(),
@@ -273,11 +267,16 @@ async fn begin(
     let begins = opened.begins;
 
     end_slot_creation(&transaction, &slot).await?;
-    let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
+    let row = snapshot
+        .client()
+        .query_typed_one(sql::snapshot::TAKE, &[])
+        .await?;
 
     // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a
     // transaction id again that the snapshot counts as ended.
-    client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
+    client
+        .query_typed(sql::slot::EMIT_HEARTBEAT, &[(&"switch", Type::TEXT)])
+        .await?;
     let switch = SwitchToWal {
         snapshot: row.get::<_, &str>("snapshot").into(),
         begins,
@@ -376,7 +375,7 @@ async fn seed_distributed_releases(
         .tables
         .values_meaning(Table::Release, "delivery_status", "distributed");
     let query = rendered(
-        DISTRIBUTED_RELEASES,
+        sql::snapshot::DISTRIBUTED_RELEASES,
         source,
         Table::Release,
         &["id", "delivery_status"],
@@ -504,7 +503,12 @@ async fn seed_addons(
     none.clear();
     change_addons(transaction, &none).await?;
 
-    let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
+    let query = rendered(
+        sql::snapshot::USER_ADDONS,
+        source,
+        Table::UserAddon,
+        &["user_id", ADDON],
+    );
     let rows = snapshot
         .client()
         .query_typed_raw(&query, std::iter::empty::<(&str, Type)>())

@@ -11,11 +11,9 @@ use crate::domain::change::{Datum, Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
 use crate::postgres::{self, fill, limited, logged, quote_identifier, quote_qualified};
+use crate::sql::primary as sql;
 
-const WATCHED_ROWS: &str = include_str!("../../sql/primary/watched_rows.sql");
-const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fetch.sql");
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
-const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
 
 /// A regular expression for what may be an id.
 const INTEGER: &str = "^-?[0-9]{1,19}$";
@@ -122,7 +120,7 @@ impl SnapshotSession {
             ("order", &*order),
         ];
 
-        let statement = fill(WATCHED_ROWS, &placeholders);
+        let statement = fill(sql::snapshot::WATCHED_ROWS, &placeholders);
         self.client.batch_execute(&statement).await?;
 
         Ok(Rows {
@@ -159,7 +157,7 @@ impl SnapshotSession {
             ("id_type", &*id_type),
         ];
 
-        let statement = fill(ROWS_BY_ID, &names);
+        let statement = fill(sql::snapshot::ROWS_BY_ID, &names);
         let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
         let rows = self
             .client
@@ -205,7 +203,7 @@ impl Rows<'_> {
             for message in &self
                 .snapshot
                 .client
-                .simple_query(WATCHED_ROWS_FETCH)
+                .simple_query(sql::snapshot::FETCH_WATCHED_ROWS)
                 .await?
             {
                 let SimpleQueryMessage::Row(row) = message else {

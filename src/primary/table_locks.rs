@@ -11,10 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::lock_holder;
 use super::error::PrimaryError;
-
-const LIMIT: &str = include_str!("../../sql/primary/lock_limit.sql");
-const QUIESCE: &str = include_str!("../../sql/primary/lock_quiesce.sql");
-const LOCK_TABLE: &str = include_str!("../../sql/primary/table_lock.sql");
+use crate::sql::primary as sql;
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -65,7 +62,7 @@ async fn attempt<'a>(
 ) -> Result<(), PrimaryError> {
     for table in tables {
         client
-            .batch_execute(&QUIESCE.replace("{table}", table))
+            .batch_execute(&sql::lock::QUIESCE.replace("{table}", table))
             .await?;
     }
 
@@ -87,7 +84,7 @@ async fn attempt<'a>(
 
 /// Limits the wait of the transaction's statements to less than `deadlock_timeout`.
 pub(crate) async fn limit_wait(client: &Client) -> Result<(), PrimaryError> {
-    client.query_typed(LIMIT, &[]).await?;
+    client.query_typed(sql::lock::LIMIT, &[]).await?;
     Ok(())
 }
 
@@ -113,7 +110,9 @@ pub(crate) fn lock_table(table: &str, mode: LockMode) -> String {
         LockMode::ShareRowExclusive => "share row exclusive",
         LockMode::AccessExclusive => "access exclusive",
     };
-    LOCK_TABLE.replace("{table}", table).replace("{mode}", mode)
+    sql::lock::TABLE
+        .replace("{table}", table)
+        .replace("{mode}", mode)
 }
 
 /// Makes one statement of several, so that one timeout covers all their locks together.

@@ -14,7 +14,7 @@ use super::error::PrimaryError;
 use super::inspect::{Conditions, Triggers, inspect};
 use super::lease::CaptureLease;
 use super::slot;
-use super::slot::{SNAPSHOT, Seeded};
+use super::slot::Seeded;
 use super::snapshot::SnapshotSession;
 use super::table_locks::Attempts;
 use super::uninstall;
@@ -25,12 +25,9 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::{Snapshot, Window};
 use crate::failpoint::failpoint;
 use crate::postgres;
+use crate::sql::primary as sql;
 use crate::store::capture::{StoredCheckpoint, insert_first_checkpoint};
 use crate::store::{Store, StoreError, migrate};
-
-const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
-const BEGIN: &str = include_str!("../../sql/primary/outbox_begin.sql");
-const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
 
 /// Creates the triggers and stores the position from which the outbox is read. Returns what it did:
 /// nothing if all was prepared before.
@@ -198,7 +195,10 @@ impl Beginning {
     /// sees, over `client`.
     pub async fn at(session: &SnapshotSession, client: &Client) -> Result<Beginning, PrimaryError> {
         flush(client).await?;
-        let row = session.client().query_typed_one(SNAPSHOT, &[]).await?;
+        let row = session
+            .client()
+            .query_typed_one(sql::snapshot::TAKE, &[])
+            .await?;
         let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
         let inserted = Lsn(row.get::<_, postgres_types::PgLsn>("inserted").into());
         let timeline = u32::from_str_radix(row.get("timeline"), 16)
@@ -208,7 +208,11 @@ impl Beginning {
             timeline,
         };
 
-        let highest: i64 = session.client().query_typed_one(HIGHEST, &[]).await?.get(0);
+        let highest: i64 = session
+            .client()
+            .query_typed_one(sql::outbox::HIGHEST, &[])
+            .await?
+            .get(0);
         let window = Window {
             number: inserted.0,
             from: snapshot.clone(),
@@ -233,7 +237,10 @@ impl Beginning {
         let number = self.window.number as i64;
         let row = self.last_row as i64;
         client
-            .execute_typed(BEGIN, &[(&number, Type::INT8), (&row, Type::INT8)])
+            .execute_typed(
+                sql::outbox::BEGIN,
+                &[(&number, Type::INT8), (&row, Type::INT8)],
+            )
             .await?;
 
         Ok(())
@@ -255,7 +262,7 @@ impl Beginning {
 /// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit
 /// is visible before it is flushed, and a crash undoes it.
 pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
-    client.query_typed_one(FLUSH, &[]).await?;
+    client.query_typed_one(sql::outbox::FLUSH, &[]).await?;
     Ok(())
 }
 

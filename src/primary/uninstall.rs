@@ -18,12 +18,8 @@ use crate::config::Source;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::{self, quote_identifier};
+use crate::sql::primary as sql;
 use crate::store::Store;
-
-const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
-const PUBLICATION_DROP: &str = include_str!("../../sql/primary/publication_drop.sql");
-const FUNCTION_DROP: &str = include_str!("../../sql/primary/outbox_function_drop.sql");
-const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
 
 /// Drops the slot, the publication, the triggers and their outbox, restores the replica identities
 /// and deletes the checkpoint. With `drop_store`, also drops the store's schema. Returns what it
@@ -95,7 +91,7 @@ pub async fn owner_statements(
 }
 
 fn drop_publication(source: &Source) -> String {
-    PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication))
+    sql::publication::DROP.replace("{publication}", &quote_identifier(&source.publication))
 }
 
 async fn remainders(
@@ -232,7 +228,7 @@ pub(super) async fn drop_slot(
 
     catalog::unused_slot(client, &source.slot).await?;
     client
-        .query_typed(SLOT_DROP, &[(&source.slot, Type::TEXT)])
+        .query_typed(sql::slot::DROP, &[(&source.slot, Type::TEXT)])
         .await?;
 
     Ok(Some(format!("slot {}: dropped", source.slot)))
@@ -247,12 +243,12 @@ pub(super) async fn drop_slot(
 async fn drop_triggers(client: &Client, schema: u32) -> Result<String, PrimaryError> {
     for table in Table::ALL {
         let function = function_name(*table);
-        let statement = FUNCTION_DROP.replace("{function}", &function);
+        let statement = sql::triggers::FUNCTION_DROP.replace("{function}", &function);
         drop_with_triggers(client, schema, Some(&function), &statement).await?;
         failpoint!("triggers_of_table_dropped_outbox_not_dropped")?;
     }
 
-    drop_with_triggers(client, schema, None, OUTBOX_DROP).await?;
+    drop_with_triggers(client, schema, None, sql::triggers::DROP).await?;
     Ok("schema walhook_capture: dropped, with the triggers".into())
 }
 

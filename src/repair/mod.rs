@@ -30,6 +30,7 @@ use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
 use crate::primary::{catalog, error::PrimaryError};
+use crate::sql::primary as sql;
 use crate::store::capture::{
     OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair,
 };
@@ -39,8 +40,6 @@ use crate::store::{Store, Transaction};
 use watch::{Watch, acknowledge};
 
 pub use differences::{Differences, Found};
-
-const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 
 /// The parameters of a repair.
 #[derive(Clone, Copy)]
@@ -147,7 +146,7 @@ impl<'a> Repair<'a> {
         failpoint!("repair_noted_old_slot_not_dropped")?;
 
         if old.is_some() {
-            client.execute(SLOT_DROP, &[&source.slot]).await?;
+            client.execute(sql::slot::DROP, &[&source.slot]).await?;
             done.push(format!("slot {}: dropped", source.slot));
         }
 
@@ -344,7 +343,11 @@ impl<'a> Repair<'a> {
 
         drop(opened);
 
-        match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
+        match self
+            .client
+            .execute(sql::slot::DROP, &[&self.source.slot])
+            .await
+        {
             Ok(_) => error,
             Err(cleanup) => error.context(format!(
                 "slot {} could not be dropped ({}); the next repair drops it",

@@ -15,11 +15,9 @@ use crate::health::Health;
 use crate::primary::error::PrimaryError;
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::triggers::catalog::failures;
+use crate::sql::primary as sql;
 use crate::store::Store;
 use crate::telemetry;
-
-const BACKLOG: &str = include_str!("../../sql/primary/outbox_backlog.sql");
-const ACKNOWLEDGE: &str = include_str!("../../sql/primary/outbox_acknowledge.sql");
 
 /// How long to wait for the reason of a failure: it becomes visible when the failed statement's
 /// transaction commits.
@@ -121,7 +119,7 @@ impl<'a> Watch<'a> {
         }
 
         let row = client
-            .query_typed_one(BACKLOG, &[(&(row as i64), Type::INT8)])
+            .query_typed_one(sql::outbox::BACKLOG, &[(&(row as i64), Type::INT8)])
             .await?;
         gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
         gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
@@ -135,6 +133,8 @@ impl<'a> Watch<'a> {
 /// Resets the triggers' failures. A repair does so before it takes the snapshot with which it
 /// compares.
 pub(crate) async fn acknowledge(client: &Client) -> Result<(), PrimaryError> {
-    client.query_typed_one(ACKNOWLEDGE, &[]).await?;
+    client
+        .query_typed_one(sql::outbox::ACKNOWLEDGE, &[])
+        .await?;
     Ok(())
 }

@@ -7,15 +7,13 @@ use super::statement::Statements;
 use super::{Result, Store};
 use crate::domain::lsn::Lsn;
 use crate::failpoint::failpoint;
+use crate::sql::store as sql;
 
 impl Store {
     /// Returns the limit. Zero if none is stored.
     pub async fn acknowledgement_limit(&self, slot: &str) -> Result<Lsn> {
         let limit = self
-            .fetch_optional(
-                include_str!("../../sql/store/acknowledgement_limit.sql"),
-                &[&slot],
-            )
+            .fetch_optional(sql::acknowledgement::LIMIT, &[&slot])
             .await?;
         Ok(limit.unwrap_or(Lsn::ZERO))
     }
@@ -23,10 +21,7 @@ impl Store {
     /// Returns the reader that moves the limit.
     pub async fn acknowledgement_reader(&self, slot: &str) -> Result<Option<Uuid>> {
         let reader = self
-            .fetch_optional(
-                include_str!("../../sql/store/acknowledgement_reader.sql"),
-                &[&slot],
-            )
+            .fetch_optional(sql::acknowledgement::READER, &[&slot])
             .await?;
         Ok(reader.flatten())
     }
@@ -39,11 +34,8 @@ impl Store {
         found: Option<Uuid>,
         reader: Uuid,
     ) -> Result<Option<Lsn>> {
-        self.fetch_optional(
-            include_str!("../../sql/store/acknowledgement_claim.sql"),
-            &[&slot, &found, &reader],
-        )
-        .await
+        self.fetch_optional(sql::acknowledgement::CLAIM, &[&slot, &found, &reader])
+            .await
     }
 
     /// Raises the limit. Returns false if another reader has replaced this one.
@@ -55,10 +47,7 @@ impl Store {
     ) -> Result<bool> {
         failpoint!("idle_wal_read_limit_not_raised")?;
         Ok(self
-            .run(
-                include_str!("../../sql/store/acknowledgement_raise.sql"),
-                &[&slot, &reader, &limit],
-            )
+            .run(sql::acknowledgement::RAISE, &[&slot, &reader, &limit])
             .await?
             == 1)
     }
@@ -71,8 +60,13 @@ impl Store {
         reader: Uuid,
         acknowledged: Lsn,
     ) -> Result<bool> {
-        const LOWER: &str = include_str!("../../sql/store/acknowledgement_lower.sql");
-        Ok(self.run(LOWER, &[&slot, &reader, &acknowledged]).await? == 1)
+        Ok(self
+            .run(
+                sql::acknowledgement::LOWER,
+                &[&slot, &reader, &acknowledged],
+            )
+            .await?
+            == 1)
     }
 }
 
@@ -83,10 +77,7 @@ pub async fn set_acknowledgement_limit(
     limit: Lsn,
 ) -> Result<()> {
     transaction
-        .run(
-            include_str!("../../sql/store/acknowledgement_set.sql"),
-            &[&slot, &limit],
-        )
+        .run(sql::acknowledgement::SET, &[&slot, &limit])
         .await?;
     Ok(())
 }

@@ -11,9 +11,7 @@ use super::logs::{lowest_id_at, start_of_day};
 use super::statement::Statements;
 use super::{Result, Store};
 use crate::domain::event::UserId;
-
-const INSERT: &str = include_str!("../../sql/store/audit_insert.sql");
-const REMOVE: &str = include_str!("../../sql/store/audit_remove.sql");
+use crate::sql::store as sql;
 
 /// The rows of a user and a day: more changes than people make, and 300 kB. Further changes of one
 /// kind are counted in one row.
@@ -124,7 +122,7 @@ pub async fn record(
         &further,
     ];
 
-    transaction.run(INSERT, &params).await.map(drop)
+    transaction.run(sql::audit::INSERT, &params).await.map(drop)
 }
 
 /// The id of the row that counts further changes of one kind, of a user and a day: its time is the
@@ -143,7 +141,7 @@ fn further_changes_id(user: &UserId, action: &str, now: i64) -> Uuid {
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
     store
         .run(
-            REMOVE,
+            sql::audit::REMOVE,
             &[&i32::try_from(retention_days).unwrap_or(i32::MAX)],
         )
         .await

@@ -12,10 +12,8 @@ use super::statement::{Statements, from_row};
 use super::{Result, Store, Transaction, hours, plan_by_index};
 use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
+use crate::sql::store as sql;
 
-const CANCEL: &str = include_str!("../../sql/store/delivery_cancel.sql");
-const FIND: &str = include_str!("../../sql/store/delivery_find_cancellable.sql");
-const ANY: &str = include_str!("../../sql/store/delivery_any.sql");
 /// The most deliveries that one transaction cancels, which took about 0.15 seconds on a busy
 /// machine.
 const CHUNK: i64 = 2_000;
@@ -48,7 +46,8 @@ impl Store {
     /// Visits up to `limit` webhooks with pending deliveries, in order of id, and returns those
     /// whose deliveries are to be cancelled.
     pub async fn find_cancellable(&self, after: Uuid, limit: i32) -> Result<Cancellable> {
-        self.fetch_by_index(FIND, &[&after, &limit]).await
+        self.fetch_by_index(sql::delivery::FIND_CANCELLABLE, &[&after, &limit])
+            .await
     }
 
     /// Cancels and logs a chunk of the webhook's pending deliveries, if it is inactive or was
@@ -64,8 +63,9 @@ impl Store {
         let transaction = connection.transaction().await?;
 
         plan_by_index(&transaction).await?;
-        let Cancelled { removed, logged } =
-            transaction.fetch_one(CANCEL, &[&webhook, &CHUNK]).await?;
+        let Cancelled { removed, logged } = transaction
+            .fetch_one(sql::delivery::CANCEL, &[&webhook, &CHUNK])
+            .await?;
         if removed == 0 {
             return Ok(0);
         }
@@ -89,5 +89,5 @@ impl Store {
 /// Whether the webhook has pending deliveries.
 pub(super) async fn has_pending(transaction: &Transaction<'_>, webhook: Uuid) -> Result<bool> {
     plan_by_index(transaction).await?;
-    transaction.fetch_one(ANY, &[&webhook]).await
+    transaction.fetch_one(sql::delivery::ANY, &[&webhook]).await
 }

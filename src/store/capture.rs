@@ -38,9 +38,7 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::publication::PublicationMembers;
 use crate::domain::read_pages::ReadPages;
 use crate::domain::window::{Snapshot, Window};
-
-pub(super) const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
-pub(super) const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkpoint_advance.sql");
+use crate::sql::store as sql;
 
 /// The stored `ordinal` of a whole transaction or window.
 const END: i64 = i64::MAX;
@@ -232,14 +230,14 @@ impl Store {
         reader: Option<Uuid>,
     ) -> Result<Option<Checkpoint>> {
         let stored: Option<StoredCheckpoint> = self
-            .fetch_optional(CHECKPOINT_READ, &[&slot, &reader])
+            .fetch_optional(sql::checkpoint::READ, &[&slot, &reader])
             .await?;
         Ok(stored.map(|stored| stored.checkpoint))
     }
 
     /// Returns the checkpoint with a switch to the WAL that was started.
     pub async fn stored_checkpoint(&self, slot: &str) -> Result<Option<StoredCheckpoint>> {
-        self.fetch_optional(CHECKPOINT_READ, &[&slot, &None::<Uuid>])
+        self.fetch_optional(sql::checkpoint::READ, &[&slot, &None::<Uuid>])
             .await
     }
 
@@ -247,20 +245,18 @@ impl Store {
     /// claim: with the same id, batches that were read before another process's claim would be
     /// accepted again.
     pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
-        self.run(
-            include_str!("../../sql/store/checkpoint_claim.sql"),
-            &[&slot, &reader],
-        )
-        .await?;
+        self.run(sql::checkpoint::CLAIM, &[&slot, &reader]).await?;
         Ok(())
     }
 
     /// Returns what the publication streamed at the last start of the stream. None if an earlier
     /// version has stored the checkpoint.
     pub async fn publication_members(&self, slot: &str) -> Result<Option<PublicationMembers>> {
-        const READ: &str = include_str!("../../sql/store/publication_members_read.sql");
         Ok(self
-            .fetch_optional::<Option<PublicationMembers>>(READ, &[&slot])
+            .fetch_optional::<Option<PublicationMembers>>(
+                sql::checkpoint::PUBLICATION_MEMBERS,
+                &[&slot],
+            )
             .await?
             .flatten())
     }
@@ -271,8 +267,11 @@ impl Store {
         slot: &str,
         members: &PublicationMembers,
     ) -> Result<()> {
-        const STORE: &str = include_str!("../../sql/store/publication_members_store.sql");
-        self.run(STORE, &[&slot, &Json(members)]).await?;
+        self.run(
+            sql::checkpoint::STORE_PUBLICATION_MEMBERS,
+            &[&slot, &Json(members)],
+        )
+        .await?;
         Ok(())
     }
 
@@ -284,7 +283,6 @@ impl Store {
         found: &Checkpoint,
         timeline: u32,
     ) -> Result<bool> {
-        const ENTER_TIMELINE: &str = include_str!("../../sql/store/checkpoint_enter_timeline.sql");
         let Columns {
             commit, ordinal, ..
         } = Columns::from(&found.progress);
@@ -292,18 +290,17 @@ impl Store {
         let to = timeline as i32;
 
         Ok(self
-            .run(ENTER_TIMELINE, &[&slot, &commit, &ordinal, &from, &to])
+            .run(
+                sql::checkpoint::ENTER_TIMELINE,
+                &[&slot, &commit, &ordinal, &from, &to],
+            )
             .await?
             == 1)
     }
 
     /// Forgets a switch to the WAL whose triggers are dropped.
     pub async fn forget_switch(&self, slot: &str) -> Result<()> {
-        self.run(
-            include_str!("../../sql/store/checkpoint_handed_over.sql"),
-            &[&slot],
-        )
-        .await?;
+        self.run(sql::checkpoint::HANDED_OVER, &[&slot]).await?;
         Ok(())
     }
 
@@ -324,19 +321,18 @@ impl Store {
         holder: Uuid,
         length: Duration,
     ) -> Result<bool> {
-        const TAKE: &str = include_str!("../../sql/store/capture_lease_take.sql");
         Ok(self
-            .run(TAKE, &[&slot, &holder, &length.as_secs_f64()])
+            .run(
+                sql::capture_lease::TAKE,
+                &[&slot, &holder, &length.as_secs_f64()],
+            )
             .await?
             == 1)
     }
 
     pub async fn release_capture_lease(&self, slot: &str, holder: Uuid) -> Result<()> {
-        self.run(
-            include_str!("../../sql/store/capture_lease_release.sql"),
-            &[&slot, &holder],
-        )
-        .await?;
+        self.run(sql::capture_lease::RELEASE, &[&slot, &holder])
+            .await?;
         Ok(())
     }
 
@@ -349,37 +345,29 @@ impl Store {
         detail: &str,
         at: Option<Lsn>,
     ) -> Result<bool> {
-        const RECORD: &str = include_str!("../../sql/store/gap_record.sql");
-        Ok(self.run(RECORD, &[&slot, &reason, &detail, &at]).await? == 1)
+        Ok(self
+            .run(sql::gap::RECORD, &[&slot, &reason, &detail, &at])
+            .await?
+            == 1)
     }
 
     pub async fn open_gaps(&self, slot: &str) -> Result<Vec<OpenGap>> {
-        self.fetch_all(include_str!("../../sql/store/gap_open.sql"), &[&slot])
-            .await
+        self.fetch_all(sql::gap::OPEN, &[&slot]).await
     }
 
     /// Notes that the slot is about to be created. The note is removed with the transaction that
     /// stores its first checkpoint.
     pub async fn begin_slot(&self, slot: &str) -> Result<()> {
-        self.run(
-            include_str!("../../sql/store/slot_creation_begin.sql"),
-            &[&slot],
-        )
-        .await?;
+        self.run(sql::slot_creation::BEGIN, &[&slot]).await?;
         Ok(())
     }
 
     /// Returns whether a setup started to create the slot and did not finish.
     pub async fn is_creating_slot(&self, slot: &str) -> Result<bool> {
-        self.fetch_one(
-            include_str!("../../sql/store/slot_creation_exists.sql"),
-            &[&slot],
-        )
-        .await
+        self.fetch_one(sql::slot_creation::EXISTS, &[&slot]).await
     }
 
     pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
-        const REMEMBER: &str = include_str!("../../sql/store/replica_identity_remember.sql");
         let FoundIdentity {
             table_oid,
             table_name,
@@ -387,47 +375,37 @@ impl Store {
             index,
         } = found;
 
-        self.run(REMEMBER, &[table_oid, table_name, identity, index])
-            .await?;
-        Ok(())
-    }
-
-    pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
-        self.fetch_all(
-            include_str!("../../sql/store/replica_identity_list.sql"),
-            &[],
-        )
-        .await
-    }
-
-    pub async fn forget_identities(&self) -> Result<()> {
         self.run(
-            include_str!("../../sql/store/replica_identity_forget.sql"),
-            &[],
+            sql::replica_identity::REMEMBER,
+            &[table_oid, table_name, identity, index],
         )
         .await?;
         Ok(())
     }
 
+    pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
+        self.fetch_all(sql::replica_identity::LIST, &[]).await
+    }
+
+    pub async fn forget_identities(&self) -> Result<()> {
+        self.run(sql::replica_identity::FORGET, &[]).await?;
+        Ok(())
+    }
+
     pub async fn has_schema(&self) -> Result<bool> {
-        self.fetch_one(include_str!("../../sql/store/schema_exists.sql"), &[])
-            .await
+        self.fetch_one(sql::server::SCHEMA_EXISTS, &[]).await
     }
 
     /// Drops the schema, also one without tables. Returns false if there is none.
     pub async fn drop_schema(&self) -> Result<bool> {
-        let was_created = self
-            .fetch_one(include_str!("../../sql/store/schema_created.sql"), &[])
-            .await?;
-        self.run(include_str!("../../sql/store/schema_drop.sql"), &[])
-            .await?;
+        let was_created = self.fetch_one(sql::server::SCHEMA_CREATED, &[]).await?;
+        self.run(sql::server::DROP_SCHEMA, &[]).await?;
 
         Ok(was_created)
     }
 
     pub async fn identity(&self) -> Result<Identity> {
-        self.fetch_one(include_str!("../../sql/store/identify.sql"), &[])
-            .await
+        self.fetch_one(sql::server::IDENTIFY, &[]).await
     }
 }
 
@@ -472,7 +450,7 @@ pub async fn advance_checkpoint(
         &to.outbox_pages,
     ];
 
-    Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
+    Ok(transaction.run(sql::checkpoint::ADVANCE, &params).await? == 1)
 }
 
 /// Stores the first checkpoint of a slot, with what the publication streams from there on. Fails if
@@ -500,7 +478,7 @@ pub async fn insert_first_checkpoint(
         ..
     } = Columns::from(&first.progress);
 
-    let sql = include_str!("../../sql/store/checkpoint_first.sql");
+    let sql = sql::checkpoint::FIRST;
     let members = members.map(Json);
 
     let params: &Params<'_> = &[
@@ -525,23 +503,20 @@ pub async fn prepare_switch(
     slot: &str,
     switch: &SwitchToWal,
 ) -> Result<bool> {
-    const PREPARE: &str = include_str!("../../sql/store/checkpoint_hand_over.sql");
     commit_durably(transaction).await?;
 
     Ok(transaction
-        .run(PREPARE, &[&slot, &switch.snapshot.as_str(), &switch.begins])
+        .run(
+            sql::checkpoint::HAND_OVER,
+            &[&slot, &switch.snapshot.as_str(), &switch.begins],
+        )
         .await?
         == 1)
 }
 
 /// Removes the note that the slot is being created.
 pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction
-        .run(
-            include_str!("../../sql/store/slot_creation_end.sql"),
-            &[&slot],
-        )
-        .await?;
+    transaction.run(sql::slot_creation::END, &[&slot]).await?;
     Ok(())
 }
 
@@ -550,33 +525,21 @@ pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Res
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
     allow_idle(transaction, Duration::ZERO).await?;
     transaction
-        .fetch_one(include_str!("../../sql/store/repair_lock.sql"), &[&slot])
+        .fetch_one(sql::checkpoint::LOCK_REPAIR, &[&slot])
         .await
 }
 
 /// Locks the checkpoint: no other process moves it until the transaction ends.
 pub async fn hold_checkpoint(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction
-        .run(
-            include_str!("../../sql/store/checkpoint_hold.sql"),
-            &[&slot],
-        )
-        .await?;
+    transaction.run(sql::checkpoint::HOLD, &[&slot]).await?;
     Ok(())
 }
 
 /// Deletes the checkpoint and closes the gaps that were measured from it. Returns the number of
 /// gaps.
 pub async fn close_gaps(transaction: &Transaction<'_>, slot: &str) -> Result<u64> {
-    transaction
-        .run(
-            include_str!("../../sql/store/checkpoint_delete.sql"),
-            &[&slot],
-        )
-        .await?;
-    transaction
-        .run(include_str!("../../sql/store/gap_close.sql"), &[&slot])
-        .await
+    transaction.run(sql::checkpoint::DELETE, &[&slot]).await?;
+    transaction.run(sql::gap::CLOSE, &[&slot]).await
 }
 
 #[cfg(test)]

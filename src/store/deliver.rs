@@ -15,12 +15,10 @@ use super::{Result, Store, order, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
+use crate::sql::store as sql;
 
-const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim.sql");
 static CLAIM_RETRIES: LazyLock<String> =
-    LazyLock::new(|| CLAIM_FRESH.replace("attempt = 1", "attempt > 1"));
-const RELEASE: &str = include_str!("../../sql/store/delivery_release.sql");
-const REMOVE_ORPHANS: &str = include_str!("../../sql/store/delivery_remove_orphans.sql");
+    LazyLock::new(|| sql::delivery::CLAIM.replace("attempt = 1", "attempt > 1"));
 
 /// First attempts and retries are claimed and queued separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +39,7 @@ impl DeliveryClass {
     /// Returns the SQL statement that claims deliveries of this class.
     pub fn claim_statement(self) -> &'static str {
         match self {
-            DeliveryClass::Fresh => CLAIM_FRESH,
+            DeliveryClass::Fresh => sql::delivery::CLAIM,
             DeliveryClass::Retry => &CLAIM_RETRIES,
         }
     }
@@ -139,7 +137,7 @@ impl Store {
 
         plan_by_index(&transaction).await?;
         let removed: Vec<(Uuid, Option<i64>)> = transaction
-            .fetch_all(REMOVE_ORPHANS, &[&deliveries])
+            .fetch_all(sql::delivery::REMOVE_ORPHANS, &[&deliveries])
             .await?;
         let keys = removed
             .iter()
@@ -164,7 +162,7 @@ pub(super) async fn release_leases(
 
     held.sort_unstable();
     let (ids, leases): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().unzip();
-    let statement = transaction.prepare_cached(RELEASE).await?;
+    let statement = transaction.prepare_cached(sql::delivery::RELEASE).await?;
     transaction.execute(&statement, &[&ids, &leases]).await?;
 
     Ok(())

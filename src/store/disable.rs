@@ -9,9 +9,7 @@ use super::statement::Statements;
 use crate::domain::event::UserId;
 use crate::domain::notice;
 use crate::domain::webhook::Failure;
-
-const DISABLE: &str = include_str!("../../sql/store/webhook_disable.sql");
-const WARN: &str = include_str!("../../sql/store/webhook_warn.sql");
+use crate::sql::store as sql;
 
 /// The `disabled_reason` and the kind of error of webhooks whose receiver is gone.
 const GONE: &str = "gone";
@@ -30,7 +28,10 @@ pub struct Failing {
 
 /// Inserts a warning for the webhook's owner.
 pub async fn warn(transaction: &Transaction<'_>, failing: &Failing) -> Result<()> {
-    failing.notify(transaction, WARN, &[]).await.map(drop)
+    failing
+        .notify(transaction, sql::webhook::WARN, &[])
+        .await
+        .map(drop)
 }
 
 /// Disables the webhook and inserts a notice for its owner, who is returned. Does nothing if the
@@ -38,7 +39,11 @@ pub async fn warn(transaction: &Transaction<'_>, failing: &Failing) -> Result<()
 /// ([`Store::cancel_pending`](super::Store::cancel_pending)).
 pub async fn disable(transaction: &Transaction<'_>, failing: &Failing) -> Result<Option<UserId>> {
     failing
-        .notify(transaction, DISABLE, &[&failing.disabled_reason()])
+        .notify(
+            transaction,
+            sql::webhook::DISABLE,
+            &[&failing.disabled_reason()],
+        )
         .await
 }
 

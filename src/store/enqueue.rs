@@ -6,23 +6,16 @@ use std::collections::HashSet;
 use deadpool_postgres::GenericClient;
 use uuid::Uuid;
 
-use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
-use super::ledger::LEDGER_PUT;
-use super::lookup_rows::LOOKUP_ROW_LIST;
 pub use super::new_delivery::{NewDelivery, NewLease};
 use super::options::filter;
 use super::statement::{Params, Statements, arrays, from_row};
 use super::targets::target;
-use super::{Result, Store, order, sequences};
+use super::{Result, Store, order};
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::subject::{EventFilter, Subject, is_wanted};
 use crate::domain::webhook::SealedTarget;
-
-const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
-const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
-const DELIVERY_INSERT: &str = include_str!("../../sql/store/delivery_insert.sql");
-const MISSED_EVENT_INSERT: &str = include_str!("../../sql/store/missed_event_insert.sql");
+use crate::sql::store as sql;
 
 /// A webhook, as the transaction found it.
 #[derive(Clone, Debug)]
@@ -64,12 +57,7 @@ pub async fn claim_distributed(
     transaction: &impl GenericClient,
     releases: &HashSet<i64>,
 ) -> Result<HashSet<i64>> {
-    releases_by(
-        transaction,
-        include_str!("../../sql/store/distributed_release_claim.sql"),
-        releases,
-    )
-    .await
+    releases_by(transaction, sql::distributed_release::CLAIM, releases).await
 }
 
 /// Returns the releases that were never distributed before, without claiming them.
@@ -77,12 +65,7 @@ pub async fn undistributed(
     transaction: &impl GenericClient,
     releases: &HashSet<i64>,
 ) -> Result<HashSet<i64>> {
-    releases_by(
-        transaction,
-        include_str!("../../sql/store/distributed_release_new.sql"),
-        releases,
-    )
-    .await
+    releases_by(transaction, sql::distributed_release::NEW, releases).await
 }
 
 async fn releases_by(
@@ -105,10 +88,7 @@ async fn releases_by(
 /// Stores releases that were distributed before capture began. Their event is not raised again.
 pub async fn seed_distributed(transaction: &impl GenericClient, releases: &[i64]) -> Result<()> {
     transaction
-        .run(
-            include_str!("../../sql/store/distributed_release_seed.sql"),
-            &[&releases],
-        )
+        .run(sql::distributed_release::SEED, &[&releases])
         .await?;
     Ok(())
 }
@@ -121,7 +101,7 @@ pub async fn subscriptions(
     kinds: &[&str],
 ) -> Result<Vec<Subscription>> {
     transaction
-        .fetch_all(SUBSCRIPTIONS, &[&users, &kinds])
+        .fetch_all(sql::webhook::SUBSCRIPTIONS, &[&users, &kinds])
         .await
 }
 
@@ -129,10 +109,10 @@ pub async fn subscriptions(
 /// can be sent without waiting for an answer.
 pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
     for statement in [
-        EVENT_INSERT,
-        DELIVERY_INSERT,
-        MISSED_EVENT_INSERT,
-        sequences::STORE,
+        sql::event::INSERT,
+        sql::delivery::INSERT,
+        sql::missed_event::INSERT,
+        sql::webhook_sequence::STORE,
     ] {
         client.prepare_cached(statement).await?;
     }
@@ -147,11 +127,11 @@ impl Store {
         let connection = self.connection().await?;
 
         for statement in [
-            CHECKPOINT_READ,
-            CHECKPOINT_ADVANCE,
-            SUBSCRIPTIONS,
-            LEDGER_PUT,
-            LOOKUP_ROW_LIST,
+            sql::checkpoint::READ,
+            sql::checkpoint::ADVANCE,
+            sql::webhook::SUBSCRIPTIONS,
+            sql::ledger::PUT,
+            sql::lookup_row::LIST,
         ] {
             connection.prepare_cached(statement).await?;
         }
@@ -179,7 +159,7 @@ pub async fn insert_events(
     ));
     run_unless_empty(
         transaction,
-        EVENT_INSERT,
+        sql::event::INSERT,
         events.len(),
         &rows.followed_by(&[&repaired]),
     )
@@ -200,7 +180,13 @@ pub async fn insert_deliveries(
     ));
 
     let params = rows.followed_by(&[&lease.token, &lease.seconds]);
-    run_unless_empty(transaction, DELIVERY_INSERT, deliveries.len(), &params).await
+    run_unless_empty(
+        transaction,
+        sql::delivery::INSERT,
+        deliveries.len(),
+        &params,
+    )
+    .await
 }
 
 /// Stores which inactive webhooks missed which events.
@@ -211,7 +197,7 @@ pub async fn insert_missed(
     let rows = arrays!(missed, |pair| (pair.0, pair.1));
     run_unless_empty(
         transaction,
-        MISSED_EVENT_INSERT,
+        sql::missed_event::INSERT,
         missed.len(),
         &rows.params(),
     )

@@ -11,11 +11,8 @@ use super::audit::{self, Action, Actor, Via};
 use super::statement::{Statements, from_row};
 use super::{Result, Store, StoreError, Transaction};
 use crate::domain::event::UserId;
+use crate::sql::store as sql;
 
-const WEBHOOKS: &str = include_str!("../../sql/store/erase_webhooks.sql");
-const DELETED_WEBHOOKS: &str = include_str!("../../sql/store/erase_traces.sql");
-const EVENTS: &str = include_str!("../../sql/store/erase_events.sql");
-const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
 /// The most rows that one transaction removes or reads.
 const CHUNK: i64 = 2_000;
 /// All transactions lock in the same order, except that deliveries may be inserted in the meantime.
@@ -38,67 +35,31 @@ const fn removal(what: &'static str, sql: &'static str) -> Removal {
 /// of the log and the hours.
 pub const OF_WEBHOOK: [Removal; 7] = [
     // Found by their recoveries.
-    removal(
-        "events that replays skip",
-        include_str!("../../sql/store/erase_exclusions.sql"),
-    ),
-    removal(
-        "recoveries and replays",
-        include_str!("../../sql/store/erase_recoveries.sql"),
-    ),
-    removal(
-        "pending deliveries",
-        include_str!("../../sql/store/erase_deliveries.sql"),
-    ),
-    removal(
-        "entries of the delivery log",
-        include_str!("../../sql/store/erase_attempts.sql"),
-    ),
-    removal(
-        "missed events",
-        include_str!("../../sql/store/erase_missed_events.sql"),
-    ),
-    removal(
-        "hours of statistics",
-        include_str!("../../sql/store/erase_hours.sql"),
-    ),
-    removal(
-        "delivery counters",
-        include_str!("../../sql/store/erase_sequence.sql"),
-    ),
+    removal("events that replays skip", sql::replay_exclusion::ERASE),
+    removal("recoveries and replays", sql::recovery::ERASE),
+    removal("pending deliveries", sql::delivery::ERASE),
+    removal("entries of the delivery log", sql::attempt::ERASE),
+    removal("missed events", sql::missed_event::ERASE),
+    removal("hours of statistics", sql::webhook_hour::ERASE),
+    removal("delivery counters", sql::webhook_sequence::ERASE),
 ];
 /// By user, before the webhooks: afterwards nobody can act as this user.
 pub const ACCESS: [Removal; 2] = [
-    removal(
-        "API tokens",
-        include_str!("../../sql/store/erase_tokens.sql"),
-    ),
-    removal(
-        "sessions",
-        include_str!("../../sql/store/erase_sessions.sql"),
-    ),
+    removal("API tokens", sql::api_token::ERASE),
+    removal("sessions", sql::session::ERASE),
 ];
 /// By user, after the events. The audit records are last: they name the webhooks, which an
 /// interrupted erasure needs when it is repeated.
 pub const RECORDS: [Removal; 5] = [
     // Found by their labels.
-    removal(
-        "copies of releases",
-        include_str!("../../sql/store/erase_releases.sql"),
-    ),
-    removal(
-        "copies of labels",
-        include_str!("../../sql/store/erase_labels.sql"),
-    ),
-    removal("notices", include_str!("../../sql/store/erase_notices.sql")),
+    removal("copies of releases", sql::lookup_row::ERASE_RELEASES),
+    removal("copies of labels", sql::lookup_row::ERASE_LABELS),
+    removal("notices", sql::notice::ERASE),
     removal(
         "responses stored for idempotency keys",
-        include_str!("../../sql/store/erase_answers.sql"),
+        sql::idempotency::ERASE,
     ),
-    removal(
-        "audit records",
-        include_str!("../../sql/store/erase_audit.sql"),
-    ),
+    removal("audit records", sql::audit::ERASE),
 ];
 
 /// An erasure that the audit log does not have yet. The first transaction that removes rows also
@@ -153,8 +114,10 @@ async fn try_remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorde
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
 
-    transaction.run(LOCK_USER, &[user]).await?;
-    let webhooks: Vec<Uuid> = transaction.fetch_all(WEBHOOKS, &[user]).await?;
+    transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
+    let webhooks: Vec<Uuid> = transaction
+        .fetch_all(sql::webhook::FIND_OF_USER, &[user])
+        .await?;
     let actor = Actor {
         user: user.clone(),
         via: Via::CommandLine,
@@ -172,7 +135,9 @@ async fn try_remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorde
 
 /// Finds the user's webhooks that were deleted, by the rows that remain of them.
 pub async fn find_deleted_webhooks(store: &Store, user: &UserId) -> Result<Vec<Uuid>> {
-    store.fetch_all(DELETED_WEBHOOKS, &[user]).await
+    store
+        .fetch_all(sql::webhook::FIND_DELETED_OF_USER, &[user])
+        .await
 }
 
 /// A chunk of the events of all users, from which the user's events were removed.
@@ -203,7 +168,7 @@ pub async fn remove_events(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let chunk: EventChunk = transaction
-        .fetch_one(EVENTS, &[user, &after, &CHUNK])
+        .fetch_one(sql::event::ERASE, &[user, &after, &CHUNK])
         .await?;
 
     record(&transaction, unrecorded.filter(|_| chunk.removed > 0)).await?;

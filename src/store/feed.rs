@@ -9,17 +9,7 @@ use super::sessions::{LONGEST_IDLE, LONGEST_LIFE};
 use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
-
-const COUNTER: &str = include_str!("../../sql/store/feed_counter.sql");
-const PAGE: &str = include_str!("../../sql/store/feed_page.sql");
-const HORIZON: &str = include_str!("../../sql/store/feed_horizon.sql");
-const NEWEST: &str = include_str!("../../sql/store/feed_newest.sql");
-const NEWEST_HORIZON: &str = include_str!("../../sql/store/feed_newest_horizon.sql");
-const USERS: &str = include_str!("../../sql/store/feed_users.sql");
-const TOKENS: &str = include_str!("../../sql/store/feed_tokens.sql");
-const SESSIONS: &str = include_str!("../../sql/store/feed_sessions.sql");
-const EVENT: &str = include_str!("../../sql/store/event_get.sql");
-const DELIVERIES: &str = include_str!("../../sql/store/event_deliveries.sql");
+use crate::sql::store as sql;
 
 /// Events that one filtered page examines, which takes a few milliseconds. A filter that matches
 /// nothing would otherwise read all events of the user.
@@ -117,7 +107,7 @@ fn event(row: &Row) -> Result<Option<Event>> {
 }
 
 pub async fn counter(store: &Store) -> Result<Counter> {
-    store.fetch_one(COUNTER, &[]).await
+    store.fetch_one(sql::event::LAST_SEQUENCE, &[]).await
 }
 
 /// Reads the user's events after the number `after`, in order.
@@ -138,7 +128,10 @@ pub async fn page(
         true => None,
         false => {
             connection
-                .fetch_optional(HORIZON, &[user, &after, &(MOST_EXAMINED - 1)])
+                .fetch_optional(
+                    sql::event::FEED_HORIZON,
+                    &[user, &after, &(MOST_EXAMINED - 1)],
+                )
                 .await?
         }
     };
@@ -149,7 +142,7 @@ pub async fn page(
 
     let rows: Vec<PageRow> = connection
         .fetch_all(
-            PAGE,
+            sql::event::FEED_PAGE,
             &[
                 user,
                 &after,
@@ -195,7 +188,10 @@ pub async fn newest(
         None => None,
         Some(_) => {
             connection
-                .fetch_optional(NEWEST_HORIZON, &[user, &before, &(MOST_EXAMINED - 1)])
+                .fetch_optional(
+                    sql::event::FEED_NEWEST_HORIZON,
+                    &[user, &before, &(MOST_EXAMINED - 1)],
+                )
                 .await?
         }
     };
@@ -204,7 +200,10 @@ pub async fn newest(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let kind = kind.map(EventKind::as_str);
     let found = connection
-        .fetch_all(NEWEST, &[user, &before, &lowest, &kind, &limit])
+        .fetch_all(
+            sql::event::FEED_NEWEST,
+            &[user, &before, &lowest, &kind, &limit],
+        )
         .await?;
 
     Ok((found, horizon))
@@ -231,25 +230,27 @@ pub async fn users_with_events(
     users: &[&str],
 ) -> Result<NewEvents> {
     store
-        .fetch_one(USERS, &[&after, &highest, &limit, &users])
+        .fetch_one(sql::event::FEED_USERS, &[&after, &highest, &limit, &users])
         .await
 }
 
 /// Returns those of the API tokens that are valid.
 pub async fn valid_tokens(store: &Store, ids: &[Uuid]) -> Result<Vec<Uuid>> {
-    store.fetch_all(TOKENS, &[&ids]).await
+    store.fetch_all(sql::api_token::REVOKED, &[&ids]).await
 }
 
 /// Returns those of the sessions, by their hashes, that have not ended.
 pub async fn valid_sessions(store: &Store, hashes: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
     let life = LONGEST_LIFE.as_secs_f64();
     let idle = LONGEST_IDLE.as_secs_f64();
-    store.fetch_all(SESSIONS, &[&hashes, &life, &idle]).await
+    store
+        .fetch_all(sql::session::EXPIRED, &[&hashes, &life, &idle])
+        .await
 }
 
 /// Returns the user's event with this id, unless it is a test.
 pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Event>> {
-    store.fetch_optional(EVENT, &[user, &id]).await
+    store.fetch_optional(sql::event::GET, &[user, &id]).await
 }
 
 /// A delivery of an event.
@@ -284,7 +285,7 @@ pub async fn deliveries(
     let lowest = lowest_id_at(event.occurred_at.as_millisecond() - ID_TOLERANCE_MS);
     store
         .fetch_all(
-            DELIVERIES,
+            sql::event::DELIVERIES,
             &[&webhooks, &ids, &event.id, &lowest, &MOST_ATTEMPTS],
         )
         .await

@@ -14,11 +14,8 @@ use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::durations::{BUCKETS, Durations};
 use crate::domain::event::UserId;
+use crate::sql::store as sql;
 
-const ADD: &str = include_str!("../../sql/store/webhook_hour_add.sql");
-const CANCEL: &str = include_str!("../../sql/store/webhook_hour_cancel.sql");
-const USER: &str = include_str!("../../sql/store/webhook_hour_user.sql");
-const LIST: &str = include_str!("../../sql/store/webhook_hour_list.sql");
 const SECONDS: i64 = 3_600;
 
 /// How many attempts of a webhook in a period had each outcome, and how long requests took.
@@ -109,7 +106,7 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
         .values()
         .flat_map(|hour| hour.durations.counts())
         .collect();
-    let statement = transaction.prepare_cached(ADD).await?;
+    let statement = transaction.prepare_cached(sql::webhook_hour::ADD).await?;
 
     transaction
         .execute(
@@ -133,7 +130,9 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
 /// Adds deliveries that were just cancelled without an attempt.
 pub async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: u64) -> Result<()> {
     if count > 0 {
-        let statement = transaction.prepare_cached(CANCEL).await?;
+        let statement = transaction
+            .prepare_cached(sql::webhook_hour::CANCEL)
+            .await?;
         transaction
             .execute(&statement, &[&webhook, &(count as i64)])
             .await?;
@@ -150,7 +149,9 @@ pub async fn list(
     since: Timestamp,
 ) -> Result<Option<Vec<Hour>>> {
     // The statement returns one row without an hour for a webhook without hours.
-    let rows: Vec<Option<Hour>> = store.fetch_all(LIST, &[user, &webhook, &since]).await?;
+    let rows: Vec<Option<Hour>> = store
+        .fetch_all(sql::webhook_hour::LIST, &[user, &webhook, &since])
+        .await?;
     Ok((!rows.is_empty()).then(|| rows.into_iter().flatten().collect()))
 }
 
@@ -168,7 +169,9 @@ from_row! { BriefHour { webhook = "webhook_id", begins_at = "hour", delivered, f
 
 /// Lists the hours from `since` on of all the user's webhooks, in no order.
 pub async fn of_user(store: &Store, user: &UserId, since: Timestamp) -> Result<Vec<BriefHour>> {
-    store.fetch_all(USER, &[user, &since]).await
+    store
+        .fetch_all(sql::webhook_hour::USER, &[user, &since])
+        .await
 }
 
 from_row! { Counts { delivered, failed, permanently_failed, cancelled, durations: durations } }

@@ -7,14 +7,8 @@ use uuid::Uuid;
 use super::statement::from_row;
 use super::{Result, Store};
 use crate::domain::event::UserId;
+use crate::sql::store as sql;
 use crate::vault::Sealed;
-
-const CLAIM: &str = include_str!("../../sql/store/idempotency_claim.sql");
-const FIND: &str = include_str!("../../sql/store/idempotency_find.sql");
-const FULL: &str = include_str!("../../sql/store/idempotency_full.sql");
-const KEEP: &str = include_str!("../../sql/store/idempotency_keep.sql");
-const RELEASE: &str = include_str!("../../sql/store/idempotency_release.sql");
-const REMOVE: &str = include_str!("../../sql/store/idempotency_remove.sql");
 
 /// The most keys of one user within 24 hours: a response is stored for each.
 const MOST_OF_A_USER: i64 = 10_000;
@@ -53,7 +47,7 @@ pub async fn claim(
 
     let claimed: Option<Uuid> = store
         .fetch_optional(
-            CLAIM,
+            sql::idempotency::CLAIM,
             &[
                 &id,
                 user,
@@ -69,27 +63,34 @@ pub async fn claim(
 }
 
 pub async fn find(store: &Store, user: &UserId, key_hash: &[u8; 32]) -> Result<Option<Claimed>> {
-    store.fetch_optional(FIND, &[user, &&key_hash[..]]).await
+    store
+        .fetch_optional(sql::idempotency::FIND, &[user, &&key_hash[..]])
+        .await
 }
 
 /// Whether the user has as many keys as allowed.
 pub async fn is_full(store: &Store, user: &UserId) -> Result<bool> {
-    store.fetch_one(FULL, &[user, &MOST_OF_A_USER]).await
+    store
+        .fetch_one(sql::idempotency::FULL, &[user, &MOST_OF_A_USER])
+        .await
 }
 
 /// Stores the response of the claim `id`.
 pub async fn store_response(store: &Store, id: Uuid, response: &Sealed) -> Result<()> {
     store
-        .run(KEEP, &[&id, &response.bytes, &response.key_id])
+        .run(
+            sql::idempotency::KEEP,
+            &[&id, &response.bytes, &response.key_id],
+        )
         .await
         .map(drop)
 }
 
 pub async fn release(store: &Store, id: Uuid) -> Result<()> {
-    store.run(RELEASE, &[&id]).await.map(drop)
+    store.run(sql::idempotency::RELEASE, &[&id]).await.map(drop)
 }
 
 /// Removes keys that are older than 24 hours, and returns how many they were.
 pub async fn remove_old(store: &Store) -> Result<u64> {
-    store.run(REMOVE, &[]).await
+    store.run(sql::idempotency::REMOVE, &[]).await
 }

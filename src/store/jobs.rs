@@ -8,9 +8,7 @@ use super::audit::{self, Action, Actor};
 use super::statement::{Column, Statements, from_row};
 use super::{Result, Store};
 use crate::domain::event::UserId;
-
-const LIST: &str = include_str!("../../sql/store/job_list.sql");
-const END: &str = include_str!("../../sql/store/job_end.sql");
+use crate::sql::store as sql;
 
 /// The most unfinished jobs of one webhook. Each is a row that every replica reads twice a second.
 pub(super) const MAX_OPEN: i64 = 10;
@@ -99,13 +97,19 @@ pub async fn list(
 ) -> Result<Vec<Job>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     store
-        .fetch_all(LIST, &[user, &webhook, &None::<Uuid>, &before, &limit])
+        .fetch_all(
+            sql::recovery::LIST,
+            &[user, &webhook, &None::<Uuid>, &before, &limit],
+        )
         .await
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, job: Uuid) -> Result<Option<Job>> {
     store
-        .fetch_optional(LIST, &[user, &webhook, &job, &None::<Uuid>, &1_i64])
+        .fetch_optional(
+            sql::recovery::LIST,
+            &[user, &webhook, &job, &None::<Uuid>, &1_i64],
+        )
         .await
 }
 
@@ -115,7 +119,10 @@ pub async fn cancel(store: &Store, actor: &Actor, webhook: Uuid, job: Uuid) -> R
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Job> = transaction
-        .fetch_optional(LIST, &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64])
+        .fetch_optional(
+            sql::recovery::LIST,
+            &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64],
+        )
         .await?;
 
     if found.is_none() {
@@ -133,5 +140,7 @@ pub async fn cancel(store: &Store, actor: &Actor, webhook: Uuid, job: Uuid) -> R
 
 /// Ends a job early. Returns how many deliveries it has created. None if it has ended before.
 pub async fn end(transaction: &Transaction<'_>, job: Uuid) -> Result<Option<i64>> {
-    transaction.fetch_optional(END, &[&job]).await
+    transaction
+        .fetch_optional(sql::recovery::END, &[&job])
+        .await
 }

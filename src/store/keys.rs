@@ -11,11 +11,8 @@ use super::audit::{self, Action, Actor};
 use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::signing::{PreviousKeys, SealedKeys};
+use crate::sql::store as sql;
 use crate::vault::Sealed;
-
-const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
-const FORGET_PREVIOUS: &str = include_str!("../../sql/store/webhook_forget_previous.sql");
-const PUBLIC_KEYS: &str = include_str!("../../sql/store/public_keys.sql");
 
 /// An ed25519 key pair to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +94,7 @@ pub async fn replace(
 
     let replaced: Option<Replaced> = transaction
         .fetch_optional(
-            SET_SECRET,
+            sql::webhook::SET_SECRET,
             &[
                 user,
                 &webhook,
@@ -134,12 +131,15 @@ pub async fn replace(
 
 /// Removes the keys whose overlap has ended, and returns of how many webhooks.
 pub async fn remove_expired(store: &Store) -> Result<u64> {
-    store.run(FORGET_PREVIOUS, &[]).await
+    store.run(sql::webhook::FORGET_PREVIOUS, &[]).await
 }
 
 /// Returns at most `limit` public keys of all webhooks, in the order of the keys.
 pub async fn public_keys(store: &Store, limit: usize) -> Result<Vec<PublicKey>> {
     store
-        .fetch_all(PUBLIC_KEYS, &[&i64::try_from(limit).unwrap_or(i64::MAX)])
+        .fetch_all(
+            sql::webhook::PUBLIC_KEYS,
+            &[&i64::try_from(limit).unwrap_or(i64::MAX)],
+        )
         .await
 }

@@ -8,8 +8,7 @@ use super::Result;
 use super::statement::{Statements, arrays, from_row};
 use crate::domain::ledger::{LedgerChanges, LedgerRow, State, relation, tables};
 use crate::domain::table::Table;
-
-pub(super) const LEDGER_PUT: &str = include_str!("../../sql/store/ledger_put.sql");
+use crate::sql::store as sql;
 
 from_row!(LedgerRow { id = "row_id", state: |row: &tokio_postgres::Row| Ok::<_, super::StoreError>(State::stored(row.try_get("state")?)) });
 
@@ -20,12 +19,7 @@ pub async fn change_ledger(
 ) -> Result<()> {
     let emptied: Vec<i16> = changes.emptied().filter_map(relation).collect();
     if !emptied.is_empty() {
-        transaction
-            .run(
-                include_str!("../../sql/store/ledger_empty.sql"),
-                &[&emptied],
-            )
-            .await?;
+        transaction.run(sql::ledger::EMPTY, &[&emptied]).await?;
     }
 
     let mut removed = Vec::new();
@@ -44,19 +38,14 @@ pub async fn change_ledger(
 
     if !removed.is_empty() {
         let rows = arrays!(removed, |row| (row.0, row.1));
-        transaction
-            .run(
-                include_str!("../../sql/store/ledger_remove.sql"),
-                &rows.params(),
-            )
-            .await?;
+        transaction.run(sql::ledger::REMOVE, &rows.params()).await?;
     }
 
     if !put.is_empty() {
         // In the index's order: neighbouring rows are written together.
         put.sort_unstable_by_key(|(relation, id, _)| (*relation, *id));
         let rows = arrays!(put, |row| (row.0, row.1, row.2));
-        transaction.run(LEDGER_PUT, &rows.params()).await?;
+        transaction.run(sql::ledger::PUT, &rows.params()).await?;
     }
 
     Ok(())
@@ -64,9 +53,7 @@ pub async fn change_ledger(
 
 /// Deletes the ledger.
 pub async fn forget_ledger(transaction: &impl GenericClient) -> Result<()> {
-    transaction
-        .run(include_str!("../../sql/store/ledger_forget.sql"), &[])
-        .await?;
+    transaction.run(sql::ledger::FORGET, &[]).await?;
     Ok(())
 }
 
@@ -74,10 +61,7 @@ pub async fn forget_ledger(transaction: &impl GenericClient) -> Result<()> {
 pub async fn mark_ledger_complete(transaction: &impl GenericClient) -> Result<()> {
     let relations: Vec<i16> = tables().filter_map(relation).collect();
     transaction
-        .run(
-            include_str!("../../sql/store/ledger_mark_complete.sql"),
-            &[&relations],
-        )
+        .run(sql::ledger::MARK_COMPLETE, &[&relations])
         .await?;
 
     Ok(())
@@ -85,9 +69,7 @@ pub async fn mark_ledger_complete(transaction: &impl GenericClient) -> Result<()
 
 /// Returns the tables of which the ledger has every row.
 pub async fn complete_tables(transaction: &impl GenericClient) -> Result<HashSet<Table>> {
-    let numbers: Vec<i16> = transaction
-        .fetch_all(include_str!("../../sql/store/ledger_complete.sql"), &[])
-        .await?;
+    let numbers: Vec<i16> = transaction.fetch_all(sql::ledger::COMPLETE, &[]).await?;
     Ok(tables()
         .filter(|table| relation(*table).is_some_and(|number| numbers.contains(&number)))
         .collect())
@@ -102,7 +84,7 @@ pub async fn ledger_page(
 ) -> Result<Vec<LedgerRow>> {
     // No row of the platform has the lowest possible id.
     let after = after.unwrap_or(i64::MIN);
-    let sql = include_str!("../../sql/store/ledger_page.sql");
+    let sql = sql::ledger::PAGE;
     transaction
         .fetch_all(sql, &[&relation(table), &after, &limit])
         .await

@@ -12,6 +12,7 @@ use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
+use crate::sql::store as sql;
 
 /// The time in an attempt's id may differ from its start by this much, because of long requests and
 /// clocks that disagree.
@@ -26,12 +27,6 @@ const EXAMINED_AT_ONCE: usize = 250;
 
 /// The length of the days by which the attempt log is partitioned.
 pub(super) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
-
-const LIST: &str = include_str!("../../sql/store/log_list.sql");
-const GET: &str = include_str!("../../sql/store/log_get.sql");
-const ERRORS: &str = include_str!("../../sql/store/log_errors.sql");
-const PENDING: &str = include_str!("../../sql/store/delivery_pending.sql");
-const INSERT_TEST_EVENT: &str = include_str!("../../sql/store/event_insert_test.sql");
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -227,7 +222,7 @@ pub async fn list(
 
         // The connection is not held between the statements, so that searches take turns with other
         // requests.
-        let rows: Vec<Examined> = store.fetch_all(LIST, &params).await?;
+        let rows: Vec<Examined> = store.fetch_all(sql::attempt::LIST, &params).await?;
         let last = rows
             .last()
             .filter(|row| row.is_last)
@@ -263,7 +258,9 @@ pub async fn list(
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
-    store.fetch_optional(GET, &[user, &webhook, &id]).await
+    store
+        .fetch_optional(sql::attempt::GET, &[user, &webhook, &id])
+        .await
 }
 
 /// Counts the kinds of failure among the webhook's newest `limit` entries since a time, the most
@@ -277,7 +274,7 @@ pub async fn errors(
 ) -> Result<Vec<(String, i64)>> {
     store
         .fetch_all(
-            ERRORS,
+            sql::attempt::LIST_ERRORS,
             &[
                 user,
                 &webhook,
@@ -312,7 +309,7 @@ pub async fn pending(
     delivery: Uuid,
 ) -> Result<Option<Pending>> {
     store
-        .fetch_optional(PENDING, &[user, &webhook, &delivery])
+        .fetch_optional(sql::delivery::PENDING, &[user, &webhook, &delivery])
         .await
 }
 
@@ -332,7 +329,7 @@ pub async fn insert_test_event(
 
     transaction
         .run(
-            INSERT_TEST_EVENT,
+            sql::event::INSERT_TEST,
             &[&id, &actor.user, &kind.as_str(), &occurred_at, &data],
         )
         .await?;

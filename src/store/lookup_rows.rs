@@ -8,44 +8,33 @@ use super::statement::{Statements, arrays};
 use super::{Result, Store};
 use crate::domain::ledger::{LedgerChanges, LedgerRow};
 use crate::domain::table::{Table, transcoder_queue_file};
-
-pub(super) const LOOKUP_ROW_LIST: &str = include_str!("../../sql/store/lookup_row_list.sql");
-const PUT: &str = include_str!("../../sql/store/lookup_row_put.sql");
+use crate::sql::store as sql;
 
 impl Store {
     /// Returns the tables whose rows the store has, by number, with the mapping by which they were
     /// read.
     pub async fn lookup_tables(&self) -> Result<HashMap<i16, String>> {
-        let tables: Vec<(i16, String)> = self
-            .fetch_all(include_str!("../../sql/store/lookup_table_list.sql"), &[])
-            .await?;
+        let tables: Vec<(i16, String)> = self.fetch_all(sql::lookup_row::TABLES, &[]).await?;
         Ok(tables.into_iter().collect())
     }
 
     /// Notes that the rows of these tables no longer follow the stream.
     pub async fn forget_lookup_tables(&self, tables: &[i16]) -> Result<()> {
-        self.run(
-            include_str!("../../sql/store/lookup_table_remove.sql"),
-            &[&tables],
-        )
-        .await?;
+        self.run(sql::lookup_row::REMOVE_TABLES, &[&tables]).await?;
         Ok(())
     }
 
     /// Returns the rows of `table` with these ids.
     pub async fn lookup_rows(&self, table: Table, ids: &[i64]) -> Result<Vec<LedgerRow>> {
-        self.fetch_all(LOOKUP_ROW_LIST, &[&table.number(), &ids])
+        self.fetch_all(sql::lookup_row::LIST, &[&table.number(), &ids])
             .await
     }
 
     /// Returns the transcoded files of these transcoder queue entries.
     pub async fn files_of(&self, entries: &[i64]) -> Result<Vec<LedgerRow>> {
         let table = Table::TranscoderQueueFile.number();
-        self.fetch_all(
-            include_str!("../../sql/store/lookup_row_children.sql"),
-            &[&table, &entries],
-        )
-        .await
+        self.fetch_all(sql::lookup_row::CHILDREN, &[&table, &entries])
+            .await
     }
 }
 
@@ -57,12 +46,7 @@ pub async fn change_lookup_rows(
 ) -> Result<()> {
     let emptied: Vec<i16> = changes.emptied().filter_map(Table::number).collect();
     if !emptied.is_empty() {
-        transaction
-            .run(
-                include_str!("../../sql/store/lookup_row_empty.sql"),
-                &[&emptied],
-            )
-            .await?;
+        transaction.run(sql::lookup_row::EMPTY, &[&emptied]).await?;
     }
 
     let mut removed = Vec::new();
@@ -93,10 +77,7 @@ pub async fn change_lookup_rows(
     if !removed.is_empty() {
         let rows = arrays!(removed, |row| (row.0, row.1));
         transaction
-            .run(
-                include_str!("../../sql/store/lookup_row_remove.sql"),
-                &rows.params(),
-            )
+            .run(sql::lookup_row::REMOVE, &rows.params())
             .await?;
     }
 
@@ -104,7 +85,9 @@ pub async fn change_lookup_rows(
         // In the index's order: neighbouring rows are written together.
         put.sort_unstable_by_key(|(relation, id, ..)| (*relation, *id));
         let rows = arrays!(put, |row| (row.0, row.1, row.2, row.3));
-        transaction.run(PUT, &rows.params()).await?;
+        transaction
+            .run(sql::lookup_row::PUT, &rows.params())
+            .await?;
     }
 
     Ok(())
@@ -112,9 +95,7 @@ pub async fn change_lookup_rows(
 
 /// Deletes all looked-up rows.
 pub async fn forget_lookup_rows(transaction: &impl GenericClient) -> Result<()> {
-    transaction
-        .run(include_str!("../../sql/store/lookup_row_forget.sql"), &[])
-        .await?;
+    transaction.run(sql::lookup_row::FORGET, &[]).await?;
     Ok(())
 }
 
@@ -125,10 +106,7 @@ pub async fn mark_lookup_table(
     mapping: &str,
 ) -> Result<()> {
     transaction
-        .run(
-            include_str!("../../sql/store/lookup_table_put.sql"),
-            &[&table.number(), &mapping],
-        )
+        .run(sql::lookup_row::PUT_TABLE, &[&table.number(), &mapping])
         .await?;
     Ok(())
 }

@@ -59,6 +59,7 @@ use deadpool_postgres::{HookError, PoolError};
 use tokio_postgres::error::SqlState;
 
 use crate::postgres::DiskFault;
+use crate::sql::store as sql;
 use crate::telemetry::count_disk_fault;
 
 use crate::failpoint::Injected;
@@ -165,20 +166,18 @@ impl From<PoolError> for StoreError {
     }
 }
 
-const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
-
 /// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries
 /// were pending.
 pub async fn plan_by_index(transaction: &impl GenericClient) -> Result<()> {
-    Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
+    Ok(transaction
+        .batch_execute(sql::server::PLAN_BY_INDEX)
+        .await?)
 }
-
-const DURABLE: &str = include_str!("../../sql/store/durable.sql");
 
 /// Makes the transaction's commit durable even if the store runs with `synchronous_commit = off`.
 /// Needed if the primary may remove WAL afterwards.
 async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
-    Ok(transaction.batch_execute(DURABLE).await?)
+    Ok(transaction.batch_execute(sql::server::DURABLE).await?)
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

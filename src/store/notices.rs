@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::statement::{Column, from_row};
 use super::{Result, Store};
 use crate::domain::notice::{Notice, NoticeKind};
+use crate::sql::store as sql;
 
 /// Counting stops here: a longer queue needs the same action.
 const MAX_COUNTED: i64 = 100_000;
@@ -64,24 +65,26 @@ impl Column for NoticeKind {
 /// Returns when the failures began that disabled a webhook last. None if it was never disabled, or
 /// longer ago than notices are kept.
 pub async fn last_failing_since(store: &Store, webhook: Uuid) -> Result<Option<Timestamp>> {
-    const LAST: &str = include_str!("../../sql/store/notice_last_disabled.sql");
-    store.fetch_optional(LAST, &[&webhook]).await
+    store
+        .fetch_optional(sql::notice::LAST_DISABLED, &[&webhook])
+        .await
 }
 
 /// Leases the notice that has been due longest, for `length`.
 pub async fn claim(store: &Store, length: Duration) -> Result<Option<Claimed>> {
-    const CLAIM: &str = include_str!("../../sql/store/notice_claim.sql");
     store
-        .fetch_optional(CLAIM, &[&Uuid::now_v7(), &length.as_secs_f64()])
+        .fetch_optional(
+            sql::notice::CLAIM,
+            &[&Uuid::now_v7(), &length.as_secs_f64()],
+        )
         .await
 }
 
 /// Extends the lease to `length` from now. Returns false if another process holds it.
 pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Result<bool> {
-    const EXTEND: &str = include_str!("../../sql/store/notice_extend.sql");
     Ok(store
         .run(
-            EXTEND,
+            sql::notice::EXTEND,
             &[&claimed.notice.id, &claimed.lease, &length.as_secs_f64()],
         )
         .await?
@@ -91,11 +94,9 @@ pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Resul
 /// Releases the notice, to be sent again after `wait`. Does nothing if another process holds the
 /// lease.
 pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str) -> Result<()> {
-    const RETRY: &str = include_str!("../../sql/store/notice_retry.sql");
-
     store
         .run(
-            RETRY,
+            sql::notice::RETRY,
             &[
                 &claimed.notice.id,
                 &claimed.lease,
@@ -111,10 +112,7 @@ pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str
 /// Ends the notice, regardless of its lease: a notice that was sent must not be sent again.
 pub async fn end(store: &Store, notice: Uuid, end: End) -> Result<()> {
     store
-        .run(
-            include_str!("../../sql/store/notice_end.sql"),
-            &[&notice, &end.as_str()],
-        )
+        .run(sql::notice::END, &[&notice, &end.as_str()])
         .await?;
     Ok(())
 }
@@ -123,28 +121,18 @@ pub async fn end(store: &Store, notice: Uuid, end: End) -> Result<()> {
 /// reason.
 pub async fn mark_unsendable(store: &Store, error: &str, limit: i64) -> Result<Vec<Notice>> {
     store
-        .fetch_all(
-            include_str!("../../sql/store/notice_mark_unsendable.sql"),
-            &[&error, &limit],
-        )
+        .fetch_all(sql::notice::MARK_UNSENDABLE, &[&error, &limit])
         .await
 }
 
 /// Returns how many notices are still to be sent.
 pub async fn count_pending(store: &Store) -> Result<u64> {
-    store
-        .fetch_one(
-            include_str!("../../sql/store/notice_count.sql"),
-            &[&MAX_COUNTED],
-        )
-        .await
+    store.fetch_one(sql::notice::COUNT, &[&MAX_COUNTED]).await
 }
 
 /// Removes notices older than `retention_days`, and unsent warnings older than a day. Returns how
 /// many had not been sent.
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
     let days = i32::try_from(retention_days).unwrap_or(i32::MAX);
-    store
-        .fetch_one(include_str!("../../sql/store/notice_expire.sql"), &[&days])
-        .await
+    store.fetch_one(sql::notice::EXPIRE, &[&days]).await
 }

@@ -10,12 +10,10 @@ use uuid::Uuid;
 use super::deliver::DeliveryClass;
 use super::statement::from_row;
 use super::{Result, Store};
+use crate::sql::store as sql;
 
-const COUNT_FRESH: &str = include_str!("../../sql/store/backlog_count.sql");
 static COUNT_RETRIES: LazyLock<String> =
-    LazyLock::new(|| COUNT_FRESH.replace("attempt = 1", "attempt > 1"));
-const WEBHOOK_STATES: &str = include_str!("../../sql/store/webhook_states.sql");
-const CHECKPOINT_AGE: &str = include_str!("../../sql/store/checkpoint_age.sql");
+    LazyLock::new(|| sql::delivery::COUNT_BACKLOG.replace("attempt = 1", "attempt > 1"));
 
 /// Rows that one statement counts, which takes about two milliseconds.
 const AT_ONCE: i64 = 2_000;
@@ -85,7 +83,7 @@ impl Store {
     /// that executes the statements.
     pub async fn queue(&self, class: DeliveryClass) -> Result<Queue> {
         let sql = match class {
-            DeliveryClass::Fresh => COUNT_FRESH,
+            DeliveryClass::Fresh => sql::delivery::COUNT_BACKLOG,
             DeliveryClass::Retry => &COUNT_RETRIES,
         };
 
@@ -125,7 +123,7 @@ impl Store {
                 disabled,
                 last,
             } = self
-                .fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE])
+                .fetch_by_index(sql::webhook::STATES, &[&after, &AT_ONCE])
                 .await?;
 
             states.active += active;
@@ -143,6 +141,6 @@ impl Store {
 
     /// Returns the seconds since the checkpoint moved. `None` before setup.
     pub async fn checkpoint_age(&self, slot: &str) -> Result<Option<f64>> {
-        self.fetch_optional(CHECKPOINT_AGE, &[&slot]).await
+        self.fetch_optional(sql::checkpoint::AGE, &[&slot]).await
     }
 }

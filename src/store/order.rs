@@ -26,12 +26,7 @@ use super::statement::{Statements, arrays, from_row};
 use super::{GenericClient, Result, Store, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::ordering::Ordering;
-
-const LOCK_TAILS: &str = include_str!("../../sql/store/delivery_lock_tails.sql");
-const INSERT: &str = include_str!("../../sql/store/delivery_insert_ordered.sql");
-const PROMOTE: &str = include_str!("../../sql/store/delivery_promote.sql");
-const PROMOTE_STRANDED: &str = include_str!("../../sql/store/delivery_promote_stranded.sql");
-const ORDERING: &str = include_str!("../../sql/store/webhook_ordering.sql");
+use crate::sql::store as sql;
 
 /// A webhook and an order key.
 pub type Key = (Uuid, i64);
@@ -69,7 +64,7 @@ pub async fn insert(
     let ((), _, heads) = tokio::try_join!(
         biased;
         plan_by_index(transaction),
-        transaction.run(LOCK_TAILS, &tails),
+        transaction.run(sql::delivery::LOCK_TAILS, &tails),
         insert_rows(transaction, ordered, lease),
     )?;
 
@@ -112,13 +107,16 @@ async fn insert_rows(
         ordered.is_first,
     ));
     transaction
-        .fetch_all(INSERT, &rows.followed_by(&[&lease.token, &lease.seconds]))
+        .fetch_all(
+            sql::delivery::INSERT_ORDERED,
+            &rows.followed_by(&[&lease.token, &lease.seconds]),
+        )
         .await
 }
 
 /// Prepares the statements of [`insert`], so that they can be sent together.
 pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
-    for statement in [LOCK_TAILS, INSERT] {
+    for statement in [sql::delivery::LOCK_TAILS, sql::delivery::INSERT_ORDERED] {
         client.prepare_cached(statement).await?;
     }
 
@@ -151,7 +149,7 @@ pub async fn promote(
         .map(|lease| (lease.lease.token, lease.length.as_secs_f64()))
         .unzip();
     let keys = arrays!(keys, |key| (key.0, key.1));
-    let statement = transaction.prepare_cached(PROMOTE).await?;
+    let statement = transaction.prepare_cached(sql::delivery::PROMOTE).await?;
     let mut rows = pin!(
         transaction
             .query_raw(&statement, keys.followed_by(&[&token, &seconds]))
@@ -212,7 +210,7 @@ impl Store {
 
         plan_by_index(&transaction).await?;
         let visited = transaction
-            .fetch_one(PROMOTE_STRANDED, &[&webhook, &key, &limit])
+            .fetch_one(sql::delivery::PROMOTE_STRANDED, &[&webhook, &key, &limit])
             .await?;
         transaction.commit().await?;
 
@@ -222,6 +220,8 @@ impl Store {
 
 /// Returns the ordering of a webhook's new deliveries.
 pub async fn ordering(transaction: &Transaction<'_>, webhook: Uuid) -> Result<Ordering> {
-    let ordering: Option<Ordering> = transaction.fetch_optional(ORDERING, &[&webhook]).await?;
+    let ordering: Option<Ordering> = transaction
+        .fetch_optional(sql::webhook::ORDERING, &[&webhook])
+        .await?;
     Ok(ordering.unwrap_or(Ordering::None))
 }

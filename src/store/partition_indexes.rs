@@ -10,8 +10,8 @@ use super::pool::allow_idle;
 use super::statement::{FromRow, from_row};
 use super::{Result, Store, StoreError, cancel_on_drop, partitions};
 use crate::postgres::ANSWER_TIMEOUT;
+use crate::sql::store as sql;
 
-const MISSING: &str = include_str!("../../sql/store/index_missing.sql");
 /// The state of an index by its name. No row if there is none.
 const IS_VALID: &str =
     "select indisvalid from pg_catalog.pg_index where indexrelid = to_regclass($1)";
@@ -54,7 +54,7 @@ pub enum Build {
 impl Store {
     /// Returns the indexes that partitions lack, those of the newest partitions first.
     pub async fn missing_indexes(&self) -> Result<Vec<MissingIndex>> {
-        self.fetch_all(MISSING, &[]).await
+        self.fetch_all(sql::partition::MISSING_INDEXES, &[]).await
     }
 
     /// Builds an index while the partition is read and written, and attaches it to the parent.

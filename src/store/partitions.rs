@@ -11,14 +11,8 @@ use super::logs::lowest_id_at;
 use super::statement::{FromRow, from_row};
 use super::{Result, Store, StoreError, hours, order, plan_by_index};
 use crate::postgres::fill;
+use crate::sql::store as sql;
 
-const LIST: &str = include_str!("../../sql/store/partition_list.sql");
-const MAKE: &str = include_str!("../../sql/store/partition_make.sql");
-const FILL: &str = include_str!("../../sql/store/partition_fill.sql");
-const ATTACH: &str = include_str!("../../sql/store/partition_attach.sql");
-const DEFAULT_LOWEST: &str = include_str!("../../sql/store/partition_default_lowest.sql");
-const DEFAULT_EXPIRE: &str = include_str!("../../sql/store/partition_default_expire.sql");
-const DELIVERY_EXPIRE: &str = include_str!("../../sql/store/delivery_expire.sql");
 /// The most rows that one transaction removes.
 const CHUNK: i64 = 10_000;
 /// Attaching and dropping a partition takes an exclusive lock for a moment, behind which other
@@ -91,7 +85,7 @@ impl Store {
     /// Returns the names of the table's partitions.
     pub async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
         Ok(self
-            .fetch_all(LIST, &[&table.name])
+            .fetch_all(sql::partition::LIST, &[&table.name])
             .await?
             .into_iter()
             .collect())
@@ -101,7 +95,7 @@ impl Store {
     /// `from`.
     pub async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
         let id: Option<Uuid> = self
-            .fetch_optional(&table.fill_in(DEFAULT_LOWEST), &[&from])
+            .fetch_optional(&table.fill_in(sql::partition::DEFAULT_LOWEST), &[&from])
             .await?;
         Ok(id.and_then(day_of))
     }
@@ -161,7 +155,13 @@ pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> R
     ];
 
     let lock = "lock table walhook.{table}_default in access exclusive mode";
-    for template in [MAKE, FILL, lock, FILL, ATTACH] {
+    for template in [
+        sql::partition::MAKE,
+        sql::partition::FILL,
+        lock,
+        sql::partition::FILL,
+        sql::partition::ATTACH,
+    ] {
         transaction.batch_execute(&fill(template, &values)).await?;
     }
 
@@ -199,7 +199,10 @@ pub async fn expire_default(
     lowest: Uuid,
 ) -> Result<bool> {
     let removed = transaction
-        .execute(&table.fill_in(DEFAULT_EXPIRE), &[&lowest, &CHUNK])
+        .execute(
+            &table.fill_in(sql::partition::DEFAULT_EXPIRE),
+            &[&lowest, &CHUNK],
+        )
         .await?;
     Ok(removed >= CHUNK as u64)
 }
@@ -224,7 +227,7 @@ async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Resul
     let mut ended = BTreeSet::new();
 
     for row in transaction
-        .query(DELIVERY_EXPIRE, &[&lowest, &CHUNK])
+        .query(sql::delivery::EXPIRE, &[&lowest, &CHUNK])
         .await?
     {
         let Expired {

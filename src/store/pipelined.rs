@@ -6,13 +6,7 @@ use deadpool_postgres::Object;
 
 use super::connection::Connection;
 use super::{Result, Store};
-
-/// Generic plans: for some statements, making a custom plan each time takes longer than running
-/// them. A durable commit: what a crash of the store can lose must not be acknowledged to the slot.
-const BEGIN: &str = concat!(
-    "begin; set local plan_cache_mode = force_generic_plan; ",
-    include_str!("../../sql/store/durable.sql")
-);
+use crate::sql::store as sql;
 
 /// Sends statements behind `begin` without waiting for its answer, which saves a round trip.
 /// Dropping it without [`PipelinedTransaction::release`] closes the connection, which rolls back
@@ -28,7 +22,7 @@ impl Store {
 
 impl PipelinedTransaction {
     pub async fn begin(&self) -> Result<()> {
-        Ok(self.batch_execute(BEGIN).await?)
+        Ok(self.batch_execute(sql::server::BEGIN_PIPELINED).await?)
     }
 
     /// Can be sent together with the last statements: if one of them fails, the server rolls back.

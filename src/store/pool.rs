@@ -13,8 +13,7 @@ use super::connection::{Canceller, Connection, cancel_on_drop};
 use super::observe::PoolUse;
 use super::{Result, StoreError};
 use crate::postgres::{self, ANSWER_TIMEOUT};
-
-const CONNECTIONS_WAITING: &str = include_str!("../../sql/store/connections_waiting.sql");
+use crate::sql::store as sql;
 
 /// How long a connection may take to answer a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,7 +73,7 @@ fn refuse_if_waiting(most: usize) -> Hook {
 
             loop {
                 let row = client
-                    .query_typed(CONNECTIONS_WAITING, &[])
+                    .query_typed(sql::server::CONNECTIONS_WAITING, &[])
                     .await
                     .map_err(HookError::Backend)?;
                 let waiting: i64 = row.first().map_or(0, |row| row.get(0));

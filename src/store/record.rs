@@ -12,14 +12,7 @@ use super::{Result, Store};
 use crate::domain::delivery::{Attempted, Delivery, Next, Outcome, Sent};
 use crate::domain::disablement::Standing;
 use crate::domain::webhook::Tally;
-
-const FENCE: &str = include_str!("../../sql/store/delivery_fence.sql");
-const ATTEMPT_INSERT: &str = include_str!("../../sql/store/attempt_insert.sql");
-const END: &str = include_str!("../../sql/store/delivery_end.sql");
-const END_HELD: &str = include_str!("../../sql/store/delivery_end_held.sql");
-const RETRY: &str = include_str!("../../sql/store/delivery_retry.sql");
-const TRIGGERED: &str = include_str!("../../sql/store/webhook_triggered.sql");
-const COUNT: &str = include_str!("../../sql/store/webhook_count.sql");
+use crate::sql::store as sql;
 
 /// A row of the attempt log.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +81,7 @@ pub async fn lock_leased(
     transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'_>],
 ) -> Result<Vec<bool>> {
-    fence(transaction, FENCE, attempts).await
+    fence(transaction, sql::delivery::FENCE, attempts).await
 }
 
 /// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work if
@@ -97,7 +90,7 @@ pub async fn end_leased(
     transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'_>],
 ) -> Result<Vec<bool>> {
-    fence(transaction, END_HELD, attempts).await
+    fence(transaction, sql::delivery::END_HELD, attempts).await
 }
 
 async fn fence(
@@ -165,7 +158,9 @@ pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'
             .filter(|more| !more.is_empty())
     ));
 
-    transaction.run(ATTEMPT_INSERT, &arrays.params()).await?;
+    transaction
+        .run(sql::attempt::INSERT, &arrays.params())
+        .await?;
     Ok(())
 }
 
@@ -179,7 +174,7 @@ pub async fn end_deliveries(
         .filter(|attempt| matches!(attempt.next, Next::End(_)));
     let ids: Vec<Uuid> = ended.map(|attempt| attempt.delivery().id).collect();
     if !ids.is_empty() {
-        transaction.run(END, &[&ids]).await?;
+        transaction.run(sql::delivery::END, &[&ids]).await?;
     }
 
     Ok(())
@@ -201,7 +196,9 @@ pub async fn retry_deliveries(
     if !retries.is_empty() {
         retries.sort_unstable_by_key(|(id, ..)| *id);
         let arrays = arrays!(retries, |(id, attempt, wait)| (*id, *attempt, *wait));
-        transaction.run(RETRY, &arrays.params()).await?;
+        transaction
+            .run(sql::delivery::RETRY, &arrays.params())
+            .await?;
     }
 
     Ok(())
@@ -224,7 +221,9 @@ pub async fn count_webhooks(
         tally.last_triggered_at
     ));
 
-    transaction.fetch_all(COUNT, &arrays.params()).await
+    transaction
+        .fetch_all(sql::webhook::COUNT, &arrays.params())
+        .await
 }
 
 impl Store {
@@ -239,7 +238,10 @@ impl Store {
         tally.add_uncounted(&row.attempted.attempt);
         let webhook = row.attempted.delivery.webhook;
         let exists: Option<Uuid> = transaction
-            .fetch_optional(TRIGGERED, &[&webhook, &tally.last_triggered_at])
+            .fetch_optional(
+                sql::webhook::TRIGGERED,
+                &[&webhook, &tally.last_triggered_at],
+            )
             .await?;
         if exists.is_some() {
             insert_attempts(&transaction, &[row]).await?;

@@ -17,22 +17,9 @@ use super::statement::{Column, FromRow, Statements, column, from_row};
 use super::{Result, Store, superseded};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::UserId;
+use crate::sql::store as sql;
 
-const REDELIVER_FIND: &str = include_str!("../../sql/store/redeliver_find.sql");
-const REDELIVER: &str = include_str!("../../sql/store/delivery_redeliver.sql");
-const INSERT: &str = include_str!("../../sql/store/recovery_insert.sql");
-const TAKE: &str = include_str!("../../sql/store/recovery_take.sql");
-const MOVE: &str = include_str!("../../sql/store/recovery_move.sql");
-const SCAN_ATTEMPTS: &str = include_str!("../../sql/store/recovery_scan.sql");
-const SCAN_MISSED: &str = include_str!("../../sql/store/missed_event_scan.sql");
-const MISSED_DELETE: &str = include_str!("../../sql/store/missed_event_delete.sql");
-const EVENT_ORDER: &str = include_str!("../../sql/store/event_order.sql");
-const COUNT_FRESH: &str = include_str!("../../sql/store/delivery_count_fresh.sql");
-const EXPIRE: [&str; 2] = [
-    include_str!("../../sql/store/recovery_expire.sql"),
-    include_str!("../../sql/store/webhook_hour_expire.sql"),
-];
-const EXPIRE_ROUNDS: &str = include_str!("../../sql/store/delivery_round_expire.sql");
+const EXPIRE: [&str; 2] = [sql::recovery::EXPIRE, sql::webhook_hour::EXPIRE];
 
 /// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that
 /// it is a lower bound.
@@ -77,7 +64,10 @@ pub async fn redeliver(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Logged> = transaction
-        .fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log])
+        .fetch_optional(
+            sql::attempt::FIND_REDELIVERY,
+            &[&actor.user, &webhook, &log],
+        )
         .await?;
 
     let (delivery, event, sequence) = match found {
@@ -182,7 +172,7 @@ pub async fn begin(
 
     let inserted = transaction
         .run(
-            INSERT,
+            sql::recovery::INSERT,
             &[
                 &id,
                 &actor.user,
@@ -320,7 +310,9 @@ impl Column for Phase {
 /// Locks the job that has been due longest and that no other replica holds. Jobs of the users
 /// `later` come after those of others.
 pub async fn take(transaction: &Transaction<'_>, later: &[UserId]) -> Result<Option<Job>> {
-    transaction.fetch_optional(TAKE, &[&later]).await
+    transaction
+        .fetch_optional(sql::recovery::TAKE, &[&later])
+        .await
 }
 
 /// Stores how far the recovery has come and adds to its number of deliveries, which is returned. It
@@ -338,7 +330,7 @@ pub async fn update(
 
     transaction
         .fetch_one(
-            MOVE,
+            sql::recovery::MOVE,
             &[
                 &job,
                 &phase.as_str(),
@@ -360,7 +352,10 @@ pub async fn count_first_attempts(
     with_parked: bool,
 ) -> Result<i64> {
     transaction
-        .fetch_one(COUNT_FRESH, &[&webhook, &limit, &with_parked])
+        .fetch_one(
+            sql::delivery::COUNT_FRESH,
+            &[&webhook, &limit, &with_parked],
+        )
         .await
 }
 
@@ -415,10 +410,10 @@ pub async fn scan(
 ) -> Result<Scan> {
     let (statement, tolerance) = match phase {
         // An attempt's id contains its time by a replica's clock.
-        Phase::AttemptLog => (SCAN_ATTEMPTS, ID_TOLERANCE_MS),
+        Phase::AttemptLog => (sql::recovery::SCAN_ATTEMPTS, ID_TOLERANCE_MS),
         // An event's id contains the time of its commit. One millisecond, because `until` has a
         // higher resolution.
-        Phase::MissedEvents => (SCAN_MISSED, 1),
+        Phase::MissedEvents => (sql::missed_event::SCAN, 1),
     };
 
     let from = lowest_id_at(since.as_millisecond().saturating_sub(tolerance)).max(position);
@@ -462,7 +457,7 @@ pub async fn start_next_rounds(
 
     transaction
         .fetch_all(
-            REDELIVER,
+            sql::delivery::REDELIVER,
             &[
                 deliveries,
                 events,
@@ -483,7 +478,7 @@ pub async fn remove_missed(
     events: &[Uuid],
 ) -> Result<Vec<(Uuid, Option<i64>)>> {
     let removed: Vec<Uuid> = transaction
-        .fetch_all(MISSED_DELETE, &[&webhook, &events])
+        .fetch_all(sql::missed_event::DELETE, &[&webhook, &events])
         .await?;
     in_commit_order(transaction, &removed).await
 }
@@ -493,7 +488,9 @@ pub async fn in_commit_order(
     transaction: &Transaction<'_>,
     events: &[Uuid],
 ) -> Result<Vec<(Uuid, Option<i64>)>> {
-    transaction.fetch_all(EVENT_ORDER, &[&events]).await
+    transaction
+        .fetch_all(sql::event::IN_COMMIT_ORDER, &[&events])
+        .await
 }
 
 impl Store {
@@ -503,8 +500,11 @@ impl Store {
             self.run(statement, &[&oldest]).await?;
         }
 
-        self.run(EXPIRE_ROUNDS, &[&lowest_id_at(oldest.as_millisecond())])
-            .await?;
+        self.run(
+            sql::delivery_round::EXPIRE,
+            &[&lowest_id_at(oldest.as_millisecond())],
+        )
+        .await?;
         replay::expire(self).await
     }
 }

@@ -13,19 +13,7 @@ use super::statement::{Column, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::subject::{EventFilter, Subject};
-
-const COUNT: &str = include_str!("../../sql/store/replay_count.sql");
-const INSERT: &str = include_str!("../../sql/store/replay_insert.sql");
-const EXCLUDE: &str = include_str!("../../sql/store/replay_exclude.sql");
-const EXCLUDE_PENDING: &str = include_str!("../../sql/store/replay_exclude_pending.sql");
-const EXCLUDE_LOGGED: &str = include_str!("../../sql/store/replay_exclude_logged.sql");
-const EXCLUDED: &str = include_str!("../../sql/store/replay_excluded.sql");
-const UNNUMBERED_UNTIL: &str = include_str!("../../sql/store/replay_unnumbered_until.sql");
-const SCAN_UNNUMBERED: &str = include_str!("../../sql/store/replay_scan_unnumbered.sql");
-const SCAN: &str = include_str!("../../sql/store/replay_scan.sql");
-const PENDING: &str = include_str!("../../sql/store/replay_pending.sql");
-const MOVE: &str = include_str!("../../sql/store/replay_move.sql");
-const EXPIRE: &str = include_str!("../../sql/store/replay_expire.sql");
+use crate::sql::store as sql;
 
 /// A count reads at most this many events and as many rows of the attempt log, which takes about a
 /// tenth of a second. Beyond that it is an estimate.
@@ -252,7 +240,7 @@ pub async fn count(
 
     let counted: Count = connection
         .fetch_one(
-            COUNT,
+            sql::recovery::COUNT_REPLAY,
             &[
                 user,
                 &webhook,
@@ -276,7 +264,9 @@ pub async fn count(
 
 /// The lowest id of the time after which every event has a number. None if it is unknown.
 async fn unnumbered_until(client: &impl GenericClient) -> Result<Option<Uuid>> {
-    let until: Option<Timestamp> = client.fetch_optional(UNNUMBERED_UNTIL, &[]).await?;
+    let until: Option<Timestamp> = client
+        .fetch_optional(sql::event::UNNUMBERED_UNTIL, &[])
+        .await?;
     Ok(until.map(|until| lowest_id_at(until.as_millisecond())))
 }
 
@@ -302,7 +292,7 @@ pub async fn begin(
 
     let inserted = transaction
         .run(
-            INSERT,
+            sql::recovery::INSERT_REPLAY,
             &[
                 &id,
                 &actor.user,
@@ -329,7 +319,7 @@ pub async fn begin(
 /// Excludes events from the webhook's unfinished replays, because another job delivers them.
 pub async fn exclude(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<()> {
     transaction
-        .run(EXCLUDE, &[&webhook, &events])
+        .run(sql::replay_exclusion::INSERT, &[&webhook, &events])
         .await
         .map(drop)
 }
@@ -416,7 +406,10 @@ impl Replay {
         limits: (i64, i64),
     ) -> Result<Pending> {
         transaction
-            .fetch_one(PENDING, &[&self.webhook, &self.chunk, &limits.0, &limits.1])
+            .fetch_one(
+                sql::delivery::COUNT_PENDING,
+                &[&self.webhook, &self.chunk, &limits.0, &limits.1],
+            )
             .await
     }
 
@@ -436,7 +429,10 @@ impl Replay {
     pub async fn exclude_pending(&self, transaction: &Transaction<'_>) -> Result<()> {
         let (from, to) = self.event_ids();
         transaction
-            .run(EXCLUDE_PENDING, &[&self.id, &self.webhook, &from, &to])
+            .run(
+                sql::replay_exclusion::INSERT_PENDING,
+                &[&self.id, &self.webhook, &from, &to],
+            )
             .await
             .map(drop)
     }
@@ -446,7 +442,7 @@ impl Replay {
         let ((from, to), after) = (self.event_ids(), self.attempts_after());
         transaction
             .fetch_one(
-                EXCLUDE_LOGGED,
+                sql::replay_exclusion::INSERT_LOGGED,
                 &[&self.id, &self.webhook, &from, &to, &after, &limit],
             )
             .await
@@ -506,7 +502,7 @@ impl Replay {
         let (from, to) = self.selection.ids_of_days();
         transaction
             .fetch_all(
-                SCAN,
+                sql::event::SCAN_REPLAY,
                 &[
                     &self.user,
                     &self.progress.sequence,
@@ -546,7 +542,7 @@ impl Replay {
 
         transaction
             .fetch_all(
-                SCAN_UNNUMBERED,
+                sql::event::SCAN_REPLAY_UNNUMBERED,
                 &[
                     &self.user, &after, &to, &limit, &self.id, events, labels, since, until, &most,
                 ],
@@ -562,7 +558,10 @@ impl Replay {
         deliveries: &[Uuid],
     ) -> Result<Vec<Uuid>> {
         transaction
-            .fetch_all(EXCLUDED, &[&self.id, &events, &deliveries])
+            .fetch_all(
+                sql::replay_exclusion::FIND,
+                &[&self.id, &events, &deliveries],
+            )
             .await
     }
 
@@ -596,13 +595,19 @@ impl Replay {
             &wait,
         ];
 
-        transaction.fetch_one(MOVE, &params).await
+        transaction
+            .fetch_one(sql::recovery::MOVE_REPLAY, &params)
+            .await
     }
 }
 
 /// Removes what ended replays have excluded.
 pub(super) async fn expire(store: &Store) -> Result<()> {
-    while store.run(EXPIRE, &[&EXPIRE_CHUNK]).await? >= EXPIRE_CHUNK as u64 {}
+    while store
+        .run(sql::replay_exclusion::EXPIRE, &[&EXPIRE_CHUNK])
+        .await?
+        >= EXPIRE_CHUNK as u64
+    {}
     Ok(())
 }
 

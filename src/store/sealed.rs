@@ -9,11 +9,9 @@ use zeroize::Zeroizing;
 use super::statement::{Statements, from_row};
 use super::{Result, Store};
 use crate::failpoint::failpoint;
+use crate::sql::store as sql;
 use crate::vault::{Owner, Sealed, Vault};
 
-const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
-const WEBHOOKS: &str = include_str!("../../sql/store/sealed_webhooks.sql");
-const WEBHOOK_REPLACE: &str = include_str!("../../sql/store/sealed_webhook_replace.sql");
 /// Returns the owner of a row's value by the row's id.
 type OwnerOf = fn(Uuid) -> Owner;
 
@@ -39,8 +37,8 @@ struct Column {
 
 static COLUMNS: LazyLock<Vec<Column>> = LazyLock::new(|| {
     let of_webhook = |(column, owner): (&str, OwnerOf)| {
-        let [find, replace] =
-            [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
+        let [find, replace] = [sql::webhook::SEALED, sql::webhook::RESEAL]
+            .map(|statement| statement.replace("secret", column));
         Column {
             find,
             replace,
@@ -48,8 +46,8 @@ static COLUMNS: LazyLock<Vec<Column>> = LazyLock::new(|| {
         }
     };
     let answers = Column {
-        find: include_str!("../../sql/store/sealed_answers.sql").to_owned(),
-        replace: include_str!("../../sql/store/sealed_answer_replace.sql").to_owned(),
+        find: sql::idempotency::SEALED.to_owned(),
+        replace: sql::idempotency::RESEAL.to_owned(),
         owner: Owner::from,
     };
     WEBHOOK_COLUMNS
@@ -64,7 +62,7 @@ const PAGE: i64 = 500;
 /// Returns how many values are encrypted under each key, by the key's id.
 pub async fn keys(store: &Store) -> Result<BTreeMap<String, i64>> {
     Ok(store
-        .fetch_all::<(String, i64)>(KEYS, &[])
+        .fetch_all::<(String, i64)>(sql::webhook::MASTER_KEYS, &[])
         .await?
         .into_iter()
         .collect())

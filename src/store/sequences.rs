@@ -7,10 +7,7 @@ use uuid::Uuid;
 use super::statement::{Statements, arrays};
 use super::{Result, Store};
 use crate::domain::sequence::Sequences;
-
-const START: &str = include_str!("../../sql/store/sequence_start.sql");
-pub(super) const STORE: &str = include_str!("../../sql/store/sequence_store.sql");
-const REMOVE_ORPHANS: &str = include_str!("../../sql/store/sequence_remove_orphans.sql");
+use crate::sql::store as sql;
 
 /// Locks the numbers of these webhooks, and adds them to `sequences`. Inserts those that do not
 /// exist.
@@ -23,7 +20,7 @@ pub async fn start(
     webhooks.sort_unstable();
 
     for (webhook, last) in transaction
-        .fetch_all::<(Uuid, i64)>(START, &[&webhooks])
+        .fetch_all::<(Uuid, i64)>(sql::webhook_sequence::START, &[&webhooks])
         .await?
     {
         sequences.insert(webhook, last);
@@ -36,7 +33,9 @@ pub async fn start(
 pub async fn store(transaction: &impl GenericClient, changed: &[(Uuid, i64)]) -> Result<()> {
     if !changed.is_empty() {
         let arrays = arrays!(changed, |(webhook, last)| (*webhook, *last));
-        transaction.run(STORE, &arrays.params()).await?;
+        transaction
+            .run(sql::webhook_sequence::STORE, &arrays.params())
+            .await?;
     }
 
     Ok(())
@@ -44,6 +43,8 @@ pub async fn store(transaction: &impl GenericClient, changed: &[(Uuid, i64)]) ->
 
 /// Removes the numbers of webhooks that no longer exist.
 pub async fn remove_orphans(store: &Store) -> Result<()> {
-    store.run(REMOVE_ORPHANS, &[]).await?;
+    store
+        .run(sql::webhook_sequence::REMOVE_ORPHANS, &[])
+        .await?;
     Ok(())
 }

@@ -10,6 +10,7 @@ use super::audit::{self, Action, Actor, Via};
 use super::statement::{Statements, from_row};
 use super::{Result, Store};
 use crate::domain::event::UserId;
+use crate::sql::store as sql;
 use crate::vault::Sealed;
 
 /// The longest duration of a session: a working day. Then its user signs in again.
@@ -20,17 +21,6 @@ pub(super) const LONGEST_IDLE: Duration = Duration::from_secs(2 * 3_600);
 const MOST_OF_A_USER: i64 = 20;
 /// How long the page of a new secret can be reloaded.
 const LONGEST_REVEAL: Duration = Duration::from_secs(600);
-
-const INSERT: &str = include_str!("../../sql/store/session_insert.sql");
-const LIMIT: &str = include_str!("../../sql/store/session_limit.sql");
-const FIND: &str = include_str!("../../sql/store/session_find.sql");
-const TOUCH: &str = include_str!("../../sql/store/session_touch.sql");
-const REVEAL: &str = include_str!("../../sql/store/session_reveal.sql");
-const REVEALED: &str = include_str!("../../sql/store/session_revealed.sql");
-const END: &str = include_str!("../../sql/store/session_end.sql");
-const REMOVE: &str = include_str!("../../sql/store/session_remove.sql");
-const INSERT_LINK: &str = include_str!("../../sql/store/used_link_insert.sql");
-const REMOVE_LINKS: &str = include_str!("../../sql/store/used_link_remove.sql");
 
 /// The user of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +45,12 @@ pub async fn insert(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
 
-    transaction.run(INSERT, &[&&hash[..], user, &token]).await?;
-    transaction.run(LIMIT, &[user, &MOST_OF_A_USER]).await?;
+    transaction
+        .run(sql::session::INSERT, &[&&hash[..], user, &token])
+        .await?;
+    transaction
+        .run(sql::session::LIMIT, &[user, &MOST_OF_A_USER])
+        .await?;
 
     let actor = Actor {
         user: user.clone(),
@@ -75,11 +69,11 @@ pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
     let life = LONGEST_LIFE.as_secs_f64();
     let idle = LONGEST_IDLE.as_secs_f64();
     let found: Option<Session> = connection
-        .fetch_optional(FIND, &[&&hash[..], &life, &idle])
+        .fetch_optional(sql::session::FIND, &[&&hash[..], &life, &idle])
         .await?;
 
     if found.as_ref().is_some_and(|session| session.stale) {
-        connection.run(TOUCH, &[&&hash[..]]).await?;
+        connection.run(sql::session::TOUCH, &[&&hash[..]]).await?;
     }
 
     Ok(found)
@@ -89,7 +83,7 @@ pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
 pub async fn reveal(store: &Store, hash: &[u8; 32], webhook: Option<Uuid>) -> Result<()> {
     store
         .run(
-            REVEAL,
+            sql::session::REVEAL,
             &[&&hash[..], &webhook, &LONGEST_REVEAL.as_secs_f64()],
         )
         .await
@@ -99,27 +93,30 @@ pub async fn reveal(store: &Store, hash: &[u8; 32], webhook: Option<Uuid>) -> Re
 /// Returns the webhook's secret if the session may show it.
 pub async fn revealed(store: &Store, hash: &[u8; 32], webhook: Uuid) -> Result<Option<Sealed>> {
     store
-        .fetch_optional(REVEALED, &[&&hash[..], &webhook])
+        .fetch_optional(sql::session::REVEALED, &[&&hash[..], &webhook])
         .await
 }
 
 pub async fn end(store: &Store, hash: &[u8; 32]) -> Result<()> {
-    store.run(END, &[&&hash[..]]).await.map(drop)
+    store.run(sql::session::END, &[&&hash[..]]).await.map(drop)
 }
 
 /// Marks a sign-in link as used, by its hash. False if it was used before. The record is kept until
 /// `expires_at`.
 pub async fn use_link(store: &Store, hash: &[u8; 32], expires_at: Timestamp) -> Result<bool> {
-    Ok(store.run(INSERT_LINK, &[&&hash[..], &expires_at]).await? == 1)
+    Ok(store
+        .run(sql::session::INSERT_LINK, &[&&hash[..], &expires_at])
+        .await?
+        == 1)
 }
 
 /// Removes sessions and links that have ended.
 pub async fn remove_old(store: &Store) -> Result<()> {
     store
         .run(
-            REMOVE,
+            sql::session::REMOVE,
             &[&LONGEST_LIFE.as_secs_f64(), &LONGEST_IDLE.as_secs_f64()],
         )
         .await?;
-    store.run(REMOVE_LINKS, &[]).await.map(drop)
+    store.run(sql::session::REMOVE_LINKS, &[]).await.map(drop)
 }

@@ -1,6 +1,6 @@
 //! Runs statements, and converts between their rows and parameters and Rust types.
 //!
-//! A statement is a file below `sql/store`, prepared once per connection. [`from_row!`] lists the
+//! A statement is a constant of `crate::sql::store`, prepared once per connection. [`from_row!`] lists the
 //! columns that a struct is read from, by name; [`arrays!`] turns a slice into the parallel arrays
 //! that `unnest` takes. Statements that are run concurrently on one connection are pipelined:
 //! nothing here waits between preparing, which the cache answers, and sending.

@@ -6,14 +6,12 @@ use uuid::Uuid;
 
 use super::statement::Statements;
 use super::{Result, Store};
+use crate::sql::store as sql;
 
 /// Notes the attempts of these deliveries that are in flight. The deliveries stay locked.
 pub async fn note(transaction: &Transaction<'_>, deliveries: &[Uuid]) -> Result<()> {
     transaction
-        .run(
-            include_str!("../../sql/store/superseded_note.sql"),
-            &[&deliveries],
-        )
+        .run(sql::superseded_attempt::NOTE, &[&deliveries])
         .await?;
     Ok(())
 }
@@ -25,27 +23,19 @@ pub async fn take(
     leases: &[Uuid],
 ) -> Result<Vec<(Uuid, Uuid)>> {
     transaction
-        .fetch_all(
-            include_str!("../../sql/store/superseded_take.sql"),
-            &[&deliveries, &leases],
-        )
+        .fetch_all(sql::superseded_attempt::TAKE, &[&deliveries, &leases])
         .await
 }
 
 /// Locks these webhooks against deletion. Returns those that exist.
 pub async fn hold_webhooks(transaction: &Transaction<'_>, webhooks: &[Uuid]) -> Result<Vec<Uuid>> {
     transaction
-        .fetch_all(
-            include_str!("../../sql/store/webhook_hold_many.sql"),
-            &[&webhooks],
-        )
+        .fetch_all(sql::webhook::LOCK, &[&webhooks])
         .await
 }
 
 /// Removes notes of attempts whose outcome can no longer be reported.
 pub async fn remove_old(store: &Store) -> Result<()> {
-    store
-        .run(include_str!("../../sql/store/superseded_remove.sql"), &[])
-        .await?;
+    store.run(sql::superseded_attempt::REMOVE, &[]).await?;
     Ok(())
 }

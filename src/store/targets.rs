@@ -9,8 +9,7 @@ use super::{Result, Store};
 use crate::domain::event::UserId;
 use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
-
-const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
+use crate::sql::store as sql;
 
 impl Store {
     /// Reads those of `webhooks` that exist.
@@ -21,7 +20,7 @@ impl Store {
 
     async fn read_targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
         let connection = self.connection().await?;
-        let statement = connection.prepare_cached(TARGETS).await?;
+        let statement = connection.prepare_cached(sql::webhook::TARGETS).await?;
         let rows = connection.query(&statement, &[&webhooks]).await?;
         rows.iter().map(target).collect()
     }

@@ -7,11 +7,7 @@ use super::audit::{self, Action, Actor, Via};
 use super::statement::{Statements, from_row};
 use super::{Result, Store};
 use crate::domain::event::UserId;
-
-const INSERT: &str = include_str!("../../sql/store/token_insert.sql");
-const USER: &str = include_str!("../../sql/store/token_user.sql");
-const LIST: &str = include_str!("../../sql/store/token_list.sql");
-const REVOKE: &str = include_str!("../../sql/store/token_revoke.sql");
+use crate::sql::store as sql;
 
 /// An API token without the token itself.
 #[derive(Clone, Debug)]
@@ -37,7 +33,7 @@ pub async fn insert(
     let transaction = connection.transaction().await?;
 
     transaction
-        .run(INSERT, &[&id, user, &name, &&hash[..]])
+        .run(sql::api_token::INSERT, &[&id, user, &name, &&hash[..]])
         .await?;
     let actor = Actor {
         user: user.clone(),
@@ -51,12 +47,16 @@ pub async fn insert(
 /// Returns the id and the user of the token with this hash. None if there is no such token or it is
 /// revoked.
 pub async fn user(store: &Store, hash: &[u8; 32]) -> Result<Option<(Uuid, UserId)>> {
-    store.fetch_optional(USER, &[&&hash[..]]).await
+    store
+        .fetch_optional(sql::api_token::FIND_USER, &[&&hash[..]])
+        .await
 }
 
 /// Lists one user's tokens or all, oldest first, revoked ones included.
 pub async fn list(store: &Store, user: Option<&UserId>) -> Result<Vec<Token>> {
-    store.fetch_all(LIST, &[&user.map(|user| &*user.0)]).await
+    store
+        .fetch_all(sql::api_token::LIST, &[&user.map(|user| &*user.0)])
+        .await
 }
 
 struct Revoked {
@@ -71,7 +71,9 @@ from_row! { Revoked { user = "user_id", ended_now } }
 pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let Some(Revoked { user, ended_now }) = transaction.fetch_optional(REVOKE, &[&id]).await?
+    let Some(Revoked { user, ended_now }) = transaction
+        .fetch_optional(sql::api_token::REVOKE, &[&id])
+        .await?
     else {
         return Ok(false);
     };

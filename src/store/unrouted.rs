@@ -12,6 +12,7 @@ use crate::domain::change::{Change, ChangeRecord, Operation};
 use crate::domain::event::{EventKind, event_id};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::table::ID;
+use crate::sql::store as sql;
 
 /// The most bytes of a change that are stored: with more, the event could not be delivered either.
 const MAX_CHANGE: usize = 256 << 10;
@@ -139,25 +140,17 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Unrouted>> {
         let Selection { reason, since } = selection;
-        let sql = include_str!("../../sql/store/unrouted_event_list.sql");
+        let sql = sql::unrouted_event::LIST;
         self.fetch_all(sql, &[reason, since, &after, &limit]).await
     }
 
     /// Counts unrouted events, up to a limit.
     pub async fn count_unrouted(&self, limit: i64) -> Result<Count> {
-        self.fetch_one(
-            include_str!("../../sql/store/unrouted_event_count.sql"),
-            &[&limit],
-        )
-        .await
+        self.fetch_one(sql::unrouted_event::COUNT, &[&limit]).await
     }
 
     pub async fn discard_unrouted(&self, ids: &[Uuid]) -> Result<u64> {
-        self.run(
-            include_str!("../../sql/store/unrouted_event_remove.sql"),
-            &[&ids],
-        )
-        .await
+        self.run(sql::unrouted_event::REMOVE, &[&ids]).await
     }
 }
 
@@ -167,7 +160,7 @@ pub async fn remove_old(store: &Store, days: u32) -> Result<u64> {
     let mut removed = 0;
 
     loop {
-        let sql = include_str!("../../sql/store/unrouted_event_expire.sql");
+        let sql = sql::unrouted_event::EXPIRE;
         let count = store.run(sql, &[&(days as i32), &CHUNK]).await?;
         removed += count;
 
@@ -207,10 +200,7 @@ pub async fn insert_unrouted(
     ));
 
     transaction
-        .run(
-            include_str!("../../sql/store/unrouted_event_insert.sql"),
-            &rows.params(),
-        )
+        .run(sql::unrouted_event::INSERT, &rows.params())
         .await?;
 
     Ok(())
@@ -219,6 +209,6 @@ pub async fn insert_unrouted(
 /// Removes an unrouted event that is stored as an event in the same transaction. Returns false if
 /// another process has removed it.
 pub async fn take_unrouted(transaction: &impl GenericClient, id: Uuid) -> Result<bool> {
-    let sql = include_str!("../../sql/store/unrouted_event_remove.sql");
+    let sql = sql::unrouted_event::REMOVE;
     Ok(transaction.run(sql, &[&[id].as_slice()]).await? == 1)
 }

@@ -1,6 +1,7 @@
 //! Statements of the users who manage webhooks. Each names the user: another user's webhook is not
 //! found.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -16,18 +17,12 @@ use crate::domain::event::{EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
 use crate::domain::signing::Signing;
+use crate::sql::store as sql;
 use crate::vault::Sealed;
 
-const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
-const INSERT: &str = include_str!("../../sql/store/webhook_insert.sql");
-const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
-const GET: &str = include_str!("../../sql/store/webhook_get.sql");
-const GET_FOR_UPDATE: &str = concat!(
-    include_str!("../../sql/store/webhook_get.sql"),
-    "for update"
-);
-const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
-const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
+static GET_FOR_UPDATE: LazyLock<String> =
+    LazyLock::new(|| format!("{}\nfor update", sql::webhook::GET));
+
 /// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients
 /// wait for a response.
 const CANCELLATION_LIMIT: Duration = Duration::from_secs(10);
@@ -187,7 +182,7 @@ pub async fn create(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
 
-    transaction.run(LOCK_USER, &[user]).await?;
+    transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
 
     let Settings {
         name,
@@ -233,11 +228,15 @@ pub async fn create(
     let mut created = None;
 
     if transaction
-        .fetch_optional::<Uuid>(INSERT, &params)
+        .fetch_optional::<Uuid>(sql::webhook::INSERT, &params)
         .await?
         .is_some()
     {
-        created = Some(transaction.fetch_one(GET, &[user, &id]).await?);
+        created = Some(
+            transaction
+                .fetch_one(sql::webhook::GET, &[user, &id])
+                .await?,
+        );
         sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
         let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
         audit::record(&transaction, actor, Action::WebhookCreated, id, &fields).await?;
@@ -252,14 +251,14 @@ pub async fn create(
 pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Result<Vec<Webhook>> {
     store
         .fetch_all(
-            LIST,
+            sql::webhook::LIST,
             &[user, &after, &i64::try_from(limit).unwrap_or(i64::MAX)],
         )
         .await
 }
 
 pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
-    store.fetch_optional(GET, &[user, &id]).await
+    store.fetch_optional(sql::webhook::GET, &[user, &id]).await
 }
 
 /// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries: a
@@ -303,7 +302,7 @@ async fn try_update(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Webhook> = transaction
-        .fetch_optional(GET_FOR_UPDATE, &[user, &id])
+        .fetch_optional(&GET_FOR_UPDATE, &[user, &id])
         .await?;
     let Some(found) = found else {
         return Ok(Conditional::NotFound);
@@ -362,8 +361,10 @@ async fn try_update(
         &public,
     ];
 
-    transaction.run(UPDATE, &params).await?;
-    let changed = transaction.fetch_one(GET, &[user, &id]).await?;
+    transaction.run(sql::webhook::UPDATE, &params).await?;
+    let changed = transaction
+        .fetch_one(sql::webhook::GET, &[user, &id])
+        .await?;
 
     audit::record(
         &transaction,
@@ -405,7 +406,7 @@ async fn try_delete(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Webhook> = transaction
-        .fetch_optional(GET_FOR_UPDATE, &[user, &id])
+        .fetch_optional(&GET_FOR_UPDATE, &[user, &id])
         .await?;
     let Some(found) = found else {
         return Ok(Conditional::NotFound);
@@ -415,7 +416,7 @@ async fn try_delete(
         return Ok(Conditional::Refused);
     }
 
-    transaction.run(DELETE, &[user, &id]).await?;
+    transaction.run(sql::webhook::DELETE, &[user, &id]).await?;
     audit::record(&transaction, actor, Action::WebhookDeleted, id, &[]).await?;
     transaction.commit().await?;
 

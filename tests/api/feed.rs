@@ -602,7 +602,7 @@ async fn reads_of_the_feed_use_indexes() {
     client.batch_execute(FILL).await.unwrap();
 
     let webhook = "'{00000000-0000-0000-0000-000000000001}'";
-    let page = include_str!("../../sql/store/feed_page.sql");
+    let page = walhook::sql::store::event::FEED_PAGE;
     let page_types = "text, bigint, bigint, text[], bigint, bigint, bigint";
     let max = i64::MAX;
 
@@ -624,42 +624,42 @@ async fn reads_of_the_feed_use_indexes() {
         (
             "the horizon",
             true,
-            include_str!("../../sql/store/feed_horizon.sql"),
+            walhook::sql::store::event::FEED_HORIZON,
             "text, bigint, bigint",
             "'7', 100, 9999".into(),
         ),
         (
             "the list",
             true,
-            include_str!("../../sql/store/feed_newest.sql"),
+            walhook::sql::store::event::FEED_NEWEST,
             "text, bigint, bigint, text, bigint",
             format!("'7', {max}, 0, null, 51"),
         ),
         (
             "the list's horizon",
             true,
-            include_str!("../../sql/store/feed_newest_horizon.sql"),
+            walhook::sql::store::event::FEED_NEWEST_HORIZON,
             "text, bigint, bigint",
             format!("'7', {max}, 9999"),
         ),
         (
             "new events",
             true,
-            include_str!("../../sql/store/feed_users.sql"),
+            walhook::sql::store::event::FEED_USERS,
             "bigint, bigint, bigint, text[]",
             "100, 40000, 10000, '{7,8}'".into(),
         ),
         (
             "an event",
             false,
-            include_str!("../../sql/store/event_get.sql"),
+            walhook::sql::store::event::GET,
             "text, uuid",
             format!("'7', '{}'", Uuid::now_v7()),
         ),
         (
             "deliveries",
             false,
-            include_str!("../../sql/store/event_deliveries.sql"),
+            walhook::sql::store::event::DELIVERIES,
             "uuid[], uuid[], uuid, uuid, bigint",
             format!(
                 "{webhook}, {webhook}, '{}', '01900000-0000-0000-0000-000000000000', 20000",

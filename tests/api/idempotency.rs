@@ -264,12 +264,9 @@ async fn simultaneous_requests_with_one_key_create_one_webhook() {
     let mut sql = service.app.store().await;
     let lock = sql.transaction().await.unwrap();
 
-    lock.execute(
-        include_str!("../../sql/store/webhook_lock_user.sql"),
-        &[&"1"],
-    )
-    .await
-    .unwrap();
+    lock.execute(walhook::sql::store::webhook::LOCK_USER, &[&"1"])
+        .await
+        .unwrap();
 
     let body = body();
     let (first, rejected) = tokio::join!(post(&api, "/webhooks", "k", Some(&body)), async {
@@ -306,12 +303,9 @@ async fn a_client_that_disconnected_gets_the_stored_response() {
     let mut sql = service.app.store().await;
     let lock = sql.transaction().await.unwrap();
 
-    lock.execute(
-        include_str!("../../sql/store/webhook_lock_user.sql"),
-        &[&"1"],
-    )
-    .await
-    .unwrap();
+    lock.execute(walhook::sql::store::webhook::LOCK_USER, &[&"1"])
+        .await
+        .unwrap();
 
     let body = body();
     {

@@ -714,8 +714,8 @@ async fn every_error_of_a_replay_is_listed() {
 /// A replay reads each day's events of a user by their numbers: it never sorts or scans a day.
 #[tokio::test]
 async fn the_next_events_are_read_by_an_index() {
-    const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
-    const SCAN: &str = include_str!("../../sql/store/replay_scan.sql");
+    const BY_INDEX: &str = walhook::sql::store::server::PLAN_BY_INDEX;
+    const SCAN: &str = walhook::sql::store::event::SCAN_REPLAY;
 
     let it = Scene::start().await;
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();

@@ -10,7 +10,7 @@ use crate::support::{TestApp, eventually, skip};
 use crate::wait_until_unready;
 
 const GAPS: &str = "select count(*) from walhook.gap";
-const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
+const RELATIONS: &str = walhook::sql::primary::relation::FIND;
 
 async fn prepared(programs: Option<&Path>) -> TestApp {
     let mut app = TestApp::prepare_alone(Options {

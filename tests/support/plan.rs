@@ -49,15 +49,15 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
 /// The statements by which the API and the web UI read: their purpose, text, parameter types, and
 /// arguments for `user` and `webhook`.
 pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
-    const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
-    const GET: &str = include_str!("../../sql/store/webhook_get.sql");
-    const LOG: &str = include_str!("../../sql/store/log_list.sql");
-    const ENTRY: &str = include_str!("../../sql/store/log_get.sql");
-    const ERRORS: &str = include_str!("../../sql/store/log_errors.sql");
-    const HOURS: &str = include_str!("../../sql/store/webhook_hour_user.sql");
-    const SESSION: &str = include_str!("../../sql/store/session_find.sql");
-    const PENDING: &str = include_str!("../../sql/store/delivery_pending.sql");
-    const TOKEN: &str = include_str!("../../sql/store/token_user.sql");
+    const LIST: &str = walhook::sql::store::webhook::LIST;
+    const GET: &str = walhook::sql::store::webhook::GET;
+    const LOG: &str = walhook::sql::store::attempt::LIST;
+    const ENTRY: &str = walhook::sql::store::attempt::GET;
+    const ERRORS: &str = walhook::sql::store::attempt::LIST_ERRORS;
+    const HOURS: &str = walhook::sql::store::webhook_hour::USER;
+    const SESSION: &str = walhook::sql::store::session::FIND;
+    const PENDING: &str = walhook::sql::store::delivery::PENDING;
+    const TOKEN: &str = walhook::sql::store::api_token::FIND_USER;
     const LOG_TYPES: &str =
         "text, uuid, uuid, uuid, text, text, timestamptz, timestamptz, smallint, bigint, bigint";
 

@@ -16,7 +16,6 @@ use crate::platform::ROWS;
 use crate::rig::{Held, Rig, require_memory};
 use crate::sidecar::Sidecar;
 
-const PLAN_BY_INDEX: &str = include_str!("../../../sql/store/plan_by_index.sql");
 /// Owners of the webhooks that were down, ten each. User 1 has a fresh webhook.
 const OWNERS: std::ops::RangeInclusive<u64> = 2..=21;
 const EVENTS: u64 = 10_000;
@@ -233,7 +232,9 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
     ];
 
     rig.store.batch_execute("begin").await?;
-    rig.store.batch_execute(PLAN_BY_INDEX).await?;
+    rig.store
+        .batch_execute(walhook::sql::store::server::PLAN_BY_INDEX)
+        .await?;
 
     let explain = format!(
         "explain (analyze, buffers, format json) {}",

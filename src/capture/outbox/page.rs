@@ -13,10 +13,7 @@ use crate::domain::position::Position;
 use crate::domain::read_pages::Contents;
 use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
-
-const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
-const FLUSH: &str = include_str!("../../../sql/primary/outbox_flush.sql");
-const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
+use crate::sql::primary as sql;
 
 /// The most changes of a page, and the size of its values at which it ends.
 const MAX_CHANGES: i64 = 1_000;
@@ -139,7 +136,7 @@ async fn query(
 
     let rows = client
         .query_typed(
-            PAGE,
+            sql::outbox::PAGE,
             &[
                 (&from, Type::TEXT),
                 (&to, Type::TEXT),
@@ -267,7 +264,9 @@ pub(super) async fn clear(
         (&timeline, Type::TEXT),
     ];
 
-    let row = client.query_typed_one(CLEAR, &parameters).await?;
+    let row = client
+        .query_typed_one(sql::outbox::CLEAR, &parameters)
+        .await?;
     if !row.get::<_, bool>("is_expected") {
         return Err(CaptureError::TimelineChanged);
     }
@@ -299,7 +298,7 @@ pub(super) async fn begin_transaction(client: &Client, timeline: u32) -> Result<
 /// Flushes the WAL of every commit that is visible now. Returns whether the server is in this
 /// epoch: if not, it may have lost some of them.
 pub(super) async fn flush(client: &Client, epoch: &Epoch) -> Result<bool, CaptureError> {
-    let row = client.query_typed_one(FLUSH, &[]).await?;
+    let row = client.query_typed_one(sql::outbox::FLUSH, &[]).await?;
     Ok(timeline(&row)? == Some(epoch.timeline)
         && row.get::<_, &str>("checkpoint") == epoch.checkpoint)
 }

@@ -14,8 +14,8 @@ use tokio_postgres::Client;
 use super::super::client::KeptClient;
 use super::super::error::CaptureError;
 use crate::domain::window::Snapshot;
+use crate::sql::primary as sql;
 
-const MAKERS: &str = include_str!("../../../sql/primary/outbox_makers.sql");
 /// The time between two queries. A transaction that is streamed is usually visible to the first
 /// one.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ impl SwitchCheck {
 
 async fn makers(client: &Client, tables: &[u32]) -> Result<Makers, CaptureError> {
     let row = client
-        .query_typed_one(MAKERS, &[(&tables, Type::OID_ARRAY)])
+        .query_typed_one(sql::triggers::MAKERS, &[(&tables, Type::OID_ARRAY)])
         .await?;
     Ok(Makers {
         read_at: Instant::now(),

@@ -34,10 +34,9 @@ use crate::domain::window::Snapshot;
 use crate::health::Health;
 use crate::primary::catalog::{self, PublicationVersionQuery};
 use crate::retry::Backoff;
+use crate::sql::primary as sql;
 use crate::store::Store;
 use crate::telemetry::Condition;
-
-const CURRENT_SNAPSHOT: &str = include_str!("../../../sql/primary/current_snapshot.sql");
 
 /// The name of the wait in the health report.
 const VISIBILITY: &str = "visibility";
@@ -387,7 +386,9 @@ impl Checker {
     /// comes from.
     async fn invisible(&mut self, transactions: &[u32]) -> Result<Vec<u32>, CaptureError> {
         let client = self.client.get().await?;
-        let row = client.query_typed_one(CURRENT_SNAPSHOT, &[]).await?;
+        let row = client
+            .query_typed_one(sql::server::CURRENT_SNAPSHOT, &[])
+            .await?;
         // After a failover the same ids belong to other transactions.
         verify_timeline(row.get("timeline"), self.timeline)?;
         Ok(Snapshot::from(row.get::<_, &str>("snapshot")).not_ended(transactions))

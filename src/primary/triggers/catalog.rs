@@ -13,13 +13,7 @@ use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
 use crate::primary::catalog::{MappedTable, Relation};
 use crate::primary::error::PrimaryError;
-
-const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
-const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
-const TABLES: &str = include_str!("../../../sql/primary/outbox_tables.sql");
-const WITH_ROWS: &str = include_str!("../../../sql/primary/outbox_with_rows.sql");
-const ALTERED: &str = include_str!("../../../sql/primary/outbox_altered.sql");
-const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
+use crate::sql::primary as sql;
 
 row! {
     /// The state of the schema `walhook_capture`.
@@ -53,7 +47,7 @@ impl TriggerState {
 
 pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, PrimaryError> {
     Ok(TriggerState::from(
-        &client.query_typed_one(STATE, &[]).await?,
+        &client.query_typed_one(sql::outbox::STATE, &[]).await?,
     ))
 }
 
@@ -78,7 +72,7 @@ pub(crate) async fn tables_with_triggers(
     function: Option<&str>,
 ) -> Result<Vec<TableWithTriggers>, PrimaryError> {
     let rows = client
-        .query_typed(TABLES, &[(&function, Type::TEXT)])
+        .query_typed(sql::triggers::TABLES, &[(&function, Type::TEXT)])
         .await?;
     Ok(rows.iter().map(TableWithTriggers::from).collect())
 }
@@ -86,7 +80,7 @@ pub(crate) async fn tables_with_triggers(
 /// Returns the triggers that were disabled or enabled since setup noted them, or dropped from a
 /// table that still exists: what was written meanwhile may not be captured.
 pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, PrimaryError> {
-    let rows = client.query_typed(ALTERED, &[]).await?;
+    let rows = client.query_typed(sql::triggers::ALTERED, &[]).await?;
     Ok(rows.iter().map(|row| row.get("trigger")).collect())
 }
 
@@ -95,7 +89,7 @@ pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, Pri
 pub(crate) async fn failures(
     client: &Client,
 ) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
-    let row = client.query_typed_opt(FAILURES, &[]).await?;
+    let row = client.query_typed_opt(sql::outbox::FAILURES, &[]).await?;
     Ok(row.map(|row| (row.get("count"), row.get("last"))))
 }
 
@@ -156,7 +150,7 @@ pub(crate) async fn compare(
         .map(|relation| relation.oid)
         .collect();
     let rows = client
-        .query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)])
+        .query_typed(sql::triggers::TRIGGERS, &[(&oids, Type::OID_ARRAY)])
         .await?;
     let found = rows
         .iter()
@@ -192,7 +186,7 @@ impl Comparison {
             .map(|trigger| trigger.relation.oid)
             .collect();
         let rows = client
-            .query_typed(WITH_ROWS, &[(&oids, Type::OID_ARRAY)])
+            .query_typed(sql::triggers::WITH_ROWS, &[(&oids, Type::OID_ARRAY)])
             .await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }

@@ -7,12 +7,7 @@ use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::{fill, quote_identifier};
 use crate::primary::catalog::{Relation, contains};
-
-const FUNCTION: &str = include_str!("../../../sql/primary/outbox_function.sql");
-const WRITE: &str = include_str!("../../../sql/primary/outbox_write.sql");
-const COMMENT: &str = include_str!("../../../sql/primary/outbox_comment.sql");
-const TRIGGER: &str = include_str!("../../../sql/primary/outbox_trigger.sql");
-const ALWAYS: &str = include_str!("../../../sql/primary/outbox_trigger_always.sql");
+use crate::sql::primary as sql;
 
 /// The event that a trigger fires on.
 ///
@@ -55,7 +50,7 @@ impl TriggerEvent {
 
     /// Returns the statement that creates the trigger.
     pub fn create(self, table: &str, function: &str) -> String {
-        TRIGGER
+        sql::triggers::TRIGGER
             .replace("{event}", self.as_str())
             .replace(
                 "{level}",
@@ -72,7 +67,7 @@ impl TriggerEvent {
     /// Returns the statement that makes the trigger fire regardless of `session_replication_role`.
     /// Only the table's owner may run it.
     pub fn enable_always(self, table: &str) -> String {
-        ALWAYS
+        sql::triggers::TRIGGER_ALWAYS
             .replace("{event}", self.as_str())
             .replace("{table}", table)
     }
@@ -118,7 +113,7 @@ impl Function {
         let quote = quote_for(&format!("{changed}{write}{inner}{planned}"));
 
         let definition = fill(
-            FUNCTION,
+            sql::triggers::FUNCTION,
             &[
                 ("function", &name),
                 ("table", table.name()),
@@ -146,7 +141,7 @@ impl Function {
 
     /// Returns the statements that create or replace the function. They lock no table.
     pub fn create(&self) -> String {
-        let comment = COMMENT
+        let comment = sql::triggers::COMMENT
             .replace("{function}", &self.name)
             .replace("walhook {hash}", &self.comment);
         format!("{}{comment}", self.definition)
@@ -178,7 +173,7 @@ impl Rows<'_> {
             ("old", &self.values(old)),
             ("new", &self.values(new)),
         ];
-        fill(WRITE.trim_end(), &names)
+        fill(sql::triggers::WRITE.trim_end(), &names)
     }
 
     /// Returns an array of the values of all columns.

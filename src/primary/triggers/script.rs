@@ -16,14 +16,8 @@ use crate::primary::error::PrimaryError;
 use crate::primary::table_locks::{
     Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
 };
+use crate::sql::primary as sql;
 
-const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
-const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
-const INSTALLED: &str = include_str!("../../../sql/primary/outbox_installed.sql");
-const LOCK: &str = include_str!("../../../sql/primary/outbox_lock.sql");
-const SCHEMA_OID: &str = include_str!("../../../sql/primary/outbox_schema_oid.sql");
-const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
-const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
 const OUTBOX: &str = "walhook_capture.outbox";
 
 /// The statements in the order in which they run. Only `lock` waits for locks on the platform's
@@ -52,12 +46,12 @@ impl Script {
         let mut script = Script::default();
 
         if state.is_none() {
-            script.prepare.push_str(SCHEMA);
+            script.prepare.push_str(sql::triggers::SCHEMA);
         }
 
         if !state.is_some_and(|state| state.paired) {
             // Locks the outbox, which may be in use.
-            script.lock.push_str(PAIRING);
+            script.lock.push_str(sql::triggers::PAIRING);
             script.owned.extend(state.map(|_| OUTBOX.to_owned()));
         }
 
@@ -92,11 +86,11 @@ impl Script {
         }
 
         if !script.is_empty() || !altered.is_empty() || !state.is_some_and(|state| state.noted) {
-            script.complete.push_str(INSTALLED);
+            script.complete.push_str(sql::triggers::INSTALLED);
         }
 
         if switches {
-            script.complete.push_str(HANDOVER);
+            script.complete.push_str(sql::triggers::HANDOVER);
         }
 
         script
@@ -185,10 +179,10 @@ async fn execute(
     parts: &[Part<'_>],
 ) -> Result<(), PrimaryError> {
     limit_wait(client).await?;
-    client.query_typed(LOCK, &[]).await?;
+    client.query_typed(sql::triggers::LOCK, &[]).await?;
 
     if client
-        .query_typed_one(SCHEMA_OID, &[])
+        .query_typed_one(sql::triggers::SCHEMA_OID, &[])
         .await?
         .get::<_, Option<u32>>(0)
         != schema
@@ -228,7 +222,7 @@ async fn blocker(client: &Client, source: &Source) -> Result<Option<String>, Pri
         .map(|relation| relation.oid)
         .collect();
     Ok(client
-        .query_typed_opt(BLOCKER, &[(&oids, Type::OID_ARRAY)])
+        .query_typed_opt(sql::triggers::BLOCKER, &[(&oids, Type::OID_ARRAY)])
         .await?
         .map(|row| row.get(0)))
 }

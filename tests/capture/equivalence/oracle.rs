@@ -133,7 +133,7 @@ impl Model {
             Act::DropEntry { id } => drop(self.entries.remove(id)),
             Act::Track { id, release } => drop(self.tracks.insert(*id, *release)),
             Act::NewTranscode { id, track } => {
-                drop(self.transcodes.insert(*id, (*track, "waiting")))
+                self.transcodes.insert(*id, (*track, "waiting"));
             }
             Act::File {
                 id,

@@ -13,9 +13,9 @@ use super::{number, prepared};
 use crate::support::versions::installed;
 use crate::support::{eventually, next_id, skip};
 
-const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
-const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
-const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
+const SCHEMA: &str = walhook::sql::primary::triggers::SCHEMA;
+const PAGE: &str = walhook::sql::primary::outbox::PAGE;
+const CLEAR: &str = walhook::sql::primary::outbox::CLEAR;
 /// More than a page has.
 const DELETED: i64 = 5_000;
 

@@ -1,1 +1,0 @@
-create unique index concurrently {index} on {table} ({columns});

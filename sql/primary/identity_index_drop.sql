@@ -1,1 +1,0 @@
-drop index if exists {index};

@@ -1,1 +1,0 @@
-comment on function walhook_capture.{function}() is 'walhook {hash}';

@@ -1,1 +1,0 @@
-drop function if exists walhook_capture.{function}() cascade;

@@ -1,1 +1,0 @@
-alter table only {table} enable always trigger walhook_{event};

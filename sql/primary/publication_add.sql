@@ -1,1 +1,0 @@
-alter publication {publication} add table {tables};

@@ -1,1 +1,0 @@
-drop publication if exists {publication};

@@ -1,0 +1,131 @@
+-- name: size
+-- The size of a table without its indexes. Null if it is gone. $1 its oid
+select pg_relation_size($1) as size
+
+-- name: find
+-- Tables, each followed by its partitions and by the tables that inherit from it. `number` is the
+-- table's index in the parameters, counted from one. $1 schemas, $2 tables, $3 the name of
+-- Walhook's identity index on each, $4 its publication
+with recursive wanted as (
+    select class.oid as root, wanted.number, wanted.index
+    from unnest($1::text[], $2::text[], $3::text[]) with ordinality as wanted (schema, name, index, number)
+    join pg_catalog.pg_namespace namespace on namespace.nspname = wanted.schema
+    join pg_catalog.pg_class class
+        on class.relnamespace = namespace.oid and class.relname = wanted.name and class.relkind in ('r', 'p')
+), tree as (
+    select number, index, root, root as oid from wanted
+    union
+    select tree.number, tree.index, tree.root, child.inhrelid
+    from tree join pg_catalog.pg_inherits child on child.inhparent = tree.oid
+), list as (
+    -- Other publications with lists of columns, which exist since PostgreSQL 15
+    select
+        member.prrelid as relation,
+        publication.pubname::text as publication,
+        array(
+            select attribute.attname
+            from pg_catalog.pg_attribute attribute
+            where attribute.attrelid = member.prrelid and to_jsonb(member) -> 'prattrs' @> to_jsonb(attribute.attnum)
+        ) as columns
+    from pg_catalog.pg_publication_rel member
+    join pg_catalog.pg_publication publication on publication.oid = member.prpubid
+    where publication.pubname <> $4::text and to_jsonb(member) ->> 'prattrs' is not null
+)
+select
+    tree.number,
+    class.oid,
+    namespace.nspname::text as schema,
+    class.relname::text as name,
+    class.relkind = 'p' as has_partitions,
+    class.relkind = 'p' or class.relispartition as partitioned,
+    class.oid <> tree.root and class.relispartition as is_partition,
+    pg_has_role(class.relowner, 'usage') as owned,
+    -- Null for a table that was dropped since the snapshot.
+    coalesce(has_table_privilege(class.oid, 'trigger'), false) as may_trigger,
+    row_security_active(class.oid) as row_security,
+    class.relreplident::text as identity,
+    identity.name as identity_index,
+    coalesce(identity.columns, '{}') as identity_columns,
+    own_index.name as own_index,
+    own_index.indisvalid as own_index_valid,
+    columns.names as columns,
+    columns.types,
+    columns.categories,
+    columns.formatted,
+    columns.generated,
+    columns.virtual as virtual_columns,
+    columns.not_null,
+    case when columns.generated = '{}' then '{}' else array(
+        select publication.pubname::text
+        from pg_catalog.pg_publication publication
+        join pg_catalog.pg_publication_tables published on published.pubname = publication.pubname
+        -- The column exists since PostgreSQL 18.
+        where publication.pubname <> $4::text and coalesce(to_jsonb(publication) ->> 'pubgencols', 's') <> 's'
+            and published.schemaname = namespace.nspname and published.tablename = class.relname
+        order by 1
+    ) end as published_without_generated,
+    array(select publication from list where relation in (class.oid, tree.root) order by 1) as partly_published_by,
+    array(
+        select attribute.attname::text
+        from pg_catalog.pg_attribute attribute
+        where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped and exists (
+            select from list where relation in (class.oid, tree.root) and not attribute.attname = any(list.columns)
+        )
+    ) as unpublished_columns,
+    columns.readable
+from tree
+join pg_catalog.pg_class class on class.oid = tree.oid
+join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
+left join lateral (
+    select index_class.relname::text as name, array_agg(attribute.attname::text) as columns
+    from pg_catalog.pg_index index
+    join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
+    join pg_catalog.pg_attribute attribute
+        on attribute.attrelid = index.indrelid and attribute.attnum = any((index.indkey::int2[])[0:index.indnkeyatts - 1])
+    where index.indrelid = class.oid
+        and ((class.relreplident = 'd' and index.indisprimary) or (class.relreplident = 'i' and index.indisreplident))
+    group by index_class.relname
+) identity on true
+cross join lateral (
+    select wanted.name, (
+        select index.indisvalid
+        from pg_catalog.pg_index index
+        join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
+        where index.indrelid = class.oid and index_class.relname = wanted.name
+    ) as indisvalid
+    -- The names of indexes are unique in a schema, which tables that inherit can share with the
+    -- table.
+    from (select tree.index || case when class.oid = tree.root then '' else '_' || class.oid end as name) wanted
+) own_index
+cross join lateral (
+    select
+        coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,
+        coalesce(array_agg(format_type(attribute.atttypid, null) order by attribute.attnum), '{}') as types,
+        coalesce(array_agg(type.typcategory::text order by attribute.attnum), '{}') as categories,
+        -- Whether the type has its own cast to text, which may differ from its output function. The
+        -- WAL has the output of that function. character(n) is excluded: its cast only drops the
+        -- padding.
+        coalesce(array_agg(exists (
+            -- A domain has the output and the casts of its base type.
+            with recursive types as (
+                select attribute.atttypid as oid
+                union all
+                select domain.typbasetype
+                from types join pg_catalog.pg_type domain on domain.oid = types.oid and domain.typtype = 'd'
+            )
+            select from types join pg_catalog.pg_cast cast_ on cast_.castsource = types.oid
+            where cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'
+                and cast_.castsource <> 'bpchar'::regtype
+        ) order by attribute.attnum), '{}') as formatted,
+        coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated <> ''), '{}') as generated,
+        coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated = 'v'), '{}') as virtual,
+        coalesce(array_agg(attribute.attname::text) filter (where attribute.attnotnull), '{}') as not_null,
+        coalesce(array_agg(attribute.attname::text) filter (
+            where has_schema_privilege(namespace.oid, 'usage')
+                and has_column_privilege(class.oid, attribute.attnum, 'select')
+        ), '{}') as readable
+    from pg_catalog.pg_attribute attribute
+    join pg_catalog.pg_type type on type.oid = attribute.atttypid
+    where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
+) columns
+order by tree.number, class.oid <> tree.root, class.oid

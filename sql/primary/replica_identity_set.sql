@@ -1,1 +1,0 @@
-alter table {table} replica identity {identity};

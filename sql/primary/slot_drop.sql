@@ -1,2 +1,0 @@
--- Drops the slot. $1 its name
-select pg_drop_replication_slot($1)

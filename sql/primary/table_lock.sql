@@ -1,1 +1,0 @@
-lock table only {table} in {mode} mode;

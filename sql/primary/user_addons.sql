@@ -1,3 +1,0 @@
--- The add-ons of every user
-select {user_id}, {addon}
-from {table}

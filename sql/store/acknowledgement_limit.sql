@@ -1,2 +1,0 @@
--- $1 slot
-select limit_lsn from walhook.acknowledgement where slot = $1

@@ -1,2 +1,0 @@
--- $1 slot
-select reader from walhook.acknowledgement where slot = $1

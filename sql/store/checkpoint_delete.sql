@@ -1,2 +1,0 @@
--- $1 slot
-delete from walhook.checkpoint where slot = $1

@@ -1,4 +1,0 @@
--- $1 ids of releases
-insert into walhook.distributed_release (release_id)
-select unnest($1::bigint[])
-on conflict do nothing

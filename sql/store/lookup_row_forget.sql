@@ -1,1 +1,0 @@
-truncate walhook.lookup_row, walhook.lookup_table

@@ -1,1 +1,0 @@
-delete from walhook.replica_identity

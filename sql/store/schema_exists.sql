@@ -1,1 +1,0 @@
-select to_regclass('walhook.checkpoint') is not null

@@ -1,6 +1,0 @@
--- Secrets that are encrypted under other keys than $1, of webhooks after the id $2, at most $3
-select id, secret as sealed, secret_key_id as key_id
-from walhook.webhook
-where id > $2 and secret_key_id <> $1
-order by id
-limit $3

@@ -1,2 +1,0 @@
--- $1 hash
-delete from walhook.session where hash = $1

@@ -1,3 +1,0 @@
--- $1 slot
-insert into walhook.slot_creation (slot) values ($1)
-on conflict (slot) do update set begun_at = now()

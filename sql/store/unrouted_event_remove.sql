@@ -1,2 +1,0 @@
--- $1 ids
-delete from walhook.unrouted_event where id = any($1::uuid[])

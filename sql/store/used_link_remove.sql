@@ -1,1 +1,0 @@
-delete from walhook.used_link where expires_at < now()

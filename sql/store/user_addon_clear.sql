@@ -1,2 +1,0 @@
--- All users lose all add-ons
-delete from walhook.user_addon

@@ -1,2 +1,0 @@
--- $1 webhook
-select ordering from walhook.webhook where id = $1
