@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How long to wait for a condition that only the machine's speed can delay.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -36,4 +37,11 @@ where
     }
 
     Ok(())
+}
+
+/// Ticks at a steady rate. Late ticks are not made up for.
+pub fn steady(per_second: f64) -> tokio::time::Interval {
+    let mut ticks = interval(Duration::from_secs_f64(1.0 / per_second));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }

@@ -10,9 +10,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-use super::tenants::steady;
 use crate::figures::{Figures, Must};
 use crate::sidecar::{API_PATH, Sidecar, token};
+use crate::wait::steady;
 
 /// Clients of each kind: 1,200 in total, more than the default of `http.max_connections`, which is
 /// 1,024. So there are always clients that the server has to disconnect in favour of others.

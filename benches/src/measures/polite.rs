@@ -9,9 +9,9 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::tenants::steady;
 use crate::figures::{Figures, quantile};
 use crate::sidecar::{Sidecar, token};
+use crate::wait::steady;
 
 /// Requests per second on a connection that is kept, and as many on new connections. A twentieth of
 /// `limits.requests_per_second` each: enough for a p99 of ten seconds.

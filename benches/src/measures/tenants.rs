@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::clients::SlowClients;
 use crate::figures::Figures;
 use crate::platform::{ROW_ID_STRIDE, Writer, micros_now};
 use crate::sidecar::{Sidecar, token};
+use crate::wait::steady;
 
 /// Ten times the default of `limits.requests_per_second`.
 const REQUESTS_PER_SECOND: u32 = 1_000;
@@ -147,12 +147,6 @@ impl Running {
 
         Ok(())
     }
-}
-
-pub fn steady(per_second: f64) -> tokio::time::Interval {
-    let mut ticks = interval(Duration::from_secs_f64(1.0 / per_second));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }
 
 /// Searches the attempt log for entries that do not exist. Does not wait for slow responses before
