@@ -1,7 +1,7 @@
 //! Limits how often the store is queried, or a signature is verified, for credentials that nobody
 //! may have. The rate limit of each credential does not: a client that guesses sends another one
 //! with each request. While it does, the first requests of valid credentials share this limit with
-//! it: `docs/operators.md` describes the effect.
+//! it: `docs/install.md` describes the effect.
 
 use std::collections::HashSet;
 use std::hash::Hash;

@@ -197,7 +197,7 @@ async fn a_platform_with_other_names_is_mapped_by_configuration_alone() {
     let (app, platform, owner) = prepare().await;
     let role = format!("{}_role", app.name);
 
-    // As in the operator's guide: Walhook's role is a member of the owner only while setup runs.
+    // As in docs/install.md: Walhook's role is a member of the owner only while setup runs.
     let database = format!("{}_own", app.name);
     run(
         &platform.client,

@@ -172,7 +172,7 @@ fn the_dashboard_uses_recorded_names_and_distinct_panels() {
 #[test]
 fn every_alert_has_its_runbook() {
     let rules = read("deploy/prometheus/walhook.rules.yml");
-    let guide = read("docs/operators.md");
+    let guide = read("docs/runbook.md");
     let alerts: Vec<&str> = rules
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
@@ -183,10 +183,10 @@ fn every_alert_has_its_runbook() {
     for alert in alerts {
         assert!(
             guide.contains(&format!("### {alert}\n")),
-            "docs/operators.md has no section about {alert}"
+            "docs/runbook.md has no section about {alert}"
         );
         assert!(
-            rules.contains(&format!("docs/operators.md#{}", alert.to_lowercase())),
+            rules.contains(&format!("docs/runbook.md#{}", alert.to_lowercase())),
             "{alert} has no runbook"
         );
     }

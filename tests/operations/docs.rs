@@ -14,7 +14,8 @@ const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.
 
 /// A block that begins with ```sh.
 struct Block {
-    line: usize,
+    /// The document and the line.
+    place: String,
     text: String,
 }
 
@@ -23,7 +24,8 @@ fn read(document: &str) -> String {
         .expect("a document")
 }
 
-fn blocks(text: &str) -> Vec<Block> {
+fn blocks(document: &str) -> Vec<Block> {
+    let text = read(document);
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
 
@@ -31,7 +33,7 @@ fn blocks(text: &str) -> Vec<Block> {
         match (&mut open, line) {
             (None, "```sh") => {
                 open = Some(Block {
-                    line: index + 1,
+                    place: format!("{document}:{}", index + 1),
                     text: String::new(),
                 })
             }
@@ -162,15 +164,15 @@ impl Machine {
 
     /// Runs the blocks in one shell, so that later blocks see the variables that earlier ones
     /// exported. Names a block that fails.
-    async fn run(&self, document: &str, before: &str, blocks: &[Block]) {
+    async fn run(&self, before: &str, blocks: &[Block]) {
         let mut script = format!(
             "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n"
         );
 
         for block in blocks {
             script.push_str(&format!(
-                "echo 'BLOCK {document}:{}' >&2\n{}\n",
-                block.line,
+                "echo 'BLOCK {}' >&2\n{}\n",
+                block.place,
                 self.adapt(&block.text)
             ));
         }
@@ -195,13 +197,13 @@ impl Machine {
 
         assert!(
             output.status.success(),
-            "{document}: {}\n{errors}\n--- printed:\n{printed}",
+            "{}\n{errors}\n--- printed:\n{printed}",
             output.status
         );
     }
 }
 
-/// Creates the role and database, as the first blocks of the operator's guide do, for documents
+/// Creates the role and database, as the first blocks of `docs/install.md` do, for documents
 /// that assume them.
 const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login replication superuser password 'a long random one'\" \
      -c 'create database walhook owner walhook'\n";
@@ -245,19 +247,18 @@ async fn blocks_of_the_readme_run() {
     }
 
     let machine = Machine::start().await;
-    machine
-        .run("README.md", PREPARED, &blocks(&read("README.md")))
-        .await;
+    machine.run(PREPARED, &blocks("README.md")).await;
 }
 
 #[tokio::test]
-async fn blocks_of_the_operators_guide_run() {
+async fn blocks_of_the_operators_guides_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
 
     let machine = Machine::start().await;
-    let mut blocks = blocks(&read("docs/operators.md"));
+    let guides = ["docs/install.md", "docs/primary.md", "docs/runbook.md"];
+    let mut blocks: Vec<Block> = guides.into_iter().flat_map(blocks).collect();
     let calls_readyz = |block: &Block| block.text.contains("127.0.0.1:9464");
     let first = blocks
         .iter()
@@ -279,10 +280,8 @@ async fn blocks_of_the_operators_guide_run() {
         .expect("a block that runs teardown");
     blocks[last].text.insert_str(0, STOPPED);
 
-    // The role has only the privileges that the guide grants.
-    machine
-        .run("docs/operators.md", &machine.adapt(SETTINGS), &blocks)
-        .await;
+    // The role has only the privileges that the guides grant.
+    machine.run(&machine.adapt(SETTINGS), &blocks).await;
 }
 
 #[tokio::test]
@@ -298,17 +297,10 @@ async fn blocks_of_the_other_guides_run() {
         WEBHOOK=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"id\"])')\n\
         SECRET=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"secret\"])')\n";
     let before = machine.adapt(&[PREPARED, SETTINGS, RUNNING, create].concat());
-    let [receivers, integrators] =
-        ["docs/receivers.md", "docs/integrators.md"].map(|document| blocks(&read(document)));
+    let [receivers, integrators] = ["docs/receivers.md", "docs/integrators.md"].map(blocks);
 
     assert!(!receivers.is_empty() && !integrators.is_empty());
-    machine.run("docs/receivers.md", &before, &receivers).await;
+    machine.run(&before, &receivers).await;
 
-    machine
-        .run(
-            "docs/integrators.md",
-            &machine.adapt(SETTINGS),
-            &integrators,
-        )
-        .await;
+    machine.run(&machine.adapt(SETTINGS), &integrators).await;
 }

@@ -20,7 +20,7 @@ struct Metric {
 
 /// The rows `| name | type | labels | meaning |`.
 fn documented() -> BTreeMap<String, Metric> {
-    let guide = read("docs/operators.md");
+    let guide = read("docs/runbook.md");
     let rows = guide
         .lines()
         .filter_map(|line| line.strip_prefix("| `walhook_"));

@@ -133,7 +133,7 @@ fn assert_contents(package: &Path) {
             "/usr/share/doc/walhook/third-party-notices.txt.gz",
         ),
         ("-rw-r--r--", "/usr/share/doc/walhook/changelog.Debian.gz"),
-        ("-rw-r--r--", "/usr/share/doc/walhook/docs/operators.md"),
+        ("-rw-r--r--", "/usr/share/doc/walhook/docs/install.md"),
         (
             "-rw-r--r--",
             "/usr/share/doc/walhook/prometheus/walhook.rules.yml",
