@@ -13,7 +13,6 @@ mod deploy;
 mod docs;
 mod environment;
 mod erase;
-mod feed_indexes;
 mod harness;
 mod kubernetes;
 mod licences;
