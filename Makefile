@@ -53,9 +53,8 @@ soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 $(SKIP)
-	$(if $(SEEDS),WALHOOK_SIMULATION_SEEDS=$(SEEDS)) $(CARGO) test $(DIST) --test reliability -- --ignored --nocapture simulation::
 	$(if $(MINUTES),WALHOOK_LONG_RUN_MINUTES=$(MINUTES)) $(if $(SEED),WALHOOK_LONG_RUN_SEED=$(SEED)) \
-	    $(CARGO) test --locked --features failpoints,jemalloc --test reliability -- --ignored --nocapture --test-threads 1 --skip simulation::
+	    $(CARGO) test --locked --features failpoints,jemalloc --test reliability -- --ignored --nocapture --test-threads 1
 
 bench: package-dependencies
 	$(CARGO) build $(DIST) --package walhook --package walhook-bench

@@ -11,10 +11,9 @@ use crate::domain::sequence::Sequences;
 use crate::domain::webhook::SealedTarget;
 use crate::failpoint::failpoint;
 use crate::handoff::HandoffBatch;
-use crate::store::contract::EnqueueStatements;
 use crate::store::enqueue::{self, NewLease};
 use crate::store::unrouted::Unrouted;
-use crate::store::{GenericClient, StoreError, order};
+use crate::store::{GenericClient, StoreError, order, sequences};
 use crate::telemetry::{self, recurring};
 
 /// When fresh deliveries are handed off to the local dispatcher.
@@ -32,7 +31,7 @@ pub enum HandOffWhen {
 /// numbers of their last deliveries. This takes another statement only for a webhook that has no
 /// number yet.
 pub async fn subscriptions_of(
-    transaction: &impl EnqueueStatements,
+    transaction: &impl GenericClient,
     events: &[Event],
     numbered: bool,
 ) -> Result<(Subscriptions, Sequences), StoreError> {
@@ -49,16 +48,16 @@ pub async fn subscriptions_of(
     kinds.dedup();
 
     let mut by_user = Subscriptions::new();
-    let mut sequences = Sequences::default();
+    let mut numbers = Sequences::default();
     let mut unnumbered = Vec::new();
 
     if !users.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
-        for subscription in transaction.subscriptions(&users, &names).await? {
+        for subscription in enqueue::subscriptions(transaction, &users, &names).await? {
             let webhook = subscription.target.webhook;
 
             match subscription.last {
-                Some(last) => sequences.insert(webhook, last),
+                Some(last) => numbers.insert(webhook, last),
                 None if subscription.takes_any(&kinds) => unnumbered.push(webhook),
                 None => {}
             }
@@ -71,19 +70,17 @@ pub async fn subscriptions_of(
     }
 
     if !unnumbered.is_empty() {
-        transaction
-            .start_sequences(&unnumbered, &mut sequences)
-            .await?;
+        sequences::start(transaction, &unnumbered, &mut numbers).await?;
     }
 
-    Ok((by_user, sequences))
+    Ok((by_user, numbers))
 }
 
 /// Stores events with their deliveries, part by part. `commit` is sent with the last part.
 pub async fn store_events(
-    transaction: &impl EnqueueStatements,
+    transaction: &impl GenericClient,
     events: &[Event],
-    (subscriptions, mut sequences): (Subscriptions, Sequences),
+    (subscriptions, mut numbers): (Subscriptions, Sequences),
     lease: NewLease,
     mut handoff: HandoffBatch<'_>,
     when: HandOffWhen,
@@ -93,7 +90,7 @@ pub async fn store_events(
         fan_out(
             part,
             &subscriptions,
-            &mut sequences,
+            &mut numbers,
             |event, delivery, key, target| {
                 handoff.add(
                     event,
@@ -116,13 +113,13 @@ pub async fn store_events(
     }
 
     let fanned_out = fan_out(last);
-    let numbers = sequences.changed();
+    let numbers = numbers.changed();
 
     let store_last = async {
         tokio::try_join!(
             biased;
             insert(transaction, last, &fanned_out, lease),
-            transaction.store_sequences(&numbers),
+            sequences::store(transaction, &numbers),
             commit
         )
     };
@@ -160,17 +157,17 @@ pub async fn store_events(
 
 /// Inserts events with their deliveries. Returns the deliveries with an order key that are leased.
 async fn insert(
-    transaction: &impl EnqueueStatements,
+    transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
     lease: NewLease,
 ) -> Result<Vec<Uuid>, StoreError> {
     let ((), (), heads, ()) = tokio::try_join!(
         biased;
-        transaction.insert_events(events, false),
-        transaction.insert_deliveries(&fanned_out.deliveries, lease),
-        transaction.insert_ordered(&fanned_out.ordered, lease),
-        transaction.insert_missed(&fanned_out.missed),
+        enqueue::insert_events(transaction, events, false),
+        enqueue::insert_deliveries(transaction, &fanned_out.deliveries, lease),
+        order::insert(transaction, &fanned_out.ordered, lease),
+        enqueue::insert_missed(transaction, &fanned_out.missed),
     )?;
     Ok(heads)
 }

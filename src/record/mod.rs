@@ -31,7 +31,7 @@ pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
 pub use decided::Decided;
 use decided::log_id;
 pub use stranded::{promote_all_stranded, promote_stranded};
-pub use transaction::{Disabled, PromotionLimits, Recorded, record, record_in};
+pub use transaction::{Disabled, PromotionLimits, Recorded, record};
 
 /// The waits before a batch is recorded again.
 pub const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));

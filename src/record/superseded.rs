@@ -6,9 +6,8 @@ use std::collections::HashSet;
 use uuid::Uuid;
 
 use crate::domain::delivery::Answer;
-use crate::store::Result;
-use crate::store::contract::RecordStatements;
 use crate::store::record::CompletedAttempt;
+use crate::store::{Result, Transaction, superseded};
 
 /// The superseded attempts of a batch.
 pub(super) struct Superseded<'a> {
@@ -22,7 +21,7 @@ pub(super) struct Superseded<'a> {
 /// and another replica, which logs its own attempt, has claimed the delivery; or the delivery is
 /// not stored yet.
 pub(super) async fn superseded<'a>(
-    transaction: &impl RecordStatements,
+    transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'a>],
     counted: &[bool],
 ) -> Result<Superseded<'a>> {
@@ -45,7 +44,7 @@ pub(super) async fn superseded<'a>(
         });
     }
 
-    let taken = transaction.take_superseded(&deliveries, &leases).await?;
+    let taken = superseded::take(transaction, &deliveries, &leases).await?;
     let mut noted: HashSet<(Uuid, Uuid)> = taken.into_iter().collect();
     if noted.is_empty() {
         return Ok(Superseded {
@@ -72,7 +71,7 @@ pub(super) async fn superseded<'a>(
     // Nothing is logged for a webhook that does not exist: its user may have been erased.
     let webhook = |attempt: &CompletedAttempt<'_>| attempt.row.attempted.delivery.webhook;
     let webhooks: Vec<Uuid> = late.iter().map(webhook).collect();
-    let existing = transaction.hold_webhooks(&webhooks).await?;
+    let existing = superseded::hold_webhooks(transaction, &webhooks).await?;
 
     late.retain(|attempt| existing.contains(&webhook(attempt)));
     Ok(Superseded {

@@ -12,12 +12,14 @@ use crate::domain::event::UserId;
 use crate::domain::webhook::{Failure, Tally};
 use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
-use crate::store::audit::{Action, Actor, Via};
-use crate::store::contract::RecordStatements;
-use crate::store::disable::Failing;
-use crate::store::order::PromotionLease;
-use crate::store::record::{AttemptRow, CompletedAttempt, Counters};
-use crate::store::{Result, Store};
+use crate::store::audit::{self, Action, Actor, Via};
+use crate::store::disable::{self, Failing};
+use crate::store::order::{self, PromotionLease};
+use crate::store::record::{
+    AttemptRow, CompletedAttempt, Counters, count_webhooks, end_deliveries, end_leased,
+    insert_attempts, lock_leased, retry_deliveries,
+};
+use crate::store::{Result, Store, Transaction, hours, plan_by_index};
 
 /// The effects of recording a batch.
 #[derive(Clone, Debug, Default)]
@@ -103,9 +105,8 @@ async fn record_once(
     Ok(recorded)
 }
 
-/// Records the attempts in a transaction, which the caller then commits.
-pub async fn record_in(
-    transaction: &impl RecordStatements,
+async fn record_in(
+    transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
     lease: Option<PromotionLease>,
@@ -115,13 +116,14 @@ pub async fn record_in(
         .iter()
         .all(|attempt| matches!(attempt.next, Next::End(_)));
     let fence = async {
-        match all_end {
-            true => transaction.end_leased(attempts).await,
-            false => transaction.lock_leased(attempts).await,
+        if all_end {
+            end_leased(transaction, attempts).await
+        } else {
+            lock_leased(transaction, attempts).await
         }
     };
 
-    let ((), counted) = tokio::try_join!(biased; transaction.plan_by_index(), fence)?;
+    let ((), counted) = tokio::try_join!(biased; plan_by_index(transaction), fence)?;
     let Superseded {
         settled,
         logged: late,
@@ -141,7 +143,7 @@ pub async fn record_in(
         let end = async {
             // Not sent together: a promotion must not see the deliveries that end. If all end, they
             // were removed above.
-            transaction.end_deliveries(held).await?;
+            end_deliveries(transaction, held).await?;
             promote(transaction, &attempts, lease).await
         };
 
@@ -169,7 +171,7 @@ pub async fn record_in(
 /// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the
 /// new counters.
 async fn write(
-    transaction: &impl RecordStatements,
+    transaction: &Transaction<'_>,
     held: &[CompletedAttempt<'_>],
     logged: &[CompletedAttempt<'_>],
     tallies: &BTreeMap<Uuid, Tally>,
@@ -178,8 +180,8 @@ async fn write(
 
     // Every transaction locks webhooks before their hours.
     let count = async {
-        let counters = transaction.count_webhooks(tallies).await?;
-        transaction.add_hours(logged).await?;
+        let counters = count_webhooks(transaction, tallies).await?;
+        hours::add(transaction, logged).await?;
         Ok(counters)
     };
 
@@ -187,8 +189,8 @@ async fn write(
     // from it.
     let ((), (), counters) = tokio::try_join!(
         biased;
-        transaction.insert_attempts(&rows),
-        transaction.retry_deliveries(held),
+        insert_attempts(transaction, &rows),
+        retry_deliveries(transaction, held),
         count,
     )?;
 
@@ -197,7 +199,7 @@ async fn write(
 
 /// Makes the deliveries due that waited for those that have ended.
 async fn promote(
-    transaction: &impl RecordStatements,
+    transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'_>],
     lease: Option<PromotionLease>,
 ) -> Result<Vec<Delivery>> {
@@ -208,9 +210,7 @@ async fn promote(
         Some((attempt.delivery().webhook, attempt.delivery().order_key?))
     };
 
-    transaction
-        .promote(&ended.filter_map(key).collect(), lease)
-        .await
+    order::promote(transaction, &ended.filter_map(key).collect(), lease).await
 }
 
 /// Returns the changes that the batch makes to each webhook. Attempts in `late` are superseded and
@@ -278,24 +278,24 @@ fn judge(
 
 /// Warns owners and disables webhooks. Returns the webhooks that were disabled.
 async fn apply(
-    transaction: &impl RecordStatements,
+    transaction: &Transaction<'_>,
     judged: &[(Verdict, Failing)],
 ) -> Result<Vec<Disabled>> {
     let mut disabled = Vec::new();
 
     for (verdict, failing) in judged {
         if *verdict == Verdict::Warn {
-            transaction.warn(failing).await?;
-        } else if let Some(user) = transaction.disable(failing).await? {
+            disable::warn(transaction, failing).await?;
+        } else if let Some(user) = disable::disable(transaction, failing).await? {
             let webhook = failing.webhook;
             let actor = Actor {
                 user,
                 via: Via::Automatic,
             };
 
-            transaction
-                .audit(&actor, Action::WebhookDisabled, webhook, &["active"])
-                .await?;
+            let action = Action::WebhookDisabled;
+            audit::record(transaction, &actor, action, webhook, &["active"]).await?;
+
             let error_kind = failing.error_kind();
             let reason = failing.describe();
             disabled.push(Disabled {

@@ -9,9 +9,9 @@ use super::replay;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use super::turns::Turns;
 use crate::failpoint::failpoint;
-use crate::store::contract::JobStatements;
-use crate::store::recovery::{Criteria, Phase, Progress, Scan, Work};
-use crate::store::{Result, Store};
+use crate::store::recovery::{self, Criteria, Phase, Progress, Scan, Work};
+use crate::store::replay::exclude;
+use crate::store::{Result, Store, Transaction, jobs};
 
 /// The number of rows that one step reads. It starts at most as many deliveries, and its
 /// transaction stays short.
@@ -48,8 +48,8 @@ pub async fn step(store: &Store, turns: &mut Turns) -> Result<Step> {
 }
 
 /// Runs one step in a transaction, which the caller then commits.
-pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Result<Step> {
-    let Some(job) = transaction.take_job(turns.served()).await? else {
+pub async fn step_in(transaction: &Transaction<'_>, turns: &mut Turns) -> Result<Step> {
+    let Some(job) = recovery::take(transaction, turns.served()).await? else {
         return Ok(Step::Idle);
     };
 
@@ -57,7 +57,7 @@ pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Res
     turns.count(&job.user);
 
     let ended = match &job.work {
-        _ if !job.active => transaction.end_job(job.id).await?,
+        _ if !job.active => jobs::end(transaction, job.id).await?,
         Work::Recovery(criteria, progress) => {
             recover(transaction, job.id, criteria, *progress).await?
         }
@@ -76,7 +76,7 @@ pub async fn step_in(transaction: &impl JobStatements, turns: &mut Turns) -> Res
 /// Runs a step of a recovery. If it is the last one, returns how many deliveries the recovery has
 /// started.
 async fn recover(
-    transaction: &impl JobStatements,
+    transaction: &Transaction<'_>,
     id: Uuid,
     criteria: &Criteria,
     progress: Progress,
@@ -91,9 +91,8 @@ async fn recover(
     }
 
     let is_finished = next.is_none();
-    let recovered = transaction
-        .move_recovery(id, next.unwrap_or(progress), started, is_finished, wait)
-        .await?;
+    let progress = next.unwrap_or(progress);
+    let recovered = recovery::update(transaction, id, progress, started, is_finished, wait).await?;
     Ok(Some(recovered).filter(|_| is_finished))
 }
 
@@ -106,7 +105,7 @@ struct Done {
 }
 
 async fn work(
-    transaction: &impl JobStatements,
+    transaction: &Transaction<'_>,
     criteria: &Criteria,
     progress: Progress,
 ) -> Result<Done> {
@@ -115,11 +114,10 @@ async fn work(
     // Redeliveries are sent at once, outside the order. Missed events queue behind the deliveries
     // that wait for each other.
     let with_parked = progress.phase == Phase::MissedEvents;
-    if transaction
-        .count_first_attempts(webhook, MAX_PENDING, with_parked)
-        .await?
-        >= MAX_PENDING
-    {
+    let pending =
+        recovery::count_first_attempts(transaction, webhook, MAX_PENDING, with_parked).await?;
+
+    if pending >= MAX_PENDING {
         return Ok(Done {
             started: 0,
             next: Some(progress),
@@ -133,9 +131,11 @@ async fn work(
     if criteria.includes(progress.phase) {
         let Scan {
             read, last, logged, ..
-        } = transaction.scan_recovery(criteria, progress, CHUNK).await?;
+        } = recovery::scan(transaction, criteria, progress, CHUNK, true).await?;
         started = match progress.phase {
-            Phase::AttemptLog => transaction.start_next_rounds(webhook, &logged).await?.len(),
+            Phase::AttemptLog => recovery::start_next_rounds(transaction, webhook, &logged, true)
+                .await?
+                .len(),
             Phase::MissedEvents => deliver_missed(transaction, webhook, &logged.events).await?,
         };
         next = last.filter(|_| read == CHUNK).map(|position| Progress {
@@ -165,17 +165,17 @@ async fn work(
 /// meantime. They are numbered behind the deliveries that exist, in the order of the events'
 /// commits. Returns how many there are.
 async fn deliver_missed(
-    transaction: &impl JobStatements,
+    transaction: &Transaction<'_>,
     webhook: Uuid,
     events: &[Uuid],
 ) -> Result<usize> {
-    let events = transaction.remove_missed(webhook, events).await?;
+    let events = recovery::remove_missed(transaction, webhook, events).await?;
     if events.is_empty() {
         return Ok(0);
     }
 
     let ids: Vec<Uuid> = events.iter().map(|(event, _)| *event).collect();
-    transaction.exclude(webhook, &ids).await?;
+    exclude(transaction, webhook, &ids).await?;
 
     Ok(deliver_stored(transaction, webhook, &events).await?.len())
 }

@@ -14,10 +14,10 @@ use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
 use crate::failpoint::failpoint;
-use crate::store::Result;
-use crate::store::contract::JobStatements;
-use crate::store::enqueue::Subscription;
+use crate::store::enqueue::{Subscription, subscriptions};
+use crate::store::recovery::{in_commit_order, remove_missed};
 use crate::store::replay::{Pending, Phase, Progress, Read, Replay, StoredEvent};
+use crate::store::{Result, Transaction, plan_by_index};
 
 /// The size of the first chunk. Even a slow receiver with one request at a time answers it within a
 /// minute.
@@ -68,8 +68,8 @@ impl Done {
 }
 
 /// Runs a step. If it is the last one, returns how many deliveries the replay has created.
-pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<Option<i64>> {
-    transaction.plan_by_index().await?;
+pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Option<i64>> {
+    plan_by_index(transaction).await?;
     let size = next_chunk_size(replay);
     let Done {
         created,
@@ -92,31 +92,31 @@ pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<O
     };
 
     let progress = next.unwrap_or(replay.progress);
-    let total = transaction
-        .move_replay(replay, progress, &created, size, next.is_none(), wait)
+    let total = replay
+        .update(transaction, progress, &created, size, next.is_none(), wait)
         .await?;
     Ok(Some(total).filter(|_| next.is_none()))
 }
 
 /// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one
 /// statement.
-async fn exclude_pending(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
-    let pending = transaction
-        .replay_pending(replay, (MAX_PENDING, MAX_RETRIES))
+async fn exclude_pending(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
+    let pending = replay
+        .pending(transaction, (MAX_PENDING, MAX_RETRIES))
         .await?;
     if has_backlog(pending) {
         return Ok(Done::pause(replay));
     }
 
-    transaction.exclude_pending(replay).await?;
+    replay.exclude_pending(transaction).await?;
     Ok(Done::at(Progress {
         phase: Phase::AttemptLog,
         ..replay.progress
     }))
 }
 
-async fn exclude_logged(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
-    let Read { rows, last } = transaction.exclude_logged(replay, LOG_ROWS).await?;
+async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
+    let Read { rows, last } = replay.exclude_logged(transaction, LOG_ROWS).await?;
     let next = match last.filter(|_| rows == LOG_ROWS) {
         Some(position) => Progress {
             position,
@@ -132,25 +132,16 @@ async fn exclude_logged(transaction: &impl JobStatements, replay: &Replay) -> Re
     Ok(Done::at(next))
 }
 
-async fn deliver_chunk(
-    transaction: &impl JobStatements,
-    replay: &Replay,
-    size: i32,
-) -> Result<Done> {
-    let pending = transaction
-        .replay_pending(replay, (MAX_PENDING, MAX_RETRIES))
+async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32) -> Result<Done> {
+    let pending = replay
+        .pending(transaction, (MAX_PENDING, MAX_RETRIES))
         .await?;
     if has_backlog(pending) || !is_mostly_attempted(pending, replay.chunk.len()) {
         return Ok(Done::pause(replay));
     }
 
-    let scan = transaction
-        .scan_replay(
-            replay,
-            i64::from(size * EVENTS_PER_DELIVERY),
-            i64::from(size),
-        )
-        .await?;
+    let limit = i64::from(size * EVENTS_PER_DELIVERY);
+    let scan = replay.scan(transaction, limit, i64::from(size)).await?;
 
     let next = match replay.progress.phase {
         Phase::Events => scan.next,
@@ -197,12 +188,12 @@ fn next_chunk_size(replay: &Replay) -> i32 {
 /// Creates the deliveries of those events that go to the webhook and that it has not had. Returns
 /// their ids, in the order of the events.
 async fn deliver(
-    transaction: &impl JobStatements,
+    transaction: &Transaction<'_>,
     replay: &Replay,
     found: &[StoredEvent],
 ) -> Result<Vec<Uuid>> {
     let webhook = replay.webhook;
-    let owned = transaction.subscriptions(&[&*replay.user.0], &[]).await?;
+    let owned = subscriptions(transaction, &[&*replay.user.0], &[]).await?;
     let Some(subscription) = owned
         .iter()
         .find(|subscription| subscription.target.webhook == webhook)
@@ -221,13 +212,13 @@ async fn deliver(
 
     // Before the exclusions are read: it waits for a recovery that is delivering the same missed
     // events.
-    transaction.remove_missed(webhook, &events).await?;
+    remove_missed(transaction, webhook, &events).await?;
     let ids: Vec<Uuid> = events
         .iter()
         .map(|event| delivery_id(*event, webhook))
         .collect();
-    let excluded: HashSet<Uuid> = transaction
-        .excluded(replay, &events, &ids)
+    let excluded: HashSet<Uuid> = replay
+        .excluded(transaction, &events, &ids)
         .await?
         .into_iter()
         .collect();
@@ -236,12 +227,8 @@ async fn deliver(
         .filter(|event| !excluded.contains(event))
         .collect();
 
-    deliver_stored(
-        transaction,
-        webhook,
-        &transaction.in_commit_order(&events).await?,
-    )
-    .await
+    let events = in_commit_order(transaction, &events).await?;
+    deliver_stored(transaction, webhook, &events).await
 }
 
 /// Whether an event goes to the webhook as it is now.

@@ -7,10 +7,9 @@ use uuid::Uuid;
 
 use crate::domain::event::delivery_id;
 use crate::domain::sequence::Sequences;
-use crate::store::Result;
-use crate::store::contract::JobStatements;
-use crate::store::enqueue::{NewDelivery, NewLease};
-use crate::store::order::OrderedDelivery;
+use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
+use crate::store::order::{self, OrderedDelivery};
+use crate::store::{Result, Transaction, sequences};
 
 /// No more deliveries are started while the webhook has this many pending first attempts: new
 /// events must not queue behind old ones.
@@ -22,16 +21,14 @@ pub const PAUSE: Duration = Duration::from_millis(200);
 /// deliveries that exist. Those of a webhook with an ordering wait for these. Returns the
 /// deliveries' ids.
 pub async fn deliver_stored(
-    transaction: &impl JobStatements,
+    transaction: &Transaction<'_>,
     webhook: Uuid,
     events: &[(Uuid, Option<i64>)],
 ) -> Result<Vec<Uuid>> {
-    let mut sequences = Sequences::default();
-    transaction
-        .start_sequences(&[webhook], &mut sequences)
-        .await?;
+    let mut numbers = Sequences::default();
+    sequences::start(transaction, &[webhook], &mut numbers).await?;
 
-    let ordering = transaction.ordering(webhook).await?;
+    let ordering = order::ordering(transaction, webhook).await?;
     let ids = events
         .iter()
         .map(|(event, _)| delivery_id(*event, webhook))
@@ -42,7 +39,7 @@ pub async fn deliver_stored(
 
     for (event, release) in events {
         let id = delivery_id(*event, webhook);
-        let sequence = sequences.next(webhook);
+        let sequence = numbers.next(webhook);
 
         let delivery = NewDelivery {
             id,
@@ -62,11 +59,9 @@ pub async fn deliver_stored(
         }
     }
 
-    transaction
-        .insert_deliveries(&deliveries, NewLease::NONE)
-        .await?;
-    transaction.insert_ordered(&ordered, NewLease::NONE).await?;
-    transaction.store_sequences(&sequences.changed()).await?;
+    insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
+    order::insert(transaction, &ordered, NewLease::NONE).await?;
+    sequences::store(transaction, &numbers.changed()).await?;
 
     Ok(ids)
 }

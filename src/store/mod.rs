@@ -14,7 +14,6 @@ mod claimed;
 mod committed;
 mod configured;
 mod connection;
-pub mod contract;
 pub mod deliver;
 pub mod disable;
 pub mod enqueue;

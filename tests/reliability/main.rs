@@ -10,4 +10,3 @@ mod disks;
 mod failpoints;
 mod long_run;
 mod network;
-mod simulation;

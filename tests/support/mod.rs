@@ -17,7 +17,6 @@ mod backlog;
 pub mod collector;
 mod hostile;
 mod jwt;
-pub mod memory;
 mod namespace;
 pub mod plan;
 mod platform;
