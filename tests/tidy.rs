@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use walhook::failpoint::TABLE;
+use failpoints::TABLE;
+
+#[path = "reliability/failpoints/table.rs"]
+#[allow(dead_code, reason = "only the names are compared")]
+mod failpoints;
 
 /// The modules that each module may use. A module is a file or directory in `src/`. Stages never
 /// use each other; `app` joins them.

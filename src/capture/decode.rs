@@ -556,5 +556,5 @@ pub(super) fn weight(change: &Change) -> usize {
 }
 
 #[cfg(test)]
-#[path = "decode_tests.rs"]
+#[path = "../../tests/unit/decode.rs"]
 mod tests;

@@ -319,5 +319,5 @@ pub fn missed(
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
+#[path = "../../tests/unit/ledger.rs"]
 mod tests;

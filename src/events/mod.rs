@@ -14,6 +14,7 @@ mod rule;
 mod statuses;
 mod stream_radar;
 #[cfg(test)]
+#[path = "../../tests/unit/events/mod.rs"]
 mod tests;
 mod transcode;
 mod value;

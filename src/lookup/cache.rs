@@ -466,5 +466,5 @@ fn is_true(text: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "cache_tests.rs"]
+#[path = "../../tests/unit/lookup_cache.rs"]
 mod tests;

@@ -4,10 +4,9 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
-use walhook::failpoint::Action;
-
 use super::Case;
 use super::scene::Scene;
+use super::table::Action;
 use crate::support::account::{self, Account};
 use crate::support::{Sidecar, eventually};
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use walhook::failpoint::Action;
 use walhook::private_postgres::free_port;
 
 use super::Case;
 use super::scene::{LIMIT, Scene};
+use super::table::Action;
 use crate::support::account::{self, Account};
 use crate::support::{Api, Sidecar, SmtpSink, eventually_within};
 

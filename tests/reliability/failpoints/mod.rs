@@ -8,6 +8,7 @@ mod jobs;
 mod scene;
 mod stream;
 mod switch;
+mod table;
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use walhook::failpoint::{Action, Boundary, CONTINUES, Failpoint, TABLE, find};
 
+use self::table::{Action, Boundary, Failpoint, TABLE};
 use crate::support::account::Account;
 
 /// How many cases run at the same time. They mostly wait for leases to end.
@@ -64,7 +65,7 @@ impl Case {
 
     /// The line that a process prints when it has slept at the point.
     fn report_of_waking(&self) -> String {
-        format!("failpoint {}: {CONTINUES}", self.point.name)
+        format!("failpoint {}: continues", self.point.name)
     }
 
     /// Runs the workload that reaches the point. Every boundary has one.
@@ -171,8 +172,11 @@ fn sequences(only: &str) -> Vec<Walk> {
         }
     }
 
+    let point = TABLE
+        .iter()
+        .find(|point| point.name == "triggers_of_table_dropped_outbox_not_dropped");
     let back = Case {
-        point: find("triggers_of_table_dropped_outbox_not_dropped"),
+        point: point.expect("it is in the table"),
         action: Action::Fail,
     };
 

@@ -9,12 +9,12 @@ use secrecy::ExposeSecret;
 use tokio::sync::OnceCell;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use walhook::failpoint::Action;
 use walhook::private_postgres::{Options, PrivatePostgres};
 use walhook::store::migrate::migrate;
 use walhook::vault::{self, Vault};
 
 use super::Case;
+use super::table::Action;
 use crate::support::account::{self, Account, Subscribed, Transition};
 use crate::support::{
     Platform, REFERENCE_SCHEMA, Receiver, Sidecar, TestApp, eventually, eventually_within, next_id,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use postgres_types::PgLsn;
 use rustix::process::Signal;
-use walhook::failpoint::Action;
 
 use super::Case;
 use super::scene::Scene;
+use super::table::Action;
 use crate::support::account::Account;
 use crate::support::{Answer, Received, eventually};
 

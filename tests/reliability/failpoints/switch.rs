@@ -6,11 +6,11 @@ use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
-use walhook::failpoint::{Action, Boundary};
 
 use super::Case;
 use super::commands::COMMITS;
 use super::scene::Scene;
+use super::table::{Action, Boundary};
 use crate::support::account::{self, Account};
 use crate::support::{Sidecar, eventually};
 
