@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
 
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
 
-    for database in ["store", "primary"] {
+    for database in ["store", "primary", "demo"] {
         let modules = modules(&Path::new("sql").join(database))?;
         fs::write(target.join(database).with_extension("rs"), modules)?;
     }

@@ -9,3 +9,8 @@ pub mod store {
 pub mod primary {
     include!(concat!(env!("OUT_DIR"), "/primary.rs"));
 }
+
+/// The workflows of the platform that the demo simulates.
+pub mod demo {
+    include!(concat!(env!("OUT_DIR"), "/demo.rs"));
+}

@@ -4,7 +4,6 @@
 mod client;
 mod platform;
 mod receiver;
-mod scenario;
 mod screen;
 mod sidecar;
 mod steps;
@@ -17,7 +16,7 @@ use anyhow::{Context, bail};
 use tokio::sync::mpsc;
 
 use self::client::Client;
-use self::platform::Platform;
+use self::platform::{Platform, USERS};
 use self::receiver::{Delivery, Receiver};
 use self::screen::Screen;
 use self::sidecar::{Installation, Sidecar};
@@ -193,11 +192,11 @@ async fn create_webhooks(
 
     // User, name, events, and whether the receiver rejects some first attempts.
     let webhooks: [(i64, &str, &[&str], bool); 4] = [
-        (scenario::USERS[0], "Everything", &all, false),
-        (scenario::USERS[1], "Outlets", &outlets, false),
-        (scenario::USERS[1], "Stream Radar", &radar, false),
+        (USERS[0], "Everything", &all, false),
+        (USERS[1], "Outlets", &outlets, false),
+        (USERS[1], "Stream Radar", &radar, false),
         (
-            scenario::USERS[2],
+            USERS[2],
             "Back office (sometimes unavailable)",
             &business,
             true,
@@ -206,7 +205,7 @@ async fn create_webhooks(
 
     let mut tokens = Vec::new();
 
-    for user in scenario::USERS {
+    for user in USERS {
         tokens.push(
             installation
                 .walhook(&[
@@ -222,7 +221,7 @@ async fn create_webhooks(
     }
 
     for (number, (user, name, events, flaky)) in webhooks.into_iter().enumerate() {
-        let token = scenario::USERS
+        let token = USERS
             .iter()
             .position(|other| *other == user)
             .map(|index| &tokens[index]);
@@ -249,7 +248,7 @@ fn print_instructions(
     let api = installation.api_url();
     let metrics = &installation.metrics_url;
     let platform = postgres.url("platform");
-    let user = scenario::USERS[0];
+    let user = USERS[0];
 
     println!(
         "

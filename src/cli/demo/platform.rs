@@ -6,35 +6,42 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use super::scenario::{Scenario, Transaction, below};
 use crate::postgres;
+use crate::sql::demo::workflow;
+use crate::vault::random_bytes;
 
 const REFERENCE_SCHEMA: &str = include_str!("../../../sql/primary/reference_schema.sql");
 const MAX_WORKFLOWS: usize = 12;
 
+/// The users of the platform.
+pub const USERS: [i64; 3] = [1, 2, 3];
+
+/// The workflows that are started first: with all their transactions they contain every event, for
+/// objects of the first user.
+const FIRST: [&str; 2] = [workflow::PAYMENT, workflow::RELEASE];
+/// The number of the first workflow.
+const FIRST_NUMBER: usize = 12;
+
 /// A connection to the simulated platform's database, with the workflows in progress.
 pub struct Platform {
     client: Client,
-    scenario: Scenario,
-    workflows: Vec<VecDeque<Transaction>>,
+    started: usize,
+    /// The transactions of each workflow in progress.
+    workflows: Vec<VecDeque<String>>,
 }
 
 impl Platform {
     /// Creates the platform's tables and first rows in an empty database.
     pub async fn create(url: &str) -> anyhow::Result<Platform> {
         let client = postgres::connect(url).await?;
-        let mut platform = Platform {
+        let platform = Platform {
             client,
-            scenario: Scenario::default(),
+            started: 0,
             workflows: Vec::new(),
         };
 
-        platform
-            .client
-            .batch_execute(REFERENCE_SCHEMA)
-            .await
-            .map_err(explain)?;
-        platform.execute(Scenario::initial_rows()).await?;
+        platform.execute(REFERENCE_SCHEMA).await?;
+        platform.execute(workflow::FIRST_ROWS).await?;
 
         Ok(platform)
     }
@@ -42,7 +49,8 @@ impl Platform {
     /// Executes the next transaction of one of the workflows.
     pub async fn step(&mut self) -> anyhow::Result<()> {
         if self.workflows.is_empty() || (self.workflows.len() < MAX_WORKFLOWS && below(4) == 0) {
-            self.workflows.push(self.scenario.workflow().into());
+            let workflow = self.next_workflow();
+            self.workflows.push(workflow);
         }
 
         let chosen = below(self.workflows.len());
@@ -53,7 +61,7 @@ impl Platform {
         }
 
         match transaction {
-            Some(transaction) => self.execute(transaction).await,
+            Some(transaction) => self.execute(&transaction).await,
             None => Ok(()),
         }
     }
@@ -69,25 +77,46 @@ impl Platform {
         }
     }
 
-    async fn execute(&mut self, transaction: Transaction) -> anyhow::Result<()> {
-        let open = self.client.transaction().await.map_err(explain)?;
+    /// Returns the transactions of the next workflow. The first ones are complete; the others are
+    /// chosen by chance, and so are their optional transactions.
+    fn next_workflow(&mut self) -> VecDeque<String> {
+        let number = (FIRST_NUMBER + self.started).to_string();
+        let first = FIRST.get(self.started);
+        self.started += 1;
 
-        for statement in &transaction.statements {
-            open.batch_execute(statement).await.map_err(explain)?;
-        }
+        let text = first.copied().unwrap_or_else(|| match below(20) {
+            0..3 => workflow::PAYMENT,
+            3 => workflow::ADDON,
+            4 => workflow::REJECTED_RELEASE,
+            _ => workflow::RELEASE,
+        });
 
-        let end = if transaction.committed {
-            open.commit().await
-        } else {
-            open.rollback().await
-        };
+        text.split("\n\n")
+            .filter(|transaction| first.is_some() || below(chances(transaction)) == 0)
+            .map(|transaction| transaction.replace("$id", &number))
+            .collect()
+    }
 
-        end.map_err(explain)
+    /// Executes statements in one transaction, unless they contain its end.
+    async fn execute(&self, statements: &str) -> anyhow::Result<()> {
+        let executed = self.client.batch_execute(statements).await;
+        executed.map_err(|error| {
+            anyhow::anyhow!("the platform's database: {}", postgres::describe(&error))
+        })
     }
 }
 
-fn explain(error: tokio_postgres::Error) -> anyhow::Error {
-    anyhow::anyhow!("the platform's database: {}", postgres::describe(&error))
+/// Returns the number after `-- 1 in`: the transaction occurs in one of so many workflows.
+fn chances(transaction: &str) -> usize {
+    let number = transaction
+        .strip_prefix("-- 1 in ")
+        .and_then(|rest| rest.lines().next()?.parse().ok());
+    number.unwrap_or(1)
+}
+
+/// Returns a random number below `limit`, evenly distributed enough for a demonstration.
+pub fn below(limit: usize) -> usize {
+    usize::from(u16::from_be_bytes(random_bytes())) * limit / (usize::from(u16::MAX) + 1)
 }
 
 #[cfg(test)]
@@ -161,14 +190,12 @@ mod tests {
         server.create_database("platform").await.unwrap();
 
         let mut platform = Platform::create(&server.url("platform")).await.unwrap();
-        let mut workflow = platform.scenario.workflow().into_iter();
-        let draft = workflow.next().unwrap();
+        platform.next_workflow();
+        let release = platform.next_workflow();
 
-        platform.execute(draft).await.unwrap();
-        let rolled_back = workflow.next().unwrap();
-
-        assert!(!rolled_back.committed && !rolled_back.statements.is_empty());
-        platform.execute(rolled_back).await.unwrap();
+        platform.execute(&release[0]).await.unwrap();
+        assert!(release[1].contains("approved") && release[1].ends_with("rollback;"));
+        platform.execute(&release[1]).await.unwrap();
 
         let row = platform
             .client

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use super::scenario::below;
+use super::platform::below;
 use crate::cli::receive::{Rejection, Verifier, WeakSecret};
 
 const TOLERANCE: Duration = Duration::from_secs(300);
