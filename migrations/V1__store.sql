@@ -392,18 +392,17 @@ create index webhook_hour_age on walhook.webhook_hour (hour);
 create table walhook.recovery (
     id            uuid primary key,
     webhook_id    uuid not null,
-    -- recover or replay.
-    kind          text not null default 'recover',
+    kind          text not null,
     since         timestamptz not null,
     until         timestamptz not null,
-    phase         text not null default 'log',
+    phase         text not null,
     -- The last id that was read in this phase.
     position      uuid not null default '00000000-0000-0000-0000-000000000000',
     -- The deliveries that were expected when the job was requested.
-    total         bigint,
+    total         bigint not null,
     -- The deliveries that were created so far.
     recovered     bigint not null default 0,
-    -- When to look at it next. Infinity for a replay.
+    -- When to look at it next.
     due_at        timestamptz not null default now(),
     created_at    timestamptz not null default now(),
     finished_at   timestamptz,
@@ -416,7 +415,6 @@ create table walhook.recovery (
     missed        boolean not null,
 
     -- Of a replay.
-    replay_due_at timestamptz,
     events        text[],
     -- Null for every label.
     label_ids     bigint[],

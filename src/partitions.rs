@@ -6,7 +6,6 @@ use jiff::civil::Date;
 use uuid::Uuid;
 
 use crate::postgres::describe;
-use crate::store::partition_indexes::Build;
 use crate::store::partitions::{self, TABLES, Table, first_id};
 use crate::store::{Result, Store, StoreError};
 
@@ -183,35 +182,6 @@ impl Round<'_> {
         transaction.commit().await?;
         Ok(changed)
     }
-}
-
-/// The result of building the indexes that partitions lacked.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct BuiltIndexes {
-    pub built: Vec<String>,
-    /// Indexes that were left to another replica, which is maintaining partitions.
-    pub left: Vec<String>,
-    /// Indexes that could not be built, and the reasons. They are built later.
-    pub failed: Vec<String>,
-}
-
-/// Builds the indexes that partitions lack, one after another, so that one build at a time uses the
-/// disk. Partitions lack an index if they existed when a migration added it.
-pub async fn build_indexes(store: &Store) -> Result<BuiltIndexes> {
-    let mut done = BuiltIndexes::default();
-
-    for missing in store.missing_indexes().await? {
-        match store.build_index(&missing).await {
-            Ok(Build::Built) => done.built.push(missing.name()),
-            Ok(Build::NotNeeded) => done.left.push(missing.name()),
-            Err(error @ (StoreError::Query(_) | StoreError::Silent(_))) => {
-                done.failed.push(format!("{}: {error}", missing.name()));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-
-    Ok(done)
 }
 
 fn shifted(day: Date, days: i64) -> Result<Date> {

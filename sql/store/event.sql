@@ -35,9 +35,9 @@ order by wanted.webhook_id
 
 -- name: get
 -- Reads an event. Tests are not events of the feed: no commit raised them. $1 user, $2 the event
-select id, kind, occurred_at, label_id, data::text as data, coalesce(sequence, 0) as sequence
+select id, kind, occurred_at, label_id, data::text as data, sequence
 from walhook.event
-where user_id = $1 and id = $2 and ordinal is not null
+where user_id = $1 and id = $2 and sequence is not null
 
 -- name: insert
 -- $1 ids, $2 users, $3 kinds, $4 occurred, $5 commits, $6 ordinals, $7 labels, $8 data as text, $9
@@ -61,15 +61,15 @@ insert into walhook.event (id, user_id, kind, occurred_at, data)
 values ($1, $2, $3, $4, $5::text::json)
 
 -- name: in_commit_order
--- Returns the stored events in the order of their commits. Those of builds that did not number
--- events come first. With the release of each event that has one. $1 events
+-- Returns the stored events in the order of their commits, with the release of each event that has
+-- one. $1 events
 select event.id, case when event.release ~ '^[0-9]{1,18}$' then event.release::bigint end as release
 from unnest($1::uuid[]) as wanted (id)
 -- One lookup by id for each, never a join over the daily partitions.
 cross join lateral (
     select id, sequence, data ->> 'release_id' as release from walhook.event where event.id = wanted.id offset 0
 ) as event
-order by event.sequence nulls first, event.id
+order by event.sequence
 
 -- name: last_sequence
 -- The number of the last event, and the key of the feed's cursors.
@@ -152,42 +152,8 @@ found as materialized (
     order by sequence
     limit $12
 )
-select read.examined, read.sequence as last_sequence, null::uuid as last_id, found.id, found.sequence, found.kind, found.label_id,
+select read.examined, read.sequence as last_sequence, found.id, found.sequence, found.kind, found.label_id,
     (select data::text from walhook.event where event.id = found.id) as data
 from (select count(*) as examined, max(sequence) as sequence from examined) as read
 left join found on true
 order by found.sequence
-
--- name: scan_replay_unnumbered
--- Reads the next events in order of id, and returns those to deliver that have no number: builds
--- before version 15 of the schema stored them. Tests have no ordinal. Always returns at least one
--- row: how many events were read, and the last id. $1 user, $2 and $3 the ids between which to
--- read, $4 events to read, $5 replay, $6 events, $7 labels, $8 since, $9 until, $10 events to
--- return
-with examined as materialized (
-    select id, user_id, sequence, ordinal, kind, label_id, occurred_at
-    from walhook.event
-    where id > $2 and id < $3
-    order by id
-    limit $4
-),
-found as materialized (
-    select id, kind, label_id
-    from examined
-    where user_id = $1 and sequence is null and ordinal is not null
-        and kind = any ($6::text[]) and ($7::bigint[] is null or label_id = any ($7)) and occurred_at >= $8 and occurred_at < $9
-        -- An index lookup for each event: a scalar subquery is never turned into a join.
-        and (select true from walhook.replay_exclusion where replay_id = $5 and event_id = examined.id) is null
-    order by id
-    limit $10
-)
-select read.examined, null::bigint as last_sequence, read.last_id, found.id, null::bigint as sequence, found.kind, found.label_id,
-    (select data::text from walhook.event where event.id = found.id) as data
-from (select (select count(*) from examined) as examined, (select id from examined order by id desc limit 1) as last_id) as read
-left join found on true
-order by found.id
-
--- name: unnumbered_until
--- The time after which no replica stores events without a number: a day after the migration that
--- added numbers. Replicas of earlier builds are replaced within that day.
-select applied_on::timestamptz + interval '1 day' from walhook.refinery_schema_history where version = 15

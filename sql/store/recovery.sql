@@ -37,8 +37,8 @@ delete from walhook.recovery where finished_at < $1
 -- name: insert
 -- $1 id, $2 user, $3 webhook, $4 since, $5 until, $6 outcomes, $7 whether to deliver missed events,
 -- $8 expected deliveries, $9 the most unfinished jobs
-insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, total)
-select $1, webhook.id, $4, $5, $6, $7, $8
+insert into walhook.recovery (id, webhook_id, kind, since, until, phase, outcomes, missed, total)
+select $1, webhook.id, 'recover', $4, $5, 'log', $6, $7, $8
 from walhook.webhook
 where webhook.user_id = $2 and webhook.id = $3
     and (select count(*) from walhook.recovery where finished_at is null and webhook_id = $3) < $9::bigint
@@ -115,50 +115,37 @@ select job.id, job.webhook_id, job.kind, job.since, job.until, job.outcomes, job
     webhook.active is true as active, coalesce(webhook.user_id, '') as user_id
 from walhook.recovery as job
 left join walhook.webhook on webhook.id = job.webhook_id
-where job.finished_at is null and least(job.due_at, job.replay_due_at) <= now()
+where job.finished_at is null and job.due_at <= now()
     and (job.kind = 'recover' or job.kind = 'replay' and not exists (
         select from walhook.recovery as earlier
         where earlier.webhook_id = job.webhook_id and earlier.id < job.id and earlier.kind = 'replay'
             and earlier.finished_at is null))
-order by coalesce(webhook.user_id, '') = any($1::text[]), least(job.due_at, job.replay_due_at)
+order by coalesce(webhook.user_id, '') = any($1::text[]), job.due_at
 limit 1
 for update of job skip locked
 
 -- name: count_replay
 -- Counts what a replay would deliver, among a limited number of events and of rows of the attempt
 -- log. `except` is never planned as a nested loop. $1 user, $2 webhook, $3 and $4 the ids of
--- events, $5 and $6 the ids of events without a number, $7 the id after which the attempts are, $8
--- events, $9 labels, $10 since, $11 until, $12 rows to read of each, $13 whether to return the
--- events that were found, for a filter
-with numbered as materialized (
+-- events, $5 the id after which the attempts are, $6 events, $7 labels, $8 since, $9 until, $10 rows
+-- to read of each, $11 whether to return the events that were found, for a filter
+with events as materialized (
     select id, sequence, kind, label_id, occurred_at
     from walhook.event
     where user_id = $1 and sequence > 0 and id > $3 and id < $4
     order by sequence
-    limit $12
-),
-unnumbered as materialized (
-    select id, user_id, sequence, ordinal, kind, label_id, occurred_at
-    from walhook.event
-    where id > $5 and id < $6
-    order by id
-    limit $12
-),
-events as (
-    select id, kind, label_id, occurred_at from numbered
-    union all
-    select id, kind, label_id, occurred_at from unnumbered where user_id = $1 and sequence is null and ordinal is not null
+    limit $10
 ),
 logged as materialized (
-    select event_id from walhook.attempt where webhook_id = $2 and id > $7 order by id limit $12
+    select event_id from walhook.attempt where webhook_id = $2 and id > $5 order by id limit $10
 ),
 pending as materialized (
-    select event_id from walhook.delivery where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $12
+    select event_id from walhook.delivery where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $10
 ),
 found as (
     select id
     from events
-    where kind = any ($8::text[]) and ($9::bigint[] is null or label_id = any ($9)) and occurred_at >= $10 and occurred_at < $11
+    where kind = any ($6::text[]) and ($7::bigint[] is null or label_id = any ($7)) and occurred_at >= $8 and occurred_at < $9
     except
     select event_id from (select event_id from logged union all select event_id from pending) as had
 ),
@@ -167,13 +154,13 @@ returned as (
     from found
     -- An index lookup for each event.
     cross join lateral (select kind, label_id, data from walhook.event where event.id = found.id offset 0) as event
-    where $13::boolean
+    where $11::boolean
 )
 select (select count(*) from found) as found,
-    (select count(*) from numbered) as numbered,
-    greatest((select count(*) from unnumbered), (select count(*) from logged), (select count(*) from pending)) as others,
-    (select min(sequence) from numbered) as first,
-    (select max(sequence) from numbered) as last,
+    (select count(*) from events) as events,
+    greatest((select count(*) from logged), (select count(*) from pending)) as others,
+    (select min(sequence) from events) as first,
+    (select max(sequence) from events) as last,
     -- Of the last event that might be delivered.
     (select sequence from walhook.event where user_id = $1 and sequence > 0 and id > $3 and id < $4 order by sequence desc limit 1)
         as highest,
@@ -185,11 +172,11 @@ from (
 ) as returned
 
 -- name: insert_replay
--- Builds without replays take jobs by `due_at`. $1 id, $2 user, $3 webhook, $4 since, $5 until, $6
--- events, $7 labels, $8 expected deliveries, $9 the most unfinished jobs
+-- $1 id, $2 user, $3 webhook, $4 since, $5 until, $6 events, $7 labels, $8 expected deliveries, $9
+-- the most unfinished jobs
 insert into walhook.recovery
-    (id, webhook_id, since, until, outcomes, missed, kind, phase, total, due_at, replay_due_at, events, label_ids, last_sequence)
-select $1, webhook.id, $4, $5, array[]::text[], false, 'replay', 'pending', $8, 'infinity', now(), $6, $7,
+    (id, webhook_id, since, until, outcomes, missed, kind, phase, total, events, label_ids, last_sequence)
+select $1, webhook.id, $4, $5, array[]::text[], false, 'replay', 'pending', $8, $6, $7,
     (select last from walhook.event_sequence)
 from walhook.webhook
 where webhook.user_id = $2 and webhook.id = $3
@@ -204,6 +191,6 @@ set phase = $2, position = $3, sequence = $4, recovered = recovered + cardinalit
     chunk_at = case when cardinality($5) > 0 then clock_timestamp() else chunk_at end,
     chunk_size = $6,
     finished_at = case when $7 then clock_timestamp() end,
-    replay_due_at = clock_timestamp() + make_interval(secs => $8)
+    due_at = clock_timestamp() + make_interval(secs => $8)
 where id = $1
 returning recovered

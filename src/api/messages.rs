@@ -38,8 +38,7 @@ pub fn headers(event: &str) -> Vec<Header> {
     let timestamp = "The body's `timestamp`: the time of this attempt. Reject requests that are older than five minutes";
     let occurred_at =
         "When the event's change was committed: deliveries may arrive in another order";
-    let sequence = "The delivery's number within the webhook: 1 for the first, without gaps. The same on every attempt; absent for tests \
-        and for deliveries that an earlier version created";
+    let sequence = "The delivery's number within the webhook: 1 for the first, without gaps. The same on every attempt; absent for tests";
     let standard = "Standard Webhooks: entries separated by spaces: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64, \
          also with the previous secret during an overlap; `v1a,` and an ed25519 signature of the same, if the webhook has a key pair";
     let hmac = "9f1c3a5e7b2d4f6081a3c5e7092b4d6f8192a3b4c5d6e7f8091a2b3c4d5e6f70";

@@ -160,8 +160,6 @@ kinds! {
         "A fault of the service. Its operator finds the request in the server log by `X-Request-Id`.";
     UNAVAILABLE: SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable",
         "Send the request again after `Retry-After`.";
-    FEED_IN_PREPARATION: SERVICE_UNAVAILABLE, "feed-in-preparation", "The feed is being prepared",
-        "The indexes of the feed are being built after an upgrade. Send the request again after `Retry-After`.";
 }
 
 impl Kind {
@@ -415,7 +413,6 @@ impl From<Fault> for Problem {
             Fault::EventExpired => EVENT_GONE.with(detail),
             Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),
             Fault::TooManyStreams => TOO_MANY_STREAMS.with(detail).retry_after(15),
-            Fault::FeedInPreparation => FEED_IN_PREPARATION.with(detail).retry_after(30),
             Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
             Fault::TestQuota {
                 retry_after_seconds,

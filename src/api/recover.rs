@@ -86,9 +86,6 @@ pub struct RecoveryBody {
     /// Null in a dry run
     #[schema(required = true)]
     job_id: Option<Uuid>,
-    /// The same as `job_id`, for clients of earlier versions
-    #[schema(required = true)]
-    recovery_id: Option<Uuid>,
     /// The number of deliveries
     count: u64,
     /// False if the delivery log is too large to count exactly: there may be more deliveries
@@ -154,7 +151,6 @@ pub async fn recover(
 
     let body = RecoveryBody {
         job_id,
-        recovery_id: job_id,
         count,
         count_is_exact,
         since,

@@ -13,7 +13,7 @@ use crate::partitions::{self, Maintained};
 use crate::store::{
     Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded, unrouted,
 };
-use crate::telemetry::{Activity, Condition};
+use crate::telemetry::Condition;
 
 /// The name of this stage in readiness.
 const STAGE: &str = "maintenance";
@@ -40,7 +40,6 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let health = health.stage(STAGE, "maintaining the store");
     let waiting = Condition::new();
-    let indexing = Activity::new("building the indexes of partitions");
     let mut first_run = Some(first_run);
     let store = store.with_limit(LONGEST_RUN);
 
@@ -51,20 +50,7 @@ pub async fn run(
         drop(first_run.take());
 
         let wait = match result {
-            Ok(done) => {
-                let wait = report(&done, &health, &waiting);
-
-                // Last, because it may take minutes. Everything but the feed works without these
-                // indexes.
-                let indexed = shutdown
-                    .run_until_cancelled(build_indexes(&store, &indexing))
-                    .await;
-                if indexed == Some(true) {
-                    wait
-                } else {
-                    wait.min(AFTER_WAITING)
-                }
-            }
+            Ok(done) => report(&done, &health, &waiting),
             Err(error) => {
                 let text = format!("{error:#}");
 
@@ -87,28 +73,6 @@ pub async fn run(
             .is_none()
         {
             return Ok(());
-        }
-    }
-}
-
-/// Builds the indexes that partitions lack. Returns whether none is missing any more.
-async fn build_indexes(store: &Store, activity: &Activity) -> bool {
-    match partitions::build_indexes(store).await {
-        Ok(done) => {
-            if !done.built.is_empty() {
-                tracing::info!(indexes = ?done.built, "built indexes of partitions that are older than the index");
-            }
-
-            match done.failed.first() {
-                None => activity.succeeded(),
-                Some(error) => activity.failed(error),
-            }
-
-            done.failed.is_empty() && done.left.is_empty()
-        }
-        Err(error) => {
-            activity.failed(&error);
-            false
         }
     }
 }

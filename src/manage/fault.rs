@@ -13,9 +13,6 @@ pub enum Fault {
     NoSuchLogEntry,
     #[error("there is no such event, or it is older than the retention period")]
     NoSuchEvent,
-    /// The indexes of the feed are being built.
-    #[error("the feed is being prepared after an upgrade: try again in a few minutes")]
-    FeedInPreparation,
     /// As many clients follow the feed as allowed, of this user or of all.
     #[error("too many streams and long polls are open: close one first")]
     TooManyStreams,

@@ -5,8 +5,6 @@ mod cursor;
 mod follow;
 pub(super) mod state;
 
-use std::sync::atomic::Ordering;
-
 use metrics::counter;
 use uuid::Uuid;
 
@@ -22,9 +20,6 @@ use crate::store::StoreError;
 use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
 use crate::telemetry;
 
-/// The indexes without which reading the feed would read all events, and reading one event the
-/// whole attempt log.
-const INDEXES: [&str; 3] = ["event_feed", "event_order", "attempt_event"];
 /// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets
 /// a very high limit.
 const MOST_WEBHOOKS: usize = 200;
@@ -90,26 +85,8 @@ impl DeliveryState {
 }
 
 impl Manage {
-    /// Fails while the feed is being prepared, as after an upgrade from a build without it.
-    async fn require_indexes(&self) -> Result<()> {
-        if !self.feed.is_indexed.load(Ordering::Relaxed) {
-            let missing = self.store.missing_indexes().await?;
-            if missing
-                .iter()
-                .any(|index| INDEXES.contains(&&*index.parent))
-            {
-                return Err(Fault::FeedInPreparation);
-            }
-
-            self.feed.is_indexed.store(true, Ordering::Relaxed);
-        }
-
-        Ok(())
-    }
-
-    /// Returns the user's cursors. Fails while the feed is being prepared.
+    /// Returns the user's cursors.
     pub async fn feed_cursors(&self, user: &UserId) -> Result<Cursors> {
-        self.require_indexes().await?;
         let read_key = async || Ok::<_, StoreError>(feed::counter(&self.store).await?.cursor_key);
         let key = self.feed.cursor_key.get_or_try_init(read_key).await?;
         Ok(Cursors::new(*key, user.clone()))
@@ -183,7 +160,6 @@ impl Manage {
     /// Returns an event of the user with its deliveries to the user's webhooks.
     pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
         self.searches.count(user)?;
-        self.require_indexes().await?;
 
         let event = feed::get(&self.store, user, id)
             .await?

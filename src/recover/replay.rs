@@ -78,7 +78,7 @@ pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Opti
     } = match replay.progress.phase {
         Phase::PendingDeliveries => exclude_pending(transaction, replay).await?,
         Phase::AttemptLog => exclude_logged(transaction, replay).await?,
-        Phase::UnnumberedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
+        Phase::Events => deliver_chunk(transaction, replay, size).await?,
     };
 
     if !created.is_empty() {
@@ -123,7 +123,7 @@ async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Resul
             ..replay.progress
         },
         None => Progress {
-            phase: Phase::UnnumberedEvents,
+            phase: Phase::Events,
             position: Uuid::nil(),
             ..replay.progress
         },
@@ -143,14 +143,6 @@ async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32
     let limit = i64::from(size * EVENTS_PER_DELIVERY);
     let scan = replay.scan(transaction, limit, i64::from(size)).await?;
 
-    let next = match replay.progress.phase {
-        Phase::Events => scan.next,
-        _ => Some(scan.next.unwrap_or(Progress {
-            phase: Phase::Events,
-            ..replay.progress
-        })),
-    };
-
     let created = deliver(transaction, replay, &scan.found).await?;
     let wait = if created.is_empty() {
         Duration::ZERO
@@ -160,7 +152,7 @@ async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32
 
     Ok(Done {
         created,
-        next,
+        next: scan.next,
         wait,
     })
 }

@@ -30,7 +30,6 @@ use postgres_types::{Json, ToSql};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::pool::allow_idle;
 use super::statement::{FromRow, Params, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
 use crate::domain::lsn::{Lineage, Lsn};
@@ -523,7 +522,9 @@ pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Res
 /// Locks out other repairs of the slot until the transaction ends. Returns false if one is running.
 /// The transaction may wait for as long as the primary needs to build indexes and to create a slot.
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
-    allow_idle(transaction, Duration::ZERO).await?;
+    transaction
+        .batch_execute("set local idle_in_transaction_session_timeout = 0")
+        .await?;
     transaction
         .fetch_one(sql::checkpoint::LOCK_REPAIR, &[&slot])
         .await

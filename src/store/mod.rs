@@ -32,7 +32,6 @@ pub mod notices;
 pub mod observe;
 pub mod options;
 pub mod order;
-pub mod partition_indexes;
 pub mod partitions;
 mod pipelined;
 mod pool;

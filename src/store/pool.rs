@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
-    Transaction,
 };
 
 use super::committed::Committed;
@@ -48,19 +47,6 @@ const BY_INDEX: [(&str, &str); 2] = [("enable_sort", "off"), ("enable_seqscan", 
 
 fn setting((name, value): (&'static str, &'static str)) -> (&'static str, String) {
     (name, value.to_owned())
-}
-
-/// Lets a transaction wait for its next statement for this long, because it holds a lock while
-/// another connection works. Zero is no limit. Otherwise the server would end it after the limit of
-/// the pool, the role or the server, and release the lock.
-pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -> Result<()> {
-    Ok(transaction
-        .batch_execute(&format!(
-            "set local {} = {}",
-            IDLE_LIMIT.0,
-            limit.as_millis()
-        ))
-        .await?)
 }
 
 /// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and

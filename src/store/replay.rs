@@ -116,26 +116,17 @@ from_row!(Progress {
 pub enum Phase {
     PendingDeliveries,
     AttemptLog,
-    /// Events without a sequence number, in order of id: builds before version 15 of the schema
-    /// stored them.
-    UnnumberedEvents,
-    /// The other events, in order of their numbers.
+    /// In the order of the events' numbers.
     Events,
 }
 
 impl Phase {
-    const ALL: [Phase; 4] = [
-        Phase::PendingDeliveries,
-        Phase::AttemptLog,
-        Phase::UnnumberedEvents,
-        Phase::Events,
-    ];
+    const ALL: [Phase; 3] = [Phase::PendingDeliveries, Phase::AttemptLog, Phase::Events];
 
     const fn as_str(self) -> &'static str {
         match self {
             Phase::PendingDeliveries => "pending",
             Phase::AttemptLog => "log",
-            Phase::UnnumberedEvents => "unnumbered",
             Phase::Events => "events",
         }
     }
@@ -156,7 +147,7 @@ impl Column for Phase {
 struct Count {
     /// Before the filter.
     found: u64,
-    numbered: i64,
+    events: i64,
     others: i64,
     /// The numbers of the first and the last event that were read, and of the last that there is.
     first: Option<i64>,
@@ -170,7 +161,7 @@ struct Count {
 
 from_row!(Count {
     found,
-    numbered,
+    events,
     others,
     first,
     last,
@@ -184,16 +175,14 @@ impl Count {
     /// Counts the events that pass the filter, and extrapolates from those that were read to all.
     fn counted(self, filter: Option<&EventFilter>, limit: i64) -> Counted {
         let found = filter.map_or(self.found, |filter| self.passing(filter));
-        let Count {
-            numbered, others, ..
-        } = self;
+        let Count { events, others, .. } = self;
         let span = |to: Option<i64>| Some((to? - self.first? + 1) as f64);
         let share = match (span(self.last), span(self.highest)) {
-            (Some(read), Some(all)) if numbered > limit => all / read,
+            (Some(read), Some(all)) if events > limit => all / read,
             _ => 1.0,
         };
 
-        let is_exact = numbered <= limit && others <= limit;
+        let is_exact = events <= limit && others <= limit;
         Counted {
             count: (found as f64 * share.max(1.0)).round() as u64,
             is_exact,
@@ -229,9 +218,6 @@ pub async fn count(
     } = selection;
 
     let ((from, to), attempts_from) = (selection.ids(), selection.first_attempt_id());
-    let unnumbered_to = unnumbered_until(&*connection)
-        .await?
-        .map_or(to, |until| until.min(to));
     let limit = if filter.is_some() {
         MAX_COUNTED_WITH_DATA
     } else {
@@ -246,8 +232,6 @@ pub async fn count(
                 &webhook,
                 &from,
                 &to,
-                &from,
-                &unnumbered_to,
                 &attempts_from,
                 events,
                 labels,
@@ -260,14 +244,6 @@ pub async fn count(
         .await?;
 
     Ok(counted.counted(filter, limit))
-}
-
-/// The lowest id of the time after which every event has a number. None if it is unknown.
-async fn unnumbered_until(client: &impl GenericClient) -> Result<Option<Uuid>> {
-    let until: Option<Timestamp> = client
-        .fetch_optional(sql::event::UNNUMBERED_UNTIL, &[])
-        .await?;
-    Ok(until.map(|until| lowest_id_at(until.as_millisecond())))
 }
 
 /// Queues a replay that is expected to create `total` deliveries, and returns its id. Returns
@@ -343,10 +319,10 @@ pub struct StoredEvent {
     pub data: String,
 }
 
-/// The next events of a phase.
+/// The next events.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// Where to continue. None at the end of the phase.
+    /// Where to continue. None after the last event.
     pub next: Option<Progress>,
     pub found: Vec<StoredEvent>,
 }
@@ -355,7 +331,6 @@ pub struct Scan {
 struct ScanRow {
     examined: i64,
     last_sequence: Option<i64>,
-    last_id: Option<Uuid>,
     id: Option<Uuid>,
     sequence: Option<i64>,
     event: Option<StoredEvent>,
@@ -364,7 +339,6 @@ struct ScanRow {
 from_row!(ScanRow {
     examined,
     last_sequence,
-    last_id,
     id,
     sequence,
     event: event
@@ -448,13 +422,9 @@ impl Replay {
             .await
     }
 
-    /// Reads up to `limit` events of the phase, and returns the first `most` of those to deliver.
+    /// Reads up to `limit` events, and returns the first `most` of those to deliver.
     pub async fn scan(&self, transaction: &Transaction<'_>, limit: i64, most: i64) -> Result<Scan> {
-        let rows: Vec<ScanRow> = match self.progress.phase {
-            Phase::Events => self.scan_numbered(transaction, limit, most).await?,
-            _ => self.scan_unnumbered(transaction, limit, most).await?,
-        };
-
+        let rows = self.scan_rows(transaction, limit, most).await?;
         let Some(first) = rows.first() else {
             return Ok(Scan {
                 next: None,
@@ -463,20 +433,14 @@ impl Replay {
         };
 
         let is_full = rows.iter().filter(|row| row.id.is_some()).count() as i64 >= most;
-        let (id, sequence) = match rows.last().filter(|_| is_full) {
-            Some(last) => (last.id, last.sequence),
-            None => (first.last_id, first.last_sequence),
+        let sequence = match rows.last().filter(|_| is_full) {
+            Some(last) => last.sequence,
+            None => first.last_sequence,
         };
 
-        let Progress {
-            phase,
-            position,
-            sequence: before,
-        } = self.progress;
         let next = Progress {
-            phase,
-            position: id.unwrap_or(position),
-            sequence: sequence.unwrap_or(before),
+            sequence: sequence.unwrap_or(self.progress.sequence),
+            ..self.progress
         };
 
         let next = Some(next).filter(|_| is_full || first.examined >= limit);
@@ -486,7 +450,7 @@ impl Replay {
         })
     }
 
-    async fn scan_numbered(
+    async fn scan_rows(
         &self,
         transaction: &Transaction<'_>,
         limit: i64,
@@ -516,35 +480,6 @@ impl Replay {
                     since,
                     until,
                     &most,
-                ],
-            )
-            .await
-    }
-
-    async fn scan_unnumbered(
-        &self,
-        transaction: &Transaction<'_>,
-        limit: i64,
-        most: i64,
-    ) -> Result<Vec<ScanRow>> {
-        let Selection {
-            since,
-            until,
-            events,
-            labels,
-        } = &self.selection;
-
-        let (from, to) = self.selection.ids();
-        let to = unnumbered_until(transaction)
-            .await?
-            .map_or(to, |until| until.min(to));
-        let after = from.max(self.progress.position);
-
-        transaction
-            .fetch_all(
-                sql::event::SCAN_REPLAY_UNNUMBERED,
-                &[
-                    &self.user, &after, &to, &limit, &self.id, events, labels, since, until, &most,
                 ],
             )
             .await
@@ -641,9 +576,9 @@ mod tests {
 
     #[test]
     fn a_count_that_is_not_complete_is_extrapolated() {
-        let count = |numbered, last| Count {
+        let count = |events, last| Count {
             found: 1_000,
-            numbered,
+            events,
             others: 0,
             first: Some(101),
             last: Some(last),

@@ -318,7 +318,7 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
             (&dry["count"], &dry["count_is_exact"], &dry["dry_run"]),
             (&json!(3), &json!(true), &json!(true))
         );
-        assert_eq!(dry["recovery_id"], Value::Null);
+        assert_eq!(dry["job_id"], Value::Null);
         assert_eq!(
             (it.work().await, it.pending().await),
             (0, vec![]),
@@ -328,7 +328,7 @@ async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once()
 
     let started = it.recover(body(false)).await;
     assert_eq!(started["count"], 3);
-    assert!(started["recovery_id"].is_string());
+    assert!(started["job_id"].is_string());
     assert_eq!(it.work().await, 3);
     assert_eq!(it.pending().await, wanted);
     assert_eq!(

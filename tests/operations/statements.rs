@@ -13,8 +13,8 @@ async fn every_statement_of_the_store_prepares() {
     let client = app.store().await;
 
     for (name, statement) in walhook::sql::store::ALL {
-        // Templates are not statements until their names are filled in.
-        if statement.contains('{') {
+        // Templates are not statements until their names are filled in, and a script is several.
+        if statement.contains('{') || statement.contains(";\n") {
             continue;
         }
 

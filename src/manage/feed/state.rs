@@ -1,7 +1,6 @@
 //! The state that the use cases of the feed share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
@@ -18,8 +17,6 @@ const MOST_READS: usize = 4;
 pub struct Feed {
     pub(super) followers: Arc<Followers>,
     pub(super) cursor_key: OnceCell<Uuid>,
-    /// Whether every partition has the indexes. Partitions that are added later have them too.
-    pub(super) is_indexed: AtomicBool,
     pub(super) reads: Semaphore,
 }
 
@@ -29,7 +26,6 @@ impl Feed {
         Feed {
             followers: Followers::new(store, of_user, config.http.max_streams),
             cursor_key: OnceCell::new(),
-            is_indexed: AtomicBool::new(false),
             reads: Semaphore::new(MOST_READS),
         }
     }
