@@ -131,7 +131,7 @@ select
         select from pg_catalog.pg_namespace where nspname = 'walhook_capture' and pg_has_role(nspowner, 'usage')
     ) as owned,
     array(
-        select name from unnest(array['outbox', 'progress', 'failures', 'failure']) as name
+        select name from unnest(array['outbox', 'progress', 'failures', 'failure', 'installed']) as name
         where to_regclass('walhook_capture.' || name) is null
     ) as missing,
     coalesce(
@@ -143,9 +143,4 @@ select
     exists (
         select from pg_catalog.pg_trigger
         where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'emptied' and tgenabled <> 'D'
-    ) as guarded,
-    to_regclass('walhook_capture.outbox_deleted') is not null and exists (
-        select from pg_catalog.pg_trigger
-        where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'paired' and tgenabled <> 'D'
-    ) as paired,
-    to_regclass('walhook_capture.installed') is not null as noted
+    ) as guarded

@@ -112,15 +112,7 @@ drop function if exists walhook_capture.{function}() cascade;
 select pg_catalog.pg_logical_emit_message(true, 'walhook', 'handover');
 
 -- name: installed
--- Notes the triggers as they are now. A trigger that is disabled or enabled afterwards has another
--- version, and one that is dropped no row.
-create table if not exists walhook_capture.installed (
-    trigger oid primary key,
-    version xid not null,
-    -- Null for the triggers of partitions: these are dropped only with the table's own, or because
-    -- a partition is detached.
-    relation oid
-);
+-- Notes the triggers as they are now.
 delete from walhook_capture.installed;
 insert into walhook_capture.installed (trigger, version, relation)
 select made.oid, made.xmin, case when made.tgparentid = 0 then made.tgrelid end
@@ -144,44 +136,6 @@ select
         join pg_catalog.pg_namespace home on home.oid = function.pronamespace
         where made.tgrelid = any ($1) and home.nspname = 'walhook_capture'
     ) as makers
-
--- name: pairing
--- A row that a transaction deletes and inserts again under the same key is the same row, moved to
--- another partition or replaced. The outbox gets one update instead of a deletion and an insertion.
-create index if not exists outbox_deleted on walhook_capture.outbox (xid, relation, (old[1])) where operation = 'D';
-
-create or replace function walhook_capture.outbox_paired() returns trigger
-    language plpgsql security definer
-    set search_path = pg_catalog, pg_temp
-    -- The plan is cached, often made while the outbox is empty: a sequential scan would be slow
-    -- once it is large.
-    set enable_seqscan = off
-as $walhook$
-declare
-    deleted walhook_capture.outbox;
-begin
-    if new.operation = 'D' then
-        -- From here on, the trigger fires for this transaction's insertions.
-        perform set_config('walhook.deleted', 'on', true);
-        return new;
-    end if;
-    select * into deleted
-    from walhook_capture.outbox gone
-    where gone.xid = new.xid and gone.relation = new.relation and gone.operation = 'D' and gone.old[1] = new.new[1]
-    limit 1;
-    if found then
-        delete from walhook_capture.outbox where seq = deleted.seq;
-        new.operation := 'U';
-        new.old := deleted.old;
-    end if;
-    return new;
-end
-$walhook$;
-create or replace trigger paired before insert on walhook_capture.outbox
-    for each row when (
-        (new.operation = 'I' and current_setting('walhook.deleted', true) = 'on')
-        or (new.operation = 'D' and current_setting('walhook.deleted', true) is distinct from 'on')
-    ) execute function walhook_capture.outbox_paired();
 
 -- name: schema
 -- The outbox and what belongs to it. Capture by triggers has all its objects in this schema:
@@ -239,6 +193,53 @@ $walhook$;
 create or replace trigger emptied before truncate on walhook_capture.outbox
     for each statement execute function walhook_capture.outbox_emptied();
 
+-- A row that a transaction deletes and inserts again under the same key is the same row, moved to
+-- another partition or replaced. The outbox gets one update instead of a deletion and an insertion.
+create index if not exists outbox_deleted on walhook_capture.outbox (xid, relation, (old[1])) where operation = 'D';
+
+create or replace function walhook_capture.outbox_paired() returns trigger
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp
+    -- The plan is cached, often made while the outbox is empty: a sequential scan would be slow
+    -- once it is large.
+    set enable_seqscan = off
+as $walhook$
+declare
+    deleted walhook_capture.outbox;
+begin
+    if new.operation = 'D' then
+        -- From here on, the trigger fires for this transaction's insertions.
+        perform set_config('walhook.deleted', 'on', true);
+        return new;
+    end if;
+    select * into deleted
+    from walhook_capture.outbox gone
+    where gone.xid = new.xid and gone.relation = new.relation and gone.operation = 'D' and gone.old[1] = new.new[1]
+    limit 1;
+    if found then
+        delete from walhook_capture.outbox where seq = deleted.seq;
+        new.operation := 'U';
+        new.old := deleted.old;
+    end if;
+    return new;
+end
+$walhook$;
+create or replace trigger paired before insert on walhook_capture.outbox
+    for each row when (
+        (new.operation = 'I' and current_setting('walhook.deleted', true) = 'on')
+        or (new.operation = 'D' and current_setting('walhook.deleted', true) is distinct from 'on')
+    ) execute function walhook_capture.outbox_paired();
+
+-- The triggers as setup has left them. A trigger that is disabled or enabled afterwards has another
+-- version, and one that is dropped no row.
+create table if not exists walhook_capture.installed (
+    trigger oid primary key,
+    version xid not null,
+    -- Null for the triggers of partitions: these are dropped only with the table's own, or because
+    -- a partition is detached.
+    relation oid
+);
+
 -- name: schema_oid
 -- The oid of the schema of capture by triggers. Another schema of the same name, created later, has
 -- another oid.
@@ -272,7 +273,6 @@ select
     function.proname::text as function,
     trigger.tgenabled in ('O', 'A') as enabled,
     trigger.tgenabled = 'A' as always,
-    trigger.tgtype & 1 = 1 as for_each_row,
     obj_description(function.oid, 'pg_proc') as comment
 from pg_catalog.pg_trigger trigger
 join pg_catalog.pg_proc function on function.oid = trigger.tgfoid

@@ -248,7 +248,6 @@ impl Reading<'_> {
         cursor.disconnected();
 
         let durable = durable.clone();
-        let noted = watch.noted;
         let altered = Vec::new();
 
         let mut reader = Reader {
@@ -259,7 +258,6 @@ impl Reading<'_> {
             reader: *holder,
             switch,
             failed: false,
-            noted,
             altered,
         };
 
@@ -294,7 +292,7 @@ impl Reading<'_> {
 
                 if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
                     examine(watch, &reader.client, cursor.backlog_after(), health).await?;
-                    (reader.noted, examined_at) = (watch.noted, Instant::now());
+                    examined_at = Instant::now();
                 }
 
                 match step {
@@ -372,15 +370,6 @@ pub(super) async fn verify(
     source: &Source,
 ) -> Result<(), CaptureError> {
     let found = inspect(client, source, Conditions::Triggers).await?;
-    if found
-        .triggers
-        .is_some_and(|triggers| triggers.state.is_installed() && !triggers.state.paired)
-    {
-        tracing::warn!(
-            "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
-        );
-    }
-
     match found
         .findings
         .into_iter()

@@ -89,7 +89,12 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
         false => String::new(),
     };
 
-    let script = Script::new(&Comparison::with_nothing(source, &mapped), None, &[], false);
+    let script = Script::new(
+        &Comparison::with_nothing(source, &mapped),
+        false,
+        &[],
+        false,
+    );
     Ok(format!(
         "-- Walhook's role creates and owns everything below; it needs no more than this.\n\
          grant create on database {} to {role};\n\

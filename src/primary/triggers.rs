@@ -138,12 +138,7 @@ impl Triggers {
         source: &Source,
         switches: bool,
     ) -> Result<Option<String>, PrimaryError> {
-        let script = Script::new(
-            &self.comparison,
-            self.is_whole().then_some(&self.state),
-            &self.altered,
-            switches,
-        );
+        let script = Script::new(&self.comparison, self.is_whole(), &self.altered, switches);
         if script.is_empty() {
             return Ok(None);
         }
@@ -153,14 +148,9 @@ impl Triggers {
 
         let functions = self.comparison.outdated.len();
         let triggers = self.comparison.to_create().count();
-        let paired = if self.state.paired {
-            ""
-        } else {
-            ", rows that move between partitions are paired"
-        };
 
         Ok(Some(format!(
-            "schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}"
+            "schema walhook_capture: {functions} functions created, {triggers} triggers created"
         )))
     }
 }

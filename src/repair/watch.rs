@@ -29,8 +29,6 @@ pub(crate) struct Watch<'a> {
     pub health: &'a Health,
     /// The gaps that this process has recorded and that are not repaired yet.
     recorded: HashSet<&'static str>,
-    /// Whether setup has noted the triggers, so that it is seen when one is altered.
-    pub noted: bool,
     /// When a failure without a reason was first seen.
     unexplained: Option<Instant>,
 }
@@ -42,7 +40,6 @@ impl<'a> Watch<'a> {
             store,
             health,
             recorded: HashSet::new(),
-            noted: false,
             unexplained: None,
         }
     }
@@ -105,7 +102,6 @@ impl<'a> Watch<'a> {
             ))));
         }
 
-        self.noted = triggers.state.noted;
         let losses = found.trigger_losses();
         if !losses.is_empty() {
             self.record(Gap::TriggersLacking(losses.join("; "))).await?;

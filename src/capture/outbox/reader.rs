@@ -166,8 +166,6 @@ pub(super) struct Reader<'a> {
     pub switch: Option<&'a SwitchToWal>,
     /// Triggers have failed since failures were last acknowledged.
     pub failed: bool,
-    /// Whether setup has noted the triggers.
-    pub noted: bool,
     /// The triggers that are known to be altered since.
     pub altered: Vec<String>,
 }
@@ -240,10 +238,6 @@ impl Reader<'_> {
     /// Returns whether triggers were altered that were not known to be. One that was disabled for a
     /// while leaves out rows that are looked up, such as the new owner of a label.
     async fn find_altered(&mut self) -> Result<bool, CaptureError> {
-        if !self.noted {
-            return Ok(false);
-        }
-
         let altered = self.client.run(altered_triggers).await?;
         let is_new = altered
             .iter()

@@ -63,7 +63,8 @@ pub(crate) async fn inspect(
 
     if !by_wal {
         let state = trigger_state(client).await?;
-        let failures = if state.is_complete() {
+        let is_complete = state.is_complete();
+        let failures = if is_complete {
             failures(client).await?
         } else {
             None
@@ -71,7 +72,7 @@ pub(crate) async fn inspect(
 
         let comparison = compare(client, source, &found.tables).await?;
         let unguarded = comparison.unguarded(client).await?;
-        let altered = if state.noted {
+        let altered = if is_complete {
             altered_triggers(client).await?
         } else {
             Vec::new()

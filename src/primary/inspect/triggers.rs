@@ -164,10 +164,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         findings.push(finding.of(Condition::OutboxTrigger));
     }
 
-    if !state.noted {
-        let state = "have no recorded versions: what is written while one is disabled would be lost without a report";
-        findings.push(Finding::warn("triggers", state, SETUP));
-    } else if !triggers.altered.is_empty() {
+    if !triggers.altered.is_empty() {
         let state = format!(
             "disabled, enabled or dropped since setup: {}",
             triggers.altered.join(", ")
@@ -175,11 +172,6 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         findings.push(
             Finding::fail("triggers", state, "run `walhook repair`").of(Condition::OutboxTrigger),
         );
-    }
-
-    if !state.paired {
-        let state = "does not pair rows that are deleted and inserted in one transaction: they raise events as new rows";
-        findings.push(Finding::warn("outbox pairing", state, SETUP));
     }
 
     findings.push(match &triggers.failures {

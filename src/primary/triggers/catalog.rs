@@ -28,10 +28,6 @@ row! {
         pub usable: bool,
         /// Whether emptying the outbox by hand would be recorded as a failure.
         pub guarded: bool,
-        /// Whether rows that are deleted and inserted in one transaction are paired.
-        pub paired: bool,
-        /// Whether the triggers are noted as setup has left them.
-        pub noted: bool,
     }
 }
 
@@ -118,8 +114,6 @@ pub(crate) struct Comparison {
     /// Functions to create or replace.
     pub outdated: Vec<Function>,
     pub missing: Vec<TableTrigger>,
-    /// Triggers of an earlier build, which are called for each statement.
-    pub earlier: Vec<TableTrigger>,
     pub disabled: Vec<TableTrigger>,
     /// Triggers that do not fire if `session_replication_role` is `replica`.
     pub ordinary: Vec<TableTrigger>,
@@ -132,7 +126,6 @@ row! {
         function: String,
         enabled: bool,
         always: bool,
-        for_each_row: bool,
         comment: Option<String>,
     }
 }
@@ -169,8 +162,9 @@ impl Comparison {
 
     /// Returns the triggers to create. Those of partitions are created with their table's.
     pub fn to_create(&self) -> impl Iterator<Item = &TableTrigger> {
-        let created = self.missing.iter().chain(&self.earlier);
-        created.filter(|trigger| !trigger.relation.is_partition)
+        self.missing
+            .iter()
+            .filter(|trigger| !trigger.relation.is_partition)
     }
 
     /// Returns the tables that lack triggers and have rows, which the triggers may not have
@@ -229,9 +223,7 @@ impl Comparison {
 
                 is_current = function.is(found.comment.as_deref());
 
-                if found.for_each_row != event.is_for_each_row() {
-                    self.earlier.push(trigger);
-                } else if !found.enabled {
+                if !found.enabled {
                     self.disabled.push(trigger);
                 } else if !found.always {
                     self.ordinary.push(trigger);

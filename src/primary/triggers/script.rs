@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::catalog::{Comparison, TableTrigger, TriggerState};
+use super::catalog::{Comparison, TableTrigger};
 use super::function::function_name;
 use crate::config::Source;
 use crate::failpoint::failpoint;
@@ -17,8 +17,6 @@ use crate::primary::table_locks::{
     Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
 };
 use crate::sql::primary as sql;
-
-const OUTBOX: &str = "walhook_capture.outbox";
 
 /// The statements in the order in which they run. Only `lock` waits for locks on the platform's
 /// tables.
@@ -34,25 +32,19 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Writes the script. `state` is none if the schema has to be created, `altered` are the
-    /// triggers that differ from what is noted. With `switches`, the script writes the message to
+    /// Writes the script. The schema is created unless it `is_whole`; `altered` are the triggers
+    /// that differ from what is noted. With `switches`, the script writes the message to
     /// the WAL at which the outbox takes over.
     pub fn new(
         comparison: &Comparison,
-        state: Option<&TriggerState>,
+        is_whole: bool,
         altered: &[String],
         switches: bool,
     ) -> Script {
         let mut script = Script::default();
 
-        if state.is_none() {
+        if !is_whole {
             script.prepare.push_str(sql::triggers::SCHEMA);
-        }
-
-        if !state.is_some_and(|state| state.paired) {
-            // Locks the outbox, which may be in use.
-            script.lock.push_str(sql::triggers::PAIRING);
-            script.owned.extend(state.map(|_| OUTBOX.to_owned()));
         }
 
         for function in &comparison.outdated {
@@ -71,13 +63,12 @@ impl Script {
 
         let Comparison {
             missing,
-            earlier,
             disabled,
             ordinary,
             ..
         } = comparison;
 
-        let not_always = [missing, earlier, disabled, ordinary].into_iter().flatten();
+        let not_always = [missing, disabled, ordinary].into_iter().flatten();
         for trigger in not_always.filter(|trigger| trigger.relation.owned) {
             script.change(
                 &trigger.relation,
@@ -85,7 +76,7 @@ impl Script {
             );
         }
 
-        if !script.is_empty() || !altered.is_empty() || !state.is_some_and(|state| state.noted) {
+        if !script.is_empty() || !altered.is_empty() {
             script.complete.push_str(sql::triggers::INSTALLED);
         }
 

@@ -16,7 +16,6 @@ mod removal;
 mod repair;
 mod statements;
 mod switch;
-mod upgrade;
 
 use crate::support::TestApp;
 
