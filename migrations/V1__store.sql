@@ -8,38 +8,56 @@
 
 -- 1. Capture
 
--- How far the store has progressed: the events of all changes up to this position are stored.
+-- How far the store has progressed: the events of all changes up to this position are stored. The
+-- position is either in the WAL or in the outbox.
 create table walhook.checkpoint (
     slot                text primary key,
     system_identifier   bigint not null,
     timeline            integer not null,
-    commit_lsn          pg_lsn not null,
-    ordinal             bigint not null,
-    resume_lsn          pg_lsn not null,
-    updated_at          timestamptz not null default now(),
-    -- The window of the outbox that the position is in; null where the position is one in the WAL.
-    -- The position's first part is then the window's number, its ordinal the place in the outbox.
+
+    -- In the WAL: the LSN of the commit that was stored last, and the end of the last transaction
+    -- that is completely stored, where streaming restarts.
+    commit_lsn          pg_lsn,
+    resume_lsn          pg_lsn,
+    -- The tables in the publication, each with the id of its membership, as of the last start of
+    -- the stream. A table that left and returned has another id: changes that were committed
+    -- meanwhile are lost. Null until the stream is first started.
+    publication_members jsonb,
+
+    -- In the outbox: the window that was read last, which holds the rows that the second snapshot
+    -- sees and the first does not, and the highest sequence number that was read.
+    window_number       bigint,
     window_from         text,
     window_to           text,
-    -- A switch to the WAL is prepared: the outbox is read up to this snapshot, then the WAL from
-    -- this place.
+    last_row            bigint,
+    -- The pages that were read last, as JSON. After a failover, they are compared with the rows
+    -- that the new primary has not deleted.
+    read_pages          text,
+
+    -- The last change of the transaction, or the last row of the window, that was stored. Null: all
+    -- of them.
+    ordinal             bigint,
+    -- A switch to the WAL: the outbox is read up to this snapshot, then the WAL from this LSN. Set
+    -- when the switch is prepared, null again when the triggers are dropped.
     handover_snapshot   text,
     handover_lsn        pg_lsn,
     -- The process that may advance the checkpoint while triggers capture. Each process that starts
     -- to read the outbox stores a new id here. Null before the first one, after a repair, and when
     -- a switch to the WAL is prepared.
     reader              uuid,
-    -- The pages of the outbox that were read last, with the number and the ordinal of the
-    -- checkpoint that they belong to. After a failover, they are compared with the rows that the
-    -- new primary has not deleted. Null while the WAL is read.
-    outbox_pages        text,
-    -- The tables in the publication, each with the id of its membership, as of the last start of
-    -- the stream. A table that left and returned has another id: changes that were committed
-    -- meanwhile are lost. Null while the outbox is read, and until the stream is first started.
-    publication_members jsonb,
-    check ((window_from is null) = (window_to is null)),
+    updated_at          timestamptz not null default now(),
+
+    check (
+        num_nulls(commit_lsn, resume_lsn) = 0
+            and num_nonnulls(window_number, window_from, window_to, last_row, read_pages) = 0
+        or num_nonnulls(commit_lsn, resume_lsn, publication_members) = 0
+            and num_nulls(window_number, window_from, window_to, last_row, read_pages) = 0
+    ),
     check ((handover_snapshot is null) = (handover_lsn is null))
 );
+
+-- The other tables of a slot are not columns of the checkpoint: storing events locks its row until
+-- the commit, and they must change meanwhile, or before the slot has a checkpoint.
 
 -- Slots that a setup is creating: one without a first checkpoint has been read by nobody, and can
 -- be created again.

@@ -13,7 +13,7 @@ use crate::failpoint::failpoint;
 use crate::lookup::Lookups;
 use crate::record;
 use crate::repair::{Found, Repair, Request};
-use crate::store::capture::OpenGap;
+use crate::store::checkpoint::OpenGap;
 use crate::store::ledger::change_ledger;
 use crate::store::{StoreError, Transaction};
 

@@ -31,7 +31,7 @@ use crate::primary::lease::CaptureLease;
 use crate::primary::{catalog, lineage};
 use crate::repair::watch::Watch;
 use crate::retry::Backoff;
-use crate::store::capture::SwitchToWal;
+use crate::store::checkpoint::SwitchToWal;
 use crate::telemetry;
 
 use reader::{Cursor, Reader, Step};

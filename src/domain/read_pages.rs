@@ -39,9 +39,8 @@ pub struct ReadPages {
     pages: Vec<ReadPage>,
 }
 
-/// The stored form: the window's number and the ordinal of the checkpoint, `forgotten`, and the
-/// pages.
-type Stored<'a> = (u64, i64, u64, Vec<(u64, &'a str, u64, u64, u64, i128)>);
+/// The stored form: `forgotten`, and the pages.
+type Stored<'a> = (u64, Vec<(u64, &'a str, u64, u64, u64, i128)>);
 
 impl ReadPages {
     /// Creates the list of a new outbox, of which no page has been read.
@@ -74,8 +73,8 @@ impl ReadPages {
         (window >= self.forgotten).then(|| self.pages.iter().filter(is_after))
     }
 
-    /// Returns the text to store with the checkpoint in this window, of this stored ordinal.
-    pub fn to_text(&self, window: u64, ordinal: i64) -> String {
+    /// Returns the text to store with the checkpoint.
+    pub fn to_text(&self) -> String {
         let pages = self.pages.iter().map(|page| {
             let Contents { rows, times } = page.contents;
             (
@@ -88,15 +87,13 @@ impl ReadPages {
             )
         });
 
-        let stored: Stored<'_> = (window, ordinal, self.forgotten, pages.collect());
+        let stored: Stored<'_> = (self.forgotten, pages.collect());
         serde_json::to_string(&stored).expect("numbers and texts are JSON")
     }
 
-    /// Reads the text. None if it was stored with another checkpoint: earlier versions move the
-    /// checkpoint and leave the text.
-    pub fn from_text(text: &str, window: u64, ordinal: i64) -> Option<ReadPages> {
-        let (known_window, known_ordinal, forgotten, pages) =
-            serde_json::from_str::<Stored<'_>>(text).ok()?;
+    /// Reads the stored text.
+    pub fn from_text(text: &str) -> Result<ReadPages, serde_json::Error> {
+        let (forgotten, pages): Stored<'_> = serde_json::from_str(text)?;
         let pages = pages
             .into_iter()
             .map(|(window, to, after, last, rows, times)| ReadPage {
@@ -107,12 +104,10 @@ impl ReadPages {
                 contents: Contents { rows, times },
             });
 
-        let pages = ReadPages {
+        Ok(ReadPages {
             forgotten,
             pages: pages.collect(),
-        };
-
-        ((known_window, known_ordinal) == (window, ordinal)).then_some(pages)
+        })
     }
 }
 
@@ -171,13 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn the_text_holds_for_its_own_checkpoint_only() {
+    fn the_stored_text_is_read_as_it_was_written() {
         let pages = ReadPages::after_window(7).with(page(8, 4)).with(page(9, 5));
-        let text = pages.to_text(9, i64::MAX);
-
-        assert_eq!(ReadPages::from_text(&text, 9, i64::MAX), Some(pages));
-        assert_eq!(ReadPages::from_text(&text, 10, i64::MAX), None);
-        assert_eq!(ReadPages::from_text(&text, 9, 5), None);
-        assert_eq!(ReadPages::from_text("x", 9, i64::MAX), None);
+        assert_eq!(ReadPages::from_text(&pages.to_text()).unwrap(), pages);
     }
 }

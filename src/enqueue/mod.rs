@@ -32,7 +32,7 @@ use crate::health::{GAP, Health};
 use crate::lookup::Lookups;
 use crate::retry::Backoff;
 use crate::store::addons::change_addons;
-use crate::store::capture::advance_checkpoint;
+use crate::store::checkpoint::advance_checkpoint;
 use crate::store::enqueue::{NewLease, claim_distributed, prepare_inserts};
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::lookup_rows::change_lookup_rows;

@@ -25,10 +25,10 @@ use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
 use crate::sql::primary as sql;
-use crate::store::acknowledgement::set_acknowledgement_limit;
 use crate::store::addons::change_addons;
-use crate::store::capture::{
+use crate::store::checkpoint::{
     SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch,
+    set_acknowledgement_limit,
 };
 use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};

@@ -26,7 +26,7 @@ use crate::domain::window::{Snapshot, Window};
 use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::sql::primary as sql;
-use crate::store::capture::{StoredCheckpoint, insert_first_checkpoint};
+use crate::store::checkpoint::{StoredCheckpoint, insert_first_checkpoint};
 use crate::store::{Store, StoreError, migrate};
 
 /// Creates the triggers and stores the position from which the outbox is read. Returns what it did:

@@ -10,7 +10,7 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::Lsn;
 use crate::health::{GAP, Health};
 use crate::primary::error::PrimaryError;
-use crate::store::capture::OpenGap;
+use crate::store::checkpoint::OpenGap;
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Condition};
 

@@ -31,7 +31,7 @@ use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
 use crate::primary::{catalog, error::PrimaryError};
 use crate::sql::primary as sql;
-use crate::store::capture::{
+use crate::store::checkpoint::{
     OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair,
 };
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};

@@ -127,7 +127,7 @@ impl Store {
         let connection = self.connection().await?;
 
         for statement in [
-            sql::checkpoint::READ,
+            sql::checkpoint::GET,
             sql::checkpoint::ADVANCE,
             sql::webhook::SUBSCRIPTIONS,
             sql::ledger::PUT,

@@ -5,11 +5,10 @@
 //! does not know. The derives of `postgres-types` are not used: they map PostgreSQL's enumerated
 //! types, composite types and domains, of which the schema has none.
 
-pub mod acknowledgement;
 pub mod addons;
 pub mod audit;
 mod cancel;
-pub mod capture;
+pub mod checkpoint;
 mod claimed;
 mod committed;
 mod configured;
@@ -41,6 +40,7 @@ pub mod replay;
 pub mod sealed;
 pub mod sequences;
 pub mod sessions;
+pub mod setup;
 mod statement;
 pub mod superseded;
 mod targets;

@@ -5,7 +5,7 @@ use walhook::domain::lsn::{Lineage, Lsn};
 use walhook::domain::position::{Checkpoint, Progress, Through};
 use walhook::private_postgres::Options;
 use walhook::store::Store;
-use walhook::store::capture::advance_checkpoint;
+use walhook::store::checkpoint::advance_checkpoint;
 
 use crate::chaos::{IMPATIENT, Scenario};
 use crate::support::proxy::{Proxy, Weather};
@@ -25,7 +25,7 @@ async fn forge_a_switch(app: &TestApp) {
 const FORGE: &str = "select pg_logical_emit_message(true, 'walhook', 'handover')";
 
 async fn captures_from_wal(app: &TestApp) -> bool {
-    let is_wal = "select window_to is null from walhook.checkpoint";
+    let is_wal = "select window_number is null from walhook.checkpoint";
     app.store()
         .await
         .query_one(is_wal, &[])

@@ -11,7 +11,7 @@ use walhook::domain::change::{Batch, Change};
 use walhook::domain::position::Checkpoint;
 use walhook::health::Health;
 use walhook::store::Store;
-use walhook::store::capture::advance_checkpoint;
+use walhook::store::checkpoint::advance_checkpoint;
 
 use crate::support::{DEADLINE, TestApp};
 

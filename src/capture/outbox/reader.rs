@@ -22,7 +22,7 @@ use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::lineage;
 use crate::primary::triggers::catalog::altered_triggers;
-use crate::store::capture::SwitchToWal;
+use crate::store::checkpoint::SwitchToWal;
 
 /// How far this process has read the outbox. It outlives connections: what was passed on is not
 /// read again.

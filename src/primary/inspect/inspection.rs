@@ -6,7 +6,7 @@ use crate::primary::error::PrimaryError;
 use crate::primary::finding::{Condition, Finding, Severity};
 use crate::primary::lineage;
 use crate::primary::triggers::catalog::{Comparison, TriggerState};
-use crate::store::capture::StoredCheckpoint;
+use crate::store::checkpoint::StoredCheckpoint;
 
 /// Which conditions to judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

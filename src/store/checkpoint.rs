@@ -1,32 +1,11 @@
-//! What capture stores: the checkpoint, the lease on reading the outbox, gaps, replica identities
-//! and the store's own identity.
-//!
-//! ## Stored positions
-//!
-//! `walhook.checkpoint` keeps positions in the WAL and in the outbox in the same columns. `Columns`
-//! and [`StoredCheckpoint`] are the only code that translates them:
-//!
-//! | column | WAL | outbox |
-//! |---|---|---|
-//! | `commit_lsn` | LSN of the commit | number of the window |
-//! | `ordinal` | ordinal of the last stored change, or 2⁶³-1 for the whole transaction | the same for rows of the window |
-//! | `resume_lsn` | where streaming restarts | highest sequence number that was read |
-//! | `window_from`, `window_to` | null | the window's two snapshots |
-//! | `publication_members` | what the publication streamed at the last start of the stream | null |
-//! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
-//! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
-//!
-//! The meaning of the columns has not changed since version 0.1.0, which does not know
-//! `outbox_pages` and `publication_members`. An upgrade continues from the row that the previous
-//! version wrote, and after a rollback the previous version continues from the row that this one
-//! wrote. Replicas of both may run at the same time.
+//! The checkpoint of capture, and what guards it: the claims and the lease on reading, the limit of
+//! acknowledged WAL, notes of a slot's creation, and gaps.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{GenericClient, Transaction};
-use jiff::Timestamp;
-use postgres_types::{Json, ToSql};
+use postgres_types::Json;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -37,10 +16,8 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::publication::PublicationMembers;
 use crate::domain::read_pages::ReadPages;
 use crate::domain::window::{Snapshot, Window};
+use crate::failpoint::failpoint;
 use crate::sql::store as sql;
-
-/// The stored `ordinal` of a whole transaction or window.
-const END: i64 = i64::MAX;
 
 /// A checkpoint, and a switch from the outbox to the WAL that was started.
 #[derive(Clone, Debug)]
@@ -67,48 +44,50 @@ impl StoredCheckpoint {
 
 impl FromRow for StoredCheckpoint {
     fn from_row(row: &Row) -> Result<Self> {
-        let number: Lsn = column(row, "commit_lsn")?;
-        let resume: Lsn = column(row, "resume_lsn")?;
-        let through = match row.try_get("ordinal")? {
-            END => Through::End,
-            ordinal => Through::Ordinal(u64::try_from(ordinal).map_err(|_| negative("ordinal"))?),
-        };
+        let text = |name| column::<Option<String>>(row, name);
+        let switch = text("handover_snapshot")?.zip(column::<Option<Lsn>>(row, "handover_lsn")?);
 
-        let snapshot =
-            |name| Ok::<_, StoreError>(row.try_get::<_, Option<&str>>(name)?.map(Snapshot::from));
-        let progress = match snapshot("window_from")?.zip(snapshot("window_to")?) {
-            Some((from, to)) => {
-                let ordinal = row.try_get("ordinal")?;
-                let text: Option<&str> = row.try_get("outbox_pages")?;
-                let read = text.and_then(|text| ReadPages::from_text(text, number.0, ordinal));
-                let read = Arc::new(read.unwrap_or_else(|| ReadPages::after_window(number.0)));
-
-                Progress::Outbox {
-                    window: Window {
-                        number: number.0,
-                        from,
-                        to,
-                    },
-                    through,
-                    last_row: resume.0,
-                    read,
-                }
-            }
-            None => Progress::Wal {
-                commit: number,
-                through,
-                resume,
-            },
-        };
-
-        let switch =
-            snapshot("handover_snapshot")?.zip(column::<Option<Lsn>>(row, "handover_lsn")?);
         Ok(StoredCheckpoint {
             checkpoint: Checkpoint {
                 lineage: Lineage::from_row(row)?,
-                progress,
+                progress: Progress::from_row(row)?,
             },
-            switch: switch.map(|(snapshot, begins)| SwitchToWal { snapshot, begins }),
+            switch: switch.map(|(snapshot, begins)| SwitchToWal {
+                snapshot: Snapshot::from(&*snapshot),
+                begins,
+            }),
+        })
+    }
+}
+
+impl FromRow for Progress {
+    fn from_row(row: &Row) -> Result<Self> {
+        let ordinal: Option<u64> = column(row, "ordinal")?;
+        let through = ordinal.map_or(Through::End, Through::Ordinal);
+
+        if let Some(commit) = column(row, "commit_lsn")? {
+            return Ok(Progress::Wal {
+                commit,
+                through,
+                resume: column(row, "resume_lsn")?,
+            });
+        }
+
+        let snapshot = |name| Ok::<_, StoreError>(Snapshot::from(row.try_get::<_, &str>(name)?));
+        let window = Window {
+            number: column(row, "window_number")?,
+            from: snapshot("window_from")?,
+            to: snapshot("window_to")?,
+        };
+
+        let read = ReadPages::from_text(row.try_get("read_pages")?)
+            .map_err(|error| StoreError::Corrupt(format!("read_pages: {error}")))?;
+
+        Ok(Progress::Outbox {
+            window,
+            through,
+            last_row: column(row, "last_row")?,
+            read: Arc::new(read),
         })
     }
 }
@@ -124,18 +103,17 @@ impl FromRow for Lineage {
     }
 }
 
-fn negative(column: &str) -> StoreError {
-    StoreError::Corrupt(format!("{column} of a checkpoint is negative"))
-}
-
 /// A position as the columns of `walhook.checkpoint`.
+#[derive(Default)]
 struct Columns<'a> {
-    commit: Lsn,
-    ordinal: i64,
-    resume: Lsn,
+    commit: Option<Lsn>,
+    resume: Option<Lsn>,
+    window: Option<i64>,
     window_from: Option<&'a str>,
     window_to: Option<&'a str>,
-    outbox_pages: Option<String>,
+    last_row: Option<i64>,
+    read_pages: Option<String>,
+    ordinal: Option<i64>,
 }
 
 impl<'a> From<&'a Progress> for Columns<'a> {
@@ -143,44 +121,33 @@ impl<'a> From<&'a Progress> for Columns<'a> {
         let (Progress::Wal { through, .. } | Progress::Outbox { through, .. }) = progress;
         let ordinal = match through {
             // Far from 2⁶³: PostgreSQL itself counts the commands of a transaction in 32 bits.
-            Through::Ordinal(ordinal) => *ordinal as i64,
-            Through::End => END,
+            Through::Ordinal(ordinal) => Some(*ordinal as i64),
+            Through::End => None,
         };
 
-        let (resume, window, outbox_pages) = match progress {
-            Progress::Wal { resume, .. } => (*resume, None, None),
+        match progress {
+            Progress::Wal { commit, resume, .. } => Columns {
+                commit: Some(*commit),
+                resume: Some(*resume),
+                ordinal,
+                ..Columns::default()
+            },
             Progress::Outbox {
                 window,
                 last_row,
                 read,
                 ..
-            } => (
-                Lsn(*last_row),
-                Some(window),
-                Some(read.to_text(window.number, ordinal)),
-            ),
-        };
-
-        Columns {
-            commit: Lsn(progress.number()),
-            ordinal,
-            resume,
-            window_from: window.map(|window| window.from.as_str()),
-            window_to: window.map(|window| window.to.as_str()),
-            outbox_pages,
+            } => Columns {
+                window: Some(window.number as i64),
+                window_from: Some(window.from.as_str()),
+                window_to: Some(window.to.as_str()),
+                last_row: Some(*last_row as i64),
+                read_pages: Some(read.to_text()),
+                ordinal,
+                ..Columns::default()
+            },
         }
     }
-}
-
-/// A table's replica identity before setup changed it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundIdentity {
-    pub table_oid: u32,
-    /// For messages. The oid identifies the table.
-    pub table_name: String,
-    /// As in `pg_class`: `d`, `n`, `f` or `i`.
-    pub identity: String,
-    pub index: Option<String>,
 }
 
 /// A gap that is not repaired.
@@ -192,29 +159,6 @@ pub struct OpenGap {
 }
 
 from_row!(OpenGap { reason, detail });
-
-/// The server, database and role of the store.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    pub system_identifier: i64,
-    pub database: String,
-    pub role: String,
-    pub encoding: String,
-    pub synchronous_commit: String,
-    /// Whether commits can wait for a standby.
-    pub synchronous: bool,
-    pub now: Timestamp,
-}
-
-from_row!(Identity {
-    system_identifier,
-    database,
-    role,
-    encoding,
-    synchronous_commit,
-    synchronous,
-    now
-});
 
 impl Store {
     pub async fn checkpoint(&self, slot: &str) -> Result<Option<Checkpoint>> {
@@ -229,14 +173,14 @@ impl Store {
         reader: Option<Uuid>,
     ) -> Result<Option<Checkpoint>> {
         let stored: Option<StoredCheckpoint> = self
-            .fetch_optional(sql::checkpoint::READ, &[&slot, &reader])
+            .fetch_optional(sql::checkpoint::GET, &[&slot, &reader])
             .await?;
         Ok(stored.map(|stored| stored.checkpoint))
     }
 
     /// Returns the checkpoint with a switch to the WAL that was started.
     pub async fn stored_checkpoint(&self, slot: &str) -> Result<Option<StoredCheckpoint>> {
-        self.fetch_optional(sql::checkpoint::READ, &[&slot, &None::<Uuid>])
+        self.fetch_optional(sql::checkpoint::GET, &[&slot, &None::<Uuid>])
             .await
     }
 
@@ -248,8 +192,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns what the publication streamed at the last start of the stream. None if an earlier
-    /// version has stored the checkpoint.
+    /// Returns what the publication streamed at the last start of the stream. None before the first
+    /// one, and while the outbox is read.
     pub async fn publication_members(&self, slot: &str) -> Result<Option<PublicationMembers>> {
         Ok(self
             .fetch_optional::<Option<PublicationMembers>>(
@@ -267,7 +211,7 @@ impl Store {
         members: &PublicationMembers,
     ) -> Result<()> {
         self.run(
-            sql::checkpoint::STORE_PUBLICATION_MEMBERS,
+            sql::checkpoint::SET_PUBLICATION_MEMBERS,
             &[&slot, &Json(members)],
         )
         .await?;
@@ -282,16 +226,14 @@ impl Store {
         found: &Checkpoint,
         timeline: u32,
     ) -> Result<bool> {
-        let Columns {
-            commit, ordinal, ..
-        } = Columns::from(&found.progress);
+        let expected = Columns::from(&found.progress);
         let from = found.lineage.timeline as i32;
         let to = timeline as i32;
 
         Ok(self
             .run(
                 sql::checkpoint::ENTER_TIMELINE,
-                &[&slot, &commit, &ordinal, &from, &to],
+                &[&slot, &expected.commit, &expected.ordinal, &from, &to],
             )
             .await?
             == 1)
@@ -299,7 +241,7 @@ impl Store {
 
     /// Forgets a switch to the WAL whose triggers are dropped.
     pub async fn forget_switch(&self, slot: &str) -> Result<()> {
-        self.run(sql::checkpoint::HANDED_OVER, &[&slot]).await?;
+        self.run(sql::checkpoint::FORGET_SWITCH, &[&slot]).await?;
         Ok(())
     }
 
@@ -366,57 +308,63 @@ impl Store {
         self.fetch_one(sql::slot_creation::EXISTS, &[&slot]).await
     }
 
-    pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
-        let FoundIdentity {
-            table_oid,
-            table_name,
-            identity,
-            index,
-        } = found;
-
-        self.run(
-            sql::replica_identity::REMEMBER,
-            &[table_oid, table_name, identity, index],
-        )
-        .await?;
-        Ok(())
+    /// Returns the limit. Zero if none is stored.
+    pub async fn acknowledgement_limit(&self, slot: &str) -> Result<Lsn> {
+        let limit = self
+            .fetch_optional(sql::acknowledgement::LIMIT, &[&slot])
+            .await?;
+        Ok(limit.unwrap_or(Lsn::ZERO))
     }
 
-    pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
-        self.fetch_all(sql::replica_identity::LIST, &[]).await
+    /// Returns the reader that moves the limit.
+    pub async fn acknowledgement_reader(&self, slot: &str) -> Result<Option<Uuid>> {
+        let reader = self
+            .fetch_optional(sql::acknowledgement::READER, &[&slot])
+            .await?;
+        Ok(reader.flatten())
     }
 
-    pub async fn forget_identities(&self) -> Result<()> {
-        self.run(sql::replica_identity::FORGET, &[]).await?;
-        Ok(())
+    /// Makes `reader` the only one that moves the limit, and returns the limit. None if the reader
+    /// is no longer `found`.
+    pub async fn claim_acknowledgement(
+        &self,
+        slot: &str,
+        found: Option<Uuid>,
+        reader: Uuid,
+    ) -> Result<Option<Lsn>> {
+        self.fetch_optional(sql::acknowledgement::CLAIM, &[&slot, &found, &reader])
+            .await
     }
 
-    pub async fn has_schema(&self) -> Result<bool> {
-        self.fetch_one(sql::server::SCHEMA_EXISTS, &[]).await
+    /// Raises the limit. Returns false if another reader has replaced this one.
+    pub async fn raise_acknowledgement_limit(
+        &self,
+        slot: &str,
+        reader: Uuid,
+        limit: Lsn,
+    ) -> Result<bool> {
+        failpoint!("idle_wal_read_limit_not_raised")?;
+        Ok(self
+            .run(sql::acknowledgement::RAISE, &[&slot, &reader, &limit])
+            .await?
+            == 1)
     }
 
-    /// Drops the schema, also one without tables. Returns false if there is none.
-    pub async fn drop_schema(&self) -> Result<bool> {
-        let was_created = self.fetch_one(sql::server::SCHEMA_CREATED, &[]).await?;
-        self.run(sql::server::DROP_SCHEMA, &[]).await?;
-
-        Ok(was_created)
-    }
-
-    pub async fn identity(&self) -> Result<Identity> {
-        self.fetch_one(sql::server::IDENTIFY, &[]).await
-    }
-}
-
-impl FromRow for FoundIdentity {
-    fn from_row(row: &Row) -> Result<Self> {
-        Ok(FoundIdentity {
-            // An oid, which is read as `u32` itself.
-            table_oid: row.try_get("table_oid")?,
-            table_name: column(row, "table_name")?,
-            identity: column(row, "identity")?,
-            index: column(row, "index_name")?,
-        })
+    /// Lowers the limit to the LSN that was acknowledged. Returns false if another reader has
+    /// replaced this one.
+    pub async fn lower_acknowledgement_limit(
+        &self,
+        slot: &str,
+        reader: Uuid,
+        acknowledged: Lsn,
+    ) -> Result<bool> {
+        Ok(self
+            .run(
+                sql::acknowledgement::LOWER,
+                &[&slot, &reader, &acknowledged],
+            )
+            .await?
+            == 1)
     }
 }
 
@@ -434,22 +382,25 @@ pub async fn advance_checkpoint(
     let old_timeline = expected.lineage.timeline as i32;
     let new_timeline = next.lineage.timeline as i32;
 
-    let params: [&(dyn ToSql + Sync); 12] = [
+    let params: &Params<'_> = &[
         &slot,
+        &old_timeline,
         &from.commit,
+        &from.window,
         &from.ordinal,
-        &to.commit,
-        &to.ordinal,
-        &to.resume,
+        &reader,
         &new_timeline,
+        &to.commit,
+        &to.resume,
+        &to.window,
         &to.window_from,
         &to.window_to,
-        &reader,
-        &old_timeline,
-        &to.outbox_pages,
+        &to.last_row,
+        &to.read_pages,
+        &to.ordinal,
     ];
 
-    Ok(transaction.run(sql::checkpoint::ADVANCE, &params).await? == 1)
+    Ok(transaction.run(sql::checkpoint::ADVANCE, params).await? == 1)
 }
 
 /// Stores the first checkpoint of a slot, with what the publication streams from there on. Fails if
@@ -468,31 +419,25 @@ pub async fn insert_first_checkpoint(
     let system_identifier = system_identifier as i64;
     let timeline = timeline as i32;
 
-    let Columns {
-        commit,
-        ordinal,
-        resume,
-        window_from,
-        window_to,
-        ..
-    } = Columns::from(&first.progress);
-
-    let sql = sql::checkpoint::FIRST;
+    let first = Columns::from(&first.progress);
     let members = members.map(Json);
 
     let params: &Params<'_> = &[
         &slot,
         &system_identifier,
         &timeline,
-        &commit,
-        &ordinal,
-        &resume,
-        &window_from,
-        &window_to,
+        &first.commit,
+        &first.resume,
+        &first.window,
+        &first.window_from,
+        &first.window_to,
+        &first.last_row,
+        &first.read_pages,
+        &first.ordinal,
         &members,
     ];
 
-    transaction.run(sql, params).await?;
+    transaction.run(sql::checkpoint::INSERT, params).await?;
     Ok(())
 }
 
@@ -506,7 +451,7 @@ pub async fn prepare_switch(
 
     Ok(transaction
         .run(
-            sql::checkpoint::HAND_OVER,
+            sql::checkpoint::PREPARE_SWITCH,
             &[&slot, &switch.snapshot.as_str(), &switch.begins],
         )
         .await?
@@ -532,7 +477,7 @@ pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bo
 
 /// Locks the checkpoint: no other process moves it until the transaction ends.
 pub async fn hold_checkpoint(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction.run(sql::checkpoint::HOLD, &[&slot]).await?;
+    transaction.run(sql::checkpoint::LOCK, &[&slot]).await?;
     Ok(())
 }
 
@@ -543,45 +488,14 @@ pub async fn close_gaps(transaction: &Transaction<'_>, slot: &str) -> Result<u64
     transaction.run(sql::gap::CLOSE, &[&slot]).await
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_are_stored_as_earlier_versions_store_them() {
-        let wal = Progress::Wal {
-            commit: Lsn(7),
-            through: Through::End,
-            resume: Lsn(9),
-        };
-
-        let columns = Columns::from(&wal);
-        assert_eq!(
-            (columns.commit, columns.ordinal, columns.resume),
-            (Lsn(7), i64::MAX, Lsn(9))
-        );
-        assert_eq!(
-            (columns.window_from, columns.window_to, columns.outbox_pages),
-            (None, None, None)
-        );
-
-        let window = Window {
-            number: 8,
-            from: "1:5:".into(),
-            to: "5:9:".into(),
-        };
-
-        let outbox = Progress::in_window(window, Through::Ordinal(3), 4);
-        let columns = Columns::from(&outbox);
-
-        assert_eq!(
-            (columns.commit, columns.ordinal, columns.resume),
-            (Lsn(8), 3, Lsn(4))
-        );
-        assert_eq!(
-            (columns.window_from, columns.window_to),
-            (Some("1:5:"), Some("5:9:"))
-        );
-        assert_eq!(columns.outbox_pages.as_deref(), Some("[8,3,8,[]]"));
-    }
+/// Sets the limit, in the transaction that stores the first checkpoint of a slot.
+pub async fn set_acknowledgement_limit(
+    transaction: &impl GenericClient,
+    slot: &str,
+    limit: Lsn,
+) -> Result<()> {
+    transaction
+        .run(sql::acknowledgement::SET, &[&slot, &limit])
+        .await?;
+    Ok(())
 }
