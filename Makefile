@@ -13,8 +13,6 @@ SEED ?=
 # Ignored by `make test`, but not a test: another one starts it.
 SKIP = --skip hold_a_server_until_killed
 
-# `make soak SEEDS=N` simulates N seeds; the default is 100,000.
-SEEDS ?=
 
 # `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, reliability,
 # tidy, ui.

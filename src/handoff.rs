@@ -2,12 +2,9 @@
 //! the same process. They are already leased, so they need not be claimed. Deliveries that exceed
 //! the budget wait in the store and are claimed from there.
 //!
-//! Deliveries are handed off before their transaction commits, so that requests do not wait for the
-//! store. If the commit fails, the same changes are read again and lead to the same delivery ids.
-//! An answer that arrives before the store knows the delivery is kept by the recording stage until
-//! the commit or the end of the lease, whichever is first. Deliveries that may have to wait for
-//! others of their webhook are handed off after the commit, and those that waited when the one
-//! before has ended.
+//! Deliveries are handed off after their transaction has committed: nothing is sent that the store
+//! does not know. Those that wait for others of their webhook are handed off when the one before has
+//! ended.
 
 mod budget;
 mod load;
@@ -25,11 +22,11 @@ pub use self::budget::{
     RESPONSIVE,
 };
 pub use self::load::{Permit, Speed};
-use crate::domain::delivery::{Delivery, Lease};
+use crate::domain::delivery::{Delivery, Lease, NewDelivery};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;
 
-/// Deliveries that are being stored. The budget for each is reserved.
+/// Deliveries that were just stored. The budget for each is reserved.
 #[derive(Debug)]
 pub struct FreshDeliveries {
     pub deliveries: Vec<Delivery>,
@@ -93,15 +90,13 @@ impl Handoff {
     }
 }
 
-/// The deliveries of one transaction that are to be handed off. If the batch is dropped before it
-/// is sent, their budget is released.
+/// The deliveries of one transaction that are to be handed off. Dropping the batch releases the
+/// budget of those that were not sent.
 pub struct HandoffBatch<'a> {
     handoff: Option<&'a Handoff>,
     lease: Lease,
     read_at: Instant,
     deliveries: Vec<Delivery>,
-    /// Deliveries with an order key. Some of them may have to wait for others.
-    ordered: Vec<Delivery>,
 }
 
 impl<'a> HandoffBatch<'a> {
@@ -113,54 +108,44 @@ impl<'a> HandoffBatch<'a> {
             lease,
             read_at,
             deliveries: Vec::new(),
-            ordered: Vec::new(),
         }
     }
 
     /// Adds a delivery if the budget allows. Then it must be stored under the lease.
-    pub fn add(
-        &mut self,
-        event: &Event,
-        id: Uuid,
-        webhook: Uuid,
-        sequence: Option<i64>,
-        order_key: Option<i64>,
-        activation: i32,
-    ) -> bool {
-        if !self
+    pub fn add(&mut self, event: &Event, new: &NewDelivery, activation: i32) -> bool {
+        let is_admitted = self
             .handoff
-            .is_some_and(|handoff| handoff.budget.reserve(webhook, event.data.len()))
-        {
-            return false;
+            .is_some_and(|handoff| handoff.budget.reserve(new.webhook, event.data.len()));
+
+        if is_admitted {
+            self.deliveries.push(Delivery {
+                id: new.id,
+                webhook: new.webhook,
+                event: event.id,
+                kind: event.kind,
+                occurred_at: event.occurred_at,
+                data: Arc::clone(&event.data),
+                round: 1,
+                attempt: 1,
+                sequence: new.sequence,
+                order_key: new.order_key,
+                activation,
+                lease: self.lease,
+            });
         }
 
-        let list = if order_key.is_some() {
-            &mut self.ordered
-        } else {
-            &mut self.deliveries
-        };
-
-        list.push(Delivery {
-            id,
-            webhook,
-            event: event.id,
-            kind: event.kind,
-            occurred_at: event.occurred_at,
-            data: Arc::clone(&event.data),
-            round: 1,
-            attempt: 1,
-            sequence,
-            order_key,
-            activation,
-            lease: self.lease,
-        });
-
-        true
+        is_admitted
     }
 
-    /// Sends the deliveries without an order key, with the webhooks that the transaction has read.
-    pub fn send(&mut self, targets: Vec<SealedTarget>) {
-        let deliveries = std::mem::take(&mut self.deliveries);
+    /// Sends the deliveries, except those in `parked`, with the webhooks that the transaction has
+    /// read.
+    pub fn send(mut self, parked: &HashSet<Uuid>, targets: Vec<SealedTarget>) {
+        let (waiting, deliveries): (Vec<Delivery>, Vec<Delivery>) =
+            std::mem::take(&mut self.deliveries)
+                .into_iter()
+                .partition(|delivery| parked.contains(&delivery.id));
+        self.deliveries = waiting;
+
         let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else {
             return;
         };
@@ -172,34 +157,7 @@ impl<'a> HandoffBatch<'a> {
         };
 
         if let Err(refused) = handoff.send(fresh) {
-            self.deliveries = refused.deliveries;
-        }
-    }
-
-    /// Whether any delivery has an order key.
-    pub fn has_ordered(&self) -> bool {
-        !self.ordered.is_empty()
-    }
-
-    /// Sends those of the deliveries with an order key that wait for no other, after the commit.
-    /// Releases the budget of the others.
-    pub fn send_heads(mut self, heads: &HashSet<Uuid>, targets: Vec<SealedTarget>) {
-        let (deliveries, parked): (Vec<Delivery>, Vec<Delivery>) =
-            std::mem::take(&mut self.ordered)
-                .into_iter()
-                .partition(|delivery| heads.contains(&delivery.id));
-        self.ordered = parked;
-
-        let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else {
-            return;
-        };
-
-        if let Err(refused) = handoff.send(FreshDeliveries {
-            deliveries,
-            targets,
-            read_at: self.read_at,
-        }) {
-            self.ordered.extend(refused.deliveries);
+            self.deliveries.extend(refused.deliveries);
         }
     }
 }
@@ -208,7 +166,7 @@ impl Drop for HandoffBatch<'_> {
     fn drop(&mut self) {
         let Some(handoff) = self.handoff else { return };
 
-        for delivery in self.deliveries.iter().chain(&self.ordered) {
+        for delivery in &self.deliveries {
             handoff.budget.release(delivery.webhook, delivery.bytes());
         }
     }

@@ -26,15 +26,14 @@ select exists (select from walhook.delivery where webhook_id = $1 and attempt = 
     or exists (select from walhook.delivery where webhook_id = $1 and attempt > 1)
 
 -- name: cancel
--- Cancels and logs pending deliveries of a webhook that is inactive or was deleted, and notes the
--- attempts in flight. Does nothing for an active webhook. Returns how many deliveries were removed,
+-- Cancels and logs pending deliveries of a webhook that is inactive or was deleted. Does nothing for an active webhook. Returns how many deliveries were removed,
 -- and how many of them were logged: events may have been removed by age. All parts see the same
 -- moment: what is pending while the webhook is inactive belongs to the time before, because a
 -- webhook is activated only when nothing of it is pending. Rows that another transaction has locked
 -- are skipped, so this waits for nobody. Log ids are UUIDv7: the current milliseconds, then random
 -- bits, with two bits turning version 4 into 7. $1 webhook, $2 deliveries at most
 with inactive as materialized (
-    select webhook.id is not null as exists,
+    select
         case
             when webhook.id is null then 'the webhook was deleted'
             when webhook.disabled_at is null then 'the webhook was switched off'
@@ -62,13 +61,7 @@ gone as (
     -- The array makes this an index scan, whatever number of rows the planner expects.
     delete from walhook.delivery
     where id = any (array(select id from fresh union all select id from retries))
-    returning id, event_id, round, attempt, lease, sequence
-),
-noted as (
-    -- Nothing is logged later for a webhook that does not exist.
-    insert into walhook.superseded_attempt (delivery_id, lease)
-    select gone.id, gone.lease from gone cross join inactive where gone.lease is not null and inactive.exists
-    on conflict do nothing
+    returning id, event_id, round, attempt, sequence
 ),
 logged as (
     insert into walhook.attempt
@@ -188,12 +181,7 @@ with picked as materialized (
 gone as (
     delete from walhook.delivery
     where id = any (array(select id from picked))
-    returning id, webhook_id, event_id, round, attempt, lease, sequence, order_key
-),
-noted as (
-    insert into walhook.superseded_attempt (delivery_id, lease)
-    select id, lease from gone where lease is not null
-    on conflict do nothing
+    returning id, webhook_id, event_id, round, attempt, sequence, order_key
 ),
 logged as (
     insert into walhook.attempt
@@ -269,34 +257,24 @@ from visit
 where webhook_id is not null
 
 -- name: insert
--- Stores deliveries. Those with true in $4 are leased to this process; the others are due at once
--- and claimed by any replica. $1 ids, $2 webhooks, $3 events, $4 leased or not, $5 numbers, $6
--- lease, $7 its length in seconds
-insert into walhook.delivery (id, webhook_id, event_id, due_at, lease, sequence)
-select id, webhook_id, event_id,
-    case when leased then now() + make_interval(secs => $7) else now() end,
-    case when leased then $6::uuid end,
-    sequence
-from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::boolean[], $5::bigint[]) as fresh (id, webhook_id, event_id, leased, sequence)
-
--- name: insert_ordered
--- Stores deliveries with an order key, and returns those that are leased to this process. A
--- delivery is parked if an earlier one of its key is pending. The last one of each key is locked,
--- and this statement began after that: an earlier delivery that it does not see has ended, and one
--- that it sees ends after the commit and makes the next one due. $1 ids, $2 webhooks, $3 events, $4
--- to lease or not, $5 numbers, $6 keys, $7 the first of its key in this statement or not, $8 lease,
--- $9 its length in seconds
+-- Stores deliveries and returns those that are parked: an earlier one with the same order key is
+-- pending, or precedes it in this statement. Of the others, those with true in $4 are leased to this
+-- process, and the rest is due at once for any replica. The last delivery of each key is locked, and
+-- this statement began after that: an earlier delivery that it does not see has ended, and one that
+-- it sees ends after the commit and makes the next one due. $1 ids, $2 webhooks, $3 events, $4 to
+-- lease or not, $5 numbers, $6 order keys, $7 parked in any case or not, $8 lease, $9 its length in
+-- seconds
 with fresh as (
     select id, webhook_id, event_id, leased, sequence, order_key,
         -- A scalar subquery is one index lookup per row, whatever number of rows the planner
         -- expects.
-        not is_first or (
+        is_parked or order_key is not null and (
             select true from walhook.delivery as earlier
             where earlier.webhook_id = given.webhook_id and earlier.order_key = given.order_key
             limit 1
         ) is true as is_parked
     from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::boolean[], $5::bigint[], $6::bigint[], $7::boolean[])
-        as given (id, webhook_id, event_id, leased, sequence, order_key, is_first)
+        as given (id, webhook_id, event_id, leased, sequence, order_key, is_parked)
 ),
 stored as (
     insert into walhook.delivery (id, webhook_id, event_id, due_at, lease, sequence, order_key)
@@ -305,9 +283,9 @@ stored as (
         case when leased and not is_parked then $8::uuid end,
         sequence, order_key
     from fresh
-    returning id, lease
+    returning id, due_at
 )
-select id from stored where lease is not null
+select id from stored where due_at = 'infinity'
 
 -- name: lock_tails
 -- Locks the last delivery of each key, so that it cannot end before the deliveries that are about
@@ -420,11 +398,15 @@ from visit
 -- Starts the next round of deliveries: at attempt 1, due now. It replaces a pending retry, or an
 -- attempt in flight, whose lease it ends. $1 ids in order, $2 events, $3 the rounds they are in, $4
 -- webhook, $5 their numbers, $6 whether to skip those that are no longer in that round. A delivery
--- that is pending keeps its order key; another is outside the order.
-with next as (
+-- that is pending keeps its order key; another is outside the order. Locks deliveries before their
+-- rounds, and both in order of id, like every transaction.
+with held as materialized (
+    select from walhook.delivery where id = any ($1::uuid[]) order by id for update
+),
+next as (
     insert into walhook.delivery_round (delivery_id, round)
     select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)
-    where round < 32767
+    where round < 32767 and (select count(*) from held) >= 0
     order by position
     on conflict (delivery_id) do update set round = delivery_round.round + 1
     where delivery_round.round < 32767 and (not $6::boolean or delivery_round.round = excluded.round - 1)

@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
 use crate::store::{
-    Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded, unrouted,
+    Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, unrouted,
 };
 use crate::telemetry::Condition;
 
@@ -148,7 +148,6 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
 
     sessions::remove_old(store).await?;
     keys::remove_expired(store).await?;
-    superseded::remove_old(store).await?;
     sequences::remove_orphans(store).await?;
 
     Ok(done)

@@ -101,6 +101,22 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+/// A delivery to store.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDelivery {
+    pub id: Uuid,
+    pub webhook: Uuid,
+    pub event: Uuid,
+    /// Its number within its webhook.
+    pub sequence: Option<i64>,
+    /// It waits for earlier deliveries of its webhook with the same key.
+    pub order_key: Option<i64>,
+    /// Whether it waits in any case. Otherwise the statement finds out.
+    pub is_parked: bool,
+    /// Whether it goes to this process's dispatcher, unless it waits.
+    pub leased: bool,
+}
+
 /// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -197,6 +213,14 @@ pub enum Feedback {
 }
 
 impl Answer {
+    /// Returns the outcome of a request that is not part of a delivery's retries.
+    pub const fn outcome(&self) -> Outcome {
+        match self {
+            Answer::Accepted { .. } => Outcome::Delivered,
+            _ => Outcome::Failed,
+        }
+    }
+
     pub const fn feedback(&self) -> Feedback {
         match self {
             Answer::Failed {

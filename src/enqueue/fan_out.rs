@@ -5,12 +5,11 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
+use crate::domain::delivery::NewDelivery;
 use crate::domain::event::{Event, UserId, delivery_id};
 use crate::domain::sequence::Sequences;
 use crate::domain::subject::Subject;
-use crate::domain::webhook::SealedTarget;
-use crate::store::enqueue::{NewDelivery, Subscription};
-use crate::store::order::OrderedDelivery;
+use crate::store::enqueue::Subscription;
 
 /// The events that one statement stores. Each may have fifty deliveries.
 pub const EVENTS_AT_ONCE: usize = 256;
@@ -22,24 +21,18 @@ pub type Subscriptions = HashMap<UserId, Vec<Subscription>>;
 #[derive(Debug, Default)]
 pub struct FannedOut {
     pub deliveries: Vec<NewDelivery>,
-    /// Deliveries that may have to wait for others.
-    pub ordered: Vec<OrderedDelivery>,
     /// Webhook and event, for each event that an inactive webhook misses. Events that its filter
     /// excludes are not missed.
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
 /// Fans out `events`, and numbers each webhook's deliveries in the order of the events. `keeps`
-/// decides which deliveries go to the local dispatcher, with its order key and its webhook.
-///
-/// If the transaction fails after deliveries were handed off, the next one numbers them again: from
-/// the same number, unless a recovery has made deliveries of the same webhook in between. Then a
-/// receiver sees a delivery under two numbers.
+/// decides which deliveries go to the local dispatcher.
 pub fn fan_out(
     events: &[Event],
     subscriptions: &Subscriptions,
     sequences: &mut Sequences,
-    mut keeps: impl FnMut(&Event, &NewDelivery, Option<i64>, &SealedTarget) -> bool,
+    mut keeps: impl FnMut(&Event, &NewDelivery, &Subscription) -> bool,
 ) -> FannedOut {
     let mut fanned_out = FannedOut::default();
     let mut keys = HashSet::new();
@@ -55,30 +48,20 @@ pub fn fan_out(
                 continue;
             }
 
-            let id = delivery_id(event.id, webhook);
-            let sequence = sequences.next(webhook);
+            let order_key = subscription.ordering.key(|| subject.release());
 
             let mut delivery = NewDelivery {
-                id,
+                id: delivery_id(event.id, webhook),
                 webhook,
                 event: event.id,
+                sequence: sequences.next(webhook),
+                order_key,
+                is_parked: order_key.is_some_and(|key| !keys.insert((webhook, key))),
                 leased: false,
-                sequence,
             };
 
-            let Some(key) = subscription.ordering.key(|| subject.release()) else {
-                delivery.leased = keeps(event, &delivery, None, &subscription.target);
-                fanned_out.deliveries.push(delivery);
-                continue;
-            };
-
-            let is_first = keys.insert((webhook, key));
-            delivery.leased = is_first && keeps(event, &delivery, Some(key), &subscription.target);
-            fanned_out.ordered.push(OrderedDelivery {
-                delivery,
-                key,
-                is_first,
-            });
+            delivery.leased = !delivery.is_parked && keeps(event, &delivery, subscription);
+            fanned_out.deliveries.push(delivery);
         }
     }
 

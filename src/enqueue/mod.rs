@@ -43,11 +43,10 @@ use crate::traces::Tracer;
 
 use batches::Batches;
 use derive::{Derivation, Raised};
-use save::count;
+use save::{count, store_events, subscriptions_of};
 use sieve::sieve;
 
 pub use error::EnqueueError;
-pub use save::{HandOffWhen, store_events, subscriptions_of};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// The first time limit for storing a batch. It doubles each time it is exceeded: the store may be
@@ -259,8 +258,8 @@ impl<C: Clock> Enqueue<C> {
         }
 
         if checkpoint.progress.has_reached(&batch.checkpoint.progress) {
-            // `known` is not set: the next transaction may be the process's first, which is
-            // committed differently.
+            // `known` is not set: the next transaction may be the process's first, which deletes a
+            // ledger that is no longer kept.
             return Ok(());
         }
 
@@ -356,22 +355,7 @@ impl<C: Clock> Enqueue<C> {
                 }
             };
 
-            let when = if is_first {
-                HandOffWhen::AfterCommit
-            } else {
-                HandOffWhen::BeforeCommit
-            };
-
-            Ok(store_events(
-                &*transaction,
-                events,
-                subscriptions,
-                lease,
-                handoff,
-                when,
-                commit,
-            )
-            .await?)
+            Ok(store_events(&*transaction, events, subscriptions, lease, handoff, commit).await?)
         };
 
         let store_rest = async {
@@ -392,7 +376,6 @@ impl<C: Clock> Enqueue<C> {
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, store_rest)?;
         transaction.release();
-        failpoint!("events_committed_answer_not_received")?;
         count(events, unrouted, ignored);
 
         Ok(())

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use super::derive::{Raised, derive_found};
 use super::error::EnqueueError;
 use super::fan_out::fan_out;
-use super::save::{insert_parked, subscriptions_of};
+use super::save::{insert, subscriptions_of};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
-use crate::store::enqueue::{claim_distributed, undistributed};
+use crate::store::enqueue::{NewLease, claim_distributed, undistributed};
 use crate::store::unrouted::insert_unrouted;
 use crate::store::{Transaction, sequences};
 
@@ -60,23 +60,28 @@ impl RepairEnqueue {
         raised.once.keep_first(&mut raised.events, first_time);
 
         // A dry run locks no numbers: others may make deliveries meanwhile.
-        let (subscriptions, mut sequences) =
+        let (subscriptions, mut numbers) =
             subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
-        let fanned_out = fan_out(
-            &raised.events,
-            &subscriptions,
-            &mut sequences,
-            |_, _, _, _| false,
-        );
+        let mut fanned_out = fan_out(&raised.events, &subscriptions, &mut numbers, |_, _, _| {
+            false
+        });
+
+        // Deliveries with an order key are parked, also those that wait for none: this transaction
+        // takes so long that it must not lock deliveries. Afterwards, `Store::promote_stranded`
+        // makes the first ones due.
+        for delivery in &mut fanned_out.deliveries {
+            delivery.is_parked = delivery.order_key.is_some();
+        }
 
         if !self.dry_run {
-            insert_parked(transaction, &raised.events, &fanned_out, repaired).await?;
-            sequences::store(transaction, &sequences.changed()).await?;
+            let events = &raised.events;
+            insert(transaction, events, &fanned_out, NewLease::NONE, repaired).await?;
+            sequences::store(transaction, &numbers.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }
 
         Ok(Repaired {
-            deliveries: fanned_out.deliveries.len() + fanned_out.ordered.len(),
+            deliveries: fanned_out.deliveries.len(),
             missed: fanned_out.missed.len(),
             unrouted: raised.unrouted.len(),
             events: raised.events,

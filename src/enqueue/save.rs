@@ -8,24 +8,12 @@ use uuid::Uuid;
 use super::fan_out::{EVENTS_AT_ONCE, FannedOut, Subscriptions, fan_out};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::sequence::Sequences;
-use crate::domain::webhook::SealedTarget;
 use crate::failpoint::failpoint;
 use crate::handoff::HandoffBatch;
 use crate::store::enqueue::{self, NewLease};
 use crate::store::unrouted::Unrouted;
-use crate::store::{GenericClient, StoreError, order, sequences};
+use crate::store::{GenericClient, StoreError, sequences};
 use crate::telemetry::{self, recurring};
-
-/// When fresh deliveries are handed off to the local dispatcher.
-pub enum HandOffWhen {
-    /// With the last statements: requests do not wait for the commit. If it fails, the same changes
-    /// are read again and lead to the same deliveries. Those that may have to wait for others are
-    /// always handed off after the commit.
-    BeforeCommit,
-    /// After the commit. For the first transaction, and after a failed one: otherwise receivers
-    /// would get a request with each retry.
-    AfterCommit,
-}
 
 /// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the
 /// numbers of their last deliveries. This takes another statement only for a webhook that has no
@@ -76,14 +64,14 @@ pub async fn subscriptions_of(
     Ok((by_user, numbers))
 }
 
-/// Stores events with their deliveries, part by part. `commit` is sent with the last part.
+/// Stores events with their deliveries, part by part. `commit` is sent with the last part. After it,
+/// fresh deliveries are handed off.
 pub async fn store_events(
     transaction: &impl GenericClient,
     events: &[Event],
     (subscriptions, mut numbers): (Subscriptions, Sequences),
     lease: NewLease,
     mut handoff: HandoffBatch<'_>,
-    when: HandOffWhen,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
     let mut fan_out = |part| {
@@ -91,98 +79,59 @@ pub async fn store_events(
             part,
             &subscriptions,
             &mut numbers,
-            |event, delivery, key, target| {
-                handoff.add(
-                    event,
-                    delivery.id,
-                    delivery.webhook,
-                    delivery.sequence,
-                    key,
-                    target.activation,
-                )
+            |event, delivery, subscription| {
+                handoff.add(event, delivery, subscription.target.activation)
             },
         )
     };
 
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
-    let mut heads = HashSet::new();
+    let mut parked = HashSet::new();
 
     for part in parts {
-        heads.extend(insert(transaction, part, &fan_out(part), lease).await?);
+        parked.extend(insert(transaction, part, &fan_out(part), lease, false).await?);
     }
 
     let fanned_out = fan_out(last);
     let numbers = numbers.changed();
 
-    let store_last = async {
-        tokio::try_join!(
-            biased;
-            insert(transaction, last, &fanned_out, lease),
-            sequences::store(transaction, &numbers),
-            commit
-        )
-    };
+    let (last, (), ()) = tokio::try_join!(
+        biased;
+        insert(transaction, last, &fanned_out, lease, false),
+        sequences::store(transaction, &numbers),
+        commit
+    )?;
 
-    let targets: Vec<SealedTarget> = subscriptions
+    failpoint!("events_committed_answer_not_received")?;
+    parked.extend(last);
+
+    let targets = subscriptions
         .into_values()
         .flatten()
         .map(|subscription| subscription.target)
         .collect();
-    let targets_of_heads = if handoff.has_ordered() {
-        targets.clone()
-    } else {
-        Vec::new()
-    };
+    handoff.send(&parked, targets);
 
-    match when {
-        HandOffWhen::BeforeCommit => {
-            handoff.send(targets);
-            failpoint!("deliveries_handed_off_events_not_committed")?;
-            heads.extend(store_last.await?.0);
-        }
-        HandOffWhen::AfterCommit => {
-            heads.extend(store_last.await?.0);
-            handoff.send(targets);
-        }
-    }
-
-    if !heads.is_empty() {
-        failpoint!("events_committed_heads_not_handed_off")?;
-    }
-
-    handoff.send_heads(&heads, targets_of_heads);
     Ok(())
 }
 
-/// Inserts events with their deliveries. Returns the deliveries with an order key that are leased.
-async fn insert(
+/// Inserts events with their deliveries. Returns the deliveries that wait for others. `repaired`
+/// marks events that a repair found.
+pub(super) async fn insert(
     transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
     lease: NewLease,
+    repaired: bool,
 ) -> Result<Vec<Uuid>, StoreError> {
-    let ((), (), heads, ()) = tokio::try_join!(
+    let ((), parked, ()) = tokio::try_join!(
         biased;
-        enqueue::insert_events(transaction, events, false),
+        enqueue::insert_events(transaction, events, repaired),
         enqueue::insert_deliveries(transaction, &fanned_out.deliveries, lease),
-        order::insert(transaction, &fanned_out.ordered, lease),
         enqueue::insert_missed(transaction, &fanned_out.missed),
     )?;
-    Ok(heads)
-}
-
-/// Inserts events with their deliveries. None is leased, and all with an order key are parked.
-pub(super) async fn insert_parked(
-    transaction: &impl GenericClient,
-    events: &[Event],
-    fanned_out: &FannedOut,
-    repaired: bool,
-) -> Result<(), StoreError> {
-    enqueue::insert_events(transaction, events, repaired).await?;
-    enqueue::insert_deliveries(transaction, &fanned_out.deliveries, NewLease::NONE).await?;
-    order::insert_parked(transaction, &fanned_out.ordered).await?;
-    enqueue::insert_missed(transaction, &fanned_out.missed).await
+    Ok(parked)
 }
 
 /// Counts stored events, unrouted events and ignored transitions.

@@ -1,7 +1,7 @@
 //! A finished attempt with the next state of its delivery, decided once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -18,23 +18,10 @@ pub struct Decided {
     id: Uuid,
     pub attempted: Attempted,
     pub next: Next,
-    pub arrived_at: Instant,
 }
 
 impl Decided {
-    pub fn new(attempted: Attempted, schedule: &RetrySchedule) -> Decided {
-        let id = log_id(attempted.attempt.started_at);
-        Decided::with(id, attempted, schedule, random, Instant::now())
-    }
-
-    /// Decides with this log id. `random` returns a number in 0..1.
-    pub fn with(
-        id: Uuid,
-        mut attempted: Attempted,
-        schedule: &RetrySchedule,
-        random: impl FnOnce() -> f64,
-        now: Instant,
-    ) -> Decided {
+    pub fn new(mut attempted: Attempted, schedule: &RetrySchedule) -> Decided {
         let mut next = next(
             attempted.delivery.attempt,
             &attempted.attempt.answer,
@@ -51,24 +38,14 @@ impl Decided {
             next = next.not_before(asked);
         }
 
-        // Frees the event's data: it is not recorded, and too large to keep with an unmatched
-        // attempt.
+        // Frees the event's data, which is not recorded.
         attempted.delivery.data = Arc::default();
+
         Decided {
-            id,
+            id: log_id(attempted.attempt.started_at),
             attempted,
             next,
-            arrived_at: now,
         }
-    }
-
-    /// Whether the delivery may not be stored yet: the first attempt may start before the
-    /// transaction that stores its delivery commits.
-    pub fn may_be_uncommitted(&self) -> bool {
-        (
-            self.attempted.delivery.round,
-            self.attempted.delivery.attempt,
-        ) == (1, 1)
     }
 
     pub fn completed(&self, with_response: bool) -> CompletedAttempt<'_> {

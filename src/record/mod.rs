@@ -1,12 +1,9 @@
 //! The recording stage: writes the outcome of attempts to the store, in batches.
 
-mod batches;
 mod cancellation;
 mod decided;
 mod stranded;
-mod superseded;
 mod transaction;
-mod unmatched;
 
 use std::time::Duration;
 
@@ -15,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::domain::backoff::RetrySchedule;
-use crate::domain::delivery::{Answer, Attempted, Delivery, Outcome};
+use crate::domain::delivery::{Answer, Attempted, Delivery};
 use crate::domain::disablement::Policy;
 use crate::failpoint::failpoint;
 use crate::handoff::Handoff;
@@ -25,16 +22,19 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::traces::Tracer;
 
-use batches::Batches;
-pub use batches::{Batching, MAX_BATCH};
 pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
-pub use decided::Decided;
-use decided::log_id;
+use decided::{Decided, log_id};
 pub use stranded::{promote_all_stranded, promote_stranded};
 pub use transaction::{Disabled, PromotionLimits, Recorded, record};
 
 /// The waits before a batch is recorded again.
 pub const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+
+/// The most attempts in one transaction.
+pub const MAX_BATCH: usize = 512;
+/// How long a batch is collected: a transaction that records several attempts costs little more
+/// than one that records a single attempt.
+const COLLECTION_TIME: Duration = Duration::from_millis(25);
 
 /// Where deliveries go that waited for one that has ended.
 pub struct Promotion {
@@ -50,7 +50,7 @@ pub async fn run(
     schedule: RetrySchedule,
     policy: Policy,
     promotion: Promotion,
-    attempted: mpsc::Receiver<Attempted>,
+    mut attempted: mpsc::Receiver<Attempted>,
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
@@ -60,26 +60,48 @@ pub async fn run(
         promotion,
     };
 
-    let mut batches = Batches::new(attempted);
-    while let Some((fresh, mut batch)) = batches.next().await {
-        for attempted in fresh {
-            let decided = Decided::new(attempted, &schedule);
+    while let Some(batch) = next_batch(&mut attempted).await {
+        let batch: Vec<Decided> = batch
+            .into_iter()
+            .map(|attempted| Decided::new(attempted, &schedule))
+            .collect();
+
+        for decided in &batch {
             tracer.attempted(&decided.attempted, decided.next.outcome());
-            batch.push(decided);
         }
 
         let _ = failpoint!("attempts_received_not_recorded");
-        let settled = tokio::select! {
-            settled = recorder.save(&batch) => settled,
+        tokio::select! {
+            () = recorder.save(&batch) => {}
             () = give_up.cancelled() => {
-                let count = batch.len() + batches.count();
+                let count = batch.len() + attempted.len();
                 tracing::error!(count, "attempts were not recorded before the shutdown; they are repeated when their leases end");
                 return;
             }
-        };
-
-        batches.keep_unmatched(batch, settled);
+        }
     }
+}
+
+/// Waits for the next batch. Returns `None` after the last one.
+async fn next_batch(attempted: &mut mpsc::Receiver<Attempted>) -> Option<Vec<Attempted>> {
+    let mut batch = Vec::new();
+    if attempted.recv_many(&mut batch, MAX_BATCH).await == 0 {
+        return None;
+    }
+
+    if batch.len() < MAX_BATCH && !batch.iter().any(may_end_wait) {
+        tokio::time::sleep(COLLECTION_TIME).await;
+    }
+
+    let missing = MAX_BATCH - batch.len();
+    batch.extend(std::iter::from_fn(|| attempted.try_recv().ok()).take(missing));
+    Some(batch)
+}
+
+/// Whether other deliveries may wait for the end of this one. It is recorded at once.
+fn may_end_wait(attempted: &Attempted) -> bool {
+    attempted.delivery.order_key.is_some()
+        && matches!(attempted.attempt.answer, Answer::Accepted { .. })
 }
 
 struct Recorder {
@@ -89,48 +111,34 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Saves a batch. Returns, for each attempt, whether it is settled: it was counted or
-    /// superseded, or the store rejects it.
-    async fn save(&self, batch: &[Decided]) -> Vec<bool> {
-        if let Ok(settled) = self.try_save(batch, true).await {
-            return settled;
+    /// Saves a batch.
+    async fn save(&self, batch: &[Decided]) {
+        if self.try_save(batch, true).await.is_ok() {
+            return;
         }
 
         // The store rejected one of the attempts, which must not delay the others.
-        let mut settled = Vec::new();
-
         for decided in batch.chunks(1) {
-            settled.push(self.save_alone(decided).await);
+            self.save_alone(decided).await;
         }
-
-        settled
     }
 
-    async fn save_alone(&self, decided: &[Decided]) -> bool {
+    async fn save_alone(&self, decided: &[Decided]) {
         let delivery = decided[0].attempted.delivery.id;
-        let error = match self.try_save(decided, true).await {
-            Ok(settled) => return settled[0],
-            Err(error) => error,
+        let Err(error) = self.try_save(decided, true).await else {
+            return;
         };
 
         recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
 
-        match self.try_save(decided, false).await {
-            Ok(settled) => settled[0],
-            Err(error) => {
-                recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
-                true
-            }
+        if let Err(error) = self.try_save(decided, false).await {
+            recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
         }
     }
 
-    /// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error
-    /// if the store rejects the data; after any other error it tries again.
-    async fn try_save(
-        &self,
-        batch: &[Decided],
-        with_response: bool,
-    ) -> Result<Vec<bool>, StoreError> {
+    /// Saves the whole batch. Returns an error if the store rejects the data; after any other error
+    /// it tries again.
+    async fn try_save(&self, batch: &[Decided], with_response: bool) -> Result<(), StoreError> {
         let attempts: Vec<CompletedAttempt<'_>> = batch
             .iter()
             .map(|decided| decided.completed(with_response))
@@ -154,7 +162,7 @@ impl Recorder {
                     recording.succeeded();
                     report(batch, &recorded);
                     self.hand_off(std::mem::take(&mut recorded.promoted)).await;
-                    return Ok(recorded.settled);
+                    return Ok(());
                 }
                 Err(error) if error.refuses_data() => return Err(error),
                 Err(error) => {
@@ -212,10 +220,7 @@ pub async fn record_test(
     attempted: &Attempted,
 ) -> Result<Uuid, StoreError> {
     let id = log_id(attempted.attempt.started_at);
-    let outcome = match attempted.attempt.answer {
-        Answer::Accepted { .. } => Outcome::Delivered,
-        _ => Outcome::Failed,
-    };
+    let outcome = attempted.attempt.answer.outcome();
 
     tracer.tested(attempted, outcome);
     store

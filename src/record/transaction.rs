@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::superseded::{Superseded, superseded};
 use crate::domain::delivery::{Delivery, Lease, Next};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
@@ -17,20 +16,16 @@ use crate::store::disable::{self, Failing};
 use crate::store::order::{self, PromotionLease};
 use crate::store::record::{
     AttemptRow, CompletedAttempt, Counters, count_webhooks, end_deliveries, end_leased,
-    insert_attempts, lock_leased, retry_deliveries,
+    hold_webhooks, insert_attempts, insert_missing_attempts, lock_leased, retry_deliveries,
 };
 use crate::store::{Result, Store, Transaction, hours, plan_by_index};
 
 /// The effects of recording a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// For each attempt, whether it was made under its delivery's current lease. Others change
-    /// neither delivery nor counters.
+    /// For each attempt, whether it was made under its delivery's current lease. Others are late
+    /// and change neither delivery nor counters.
     pub counted: Vec<bool>,
-    /// For each attempt, whether nothing is left to do for it: it was counted, or its delivery was
-    /// redelivered or cancelled in the meantime. The delivery of any other is not stored yet, or
-    /// another replica has claimed it.
-    pub settled: Vec<bool>,
     /// Webhooks that were disabled.
     pub disabled: Vec<Disabled>,
     /// Deliveries that waited for one that has ended. They are leased to this process.
@@ -56,9 +51,10 @@ pub struct PromotionLimits {
     pub max_bytes: usize,
 }
 
-/// Records attempts in one transaction. An attempt whose lease another replica has taken over
-/// changes nothing; one whose delivery was redelivered or cancelled in the meantime is logged, and
-/// updates only when its webhook was last called. Disables webhooks that have reached the threshold
+/// Records attempts in one transaction. Every request that was sent is logged. An attempt whose
+/// lease has ended is late, because another replica has taken over its delivery, or it was
+/// redelivered or cancelled in the meantime: it updates only when its webhook was last called.
+/// Disables webhooks that have reached the threshold
 /// of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a
 /// disabled webhook has pending is cancelled afterwards (`cancellation.rs`), because there is no
 /// limit to it. Deliveries that waited for those that end are leased within the limits of
@@ -124,20 +120,16 @@ async fn record_in(
     };
 
     let ((), counted) = tokio::try_join!(biased; plan_by_index(transaction), fence)?;
-    let Superseded {
-        settled,
-        logged: late,
-    } = superseded(transaction, attempts, &counted).await?;
-    let attempts: Vec<CompletedAttempt<'_>> = attempts
+    let (attempts, late): (Vec<_>, Vec<_>) = attempts
         .iter()
         .zip(&counted)
-        .filter_map(|(attempt, counted)| counted.then_some(*attempt))
-        .collect();
-    let logged = [attempts.as_slice(), &late].concat();
+        .partition(|(_, counted)| **counted);
+    let attempts: Vec<_> = attempts.into_iter().map(|(attempt, _)| *attempt).collect();
+    let late = log_late(transaction, late.into_iter().map(|(late, _)| *late)).await?;
     let mut disabled = Vec::new();
     let mut promoted = Vec::new();
 
-    if !logged.is_empty() {
+    if !attempts.is_empty() || !late.is_empty() {
         let tallies = tallies(&attempts, &late);
         let held = if all_end { &[] } else { attempts.as_slice() };
         let end = async {
@@ -149,7 +141,7 @@ async fn record_in(
 
         let counters;
         (promoted, counters) =
-            tokio::try_join!(biased; end, write(transaction, held, &logged, &tallies))?;
+            tokio::try_join!(biased; end, write(transaction, held, &attempts, &late, &tallies))?;
         disabled = apply(transaction, &judge(&counters, &tallies, policy)).await?;
 
         // Their deliveries are cancelled.
@@ -162,10 +154,36 @@ async fn record_in(
 
     Ok(Recorded {
         counted,
-        settled,
         disabled,
         promoted,
     })
+}
+
+/// Logs late attempts, and returns those that were not logged before: when a commit's answer is
+/// lost, all attempts of the batch are late the next time. Leaves out attempts that sent nothing,
+/// such as those of an inactive webhook, whose cancellation is logged, and the attempts of webhooks
+/// that no longer exist: their user may have been erased.
+async fn log_late<'a>(
+    transaction: &Transaction<'_>,
+    late: impl Iterator<Item = CompletedAttempt<'a>>,
+) -> Result<Vec<CompletedAttempt<'a>>> {
+    let mut late: Vec<_> = late
+        .filter(|late| late.row.attempted.attempt.sent.is_some())
+        .map(CompletedAttempt::without_effect)
+        .collect();
+    if late.is_empty() {
+        return Ok(late);
+    }
+
+    let webhooks: Vec<Uuid> = late.iter().map(|late| late.delivery().webhook).collect();
+    let existing = hold_webhooks(transaction, &webhooks).await?;
+    late.retain(|late| existing.contains(&late.delivery().webhook));
+
+    let rows: Vec<AttemptRow<'_>> = late.iter().map(|late| late.row).collect();
+    let inserted = insert_missing_attempts(transaction, &rows).await?;
+    late.retain(|late| inserted.contains(&late.row.id));
+
+    Ok(late)
 }
 
 /// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the
@@ -173,15 +191,16 @@ async fn record_in(
 async fn write(
     transaction: &Transaction<'_>,
     held: &[CompletedAttempt<'_>],
-    logged: &[CompletedAttempt<'_>],
+    attempts: &[CompletedAttempt<'_>],
+    late: &[CompletedAttempt<'_>],
     tallies: &BTreeMap<Uuid, Tally>,
 ) -> Result<Vec<Counters>> {
-    let rows: Vec<AttemptRow<'_>> = logged.iter().map(|attempt| attempt.row).collect();
+    let rows: Vec<AttemptRow<'_>> = attempts.iter().map(|attempt| attempt.row).collect();
 
     // Every transaction locks webhooks before their hours.
     let count = async {
         let counters = count_webhooks(transaction, tallies).await?;
-        hours::add(transaction, logged).await?;
+        hours::add(transaction, &[attempts, late].concat()).await?;
         Ok(counters)
     };
 
@@ -213,8 +232,7 @@ async fn promote(
     order::promote(transaction, &ended.filter_map(key).collect(), lease).await
 }
 
-/// Returns the changes that the batch makes to each webhook. Attempts in `late` are superseded and
-/// do not count.
+/// Returns the changes that the batch makes to each webhook. Attempts in `late` do not count.
 fn tallies(
     attempts: &[CompletedAttempt<'_>],
     late: &[CompletedAttempt<'_>],

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::domain::delivery::NewDelivery;
 use crate::domain::event::delivery_id;
 use crate::domain::sequence::Sequences;
-use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
-use crate::store::order::{self, OrderedDelivery};
-use crate::store::{Result, Transaction, sequences};
+use crate::store::enqueue::{NewLease, insert_deliveries};
+use crate::store::{Result, Transaction, order, sequences};
 
 /// No more deliveries are started while the webhook has this many pending first attempts: new
 /// events must not queue behind old ones.
@@ -29,39 +29,25 @@ pub async fn deliver_stored(
     sequences::start(transaction, &[webhook], &mut numbers).await?;
 
     let ordering = order::ordering(transaction, webhook).await?;
-    let ids = events
-        .iter()
-        .map(|(event, _)| delivery_id(*event, webhook))
-        .collect();
-    let mut deliveries = Vec::new();
-    let mut ordered = Vec::new();
     let mut keys = HashSet::new();
+    let mut deliveries = Vec::new();
 
     for (event, release) in events {
-        let id = delivery_id(*event, webhook);
-        let sequence = numbers.next(webhook);
+        let order_key = ordering.key(|| *release);
 
-        let delivery = NewDelivery {
-            id,
+        deliveries.push(NewDelivery {
+            id: delivery_id(*event, webhook),
             webhook,
             event: *event,
+            sequence: numbers.next(webhook),
+            order_key,
+            is_parked: order_key.is_some_and(|key| !keys.insert(key)),
             leased: false,
-            sequence,
-        };
-
-        match ordering.key(|| *release) {
-            None => deliveries.push(delivery),
-            Some(key) => ordered.push(OrderedDelivery {
-                delivery,
-                key,
-                is_first: keys.insert(key),
-            }),
-        }
+        });
     }
 
     insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-    order::insert(transaction, &ordered, NewLease::NONE).await?;
     sequences::store(transaction, &numbers.changed()).await?;
 
-    Ok(ids)
+    Ok(deliveries.iter().map(|new| new.id).collect())
 }

@@ -6,8 +6,9 @@ use std::collections::HashSet;
 use deadpool_postgres::GenericClient;
 use uuid::Uuid;
 
-pub use super::new_delivery::{NewDelivery, NewLease};
+pub use super::new_delivery::NewLease;
 use super::options::filter;
+pub use super::order::insert as insert_deliveries;
 use super::statement::{Params, Statements, arrays, from_row};
 use super::targets::target;
 use super::{Result, Store, order};
@@ -110,7 +111,6 @@ pub async fn subscriptions(
 pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
     for statement in [
         sql::event::INSERT,
-        sql::delivery::INSERT,
         sql::missed_event::INSERT,
         sql::webhook_sequence::STORE,
     ] {
@@ -162,29 +162,6 @@ pub async fn insert_events(
         sql::event::INSERT,
         events.len(),
         &rows.followed_by(&[&repaired]),
-    )
-    .await
-}
-
-pub async fn insert_deliveries(
-    transaction: &impl GenericClient,
-    deliveries: &[NewDelivery],
-    lease: NewLease,
-) -> Result<()> {
-    let rows = arrays!(deliveries, |new| (
-        new.id,
-        new.webhook,
-        new.event,
-        new.leased,
-        new.sequence
-    ));
-
-    let params = rows.followed_by(&[&lease.token, &lease.seconds]);
-    run_unless_empty(
-        transaction,
-        sql::delivery::INSERT,
-        deliveries.len(),
-        &params,
     )
     .await
 }

@@ -42,7 +42,6 @@ pub mod sequences;
 pub mod sessions;
 pub mod setup;
 mod statement;
-pub mod superseded;
 mod targets;
 pub mod tokens;
 pub mod unrouted;

@@ -21,94 +21,77 @@ use uuid::Uuid;
 
 use super::claimed::Claimed;
 use super::deliver::release_leases;
-use super::new_delivery::{NewDelivery, NewLease};
+use super::new_delivery::NewLease;
 use super::statement::{Statements, arrays, from_row};
 use super::{GenericClient, Result, Store, plan_by_index};
-use crate::domain::delivery::{Delivery, Lease};
+use crate::domain::delivery::{Delivery, Lease, NewDelivery};
 use crate::domain::ordering::Ordering;
 use crate::sql::store as sql;
 
 /// A webhook and an order key.
 pub type Key = (Uuid, i64);
 
-/// A delivery with an order key, to store.
-#[derive(Clone, Copy, Debug)]
-pub struct OrderedDelivery {
-    pub delivery: NewDelivery,
-    pub key: i64,
-    /// Whether no earlier delivery in the same list has the same key. Only then can it be leased.
-    pub is_first: bool,
-}
-
-/// Stores deliveries that wait for earlier ones with the same key, in the order of their numbers.
-/// Returns those that wait for none and are leased. The transaction has locked the webhooks'
-/// numbers.
+/// Stores deliveries, those of a webhook in the order of their numbers. Returns the ids of those
+/// that wait for others. The transaction has locked the webhooks' numbers.
 pub async fn insert(
     transaction: &impl GenericClient,
-    ordered: &[OrderedDelivery],
+    deliveries: &[NewDelivery],
     lease: NewLease,
 ) -> Result<Vec<Uuid>> {
-    if ordered.is_empty() {
+    if deliveries.is_empty() {
         return Ok(Vec::new());
     }
 
-    let keys: BTreeSet<Key> = ordered
+    let keys: BTreeSet<Key> = deliveries
         .iter()
-        .map(|ordered| (ordered.delivery.webhook, ordered.key))
+        .filter(|new| !new.is_parked)
+        .filter_map(|new| Some((new.webhook, new.order_key?)))
         .collect();
-    let tails = arrays!(keys, |key| (key.0, key.1));
-    let tails = tails.params();
 
     // Otherwise they could be sent in another order. Usually the connection has prepared them.
     prepare_insert(transaction).await?;
-    let ((), _, heads) = tokio::try_join!(
+    let ((), parked) = tokio::try_join!(
+        biased;
+        lock_tails(transaction, &keys),
+        insert_rows(transaction, deliveries, lease),
+    )?;
+
+    Ok(parked)
+}
+
+async fn lock_tails(transaction: &impl GenericClient, keys: &BTreeSet<Key>) -> Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+
+    let tails = arrays!(keys, |key| (key.0, key.1));
+    let tails = tails.params();
+    tokio::try_join!(
         biased;
         plan_by_index(transaction),
         transaction.run(sql::delivery::LOCK_TAILS, &tails),
-        insert_rows(transaction, ordered, lease),
     )?;
-
-    Ok(heads)
-}
-
-/// Parks all of these deliveries, also those that wait for none. For a transaction that takes so
-/// long that it must not lock deliveries: afterwards, [`Store::promote_stranded`] makes the first
-/// ones due.
-pub async fn insert_parked(
-    transaction: &impl GenericClient,
-    ordered: &[OrderedDelivery],
-) -> Result<()> {
-    let parked: Vec<OrderedDelivery> = ordered
-        .iter()
-        .map(|ordered| OrderedDelivery {
-            is_first: false,
-            ..*ordered
-        })
-        .collect();
-    if !parked.is_empty() {
-        insert_rows(transaction, &parked, NewLease::NONE).await?;
-    }
 
     Ok(())
 }
 
 async fn insert_rows(
     transaction: &impl GenericClient,
-    ordered: &[OrderedDelivery],
+    deliveries: &[NewDelivery],
     lease: NewLease,
 ) -> Result<Vec<Uuid>> {
-    let rows = arrays!(ordered, |ordered| (
-        ordered.delivery.id,
-        ordered.delivery.webhook,
-        ordered.delivery.event,
-        ordered.delivery.leased,
-        ordered.delivery.sequence,
-        ordered.key,
-        ordered.is_first,
+    let rows = arrays!(deliveries, |new| (
+        new.id,
+        new.webhook,
+        new.event,
+        new.leased,
+        new.sequence,
+        new.order_key,
+        new.is_parked,
     ));
     transaction
         .fetch_all(
-            sql::delivery::INSERT_ORDERED,
+            sql::delivery::INSERT,
             &rows.followed_by(&[&lease.token, &lease.seconds]),
         )
         .await
@@ -116,7 +99,7 @@ async fn insert_rows(
 
 /// Prepares the statements of [`insert`], so that they can be sent together.
 pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
-    for statement in [sql::delivery::LOCK_TAILS, sql::delivery::INSERT_ORDERED] {
+    for statement in [sql::delivery::LOCK_TAILS, sql::delivery::INSERT] {
         client.prepare_cached(statement).await?;
     }
 

@@ -2,17 +2,25 @@
 //! webhooks.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
-use super::statement::{Statements, arrays, from_row};
+use super::statement::{Arrays, Statements, arrays, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::{Attempted, Delivery, Next, Outcome, Sent};
 use crate::domain::disablement::Standing;
 use crate::domain::webhook::Tally;
 use crate::sql::store as sql;
+
+static INSERT_MISSING: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "{} on conflict do nothing returning id",
+        sql::attempt::INSERT
+    )
+});
 
 /// A row of the attempt log.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +81,13 @@ impl<'a> CompletedAttempt<'a> {
     pub fn delivery(&self) -> &'a Delivery {
         &self.row.attempted.delivery
     }
+
+    /// Returns the attempt as it is logged if it changes nothing. It ends no delivery: its outcome
+    /// is that of the request.
+    pub fn without_effect(mut self) -> CompletedAttempt<'a> {
+        self.row.outcome = self.row.attempted.attempt.answer.outcome();
+        self
+    }
 }
 
 /// Locks the deliveries of those attempts that were made under the current lease. Returns, for each
@@ -126,8 +141,37 @@ async fn fence(
     Ok(counted)
 }
 
+/// Locks these webhooks against deletion. Returns those that exist.
+pub async fn hold_webhooks(transaction: &Transaction<'_>, webhooks: &[Uuid]) -> Result<Vec<Uuid>> {
+    transaction
+        .fetch_all(sql::webhook::LOCK, &[&webhooks])
+        .await
+}
+
 pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'_>]) -> Result<()> {
-    let arrays = arrays!(rows, |row| (
+    if !rows.is_empty() {
+        let arrays = arrays_of(rows);
+        transaction
+            .run(sql::attempt::INSERT, &arrays.params())
+            .await?;
+    }
+
+    Ok(())
+}
+
+/// Inserts those rows that do not exist, and returns their ids.
+pub async fn insert_missing_attempts(
+    transaction: &Transaction<'_>,
+    rows: &[AttemptRow<'_>],
+) -> Result<Vec<Uuid>> {
+    let arrays = arrays_of(rows);
+    transaction
+        .fetch_all(&INSERT_MISSING, &arrays.params())
+        .await
+}
+
+fn arrays_of<'a>(rows: &'a [AttemptRow<'a>]) -> Arrays<'a> {
+    arrays!(rows, |row| (
         row.id,
         row.attempted.delivery.webhook,
         row.attempted.delivery.id,
@@ -156,12 +200,7 @@ pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'
         row.sent()
             .map(|sent| &*sent.signatures.more)
             .filter(|more| !more.is_empty())
-    ));
-
-    transaction
-        .run(sql::attempt::INSERT, &arrays.params())
-        .await?;
-    Ok(())
+    ))
 }
 
 /// Removes the deliveries of the attempts that end them.

@@ -14,7 +14,7 @@ use super::jobs::MAX_OPEN;
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
 use super::replay::{self, Replay};
 use super::statement::{Column, FromRow, Statements, column, from_row};
-use super::{Result, Store, superseded};
+use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::UserId;
 use crate::sql::store as sql;
@@ -452,8 +452,6 @@ pub async fn start_next_rounds(
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
-
-    superseded::note(transaction, deliveries).await?;
 
     transaction
         .fetch_all(

@@ -83,9 +83,13 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     gate.notify_one();
     scene.app.sidecar().signal(Signal::CONT);
 
-    // When it has ended, its remaining answers have been recorded or refused.
+    // When it has ended, its remaining answers have been recorded.
     assert!(scene.app.stop().await.success());
-    assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
+    assert_eq!(
+        scene.log().await,
+        [(1, "failed".to_owned()), (1, "delivered".to_owned())],
+        "both requests are logged"
+    );
     assert_eq!(
         counts(&api.webhook(&scene.webhook).await),
         (json!(1), json!(0))

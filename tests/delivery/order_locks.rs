@@ -7,12 +7,12 @@ use crate::support::{Bench, eventually};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Next, Outcome};
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, NewDelivery, Next, Outcome};
 use walhook::domain::event::delivery_id;
 use walhook::domain::sequence::Sequences;
 use walhook::record::{PromotionLimits, record};
-use walhook::store::enqueue::{NewDelivery, NewLease};
-use walhook::store::order::{self, OrderedDelivery};
+use walhook::store::enqueue::NewLease;
+use walhook::store::order;
 use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::{Store, Transaction, sequences};
 
@@ -32,14 +32,10 @@ async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (U
         id,
         webhook,
         event,
-        leased: true,
         sequence: sequences.next(webhook),
-    };
-
-    let ordered = OrderedDelivery {
-        delivery,
-        key: KEY,
-        is_first: true,
+        order_key: Some(KEY),
+        is_parked: false,
+        leased: true,
     };
 
     let lease = NewLease {
@@ -47,12 +43,14 @@ async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (U
         seconds: 0.0,
     };
 
-    let heads = order::insert(transaction, &[ordered], lease).await.unwrap();
+    let parked = order::insert(transaction, &[delivery], lease)
+        .await
+        .unwrap();
     sequences::store(transaction, &sequences.changed())
         .await
         .unwrap();
 
-    (id, heads == [id])
+    (id, parked.is_empty())
 }
 
 async fn insert_committed(store: &Store, webhook: Uuid, event: Uuid) -> (Uuid, bool) {

@@ -6,7 +6,9 @@ use crate::support::{Bench, DATA, Receiver, eventually};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
-use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
+use walhook::domain::delivery::{
+    self as domain, Attempt, Attempted, Delivery, Next, Sent, Signatures,
+};
 use walhook::domain::event::UserId;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
@@ -26,19 +28,37 @@ fn status(status: u16) -> domain::Answer {
 }
 
 fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
+    let sent = Sent {
+        url: "http://127.0.0.1:9/".into(),
+        signatures: Signatures {
+            body: [1; 32],
+            standard: [2; 32],
+            more: Vec::new(),
+        },
+        duration: Duration::from_millis(7),
+        excerpt: Vec::new(),
+        retry_after: None,
+    };
+
+    let sent = (answer != domain::Answer::Inactive).then_some(sent);
+
     Attempted {
         delivery,
         attempt: Attempt {
             started_at: Timestamp::now(),
             answer,
-            sent: None,
+            sent,
         },
     }
 }
 
 fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt<'_> {
+    // The same whenever the attempt is recorded: each has a lease of its own, or another delivery.
+    let lease = attempted.delivery.lease.token.as_u128();
+    let id = Uuid::from_u128(lease ^ (attempted.delivery.id.as_u128() & 0xffff_ffff));
+
     CompletedAttempt {
-        row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()),
+        row: AttemptRow::new(id, attempted, next.outcome()),
         next,
     }
 }
@@ -73,8 +93,8 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
 
     assert_eq!(bench.record(&[entry(&late, ok)]).await, [false]);
     assert!(bench.is_pending(id).await);
-    assert!(bench.log(id).await.is_empty());
-    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+    assert_eq!(bench.log(id).await.len(), 1, "every request is logged");
+    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, true));
 
     // In one batch with the late attempt, that of the current lease counts.
     let failed = attempted(second.clone(), status(500));
@@ -90,11 +110,12 @@ async fn an_attempt_under_an_earlier_lease_changes_nothing() {
         [false, true]
     );
 
-    assert_eq!(bench.log(id).await.len(), 1);
+    assert_eq!(bench.log(id).await.len(), 2, "the late one once");
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
 
     // Recorded twice, as when the commit's answer was lost.
     assert_eq!(bench.record(&[entry(&failed, retry)]).await, [false]);
+    assert_eq!(bench.log(id).await.len(), 2);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
 }
 
@@ -562,62 +583,35 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     );
 }
 
-/// First attempts whose delivery is not stored yet are tried again until their leases end.
 #[tokio::test]
-async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not() {
+async fn late_attempts_that_sent_nothing_or_whose_webhook_is_gone_are_not_logged() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-    let actor = Actor {
-        user: UserId("u".into()),
-        via: Via::CommandLine,
-    };
+    bench.delivery(webhook).await;
 
-    for _ in 0..2 {
-        bench.delivery(webhook).await;
-    }
-
-    let [first, second] = bench.claim().await.try_into().unwrap();
-    let unknown = Delivery {
-        id: Uuid::now_v7(),
+    let [first] = bench.claim().await.try_into().unwrap();
+    let of_erased = Delivery {
+        webhook: Uuid::now_v7(),
         ..first.clone()
     };
 
-    let off = Changes {
-        active: Some(false),
-        ..Changes::default()
-    };
-
-    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true)
+    bench
+        .client
+        .execute("update walhook.delivery set lease = null", &[])
         .await
         .unwrap();
-    let [first, second] = [
-        attempted(first, status(200)),
-        attempted(second, domain::Answer::Inactive),
-    ];
-    let unknown = attempted(unknown, status(200));
-    let ok = Next::End(domain::Outcome::Delivered);
-    let entries = [
-        entry(&first, ok),
-        entry(&second, Next::End(domain::Outcome::Cancelled)),
-        entry(&unknown, ok),
-    ];
-    let recorded =
-        walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None)
-            .await
-            .unwrap();
 
-    assert_eq!(
-        (recorded.counted, recorded.settled),
-        (vec![false; 3], vec![true, true, false])
-    );
-    assert_eq!(
-        bench.log(first.delivery.id).await.len(),
-        2,
-        "its cancellation and its request"
-    );
-    assert_eq!(
-        bench.log(second.delivery.id).await.len(),
-        1,
-        "nothing was sent"
-    );
+    let nothing = attempted(first, domain::Answer::Inactive);
+    let of_erased = attempted(of_erased, status(200));
+    let entries = [
+        entry(&nothing, Next::End(domain::Outcome::Cancelled)),
+        entry(&of_erased, Next::End(domain::Outcome::Delivered)),
+    ];
+
+    assert_eq!(bench.record(&entries).await, [false, false]);
+    assert_eq!(bench.log(nothing.delivery.id).await, []);
+
+    let hours = "select count(*) from walhook.webhook_hour";
+    let hours: i64 = bench.client.query_one(hours, &[]).await.unwrap().get(0);
+    assert_eq!(hours, 0);
 }

@@ -12,12 +12,10 @@ use walhook::config::Config;
 use walhook::deliver::Settings;
 use walhook::deliver::dispatch::Dispatch;
 use walhook::deliver::schedule::{Finished, Limits, Schedule};
-use walhook::domain::backoff::RetrySchedule;
-use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Feedback, Lease};
+use walhook::domain::delivery::{Delivery, Feedback, Lease};
 use walhook::domain::event::{EventKind, UserId};
 use walhook::domain::webhook::SealedTarget;
 use walhook::handoff::{DeliveryBudget, FreshDeliveries, Permit, Speed};
-use walhook::record::{Batching, Decided};
 use walhook::store::deliver::{Claimed, DeliveryClass};
 use walhook::vault::Vault;
 
@@ -239,44 +237,4 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
             .for_each(|start| dispatch.finish(start.finished, now + suspended));
         assert_eq!(dispatch.in_flight(), 0, "its permit is free again");
     }
-}
-
-/// The delivery of any other attempt was claimed, so it is stored, and another process holds it.
-#[test]
-fn only_attempts_of_deliveries_that_were_handed_off_wait_until_their_delivery_is_stored() {
-    let mut batching = Batching::default();
-    let now = Instant::now();
-    let retries = RetrySchedule::new(Vec::new(), Duration::ZERO);
-
-    let decided = |id: u128, of: (u16, u16)| {
-        let answer = Answer::Accepted { status: 200 };
-        let attempt = Attempt {
-            started_at: Timestamp::UNIX_EPOCH,
-            answer,
-            sent: None,
-        };
-
-        let attempted = Attempted {
-            delivery: delivery(1, id, of),
-            attempt,
-        };
-
-        Decided::with(Uuid::nil(), attempted, &retries, || 0.0, now)
-    };
-
-    let batch = vec![
-        decided(1, (1, 1)),
-        decided(2, (1, 1)),
-        decided(3, (1, 2)),
-        decided(4, (2, 1)),
-    ];
-
-    batching.keep_unmatched(batch, vec![true, false, false, false], now);
-    let kept = batching.take_due(now + Duration::from_secs(1));
-    assert_eq!(
-        kept.iter()
-            .map(|one| one.attempted.delivery.id.as_u128())
-            .collect::<Vec<_>>(),
-        [2]
-    );
 }

@@ -514,6 +514,16 @@ fn end_of_round<'a>(attempts: &[&'a LoggedAttempt]) -> Option<&'a str> {
         .iter()
         .copied()
         .partition(|attempt| attempt.outcome == "cancelled");
+    // A replica whose lease had ended has logged its request too: the last of each number counts.
+    let made: Vec<&LoggedAttempt> = made
+        .iter()
+        .enumerate()
+        .filter(|(index, attempt)| {
+            made.get(index + 1)
+                .is_none_or(|next| next.attempt != attempt.attempt)
+        })
+        .map(|(_, attempt)| *attempt)
+        .collect();
     let count = made.len() as i16;
     let is_numbered = made.iter().map(|attempt| attempt.attempt).eq(1..=count);
     let (last, earlier) = made

@@ -74,7 +74,6 @@ impl Case {
             Boundary::Capture
             | Boundary::Acknowledge
             | Boundary::Enqueue
-            | Boundary::HandOff
             | Boundary::Claim
             | Boundary::Request
             | Boundary::Record => Box::pin(stream::run(self, "wal")),

@@ -19,7 +19,6 @@ pub enum Boundary {
     /// The acknowledgement of WAL without events.
     AcknowledgeIdle,
     Enqueue,
-    HandOff,
     Claim,
     Request,
     Record,
@@ -81,8 +80,8 @@ impl Action {
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff,
-    Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt,
+    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Migrate,
+    MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt,
     RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request, Setup, SetupOutbox,
     Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
@@ -120,8 +119,6 @@ table! {
     Enqueue "events_inserted_commit_not_sent" ALL;
     Enqueue "events_committed_answer_not_received" ALL;
     Enqueue "events_committed_capture_not_notified" KILL_AND_STALL;
-    HandOff "deliveries_handed_off_events_not_committed" ALL;
-    HandOff "events_committed_heads_not_handed_off" ALL;
     Claim "deliveries_leased_claim_not_committed" ALL;
     Claim "claim_committed_deliveries_not_queued" ALL;
     Request "attempt_started_request_not_sent" ALL;

@@ -124,15 +124,17 @@ impl Account {
         stored.len()
     }
 
-    /// Asserts that each round of each delivery has ended once. A cancelled attempt may have been
-    /// answered later: it is logged too.
+    /// Asserts that each round of each delivery has ended once. The request of a replica that was
+    /// paused for longer than its lease is logged too, and so is one that was answered after the
+    /// cancellation: both end nothing.
     pub async fn assert_deliveries_have_ended(&self, webhooks: &[Uuid]) {
         let wrong = "select delivery_id::text, round, outcomes::text from (
                 select delivery_id, round, array_agg(outcome order by id) as outcomes,
                     count(*) filter (where outcome = 'cancelled') as cancelled,
+                    count(*) filter (where outcome = 'permanently_failed') as failed,
                     count(*) filter (where outcome in ('delivered', 'permanently_failed')) as ended
                 from account.attempt where webhook_id = any($1) group by delivery_id, round) as rounds
-             where cancelled + ended = 0 or ended > 1 or cancelled > 1 limit 10";
+             where cancelled + ended = 0 or cancelled + failed > 1 limit 10";
 
         let wrong = self
             .client
@@ -164,7 +166,6 @@ impl Account {
         for Webhook { id, path, events } in &tenant.webhooks {
             let numbers =
                 "select (select count(*) from account.event where user_id = $2 and kind = any($3)),
-                    count(*) filter (where outcome = 'delivered'),
                     count(distinct event_id) filter (where outcome = 'delivered'),
                     (select success_count from walhook.webhook where id = $1)
                 from account.attempt where webhook_id = $1";
@@ -174,12 +175,12 @@ impl Account {
                 .query_one(numbers, &[id, &tenant.owner.user.to_string(), events])
                 .await
                 .expect("counts");
-            let numbers = [0, 1, 2, 3].map(|column| row.get::<_, i64>(column));
-            let [events, delivered, distinct, counted] = numbers;
+            let numbers = [0, 1, 2].map(|column| row.get::<_, i64>(column));
+            let [events, delivered, counted] = numbers;
 
             assert!(
-                delivered == events && distinct == events && counted == events && events > 0,
-                "{path}: events, deliveries, events delivered, counted: {numbers:?}"
+                delivered == events && counted == events && events > 0,
+                "{path}: events, events delivered, counted: {numbers:?}"
             );
         }
     }
