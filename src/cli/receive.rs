@@ -20,16 +20,15 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tower_http::timeout::TimeoutLayer;
 use zeroize::Zeroizing;
 
@@ -108,46 +107,35 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
 /// `axum::serve` has no timeout for a request's head.
 async fn serve(mut listener: TcpListener, router: Router) {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let connections = TaskTracker::new();
-    let stopping = CancellationToken::new();
+    let connections = GracefulShutdown::new();
+    let mut stop = pin!(super::stop_signal());
+    let mut http = http1::Builder::new();
 
-    let accepting = async {
-        loop {
-            let permit = free.clone().acquire_owned().await;
-            let (stream, _) = Listener::accept(&mut listener).await;
-            let served = serve_connection(stream, router.clone(), stopping.clone());
-
-            connections.spawn(async move {
-                served.await;
-                drop(permit);
-            });
-        }
-    };
-
-    tokio::select! {
-        () = accepting => {}
-        () = super::stop_signal() => {}
-    }
-    stopping.cancel();
-    connections.close();
-    connections.wait().await;
-}
-
-async fn serve_connection(stream: TcpStream, router: Router, stopping: CancellationToken) {
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
+    http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT);
 
-    let mut connection =
-        pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    loop {
+        let next = async {
+            let permit = free.clone().acquire_owned().await;
+            (Listener::accept(&mut listener).await.0, permit)
+        };
 
-    // An error is the client's: it sent no valid request, or disconnected.
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
+        let (stream, permit) = tokio::select! {
+            next = next => next,
+            () = &mut stop => break,
+        };
+
+        let service = TowerToHyperService::new(router.clone());
+        let served = connections.watch(http.serve_connection(TokioIo::new(stream), service));
+
+        tokio::spawn(async move {
+            // An error is the client's: it sent no valid request, or disconnected.
+            let _ = served.await;
+            drop(permit);
+        });
     }
-    let _ = connection.await;
+
+    connections.shutdown().await;
 }
 
 /// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the
