@@ -1,20 +1,21 @@
-//! The platform's public keys (JWKS): read when needed, cached, and used for a limited time when
-//! they cannot be read again.
+//! The platform's public keys (JWKS), which one task reads: regularly, and when a token names a key
+//! that is not known. They are used for a limited time when they cannot be read again.
 //!
 //! `jsonwebtoken` parses the keys. No crate for fetching them bounds size, rate and age as this
 //! module does.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::watch;
-use tokio::time::timeout_at;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::problem::Problem;
 use crate::telemetry::Activity;
@@ -24,10 +25,6 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_KEY_SET_BYTES: usize = 256 << 10;
 /// A key set is a handful of keys: those in use and the next.
 const MAX_KEYS: usize = 100;
-
-/// How long a request waits for keys to be read again, if the known ones are old and suffice: a
-/// server that does not respond must not delay requests that do not need it.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How old cached keys may be.
 #[derive(Clone, Copy)]
@@ -79,38 +76,40 @@ enum Location {
     File(PathBuf),
 }
 
-/// A key set that the platform publishes, with a cache.
+/// A key set that the platform publishes, as it was read last.
 pub struct Published {
-    source: Arc<KeySource>,
-    ages: Ages,
-    last_read: Mutex<Option<Read>>,
-}
-
-/// Where keys are read, and those that were read last.
-struct KeySource {
-    location: Location,
-    known: RwLock<Option<Known>>,
-    reading: Activity,
+    cache: watch::Receiver<Cache>,
+    /// Makes the task read the keys again.
+    wanted: Arc<Notify>,
+    longest: Duration,
+    _task: AbortOnDropHandle<()>,
 }
 
 #[derive(Clone)]
-struct Known {
-    keys: Arc<[Key]>,
-    read: Instant,
+struct Cache {
+    keys: Option<Arc<[Key]>>,
+    /// When these keys were read.
+    read_at: Instant,
+    /// The keys are not read again before.
+    next_read: Instant,
 }
 
-/// A read that has started. It is a task of its own: it ends even if the request that started it is
-/// dropped.
-#[derive(Clone)]
-struct Read {
-    started: Instant,
-    /// Closed at its end.
-    runs: watch::Receiver<()>,
+impl Cache {
+    /// Returns the keys, unless they are older than `longest`.
+    fn keys(&self, longest: Duration) -> Option<&Arc<[Key]>> {
+        self.keys
+            .as_ref()
+            .filter(|_| self.read_at.elapsed() < longest)
+    }
 }
 
 impl Published {
     /// Keys at a URL, fetched when they are first needed.
     pub fn at_url(url: &str) -> Result<Published, JwtError> {
+        Published::at_url_with(url, FETCHED)
+    }
+
+    fn at_url_with(url: &str, ages: Ages) -> Result<Published, JwtError> {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls::client(tls::system_roots()))
             // A proxy named by the environment could replace the keys.
@@ -119,18 +118,21 @@ impl Published {
             .timeout(FETCH_TIMEOUT)
             .build()
             .map_err(|error| JwtError::Client(error.to_string()))?;
-        Ok(Published::new(
-            Location::Url {
-                url: url.to_owned(),
-                client,
-            },
-            FETCHED,
-            None,
-        ))
+
+        let location = Location::Url {
+            url: url.to_owned(),
+            client,
+        };
+
+        Ok(Published::start(location, ages, None))
     }
 
-    /// Keys in a file, read now, and again when needed.
+    /// Keys in a file, read now, and again when it may have changed.
     pub fn in_file(path: &Path) -> Result<Published, JwtError> {
+        Published::in_file_with(path, READ)
+    }
+
+    fn in_file_with(path: &Path, ages: Ages) -> Result<Published, JwtError> {
         let shown = path.display().to_string();
         let text = std::fs::read(path).map_err(|source| JwtError::Unreadable {
             path: shown.clone(),
@@ -142,138 +144,110 @@ impl Published {
             detail,
         })?;
 
-        let known = Known {
-            keys,
-            read: Instant::now(),
-        };
-
-        Ok(Published::new(
+        Ok(Published::start(
             Location::File(path.to_owned()),
-            READ,
-            Some(known),
+            ages,
+            Some(keys),
         ))
     }
 
-    fn new(location: Location, ages: Ages, known: Option<Known>) -> Published {
-        let reading = Activity::new("reading the keys of auth.jwt");
-        let source = KeySource {
-            location,
-            known: RwLock::new(known),
-            reading,
-        };
+    fn start(location: Location, ages: Ages, keys: Option<Arc<[Key]>>) -> Published {
+        let now = Instant::now();
+        let (sender, cache) = watch::channel(Cache {
+            keys,
+            read_at: now,
+            next_read: now,
+        });
+
+        let wanted = Arc::new(Notify::new());
+        let task = tokio::spawn(refresh(location, ages, sender, wanted.clone()));
 
         Published {
-            source: Arc::new(source),
-            ages,
-            last_read: Mutex::new(None),
+            cache,
+            wanted,
+            longest: ages.longest,
+            _task: AbortOnDropHandle::new(task),
         }
     }
 
-    /// Returns the keys. Reads them again if they are old, or if `suffice` returns false.
+    /// Returns the keys. Reads them again first if `suffice` returns false.
     pub async fn keys(&self, suffice: impl Fn(&[Key]) -> bool) -> Result<Arc<[Key]>, Problem> {
-        let Ages { fresh, longest, .. } = self.ages;
-        let known = self.source.known(longest);
-        let suffices = known.as_ref().is_some_and(|known| suffice(&known.keys));
-        if let Some(known) = known
-            .as_ref()
-            .filter(|known| suffices && known.read.elapsed() < fresh)
-        {
-            return Ok(known.keys.clone());
+        let mut cache = self.cache.clone();
+        let present = cache.borrow_and_update().clone();
+        let suffices = present.keys(self.longest).is_some_and(|keys| suffice(keys));
+
+        if !suffices && present.next_read <= Instant::now() {
+            self.wanted.notify_one();
+            let _ = cache.changed().await;
         }
 
-        let Read { started, mut runs } = self.read_again(known.is_some());
-
-        if suffices {
-            let _ = timeout_at((started + PATIENCE).into(), runs.changed()).await;
-        } else {
-            let _ = runs.changed().await;
-        }
-
-        self.source
-            .known(longest)
-            .map(|known| known.keys)
-            .ok_or_else(Problem::keys_unavailable)
-    }
-
-    /// Starts to read the keys again, unless a read is running or has ended too recently. Returns
-    /// the last read.
-    fn read_again(&self, has_keys: bool) -> Read {
-        let mut last = self
-            .last_read
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let interval = if has_keys {
-            self.ages.between_reads
-        } else {
-            self.ages.without_keys
-        };
-
-        let is_too_early =
-            |last: &Read| last.runs.has_changed().is_ok() || last.started.elapsed() < interval;
-        if let Some(last) = last.as_ref().filter(|last| is_too_early(last)) {
-            return last.clone();
-        }
-
-        let (ended, runs) = watch::channel(());
-        let source = Arc::clone(&self.source);
-        let longest = self.ages.longest;
-
-        tokio::spawn(async move {
-            source.read(longest).await;
-            drop(ended);
-        });
-        last.insert(Read {
-            started: Instant::now(),
-            runs,
-        })
-        .clone()
+        let keys = cache.borrow().keys(self.longest).cloned();
+        keys.ok_or_else(Problem::keys_unavailable)
     }
 }
 
-impl KeySource {
+/// Reads the keys again when they are old, and when they are wanted. Without keys, only when they
+/// are wanted.
+async fn refresh(location: Location, ages: Ages, cache: watch::Sender<Cache>, wanted: Arc<Notify>) {
+    let reading = Activity::new("reading the keys of auth.jwt");
+    let has_keys = || cache.borrow().keys(ages.longest).is_some();
+    let mut refresh_at = Instant::now() + ages.fresh;
+
+    loop {
+        if has_keys() {
+            let _ = timeout_at(refresh_at, wanted.notified()).await;
+        } else {
+            wanted.notified().await;
+        }
+
+        let read = location.read().await;
+        let now = Instant::now();
+        let interval = match &read {
+            Ok(_) => ages.between_reads,
+            Err(_) if has_keys() => ages.between_reads,
+            Err(_) => ages.without_keys,
+        };
+
+        match &read {
+            Ok(_) => reading.succeeded(),
+            Err(error) => reading.failed(&format_args!(
+                "{}: {error}. The known keys are used until they are {:?} old",
+                location.setting(),
+                ages.longest
+            )),
+        }
+
+        refresh_at = now + read.as_ref().map_or(interval, |_| ages.fresh);
+        cache.send_modify(|cache| {
+            cache.next_read = now + interval;
+
+            if let Ok(keys) = read {
+                cache.keys = Some(keys);
+                cache.read_at = now;
+            }
+        });
+
+        sleep_until(now + interval).await;
+    }
+}
+
+impl Location {
     fn setting(&self) -> &'static str {
-        match self.location {
+        match self {
             Location::Url { .. } => "auth.jwt.jwks_url",
             Location::File(_) => "auth.jwt.jwks_file",
         }
     }
 
-    /// Returns the keys that were read last, unless they are older than `longest`.
-    fn known(&self, longest: Duration) -> Option<Known> {
-        let known = self
-            .known
-            .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone();
-        known.filter(|known| known.read.elapsed() < longest)
-    }
-
-    async fn read(&self, longest: Duration) {
-        let read = match &self.location {
+    async fn read(&self) -> Result<Arc<[Key]>, String> {
+        match self {
             Location::Url { url, client } => fetch(client, url).await,
-            Location::File(path) => match tokio::fs::read(path).await {
-                Ok(text) => key_set(&text),
-                Err(error) => Err(error.to_string()),
-            },
-        };
-
-        match read {
-            Ok(keys) => {
-                self.reading.succeeded();
-                let known = Known {
-                    keys,
-                    read: Instant::now(),
-                };
-
-                *self
-                    .known
-                    .write()
-                    .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
+            Location::File(path) => {
+                let text = tokio::fs::read(path)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                key_set(&text)
             }
-            Err(error) => self.reading.failed(&format_args!(
-                "{}: {error}. The known keys are used until they are {longest:?} old",
-                self.setting()
-            )),
         }
     }
 }
@@ -416,19 +390,11 @@ mod tests {
     }
 
     /// Keys that may be fetched again immediately.
-    fn at(url: &str, longest: Duration) -> Published {
-        let ages = Ages {
-            between_reads: Duration::ZERO,
-            without_keys: Duration::ZERO,
-            longest,
-            ..FETCHED
-        };
-
-        Published {
-            ages,
-            ..Published::at_url(url).unwrap()
-        }
-    }
+    const ALWAYS: Ages = Ages {
+        between_reads: Duration::ZERO,
+        without_keys: Duration::ZERO,
+        ..FETCHED
+    };
 
     async fn serve(
         answer: impl Fn() -> (StatusCode, String) + Clone + Send + Sync + 'static,
@@ -455,7 +421,7 @@ mod tests {
 
         for (longest, is_kept) in [(FETCHED.longest, true), (Duration::from_nanos(1), false)] {
             is_up.store(true, Ordering::SeqCst);
-            let published = at(&url, longest);
+            let published = Published::at_url_with(&url, Ages { longest, ..ALWAYS }).unwrap();
             let first = published.keys(|_| true).await;
 
             assert_eq!(first.is_ok(), is_kept, "keys that were just fetched");
@@ -481,55 +447,47 @@ mod tests {
         write(&key_set_of(1));
 
         let ages = Ages {
-            fresh: Duration::ZERO,
-            between_reads: Duration::ZERO,
-            ..READ
+            fresh: Duration::from_millis(1),
+            ..ALWAYS
         };
 
-        let published = Published {
-            ages,
-            ..Published::in_file(file.path()).unwrap()
-        };
-
-        let count = async || published.keys(|_| true).await.unwrap().len();
-        assert_eq!(count().await, 1);
+        let published = Published::in_file_with(file.path(), ages).unwrap();
+        assert_eq!(count(&published).await, 1);
         write(&key_set_of(2));
-        assert_eq!(count().await, 2);
+        wait_for(&published, 2).await;
+
         write("half of it");
-        assert_eq!(count().await, 2);
+        let with_a_third = published.keys(|keys| keys.len() > 2).await;
+        assert_eq!(with_a_third.unwrap().len(), 2);
+    }
+
+    async fn count(published: &Published) -> usize {
+        published.keys(|_| true).await.unwrap().len()
+    }
+
+    /// Waits until so many keys are known.
+    async fn wait_for(published: &Published, wanted: usize) {
+        while count(published).await != wanted {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     #[tokio::test]
-    async fn keys_are_fetched_again_if_one_is_missing_and_known_keys_are_used_if_that_fails() {
+    async fn keys_are_fetched_again_only_if_one_is_missing() {
         static FETCHES: AtomicUsize = AtomicUsize::new(0);
 
-        // One key, then an error, then two keys.
-        let handler = || match FETCHES.fetch_add(1, Ordering::SeqCst) {
-            0 => (StatusCode::OK, key_set_of(1)),
-            1 => (StatusCode::BAD_GATEWAY, String::new()),
-            _ => (StatusCode::OK, key_set_of(2)),
-        };
+        let url = serve(|| {
+            let earlier = FETCHES.fetch_add(1, Ordering::SeqCst);
+            (StatusCode::OK, key_set_of(1 + earlier))
+        })
+        .await;
+        let published = Published::at_url_with(&url, ALWAYS).unwrap();
 
-        let url = serve(handler).await;
-        let published = at(&url, FETCHED.longest);
+        assert_eq!((count(&published).await, count(&published).await), (1, 1));
+        assert_eq!(FETCHES.load(Ordering::SeqCst), 1);
 
-        let count = async |wanted: usize| {
-            published
-                .keys(|keys| keys.len() >= wanted)
-                .await
-                .unwrap()
-                .len()
-        };
-
-        assert_eq!((count(1).await, count(1).await), (1, 1));
-        assert_eq!(
-            FETCHES.load(Ordering::SeqCst),
-            1,
-            "sufficient keys are not fetched again"
-        );
-        assert_eq!(count(2).await, 1, "known keys are used");
-        assert_eq!(count(2).await, 2);
-        assert_eq!(FETCHES.load(Ordering::SeqCst), 3);
+        let keys = published.keys(|keys| keys.len() > 1).await.unwrap();
+        assert_eq!((keys.len(), FETCHES.load(Ordering::SeqCst)), (2, 2));
     }
 
     /// Responds to the first request at once, and to others when `gate` is opened.
@@ -558,13 +516,20 @@ mod tests {
      {
         let gate = Arc::new(tokio::sync::Semaphore::new(0));
         let (url, requests) = serve_slowly(gate.clone()).await;
-        let mut published = at(&url, FETCHED.longest);
-        published.ages.fresh = Duration::ZERO;
-        let count = async |published: &Published| published.keys(|_| true).await.unwrap().len();
+        let ages = Ages {
+            fresh: Duration::from_millis(1),
+            ..ALWAYS
+        };
+
+        let published = Published::at_url_with(&url, ages).unwrap();
         assert_eq!(count(&published).await, 1);
+
+        while requests.load(Ordering::SeqCst) < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+
         assert_eq!(count(&published).await, 1, "the second read hangs");
-        assert_eq!(count(&published).await, 1);
-        assert_eq!(requests.load(Ordering::SeqCst), 2, "one read at a time");
+
         {
             let mut needs_new = std::pin::pin!(published.keys(|keys| keys.len() > 1));
             assert!(
@@ -572,11 +537,10 @@ mod tests {
                 "a request that needs a new key waits"
             );
         }
+
+        assert_eq!(requests.load(Ordering::SeqCst), 2, "one read at a time");
         gate.add_permits(1);
-        let mut runs = published.last_read.lock().unwrap().clone().unwrap().runs;
-        assert!(runs.changed().await.is_err(), "the read has ended");
-        published.ages.fresh = FETCHED.fresh;
-        assert_eq!(count(&published).await, 2);
+        wait_for(&published, 2).await;
     }
 
     #[test]
