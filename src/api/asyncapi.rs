@@ -5,6 +5,9 @@ use serde_json::{Map, Value, json};
 use super::messages::{body_example, body_schema, description, header_examples, headers};
 use crate::events::{CATALOGUE, Rule};
 
+/// What does not depend on the catalogue. The channel has no address, because the owner of each webhook
+/// chooses it.
+const FRAME: &str = include_str!("asyncapi.json");
 const CHANNEL: &str = "#/channels/deliveries";
 
 /// The document as it is served and as `walhook asyncapi` prints it. It is the same for every
@@ -26,44 +29,14 @@ fn document() -> Value {
 
     let reference =
         |rule: &Rule| json!({ "$ref": format!("#/components/messages/{}", rule.kind.as_str()) });
-    json!({
-        "asyncapi": "3.0.0",
-        "info": {
-            "title": "Walhook deliveries",
-            "version": env!("CARGO_PKG_VERSION"),
-            "description": "Signed HTTP notifications of what happens in a user's account: the requests that Walhook sends to receivers. \
-                            The management API has an OpenAPI document.",
-            "license": { "name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0" },
-        },
-        "defaultContentType": "application/json",
-        "servers": { "receiver": receiver() },
-        "channels": {
-            "deliveries": {
-                // The owner of each webhook chooses it.
-                "address": null,
-                "title": "Deliveries",
-                "description": "The URL of a webhook. It gets the events that the webhook subscribes to and its filter accepts, each at \
-                                least once, as a POST with the event in the body.",
-                "servers": [{ "$ref": "#/servers/receiver" }],
-                "messages": by_name(reference),
-            },
-        },
-        "operations": by_name(operation),
-        "components": { "messages": by_name(message) },
-    })
-}
+    let mut document: Value = serde_json::from_str(FRAME).expect("the file is JSON");
 
-fn receiver() -> Value {
-    json!({
-        "host": "{host}",
-        "pathname": "/{path}",
-        "protocol": "https",
-        "description": "Your receiver: the URL that you choose for the webhook",
-        "variables": {
-            "host": { "description": "The host, with a port if it is not 443", "examples": ["hooks.example.com"] },
-            "path": { "description": "The path, with the query", "examples": ["walhook"] },
-        },
-    })
+    document["info"]["version"] = env!("CARGO_PKG_VERSION").into();
+    document["channels"]["deliveries"]["messages"] = by_name(reference).into();
+    document["operations"] = by_name(operation).into();
+    document["components"]["messages"] = by_name(message).into();
+
+    document
 }
 
 fn operation(rule: &Rule) -> Value {
@@ -86,15 +59,15 @@ fn message(rule: &Rule) -> Value {
     let required: Vec<&str> = all
         .iter()
         .filter(|header| header.is_required())
-        .map(|header| header.name)
+        .map(|header| header.name.as_str())
         .collect();
 
     let properties: Map<String, Value> = all
         .iter()
         .map(|header| {
             let mut schema = header.schema.clone();
-            schema["description"] = header.description.into();
-            (header.name.to_owned(), schema)
+            schema["description"] = header.description.as_str().into();
+            (header.name.clone(), schema)
         })
         .collect();
 
