@@ -59,6 +59,7 @@ pub mod events;
 pub mod failpoint;
 pub mod handoff;
 pub mod health;
+mod io;
 pub mod lookup;
 pub mod manage;
 pub mod notify;

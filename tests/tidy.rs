@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // boundaries.
     ("failpoint", &[]),
     ("health", &["telemetry"]),
+    ("io", &[]),
     ("retry", &[]),
     ("telemetry", &["config"]),
     ("tls", &[]),
@@ -124,6 +125,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "config",
             "domain",
             "events",
+            "io",
             "manage",
             "store",
             "telemetry",
@@ -157,6 +159,7 @@ const STAGE: &[&str] = &[
     "failpoint",
     "handoff",
     "health",
+    "io",
     "postgres",
     "retry",
     "store",

@@ -284,8 +284,8 @@ impl Server {
         });
 
         let stream = TokioIo::new(Watched {
-            stream,
-            client: registration.client.clone(),
+            io: stream,
+            observer: registration.client.clone(),
         });
 
         let mut builder = http1::Builder::new();

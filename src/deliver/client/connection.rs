@@ -1,7 +1,7 @@
 //! A connection to a receiver: bounds what the receiver sends, and knows when the connection ends,
 //! for all exchanges that use it.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
@@ -10,12 +10,12 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use hyper::http::Extensions;
 use hyper_util::client::legacy::connect::{self, Connected};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::allowance::Allowance;
 use super::wire::Uncharged;
+use crate::io::{Observed, Observer};
 
 /// The pause before each later read, after the first ones that had to wait.
 const READ_PAUSE: Duration = Duration::from_secs(1);
@@ -125,10 +125,12 @@ impl Drop for Exchange {
 }
 
 /// The bytes of a connection, inside TLS.
+pub type Metered<T> = Observed<T, Meter>;
+
+/// Charges a connection's exchanges with what is read.
 #[derive(Debug)]
-pub struct Metered<T> {
-    io: T,
-    connection: Connection,
+pub struct Meter {
+    pub connection: Connection,
     read_pause: Duration,
     /// Before the next read.
     pause: Option<Pin<Box<Sleep>>>,
@@ -136,28 +138,31 @@ pub struct Metered<T> {
     has_waited: bool,
 }
 
-impl<T: connect::Connection> Metered<T> {
-    pub fn new(io: T) -> Metered<T> {
-        let connected = io.connected();
-        let uncharged = extra(&connected).expect("the bytes of every connection are counted");
-        let connection = Connection::new(connected.is_negotiated_h2(), uncharged);
+/// Meters a connection.
+pub fn meter<T: connect::Connection>(io: T) -> Metered<T> {
+    let connected = io.connected();
+    let uncharged = extra(&connected).expect("the bytes of every connection are counted");
+    let connection = Connection::new(connected.is_negotiated_h2(), uncharged);
 
-        Metered {
-            io,
+    Observed {
+        io,
+        observer: Meter::new(connection, READ_PAUSE),
+    }
+}
+
+impl Meter {
+    fn new(connection: Connection, read_pause: Duration) -> Meter {
+        Meter {
             connection,
-            read_pause: READ_PAUSE,
+            read_pause,
             pause: None,
             has_waited: false,
         }
     }
 }
 
-impl<T> Metered<T> {
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+impl Observer for Meter {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(pause) = &mut self.pause {
             self.connection.0.reader.register(cx.waker());
 
@@ -171,7 +176,12 @@ impl<T> Metered<T> {
         Poll::Ready(())
     }
 
-    fn note_read(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn read(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
+        let Some(bytes) = bytes else {
+            self.has_waited = true;
+            return Ok(());
+        };
+
         if bytes.is_empty() {
             self.connection.end();
             return Ok(());
@@ -191,9 +201,19 @@ impl<T> Metered<T> {
 
         Ok(())
     }
+
+    fn read_failed(&mut self) {
+        self.connection.end();
+    }
+
+    fn shut_down(&mut self) {
+        // The client has no more use for the connection. A request that it accepts meanwhile would
+        // wait in vain.
+        self.connection.end();
+    }
 }
 
-impl<T> Drop for Metered<T> {
+impl Drop for Meter {
     fn drop(&mut self) {
         self.connection.end();
     }
@@ -201,72 +221,7 @@ impl<T> Drop for Metered<T> {
 
 impl<T: connect::Connection> connect::Connection for Metered<T> {
     fn connected(&self) -> Connected {
-        self.io.connected().extra(self.connection.clone())
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.poll_pause(cx));
-
-        let filled = buf.filled().len();
-
-        match Pin::new(&mut this.io).poll_read(cx, buf) {
-            Poll::Ready(Ok(())) => {
-                let noted = this.note_read(&buf.filled()[filled..]);
-                if noted.is_err() {
-                    buf.set_filled(filled);
-                }
-
-                Poll::Ready(noted)
-            }
-            Poll::Ready(Err(error)) => {
-                this.connection.end();
-                Poll::Ready(Err(error))
-            }
-            Poll::Pending => {
-                this.has_waited = true;
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The client has no more use for the connection. A request that it accepts meanwhile would
-        // wait in vain.
-        self.connection.end();
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        self.io.connected().extra(self.observer.connection.clone())
     }
 }
 
@@ -276,32 +231,24 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    use super::super::wire::Wire;
+    use super::super::wire::{self, Wire};
     use super::*;
 
     const PAUSE: Duration = Duration::from_millis(50);
 
     fn metered(read_pause: Duration) -> (Metered<Wire<DuplexStream>>, DuplexStream) {
         let (io, receiver) = duplex(1 << 20);
-        let io = Wire::new(io);
-        let connection = Connection::new(false, io.uncharged());
+        let io = wire::count(io);
+        let connection = Connection::new(false, io.observer.clone());
+        let observer = Meter::new(connection, read_pause);
 
-        (
-            Metered {
-                io,
-                connection,
-                read_pause,
-                pause: None,
-                has_waited: false,
-            },
-            receiver,
-        )
+        (Observed { io, observer }, receiver)
     }
 
     #[tokio::test]
     async fn data_that_arrives_in_small_pieces_is_read_after_pauses() {
         let (mut client, mut receiver) = metered(PAUSE);
-        let _exchange = Exchange::begin(client.connection().clone());
+        let _exchange = Exchange::begin(client.observer.connection.clone());
         let start = Instant::now();
 
         tokio::spawn(async move {
@@ -329,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn the_next_exchange_ends_a_pause() {
         let (mut client, mut receiver) = metered(Duration::from_secs(3_600));
-        let connection = client.connection().clone();
+        let connection = client.observer.connection.clone();
         let read = tokio::spawn(async move {
             let mut bytes = Vec::new();
             while !bytes.ends_with(b"!") {
@@ -353,7 +300,7 @@ mod tests {
     #[tokio::test]
     async fn a_receiver_that_sends_too_much_is_cut_off() {
         let (mut client, mut receiver) = metered(PAUSE);
-        let connection = client.connection().clone();
+        let connection = client.observer.connection.clone();
 
         receiver.write_all(&[b'x'; 100 << 10]).await.unwrap();
         let error = client.read_to_end(&mut Vec::new()).await.unwrap_err();
@@ -377,14 +324,14 @@ mod tests {
         let (mut client, receiver) = metered(PAUSE);
         drop(receiver);
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
-        client.connection().ended().await;
+        client.observer.connection.ended().await;
 
         let (mut client, _receiver) = metered(PAUSE);
         client.shutdown().await.unwrap();
-        client.connection().ended().await;
+        client.observer.connection.ended().await;
 
         let (client, _receiver) = metered(PAUSE);
-        let connection = client.connection().clone();
+        let connection = client.observer.connection.clone();
         drop(client);
         connection.ended().await;
     }

@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt, service_fn};
 
-use super::connection::Metered;
-use super::wire::Wire;
+use super::connection::{Metered, meter};
+use super::wire::{Wire, count};
 use super::{direct, reuse, tunnel};
 use crate::deliver::settings::Settings;
 
@@ -49,18 +49,17 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         .with_tls_config(tls)
         .https_or_http()
         .enable_all_versions();
-    let https = https.wrap_connector(
-        dialer.map_response(|stream| TokioIo::new(Wire::new(TokioIo::new(stream)))),
-    );
+    let https = https
+        .wrap_connector(dialer.map_response(|stream| TokioIo::new(count(TokioIo::new(stream)))));
 
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let connecting = https.clone().call(url);
         async move {
             let connected = tokio::time::timeout(timeout, connecting).await;
             let stream = connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))?;
-            let metered = Metered::new(TokioIo::new(stream));
+            let metered = meter(TokioIo::new(stream));
 
-            reuse::note(metered.connection());
+            reuse::note(&metered.observer.connection);
             Ok(TokioIo::new(metered))
         }
     })))

@@ -1,16 +1,14 @@
 //! Counts the bytes of a connection outside TLS, so that what TLS takes for itself is bounded too,
 //! for example tickets without end.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
 
 use hyper_util::client::legacy::connect::{Connected, Connection};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::allowance::Exceeded;
+use crate::io::{Observed, Observer};
 
 /// The most that TLS may take before it has data for its reader: more than a handshake with a long
 /// chain of certificates.
@@ -32,81 +30,32 @@ impl Uncharged {
 }
 
 /// A connection outside TLS.
-#[derive(Debug)]
-pub struct Wire<T> {
-    io: T,
-    uncharged: Uncharged,
-}
+pub type Wire<T> = Observed<T, Uncharged>;
 
-impl<T> Wire<T> {
-    pub fn new(io: T) -> Wire<T> {
-        Wire {
-            io,
-            uncharged: Uncharged::default(),
-        }
-    }
-
-    #[cfg(test)]
-    pub fn uncharged(&self) -> Uncharged {
-        self.uncharged.clone()
+/// Counts the bytes of a connection.
+pub fn count<T>(io: T) -> Wire<T> {
+    Observed {
+        io,
+        observer: Uncharged::default(),
     }
 }
 
 impl<T: Connection> Connection for Wire<T> {
     fn connected(&self) -> Connected {
-        self.io.connected().extra(self.uncharged.clone())
+        self.io.connected().extra(self.observer.clone())
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let filled = buf.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+impl Observer for Uncharged {
+    fn read(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
+        let count = bytes.map_or(0, <[u8]>::len);
+        self.0.fetch_add(count, Ordering::Relaxed);
 
-        self.uncharged
-            .0
-            .fetch_add(buf.filled().len() - filled, Ordering::Relaxed);
-
-        if self.uncharged.is_exceeded() {
-            buf.set_filled(filled);
-            return Poll::Ready(Err(io::Error::other(Exceeded)));
+        if self.is_exceeded() {
+            return Err(io::Error::other(Exceeded));
         }
 
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        Ok(())
     }
 }
 
@@ -122,12 +71,12 @@ mod tests {
         let (io, mut receiver) = duplex(8 * PART);
 
         receiver.write_all(&[0; 8 * PART]).await.unwrap();
-        let mut wire = Wire::new(io);
+        let mut wire = count(io);
         let mut part = [0; PART];
 
         for _ in 0..4 {
             wire.read_exact(&mut part).await.unwrap();
-            assert_eq!(wire.uncharged().take(), PART);
+            assert_eq!(wire.observer.take(), PART);
         }
 
         wire.read_exact(&mut part).await.unwrap();
@@ -138,6 +87,6 @@ mod tests {
             error.get_ref().is_some_and(|inner| inner.is::<Exceeded>()),
             "{error}"
         );
-        assert!(wire.uncharged().is_exceeded());
+        assert!(wire.observer.is_exceeded());
     }
 }
