@@ -22,6 +22,7 @@
 //!   the transitions that they hid;
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`]
 //!   the web UI on top of it;
+//! - [`http`] holds the listener, its limits and middleware; [`auth`] verifies tokens and sessions;
 //! - [`store`] holds every statement on Walhook's own tables; [`partitions`] and [`observe`]
 //!   maintain and measure it;
 //! - [`app`] builds the stages and connects them by channels, because they do not use each other;
@@ -48,6 +49,7 @@
 
 pub mod api;
 pub mod app;
+pub mod auth;
 pub mod capture;
 pub mod cli;
 pub mod clock;
@@ -60,6 +62,7 @@ pub mod failpoint;
 pub mod handoff;
 pub mod health;
 mod io;
+pub mod http;
 pub mod lookup;
 pub mod manage;
 pub mod notify;

@@ -120,16 +120,25 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("notify", STAGE),
     ("observe", STAGE),
     (
+        "http",
+        &["config", "domain", "manage", "store", "telemetry"],
+    ),
+    (
+        "auth",
+        &["config", "domain", "http", "manage", "telemetry", "tls"],
+    ),
+    (
         "api",
         &[
+            "auth",
             "config",
             "domain",
             "events",
+            "http",
             "io",
             "manage",
             "store",
             "telemetry",
-            "tls",
         ],
     ),
     // The use cases that `api`, `ui` and `cli` adapt.
@@ -145,7 +154,12 @@ const LAYERS: &[(&str, &[&str])] = &[
             "vault",
         ],
     ),
-    ("ui", &["api", "config", "domain", "events", "manage"]),
+    (
+        "ui",
+        &[
+            "api", "auth", "config", "domain", "events", "http", "manage",
+        ],
+    ),
     ("app", ANY),
     ("cli", ANY),
     ("main", &["cli"]),
@@ -182,15 +196,15 @@ const CRATES: &[(&str, &[&str])] = &[
         "hyper",
         &[
             "deliver/client",
-            "api/serve.rs",
-            "api/wire.rs",
+            "http/serve.rs",
+            "http/wire.rs",
             "cli/receive.rs",
         ],
     ),
     ("h2", &["deliver/client"]),
     (
         "hyper_util",
-        &["deliver/client", "api/serve.rs", "cli/receive.rs"],
+        &["deliver/client", "http/serve.rs", "cli/receive.rs"],
     ),
     ("hyper_rustls", &["deliver/client"]),
     // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter
@@ -198,7 +212,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "reqwest",
         &[
-            "api/jwks.rs",
+            "auth/jwks.rs",
             "cli/demo/client.rs",
             "cli/listen/feed.rs",
             "traces/export.rs",
@@ -209,7 +223,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("prost", &["traces"]),
     (
         "axum",
-        &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"],
+        &[
+            "api",
+            "auth",
+            "http",
+            "ui",
+            "cli/receive.rs",
+            "cli/demo/receiver.rs",
+        ],
     ),
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),

@@ -1,35 +1,19 @@
-//! Request bodies: JSON objects with limits on size and time. All errors of a body are reported at
-//! once.
+//! Request bodies that are JSON objects. All errors of a body are reported at once.
 
 use std::collections::HashSet;
-use std::error::Error;
 use std::fmt;
-use std::future::ready;
-use std::iter::successors;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
-use futures_util::StreamExt;
-use futures_util::stream::once;
-use http_body_util::BodyExt;
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::problem::{FieldError, MAX_ERRORS, Problem};
 use super::state::ApiState;
-use crate::config::MAX_BODY_BYTES;
+use crate::http::problem::{FieldError, MAX_ERRORS, Problem};
+use crate::http::read_body;
 use crate::manage::Manage;
-
-const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What each connection may hold of a body: more than most bodies have.
-const UNRESERVED_BYTES: usize = 16 << 10;
-/// The bytes of an oversized body that are read and discarded. A client that is still sending may
-/// not read the response.
-const MAX_DISCARDED_BYTES: usize = 8 << 20;
 
 /// A body that is a JSON object. It is kept as text until it is read: as values, an array of small
 /// numbers takes forty times as much memory, and a handler may wait for the store before it reads
@@ -44,7 +28,7 @@ impl FromRequest<ApiState> for Object {
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let bytes = read(request.into_body(), state.max_body_bytes).await?;
+        let bytes = read_body(request.into_body(), state.max_body_bytes).await?;
 
         if is_json {
             checked(bytes).map(Object)
@@ -59,7 +43,7 @@ impl FromRequest<ApiState> for OptionalObject {
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let bytes = read(body, state.max_body_bytes).await?;
+        let bytes = read_body(body, state.max_body_bytes).await?;
         if bytes.is_empty() {
             return Ok(OptionalObject(Object(Bytes::from_static(b"{}"))));
         }
@@ -86,95 +70,6 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         .to_ascii_lowercase();
 
     essence == "application/json" || essence == "application/merge-patch+json"
-}
-
-/// Returns the body, which `receive` has received, if it has up to `limit` bytes.
-pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
-    let bytes = body.collect().await.map_err(problem)?.to_bytes();
-    if bytes.len() > limit {
-        Err(Problem::content_too_large(limit))
-    } else {
-        Ok(bytes)
-    }
-}
-
-/// Receives a whole body before a handler reads it, so that no request in progress waits for its
-/// client. Of a body that is too large for every handler, only the beginning is kept. If the body
-/// does not arrive, the handler that reads it gets the problem.
-///
-/// `reserve` is called once if the body takes more memory than any connection may, with the bytes
-/// that it may take. Its permit is held until the body is dropped.
-pub async fn receive(
-    body: Body,
-    reserve: impl AsyncFnOnce(usize) -> Result<OwnedSemaphorePermit, Problem>,
-) -> Body {
-    let received = tokio::time::timeout(RECEIVE_TIMEOUT, beginning(body, reserve)).await;
-    match received.unwrap_or_else(|_| Err(Problem::body_timeout())) {
-        Ok(received) => Body::from(Bytes::from_owner(received)),
-        Err(problem) => Body::from_stream(once(ready(Err::<Bytes, _>(problem)))),
-    }
-}
-
-/// A body in memory.
-#[derive(Default)]
-struct Received {
-    bytes: Vec<u8>,
-    /// That of a large body.
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl AsRef<[u8]> for Received {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// Reads the body to its end. Returns at most one byte more than handlers accept.
-async fn beginning(
-    body: Body,
-    reserve: impl AsyncFnOnce(usize) -> Result<OwnedSemaphorePermit, Problem>,
-) -> Result<Received, Problem> {
-    let length = body
-        .size_hint()
-        .exact()
-        .and_then(|length| usize::try_from(length).ok());
-    let most = length.unwrap_or(usize::MAX).min(MAX_BODY_BYTES + 1);
-    let mut frames = body.into_data_stream();
-    let mut received = Received::default();
-    let mut discarded = 0;
-    let mut reserve = Some(reserve);
-
-    while let Some(frame) = frames.next().await {
-        let frame = frame.map_err(problem)?;
-        let kept = frame.len().min(most - received.bytes.len());
-        if received.bytes.len() + kept > UNRESERVED_BYTES
-            && let Some(reserve) = reserve.take()
-        {
-            received.permit = Some(reserve(most).await?);
-            received.bytes.reserve_exact(most - received.bytes.len());
-        }
-
-        received.bytes.extend_from_slice(&frame[..kept]);
-        discarded += frame.len() - kept;
-
-        if discarded > MAX_DISCARDED_BYTES {
-            break;
-        }
-    }
-
-    Ok(received)
-}
-
-/// Returns the problem among the causes of an error.
-fn problem(error: axum::Error) -> Problem {
-    let causes = successors(Some(&error as &(dyn Error + 'static)), |error| {
-        (*error).source()
-    });
-
-    let known = causes
-        .filter_map(|error| error.downcast_ref::<Problem>())
-        .next();
-    known.cloned().unwrap_or_else(Problem::unreadable_body)
 }
 
 /// Returns the text if it is a JSON object.
@@ -306,13 +201,10 @@ impl Members {
             return Some(None);
         };
 
-        let under = |error: FieldError| FieldError {
-            pointer: format!("/{name}{}", error.pointer),
-            ..error
-        };
-
-        let checked =
-            check(value).map_err(|errors| self.errors.extend(errors.into_iter().map(under)));
+        let checked = check(value).map_err(|errors| {
+            let errors = errors.into_iter().map(|error| error.below(name));
+            self.errors.extend(errors);
+        });
         checked.ok().map(Some)
     }
 

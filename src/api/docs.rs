@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::document::Document as CachedDocument;
 use super::openapi::document_json;
-use super::problem::{KINDS, Kind};
+use crate::http::Document as CachedDocument;
+use crate::http::problem::{KINDS, Kind};
 
 const STYLE: &str = include_str!("../../templates/docs.css");
 

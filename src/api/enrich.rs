@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::messages::{Header, body_example, body_schema, description, headers};
-use super::problem::{FieldError, Problem};
 use crate::events::{CATALOGUE, Rule};
+use crate::http::problem::{FieldError, Problem};
 use crate::manage::{Fault, MalformedCursor};
 
 const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];

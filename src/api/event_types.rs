@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::auth::Caller;
 use super::schema::EventName;
+use crate::auth::Caller;
 use crate::domain::event::EventKind;
 use crate::events::CATALOGUE;
 

@@ -11,16 +11,16 @@ use tokio::time::{Duration, Instant};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::Caller;
-use super::clients::Occupied;
 use super::feed_reader::{EventBody, Reader};
-use super::problem::{Problem, ProblemBody};
 use super::query::{EventId, Parameters};
 use super::schema::{DeliveryStateName, EventName};
 use super::state::ApiState;
 use super::stream;
+use crate::auth::Caller;
 use crate::domain::event::{EventKind, UnknownEvent};
 use crate::domain::time::millis;
+use crate::http::Occupied;
+use crate::http::problem::{Problem, ProblemBody};
 use crate::manage::feed::{Cursors, DeliveryState, FeedPage, Position};
 use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize, MalformedCursor};
 

@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::{authenticate, bearer_token};
-use super::clients::Occupied;
-use super::problem::Problem;
 use super::schema::EventName;
 use super::state::ApiState;
+use crate::auth::bearer_token;
 use crate::domain::event::UserId;
 use crate::domain::time::micros;
+use crate::http::Occupied;
+use crate::http::problem::Problem;
 use crate::manage::feed::Access;
 use crate::manage::{Event, Via};
 
@@ -70,8 +70,8 @@ impl FromRequestParts<ApiState> for Reader {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
-        let actor = authenticate(parts, state).await?;
-        let session = state.session_id(&parts.headers);
+        let actor = state.auth.authenticate(parts).await?;
+        let session = state.auth.session_id(&parts.headers);
         let (access, token) = match (actor.via, session) {
             (Via::Token(id), _) => (Access::Token(id), None),
             (Via::Session(_), Some(session)) => (Access::of_session(session), None),

@@ -14,12 +14,12 @@ use sha2::{Digest, Sha256};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::auth::authenticate;
-use super::body;
-use super::middleware::respond_to_panic;
-use super::problem::{Problem, Transient};
+use super::body::is_json;
 use super::state::ApiState;
 use crate::domain::event::UserId;
+use crate::http::middleware::respond_to_panic;
+use crate::http::problem::{Problem, Transient};
+use crate::http::read_body;
 use crate::manage::{IdempotencyClaim, Manage};
 use crate::telemetry::recurring;
 
@@ -65,9 +65,9 @@ pub async fn replay(State(state): State<ApiState>, request: Request, next: Next)
 
 async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    let user = authenticate(&mut parts, &state).await?.user;
+    let user = state.auth.authenticate(&mut parts).await?.user;
     let key_hash = key_hash(&parts)?;
-    let bytes = body::read(body, state.max_body_bytes).await?;
+    let bytes = read_body(body, state.max_body_bytes).await?;
     let fingerprint = fingerprint(&parts, &bytes);
     let manage = state.manage();
 
@@ -127,7 +127,7 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
         .get(header::CONTENT_TYPE)
         .map_or(&[][..], HeaderValue::as_bytes);
     let has_type = !body.is_empty() || !content_type.is_empty();
-    if has_type && !body::is_json(&parts.headers) {
+    if has_type && !is_json(&parts.headers) {
         hash.update([0]);
         hash.update(content_type);
     }

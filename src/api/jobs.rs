@@ -10,15 +10,15 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::{Caller, Changer};
 use super::body::{Checked, Members, Object, boolean, invalid, items, string};
-use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{JobId, Page, Parameters, UNKNOWN_EVENT, WebhookId};
 use super::recover::{report, time};
 use super::schema::{EventName, JobKindName, JobStateName};
 use super::state::ApiState;
+use crate::auth::{Caller, Changer};
 use crate::domain::event::EventKind;
 use crate::domain::time::millis;
+use crate::http::problem::{FieldError, Problem, ProblemBody};
 use crate::manage::{
     EventSet, Job, List, MAX_LABELS, ReplayDraft, ReplayEventFault, Settings, replayable,
 };

@@ -7,12 +7,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::Changer;
 use super::body::{FromMembers, Members, OptionalObject, string};
-use super::problem::Problem;
 use super::query::WebhookId;
 use super::state::ApiState;
+use crate::auth::Changer;
 use crate::domain::time::millis;
+use crate::http::problem::Problem;
 use crate::manage::{Manage, NewKeys, Overlap};
 
 /// How to replace the secret

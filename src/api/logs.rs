@@ -10,13 +10,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::{Caller, Changer};
-use super::problem::{Problem, ProblemBody};
 use super::query::{self, LogId, Page, Parameters, WebhookId};
 use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
 use super::state::ApiState;
+use crate::auth::{Caller, Changer};
 use crate::domain::event::UnknownEvent;
 use crate::domain::time::millis;
+use crate::http::problem::{Problem, ProblemBody};
 use crate::manage::{Entry, List, LogEntry, LogFilter, Redelivery, StatusClass};
 
 /// One attempt, or a cancellation

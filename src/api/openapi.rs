@@ -10,10 +10,10 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::problem::{FieldError, ProblemBody};
 use super::schema::StatusClassName;
 use super::state::ApiState;
 use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
+use crate::http::problem::{FieldError, ProblemBody};
 
 const TOKEN: &str = "token";
 const PLATFORM: &str = "platform";

@@ -11,10 +11,10 @@ use utoipa::openapi::schema::{
 };
 
 use super::body::{Checked, Members, invalid};
-use super::problem::{FieldError, MAX_ERRORS};
 use crate::domain::headers::{MASK, MAX_NAME_LENGTH, MAX_VALUE_LENGTH};
 use crate::domain::subject::EventFilter;
 use crate::domain::text;
+use crate::http::problem::{FieldError, MAX_ERRORS};
 use crate::manage::{
     Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
     MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata,

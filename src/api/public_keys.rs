@@ -10,12 +10,11 @@ use axum::response::Response;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::document::{Document, short_json};
-use super::problem::Problem;
 use super::query::Parameters;
-use super::state::ApiState;
 use super::strict_query::reject_unknown;
 use crate::domain::time::millis;
+use crate::http::problem::Problem;
+use crate::http::{Document, short_json};
 use crate::manage::{Manage, PublicKey, PublicKeyCursor};
 
 /// The path of the public keys. Not below the base path, like other well-known documents (RFC
@@ -56,7 +55,7 @@ impl From<&PublicKey> for KeyBody {
 /// Serves the keys of one webhook, whose id its receiver knows, or those of all, which do not name
 /// their webhooks.
 pub async fn read(
-    State(state): State<ApiState>,
+    State(published): State<PublishedKeys>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     mut parameters: Parameters,
@@ -72,7 +71,7 @@ pub async fn read(
     });
 
     parameters.finish()?;
-    let published = state.published_keys.current(state.manage()).await?;
+    let published = published.current().await?;
     Ok(match webhook {
         Some(webhook) => short_json(body(published.of(webhook), None)),
         None => published
@@ -97,17 +96,16 @@ fn body<'a>(
 /// All public keys, as they were read last.
 #[derive(Debug)]
 struct Published {
-    /// In the order of their webhooks.
+    /// In the order of the keys, which reveals nothing about webhooks.
     keys: Vec<PublicKey>,
-    /// In the order of the keys, which reveals nothing about webhooks. Each page with its last key.
+    /// Each page with its last key.
     pages: Vec<(PublicKeyCursor, Document)>,
     /// The page after the last one.
     end: Document,
 }
 
 impl Published {
-    /// `keys` are in the order of the keys.
-    fn new(mut keys: Vec<PublicKey>) -> Published {
+    fn new(keys: Vec<PublicKey>) -> Published {
         let count = keys.len().div_ceil(PAGE);
         let page = |(index, keys): (usize, &[PublicKey])| {
             let last = keys.last().map(PublicKey::cursor)?;
@@ -115,23 +113,21 @@ impl Published {
             Some((last, Document::json(body(keys, next))))
         };
 
-        let pages = keys.chunks(PAGE).enumerate().filter_map(page).collect();
-
-        // The present key of a webhook is before the previous one.
-        keys.sort_by_key(|key| (key.webhook, key.expires_at.is_some()));
         Published {
+            pages: keys.chunks(PAGE).enumerate().filter_map(page).collect(),
             keys,
-            pages,
             end: Document::json(body([], None)),
         }
     }
 
-    /// The keys of a webhook: the present one, and the previous one during an overlap.
-    fn of(&self, webhook: Uuid) -> impl Iterator<Item = &PublicKey> {
-        let start = self.keys.partition_point(|key| key.webhook < webhook);
-        self.keys[start..]
-            .iter()
-            .take_while(move |key| key.webhook == webhook)
+    /// The keys of a webhook: the present one, and the previous one during an overlap. A search of
+    /// all keys takes less time than the response.
+    fn of(&self, webhook: Uuid) -> Vec<&PublicKey> {
+        let keys = self.keys.iter();
+        let mut found: Vec<_> = keys.filter(|key| key.webhook == webhook).collect();
+
+        found.sort_by_key(|key| key.expires_at.is_some());
+        found
     }
 
     /// The page with the first key after the cursor. It may begin before the cursor, if keys were
@@ -143,13 +139,14 @@ impl Published {
 }
 
 /// The keys in memory, which one request at a time reads again.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct PublishedKeys {
-    last: Mutex<Read>,
-    reading: tokio::sync::Mutex<()>,
+    manage: Manage,
+    last: Arc<Mutex<Read>>,
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Read {
     /// None until they have been read once.
     keys: Option<Arc<Published>>,
@@ -158,13 +155,16 @@ struct Read {
 }
 
 impl PublishedKeys {
-    pub fn new() -> PublishedKeys {
+    pub fn new(manage: Manage) -> PublishedKeys {
+        let read = Read {
+            keys: None,
+            due_at: Instant::now(),
+        };
+
         PublishedKeys {
-            last: Mutex::new(Read {
-                keys: None,
-                due_at: Instant::now(),
-            }),
-            reading: Default::default(),
+            manage,
+            last: Arc::new(Mutex::new(read)),
+            reading: Arc::default(),
         }
     }
 
@@ -177,7 +177,7 @@ impl PublishedKeys {
 
     /// Returns the keys, after reading them again if they are old. Those that cannot be read again
     /// are still served.
-    async fn current(&self, manage: &Manage) -> Result<Arc<Published>, Problem> {
+    async fn current(&self) -> Result<Arc<Published>, Problem> {
         let Read { keys, due_at } = self.last();
         let turn = match &keys {
             Some(keys) if due_at > Instant::now() => return Ok(keys.clone()),
@@ -191,16 +191,16 @@ impl PublishedKeys {
         // Another request may have read them in the meantime.
         let Read { keys, due_at } = self.last();
         if due_at <= Instant::now() {
-            self.read(manage, keys).await;
+            self.read(keys).await;
         }
 
         drop(turn);
         self.last().keys.ok_or_else(Problem::unavailable)
     }
 
-    async fn read(&self, manage: &Manage, known: Option<Arc<Published>>) {
+    async fn read(&self, known: Option<Arc<Published>>) {
         let began_at = Instant::now();
-        let keys = match manage.public_keys().await {
+        let keys = match self.manage.public_keys().await {
             // On a thread of its own: compressing takes milliseconds for each page.
             Ok(keys) => tokio::task::spawn_blocking(move || Arc::new(Published::new(keys)))
                 .await

@@ -14,9 +14,9 @@ use url::form_urlencoded;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::pairs::Pairs;
-use super::problem::{FieldError, MAX_ERRORS, Problem};
 use crate::domain::delivery::Outcome;
+use crate::http::Pairs;
+use crate::http::problem::{FieldError, MAX_ERRORS, Problem};
 use crate::manage::{self, Cursor, Fault, List, OUTCOMES};
 
 /// The error of a text that does not name an event.

@@ -8,14 +8,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::Changer;
 use super::body::{FromMembers, Members, Object, boolean, string};
-use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{self, WebhookId};
 use super::schema::OutcomeName;
 use super::state::ApiState;
+use crate::auth::Changer;
 use crate::domain::delivery::Outcome;
 use crate::domain::time::millis;
+use crate::http::problem::{FieldError, Problem, ProblemBody};
 use crate::manage::{JobScope, Manage, PeriodFault, RecoveryDraft};
 
 /// What to recover

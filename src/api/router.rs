@@ -10,13 +10,14 @@ use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::docs::Docs;
-use super::document::Document;
-use super::problem::{KINDS, Problem};
+use super::public_keys::{self, PublishedKeys};
 use super::state::ApiState;
 use super::strict_query::{self, StrictQuery};
-use super::{
-    asyncapi, browser, conditional, idempotency, middleware, openapi, public_keys, session,
-};
+use super::{asyncapi, idempotency, openapi};
+use crate::auth;
+use crate::http::Document;
+use crate::http::problem::{KINDS, Problem};
+use crate::http::{self, conditional, middleware};
 
 /// Returns the API's router. Its fallback responds to every unknown path, also for the routers that
 /// it is merged with.
@@ -24,15 +25,16 @@ pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path().to_owned();
     let openapi_document = Document::json(openapi::document_text(&base_path));
     let asyncapi_document = Document::json(asyncapi::document_text());
+    let published_keys = PublishedKeys::new(state.manage().clone());
     let docs = Docs::new(&base_path);
-    let cors = browser::cors(state.cors_origins());
+    let cors = http::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();
     let strict_query = StrictQuery::new(state.clone(), &described);
 
     let operations = operations
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
         .route_layer(from_fn_with_state(strict_query, strict_query::check))
-        .route_layer(from_fn_with_state(state.clone(), session::protect))
+        .route_layer(from_fn_with_state(state.auth.clone(), auth::protect))
         .route(
             "/openapi.json",
             get(async move |headers: HeaderMap| openapi_document.response(&headers)),
@@ -45,16 +47,18 @@ pub fn router(state: ApiState) -> Router {
             "/docs",
             get(async move |headers: HeaderMap| docs.response(&headers)),
         )
-        .with_state(state.clone());
+        .with_state(state);
 
     let descriptions = format!("{base_path}/docs");
     let public = Router::new()
-        .route(public_keys::PATH, get(public_keys::read))
+        .route(
+            public_keys::PATH,
+            get(public_keys::read).with_state(published_keys),
+        )
         .route(
             "/problems/{slug}",
             get(async move |Path(slug): Path<String>| describe_problem(&descriptions, &slug)),
-        )
-        .with_state(state);
+        );
 
     let router = match &*base_path {
         "" => operations,

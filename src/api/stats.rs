@@ -6,11 +6,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::auth::Caller;
-use super::problem::Problem;
 use super::query::WebhookId;
 use super::state::ApiState;
+use crate::auth::Caller;
 use crate::domain::time::millis;
+use crate::http::problem::Problem;
 use crate::manage::{Counts, Hour};
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);

@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::clients::{Occupied, Parked};
 use super::feed_reader::{EventBody, Reader};
-use super::problem::Problem;
 use super::state::ApiState;
 use crate::domain::event::UserId;
+use crate::http::problem::Problem;
+use crate::http::{Occupied, Parked};
 use crate::manage::feed::{Cursors, Follower, Position};
 use crate::manage::{Event, FeedFilter, FeedPageSize};
 use crate::store::cancel_on_drop;
@@ -159,7 +159,7 @@ impl Stream {
     async fn comment(&mut self) -> Option<Bytes> {
         self.comment_at = Instant::now() + COMMENT_INTERVAL;
 
-        if let (Some(token), Some(verifier)) = (&self.token, self.state.jwt()) {
+        if let (Some(token), Some(verifier)) = (&self.token, self.state.auth.jwt()) {
             let refused = verifier.user(token).await.err();
             if refused.is_some_and(|problem| problem.status() == Problem::unauthorized().status()) {
                 return None;

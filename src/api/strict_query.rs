@@ -11,10 +11,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use utoipa::openapi::OpenApi;
 
-use super::auth::authenticate;
-use super::pairs::Pairs;
-use super::problem::{FieldError, Problem};
 use super::state::ApiState;
+use crate::http::Pairs;
+use crate::http::problem::{FieldError, Problem};
 
 /// An error repeats a name up to this length.
 const MAX_SHOWN_CHARS: usize = 100;
@@ -87,7 +86,7 @@ pub async fn check(
     };
 
     let (mut parts, _) = request.into_parts();
-    let authenticated = authenticate(&mut parts, &strict.state).await;
+    let authenticated = strict.state.auth.authenticate(&mut parts).await;
     authenticated.err().unwrap_or(problem).into_response()
 }
 

@@ -6,14 +6,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::Changer;
 use super::body::{FromMembers, Members, OptionalObject, string};
 use super::logs::LogError;
-use super::problem::Problem;
 use super::query::{UNKNOWN_EVENT, WebhookId};
 use super::schema::EventName;
 use super::state::ApiState;
+use crate::auth::Changer;
 use crate::domain::event::EventKind;
+use crate::http::problem::Problem;
 use crate::manage::{Manage, TestReport};
 
 /// The event to send

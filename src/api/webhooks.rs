@@ -13,16 +13,16 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, items, string};
-use super::conditional::may_change;
 use super::options::{self, MaskedHeaders, OptionsBody};
-use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
 use super::schema::{EventName, OrderingName, SigningName};
 use super::state::ApiState;
+use crate::auth::{Caller, Changer};
 use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
+use crate::http::conditional::may_change;
+use crate::http::problem::{FieldError, Problem, ProblemBody};
 use crate::manage::{
     Description, EventSet, Fault, FilterDraft, HeaderDraft, List, Manage, Metadata, OptionsDraft,
     Ordering, ReceiverUrl, Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName,

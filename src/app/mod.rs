@@ -24,12 +24,14 @@ use tokio_util::sync::CancellationToken;
 use self::dedicated::{DedicatedRuntime, Priority};
 use self::pipeline::CapturePipeline;
 use self::supervisor::BackgroundTasks;
-use crate::api::{self, ApiState, JwtVerifier, ServeLimits};
+use crate::api::{self, ApiState};
+use crate::auth::JwtVerifier;
 use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
 use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
+use crate::http::{self, ServeLimits};
 use crate::manage::Manage;
 use crate::notify::{self, Mailer};
 use crate::store::{Store, migrate};
@@ -310,16 +312,10 @@ impl App {
         let vault = self.vault.clone();
         let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
 
-        let state = ApiState::new(&self.config, manage)
-            .with_jwt(
-                self.config
-                    .auth
-                    .jwt
-                    .as_ref()
-                    .map(JwtVerifier::new)
-                    .transpose()?,
-            )
-            .with_closed(tasks.ending().closed);
+        let jwt = self.config.auth.jwt.as_ref();
+        let verifier = jwt.map(JwtVerifier::new).transpose()?;
+        let state =
+            ApiState::new(&self.config, manage, verifier).with_closed(tasks.ending().closed);
 
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
@@ -330,7 +326,7 @@ impl App {
 
         // A listener and a connection are served by the runtime that opened them.
         let server = runtime
-            .spawn(api::serve(
+            .spawn(http::serve(
                 listen,
                 "http.listen",
                 router,
@@ -367,7 +363,7 @@ impl App {
         let listen = self.config.http.metrics_listen;
         let limits = ServeLimits::new(&self.config.http, OPERATIONS_TIMEOUT);
 
-        let server = api::serve(
+        let server = http::serve(
             listen,
             "http.metrics_listen",
             router,

@@ -9,7 +9,7 @@ use axum::response::Response;
 use sha2::{Digest, Sha256};
 
 use super::error::PageError;
-use crate::api::Document;
+use crate::http::Document;
 
 pub const PATH: &str = "/ui/assets/";
 

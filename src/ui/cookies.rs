@@ -1,17 +1,17 @@
 //! Set-Cookie headers. They are written here and not by a crate for cookies: the attributes are the
 //! same for all cookies, and a cookie jar would accept a cookie that is sent twice, which
-//! `api::cookie` ignores because another site may have planted one.
+//! `auth::cookie` ignores because another site may have planted one.
 
 use axum::http::HeaderValue;
 
-use crate::api::ApiState;
+use crate::auth::Authenticator;
 
 /// Returns a Set-Cookie header. `value` is ASCII without spaces and separators, such as base64url.
 ///
 /// SameSite is Lax and not Strict, so that a link in an e-mail leads to its page. The name of a
 /// secure cookie starts with `__Host-`, which requires exactly Secure, no Domain, and the path `/`.
-pub fn set_cookie(api: &ApiState, name: &str, value: &str, seconds: u64) -> HeaderValue {
-    let secure = if api.is_secure() { "; Secure" } else { "" };
+pub fn set_cookie(auth: &Authenticator, name: &str, value: &str, seconds: u64) -> HeaderValue {
+    let secure = if auth.is_secure() { "; Secure" } else { "" };
     let cookie =
         format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
     HeaderValue::try_from(cookie).expect("the value is ASCII")

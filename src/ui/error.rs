@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 
-use crate::api::Problem;
+use crate::http::problem::Problem;
 
 /// The reason why a page cannot be shown.
 #[derive(Debug)]

@@ -8,8 +8,9 @@ use jiff::tz::TimeZone;
 
 use super::error::PageError;
 use super::state::{HOME, UiState};
-use crate::api::{MAX_TOKEN_BYTES, Pairs, read_body};
+use crate::auth::MAX_TOKEN_BYTES;
 use crate::config::MAX_BODY_BYTES;
+use crate::http::{Pairs, read_body};
 
 /// A path of the web UI that is longer is not kept while its visitor signs in.
 const MAX_PATH_BYTES: usize = 2 << 10;

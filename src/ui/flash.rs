@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::cookies::set_cookie;
-use crate::api::{ApiState, cookie};
+use crate::auth::{Authenticator, cookie};
 
 /// Browsers accept the second name only over TLS and from this host, so that a sibling domain
 /// cannot plant a message.
@@ -40,15 +40,15 @@ impl Flash {
     }
 
     /// Returns the Set-Cookie header that carries the message.
-    pub fn cookie(&self, api: &ApiState) -> HeaderValue {
+    pub fn cookie(&self, auth: &Authenticator) -> HeaderValue {
         let text: String = self.text.chars().take(MAX_CHARS).collect();
         let value = URL_SAFE_NO_PAD.encode(format!("{}{text}", if self.good { '+' } else { '-' }));
-        set_cookie(api, name(api), &value, LIFETIME_SECONDS)
+        set_cookie(auth, name(auth), &value, LIFETIME_SECONDS)
     }
 
     /// Returns the message that the browser sends.
-    pub fn read(api: &ApiState, headers: &HeaderMap) -> Option<Flash> {
-        let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(api))?).ok()?;
+    pub fn read(auth: &Authenticator, headers: &HeaderMap) -> Option<Flash> {
+        let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(auth))?).ok()?;
         let text = String::from_utf8(decoded).ok()?;
         let good = text.starts_with('+');
 
@@ -60,15 +60,19 @@ impl Flash {
 }
 
 /// Whether the browser sends a message, valid or not.
-pub fn is_in(api: &ApiState, headers: &HeaderMap) -> bool {
-    cookie(headers, name(api)).is_some()
+pub fn is_in(auth: &Authenticator, headers: &HeaderMap) -> bool {
+    cookie(headers, name(auth)).is_some()
 }
 
 /// Returns the Set-Cookie header that removes the message.
-pub fn removal(api: &ApiState) -> HeaderValue {
-    set_cookie(api, name(api), "", 0)
+pub fn removal(auth: &Authenticator) -> HeaderValue {
+    set_cookie(auth, name(auth), "", 0)
 }
 
-fn name(api: &ApiState) -> &'static str {
-    if api.is_secure() { HOST_COOKIE } else { COOKIE }
+fn name(auth: &Authenticator) -> &'static str {
+    if auth.is_secure() {
+        HOST_COOKIE
+    } else {
+        COOKIE
+    }
 }

@@ -10,7 +10,7 @@ use super::assets;
 use super::flash::{self, Flash};
 use super::page::HoldsSecret;
 use super::state::UiState;
-use crate::api::Problem;
+use crate::http::problem::Problem;
 
 /// Allows no inline styles or scripts, and nothing from other origins.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -40,7 +40,7 @@ pub async fn whole(response: Response) -> Response {
 /// page has shown the message.
 pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> Response {
     let is_asset = request.uri().path().starts_with(assets::PATH);
-    let has_flash = flash::is_in(&state.api, request.headers()) && !is_asset;
+    let has_flash = flash::is_in(&state.api.auth, request.headers()) && !is_asset;
     let mut response = next.run(request).await;
 
     let headers = [
@@ -67,10 +67,9 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
     }
 
     let cookie = match response.extensions_mut().remove::<Flash>() {
-        Some(flash) => Some(flash.cookie(&state.api)),
-        None => {
-            (has_flash && !response.status().is_redirection()).then(|| flash::removal(&state.api))
-        }
+        Some(flash) => Some(flash.cookie(&state.api.auth)),
+        None => (has_flash && !response.status().is_redirection())
+            .then(|| flash::removal(&state.api.auth)),
     };
 
     if let Some(cookie) = cookie {

@@ -46,7 +46,9 @@ pub use self::state::UiState;
 
 use self::error::PageError;
 use self::state::HOME;
-use crate::api::{Problem, cross_site_protection, request_id};
+use crate::auth::cross_site_protection;
+use crate::http::middleware::request_id;
+use crate::http::problem::Problem;
 
 /// Returns the router of all pages below `/ui`.
 pub fn router(state: UiState) -> Router {
@@ -96,7 +98,7 @@ pub fn router(state: UiState) -> Router {
 
     pages
         .layer(CatchPanicLayer::custom(error::from_panic))
-        .layer(cross_site_protection(&state.api, reject))
+        .layer(cross_site_protection(&state.api.auth, reject))
         .layer(from_fn_with_state(state.clone(), error_page::render))
         .layer(
             CompressionLayer::new()

@@ -12,7 +12,6 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::page::{Frame, Section, page, secret_page, with_status};
 use super::state::{HOME, UiState};
-use crate::api::{authenticate_link, authenticate_token, session_actor};
 use crate::domain::event::UserId;
 use crate::manage::{SESSION_LIFETIME, Via};
 
@@ -41,7 +40,7 @@ impl Login {
             next,
             error: None,
             expired: false,
-            accepts_links: state.api.jwt().is_some(),
+            accepts_links: state.api.auth.jwt().is_some(),
         }
     }
 
@@ -97,12 +96,12 @@ async fn use_link(
 ) -> Result<Response, PageError> {
     let token = fields.one("jwt");
     let login = Login::new(state, fields);
-    let Some((user, expires_at)) = authenticate_link(&state.api, token).await? else {
+    let Some((user, expires_at)) = state.api.auth.authenticate_link(token).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
 
     let current = if asks {
-        session_actor(&state.api, headers).await?
+        state.api.auth.session_actor(headers).await?
     } else {
         None
     };
@@ -146,11 +145,11 @@ pub async fn form(
 
     let login = Login::new(&state, &fields);
 
-    if session_actor(&state.api, &headers).await?.is_some() {
+    if state.api.auth.session_actor(&headers).await?.is_some() {
         return Ok(Redirect::to(login.target()).into_response());
     }
 
-    let expired = state.api.session_id(&headers).is_some();
+    let expired = state.api.auth.session_id(&headers).is_some();
     Ok(page(&Login { expired, ..login }))
 }
 
@@ -166,7 +165,12 @@ pub async fn submit(
     }
 
     let login = Login::new(&state, &fields);
-    let actor = match authenticate_token(&state.api, fields.one("token").trim()).await {
+    let actor = match state
+        .api
+        .auth
+        .authenticate_token(fields.one("token").trim())
+        .await
+    {
         Ok(actor) => actor,
         Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
             return Ok(login.reject("This token is invalid or has been revoked."));
@@ -195,9 +199,9 @@ async fn sign_in(
     let session = state
         .api
         .manage()
-        .sign_in(user, token, state.api.session_id(headers))
+        .sign_in(user, token, state.api.auth.session_id(headers))
         .await?;
-    state.api.record_session(session.expose_secret());
+    state.api.auth.record_session(session.expose_secret());
 
     Ok(with_session(
         state,
@@ -211,7 +215,7 @@ pub async fn sign_out(
     State(state): State<UiState>,
     headers: HeaderMap,
 ) -> Result<Response, PageError> {
-    if let Some(session) = state.api.session_id(&headers) {
+    if let Some(session) = state.api.auth.session_id(&headers) {
         state.api.manage().sign_out(session).await?;
     }
 
@@ -221,8 +225,8 @@ pub async fn sign_out(
 /// Sets the session's cookie and redirects.
 fn with_session(state: &UiState, session: &str, seconds: u64, target: &str) -> Response {
     let cookie = set_cookie(
-        &state.api,
-        state.api.session_cookie_name(),
+        &state.api.auth,
+        state.api.auth.session_cookie_name(),
         session,
         seconds,
     );

@@ -12,7 +12,7 @@ use super::fields::own_path;
 use super::flash::Flash;
 use super::page::{Frame, Section};
 use super::state::{HOME, UiState};
-use crate::api::{authenticated, session_actor};
+use crate::auth::authenticated;
 use crate::domain::event::UserId;
 use crate::manage::{Actor, Manage};
 
@@ -29,14 +29,15 @@ impl FromRequestParts<UiState> for Visit {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, Response> {
-        let actor = session_actor(&state.api, &parts.headers).await;
+        let actor = state.api.auth.session_actor(&parts.headers).await;
         let actor = actor.map_err(|problem| PageError(problem).into_response())?;
-        let (Some(actor), Some(session)) = (actor, state.api.session_id(&parts.headers)) else {
+        let (Some(actor), Some(session)) = (actor, state.api.auth.session_id(&parts.headers))
+        else {
             return Err(to_sign_in(parts).into_response());
         };
 
         let session = session.to_owned();
-        let flash = Flash::read(&state.api, &parts.headers);
+        let flash = Flash::read(&state.api.auth, &parts.headers);
         let actor = authenticated(parts, actor)
             .await
             .map_err(|problem| PageError(problem).into_response())?;

@@ -12,8 +12,9 @@ use tokio::net::TcpListener;
 use tokio_postgres::Client;
 use url::Url;
 use uuid::Uuid;
-use walhook::api::{ApiState, JwtVerifier, router};
+use walhook::api::{ApiState, router};
 use walhook::app::{check_url, look_up};
+use walhook::auth::JwtVerifier;
 use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
@@ -131,7 +132,7 @@ fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
         .as_ref()
         .map(|jwt| JwtVerifier::new(jwt).unwrap());
     let manage = Manage::new(config, store, Arc::new(vault()), Arc::new(receivers));
-    ApiState::new(config, manage).with_jwt(jwt)
+    ApiState::new(config, manage, jwt)
 }
 
 /// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`]

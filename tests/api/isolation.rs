@@ -10,8 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
-use walhook::api::{Ending, ServeLimits, router, serve};
+use walhook::api::router;
 use walhook::config::{Config, Http, Period};
+use walhook::http::{Ending, ServeLimits, serve};
 use walhook::private_postgres::free_port;
 
 use crate::fixture::{BASE, Service, state};

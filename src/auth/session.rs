@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use tower::{Layer, ServiceExt};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 
-use super::problem::Problem;
-use super::state::{ApiState, Requester};
+use super::{Authenticator, Requester};
+use crate::http::problem::Problem;
 use crate::manage::{Actor, tokens};
 
 /// The names of the session cookie, without and with TLS. Browsers accept the second one only over
@@ -34,7 +34,7 @@ pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())
 }
 
-impl ApiState {
+impl Authenticator {
     pub fn session_cookie_name(&self) -> &'static str {
         if self.is_secure() {
             HOST_COOKIE
@@ -54,32 +54,32 @@ impl ApiState {
         self.known
             .record(Requester::Session(tokens::hash(id)), true);
     }
-}
 
-/// Returns the user who is signed in with the browser that sends these headers, and counts the
-/// request.
-pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
-    let Some(id) = state.session_id(headers) else {
-        return Ok(None);
-    };
+    /// Returns the user who is signed in with the browser that sends these headers, and counts the
+    /// request.
+    pub async fn session_actor(&self, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
+        let Some(id) = self.session_id(headers) else {
+            return Ok(None);
+        };
 
-    let found = state
-        .look_up(
-            Requester::Session(tokens::hash(id)),
-            state.manage().session_actor(id),
-        )
-        .await?;
+        let found = self
+            .look_up(
+                Requester::Session(tokens::hash(id)),
+                self.manage.session_actor(id),
+            )
+            .await?;
 
-    let Some(actor) = found else { return Ok(None) };
-    state.count_request(Requester::SessionUser(actor.user.clone()))?;
+        let Some(actor) = found else { return Ok(None) };
+        self.count_request(Requester::SessionUser(actor.user.clone()))?;
 
-    Ok(Some(actor))
+        Ok(Some(actor))
+    }
 }
 
 /// Rejects requests that pages of other sites make a browser send. `reject` makes the response.
-pub fn cross_site_protection<R: Clone>(state: &ApiState, reject: R) -> CsrfLayer<R> {
+pub fn cross_site_protection<R: Clone>(authenticator: &Authenticator, reject: R) -> CsrfLayer<R> {
     let layer = CsrfLayer::new();
-    let origin = state.public_url();
+    let origin = authenticator.public_url.as_deref();
     let layer = match origin.map(|origin| layer.clone().add_trusted_origin(origin)) {
         Some(Ok(trusting)) => trusting,
         _ => layer,
@@ -90,14 +90,18 @@ pub fn cross_site_protection<R: Clone>(state: &ApiState, reject: R) -> CsrfLayer
 
 /// Rejects cross-site requests that are authenticated by the cookie. Requests with a token need no
 /// protection: other sites do not have it.
-pub async fn protect(State(state): State<ApiState>, request: Request, next: Next) -> Response {
+pub async fn protect(
+    State(authenticator): State<Authenticator>,
+    request: Request,
+    next: Next,
+) -> Response {
     let headers = request.headers();
-    if headers.contains_key(header::AUTHORIZATION) || state.session_id(headers).is_none() {
+    if headers.contains_key(header::AUTHORIZATION) || authenticator.session_id(headers).is_none() {
         return next.run(request).await;
     }
 
     let reject = |_: ProtectionError| Problem::cross_site().into_response();
-    let response = cross_site_protection(&state, reject)
+    let response = cross_site_protection(&authenticator, reject)
         .layer(next)
         .oneshot(request)
         .await;

@@ -10,7 +10,7 @@ const PREFLIGHT_AGE: Duration = Duration::from_secs(3_600);
 
 /// Returns the CORS layer, if origins are configured. It does not allow cookies: pages of other
 /// origins authenticate with a token.
-pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
+pub fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::problem::Problem;
+use crate::http::problem::Problem;
 use crate::telemetry::Activity;
 use crate::tls;
 

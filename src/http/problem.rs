@@ -48,7 +48,7 @@ pub struct FieldError {
     /// Whether the same value may be valid later.
     #[serde(skip)]
     #[schema(ignore)]
-    pub(super) is_transient: bool,
+    is_transient: bool,
 }
 
 impl FieldError {
@@ -66,6 +66,13 @@ impl FieldError {
             format!("/{}", name.replace('~', "~0").replace('/', "~1")),
             detail,
         )
+    }
+
+    /// Makes the pointer, which is relative to a member of this name, relative to the member's
+    /// object.
+    pub fn below(mut self, name: &str) -> FieldError {
+        self.pointer.insert_str(0, &format!("/{name}"));
+        self
     }
 
     /// Marks the error as one that the same value may not have later: it depends on the time, or on

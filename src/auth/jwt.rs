@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use super::jwks::{JwtError, Key, Published};
 use super::jwt_crypto;
-use super::problem::Problem;
 use crate::config::Jwt;
 use crate::domain::event::UserId;
+use crate::http::problem::Problem;
 
 /// Allowed difference between the platform's clock and this machine's.
 const LEEWAY_SECONDS: u64 = 60;
