@@ -23,12 +23,11 @@
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`]
 //!   the web UI on top of it;
 //! - [`http`] holds the listener, its limits and middleware; [`auth`] verifies tokens and sessions;
-//! - [`store`] holds every statement on Walhook's own tables; [`partitions`] and [`observe`]
-//!   maintain and measure it;
+//! - [`store`] holds every statement on Walhook's own tables; [`partitions`] maintains it;
 //! - [`app`] builds the stages and connects them by channels, because they do not use each other;
 //!   [`cli`] holds the subcommands;
-//! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs and metrics,
-//!   [`traces`] the export of spans.
+//! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs, metrics, spans
+//!   and readiness.
 //!
 //! # Five promises
 //!
@@ -60,13 +59,11 @@ pub mod enqueue;
 pub mod events;
 pub mod failpoint;
 pub mod handoff;
-pub mod health;
-mod io;
 pub mod http;
+mod io;
 pub mod lookup;
 pub mod manage;
 pub mod notify;
-pub mod observe;
 pub mod partitions;
 pub mod postgres;
 pub mod primary;
@@ -79,7 +76,6 @@ pub mod sql;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
-pub mod traces;
 pub mod ui;
 pub mod vault;
 mod weighted_lru;

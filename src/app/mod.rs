@@ -2,6 +2,7 @@
 
 mod dedicated;
 mod descriptors;
+mod observe;
 mod pipeline;
 mod receivers;
 pub mod repair;
@@ -30,15 +31,16 @@ use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
 use crate::handoff::{Handoff, handoff};
-use crate::health::Health;
 use crate::http::{self, ServeLimits};
 use crate::manage::Manage;
 use crate::notify::{self, Mailer};
 use crate::store::{Store, migrate};
-use crate::traces::Tracer;
+use crate::telemetry::health::Health;
+use crate::telemetry::traces::Tracer;
+use crate::telemetry::{self, traces};
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
-use crate::{capture, deliver, observe, record, recover, telemetry, traces};
+use crate::{capture, deliver, record, recover};
 
 /// The parts of Walhook that this process runs.
 #[derive(Clone, Copy, Debug)]
@@ -403,7 +405,7 @@ impl App {
 
         tasks.spawn(
             "observation",
-            observe::run(store, pools, slot, shutdown).map(Ok),
+            observe::sample_store(store, pools, slot, shutdown).map(Ok),
         );
 
         // Trigger capture has no slot.
@@ -412,10 +414,10 @@ impl App {
             let shutdown = tasks.shutdown.clone();
             let slot = self.config.source.slot.clone();
 
-            tasks.spawn("slot observation", async move {
-                capture::observe::run(&url, &slot, &shutdown).await;
-                Ok(())
-            });
+            tasks.spawn(
+                "slot observation",
+                observe::sample_slot(url, slot, shutdown).map(Ok),
+            );
         }
 
         Ok(())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -11,14 +12,14 @@ use crate::capture::{self, CaptureError};
 use crate::clock::SystemClock;
 use crate::config::Config;
 use crate::domain::delivery::lease_length;
-use crate::domain::gap::Gap;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::Handoff;
-use crate::health::Health;
 use crate::lookup::Lookups;
+use crate::primary::error::PrimaryError;
 use crate::store::Store;
+use crate::telemetry::health::Health;
 use crate::telemetry::recurring;
-use crate::traces::Tracer;
+use crate::telemetry::traces::Tracer;
 
 /// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold a
 /// thousand changes.
@@ -37,60 +38,80 @@ pub struct CapturePipeline {
     pub shutdown: CancellationToken,
 }
 
+/// Why a run of the pipeline has ended.
+#[derive(Debug, thiserror::Error)]
+enum PipelineError {
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(transparent)]
+    Enqueue(#[from] EnqueueError),
+    #[error(transparent)]
+    Panic(#[from] JoinError),
+}
+
 impl CapturePipeline {
     /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or
     /// lost commits of the store, on a new timeline, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
+        let url = self.config.source_url()?;
         let mut logged_gap = None;
 
         loop {
-            match self.run_once().await {
+            let error = match self.run_once(url).await {
+                Err(error) if !self.shutdown.is_cancelled() => error,
+                result => return Ok(result?),
+            };
+
+            match &error {
                 // Only `walhook repair` closes a gap. Deliveries and the API continue meanwhile.
-                Err(error) if gap_of(&error).is_some() && !self.shutdown.is_cancelled() => {
+                PipelineError::Capture(CaptureError::Primary(PrimaryError::Gap(gap))) => {
                     // Not by its text, which has positions that move.
-                    let reason = gap_of(&error).map(Gap::reason);
-                    if logged_gap != reason {
+                    if logged_gap != Some(gap.reason()) {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
-                        logged_gap = reason;
+                        logged_gap = Some(gap.reason());
                     }
 
                     self.health
                         .report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
-                    self.shutdown
-                        .run_until_cancelled(tokio::time::sleep(RESTART_DELAY))
-                        .await;
+                    self.wait().await;
                 }
-                Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
+                PipelineError::Capture(CaptureError::NewTimeline { .. }) => {
                     tracing::info!(reason = %error, "reading again from the checkpoint");
                 }
-                Err(error) if is_store_behind(&error) && !self.shutdown.is_cancelled() => {
+                PipelineError::Capture(CaptureError::StoreBehind(_))
+                | PipelineError::Enqueue(EnqueueError::StoreBehind(_)) => {
                     tracing::warn!(reason = %error, "reading again from the checkpoint");
+                }
+                // Another process captures now. This one stands by until the slot is free.
+                PipelineError::Capture(CaptureError::Superseded(_))
+                | PipelineError::Enqueue(EnqueueError::Superseded(_)) => {
+                    tracing::info!(reason = %error, "standing by");
+                    self.wait().await;
                 }
                 // Within one mode, capture reconnects by itself; between the two modes of a switch,
                 // it ends.
-                Err(error) if is_transient(&error) && !self.shutdown.is_cancelled() => {
+                PipelineError::Capture(fault) if fault.is_transient() => {
                     self.health
                         .report_unhealthy(capture::STAGE, "changes cannot be read now");
                     recurring!(warn, %error, "capture cannot start, or not complete the switch to the other mode; retrying");
-                    self.shutdown
-                        .run_until_cancelled(tokio::time::sleep(RESTART_DELAY))
-                        .await;
+                    self.wait().await;
                 }
-                // Another process captures now. This one stands by until the slot is free.
-                Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
-                    tracing::info!(reason = %error, "standing by");
-                    tokio::time::sleep(RESTART_DELAY).await;
-                }
-                result => return result,
+                _ => return Err(error.into()),
             }
         }
     }
 
-    async fn run_once(&self) -> anyhow::Result<()> {
+    /// Waits before capture starts again.
+    async fn wait(&self) {
+        self.shutdown
+            .run_until_cancelled(tokio::time::sleep(RESTART_DELAY))
+            .await;
+    }
+
+    async fn run_once(&self, url: &str) -> Result<(), PipelineError> {
         let Config {
             source, delivery, ..
         } = &*self.config;
-        let url = self.config.source_url()?;
         let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
         let (durable, acknowledge) = watch::channel(None);
 
@@ -133,26 +154,4 @@ impl CapturePipeline {
         enqueued.await??;
         Ok(captured?)
     }
-}
-
-fn gap_of(error: &anyhow::Error) -> Option<&Gap> {
-    error.downcast_ref().and_then(CaptureError::gap)
-}
-
-fn is_transient(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(CaptureError::is_transient)
-}
-
-fn is_new_timeline(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(CaptureError::NewTimeline { .. }))
-}
-
-fn is_store_behind(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(EnqueueError::StoreBehind(_)))
-        || matches!(error.downcast_ref(), Some(CaptureError::StoreBehind(_)))
-}
-
-fn is_superseded(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(EnqueueError::Superseded(_)))
-        || matches!(error.downcast_ref(), Some(CaptureError::Superseded(_)))
 }

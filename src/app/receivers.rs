@@ -21,7 +21,7 @@ use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
 use crate::record;
 use crate::store::Store;
 use crate::store::options::open_headers;
-use crate::traces::Tracer;
+use crate::telemetry::traces::Tracer;
 use crate::vault::Vault;
 
 /// DNS lookups at a time. Separate from the budget of deliveries, so that saving many webhooks

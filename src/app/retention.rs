@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
-use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
 use crate::store::{
     Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, unrouted,
 };
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
+use crate::telemetry::health::Health;
 
 /// The name of this stage in readiness.
 const STAGE: &str = "maintenance";
@@ -38,8 +38,8 @@ pub async fn run(
     first_run: oneshot::Sender<()>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let health = health.stage(STAGE, "maintaining the store");
-    let waiting = Condition::new();
+    let maintaining = Activity::new("maintaining the store");
+    let waiting = Activity::new("partition maintenance");
     let mut first_run = Some(first_run);
     let store = store.with_limit(LONGEST_RUN);
 
@@ -50,18 +50,19 @@ pub async fn run(
         drop(first_run.take());
 
         let wait = match result {
-            Ok(done) => report(&done, &health, &waiting),
+            Ok(done) => report(&done, &health, &maintaining, &waiting),
             Err(error) => {
                 let text = format!("{error:#}");
 
-                match error.downcast_ref().is_some_and(is_server_error) {
-                    true => health.failing(
+                // The readiness check itself reports a store that does not answer.
+                if error.downcast_ref().is_some_and(is_server_error) {
+                    health.report_unhealthy(
+                        STAGE,
                         "the store cannot be maintained; the server log says why",
-                        &text,
-                    ),
-                    // The readiness check itself reports a store that does not answer.
-                    false => health.log_failure(&text),
+                    );
                 }
+
+                maintaining.failed(&text);
 
                 AFTER_FAILURE
             }
@@ -79,25 +80,32 @@ pub async fn run(
 
 /// Reports the partitions that could not be maintained, and returns how long to wait before the
 /// next run.
-fn report(done: &Maintained, health: &StageHealth, waiting: &Condition) -> Duration {
+fn report(
+    done: &Maintained,
+    health: &Health,
+    maintaining: &Activity,
+    waiting: &Activity,
+) -> Duration {
     if !done.failed.is_empty() {
         let error = format!("partitions cannot be maintained: {:?}", done.failed);
-        health.failing(
+        health.report_unhealthy(
+            STAGE,
             "partitions cannot be maintained; the server log says why",
-            &error,
         );
+        maintaining.failed(&error);
         return AFTER_FAILURE;
     }
 
-    health.working();
+    health.report_healthy(STAGE);
+    maintaining.succeeded();
 
     if done.waiting.is_empty() {
-        waiting.ends();
+        waiting.stops_failing();
         return INTERVAL;
     }
 
     // Expected while a backup runs, and no reason to be unready.
-    if waiting.begins() {
+    if waiting.starts_failing() {
         tracing::info!(partitions = ?done.waiting, "partition maintenance gave way to locks of other sessions; retrying");
     }
 

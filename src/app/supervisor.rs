@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::health::Health;
 use crate::http::Ending;
+use crate::telemetry::health::Health;
 
 /// The name of this stage in readiness.
 const STAGE: &str = "shutdown";

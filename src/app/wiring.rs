@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::api::Readiness;
 use crate::config::Config;
-use crate::health::Health;
 use crate::lookup;
 use crate::notify::FindAddress;
 use crate::store::Store;
+use crate::telemetry::health::Health;
 use crate::telemetry::recent_disk_faults;
 
 /// How long the readiness check waits for the store.

@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
-use crate::health::Health;
 use crate::store::Store;
+use crate::telemetry::health::Health;
 
 /// The name of this stage in the health report.
 pub const STAGE: &str = "capture";

@@ -61,18 +61,29 @@ pub enum CaptureError {
 }
 
 impl<E: Into<PrimaryError>> From<E> for CaptureError {
-    /// Also counts the error if the primary's disk is the cause.
     fn from(error: E) -> CaptureError {
-        let error = error.into();
-        if let Some(fault) = error.disk_fault() {
-            count_disk_fault("primary", fault.as_str());
-        }
-
-        CaptureError::Primary(error)
+        CaptureError::Primary(error.into())
     }
 }
 
 impl CaptureError {
+    /// Counts the error if the primary's disk is the cause.
+    pub fn count_disk_fault(&self) {
+        if let CaptureError::Primary(error) = self
+            && let Some(fault) = error.disk_fault()
+        {
+            count_disk_fault("primary", fault.as_str());
+        }
+    }
+
+    /// Returns whether another process captures, as for all replicas but one.
+    pub fn is_standing_by(&self) -> bool {
+        matches!(
+            self,
+            CaptureError::SlotActive(_) | CaptureError::LeaseHeld(_)
+        )
+    }
+
     /// Returns whether the platform's schema no longer matches. Capture waits until the schema or
     /// the configuration is fixed, and skips nothing.
     pub fn is_drift(&self) -> bool {

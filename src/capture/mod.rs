@@ -1,20 +1,11 @@
 //! Captures committed changes, from the WAL or from the outbox, as batches with checkpoints.
 
-mod acknowledgement;
 mod client;
 mod context;
-mod decode;
-mod deleted;
 mod error;
-mod fault_log;
-mod heartbeat;
-mod lag;
-pub mod observe;
 mod outbox;
-mod replication;
+mod session;
 mod switch;
-mod tables;
-mod visibility;
 mod wal;
 
 use tokio::sync::{mpsc, watch};
@@ -23,14 +14,15 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
-use crate::health::Health;
 use crate::primary::error::PrimaryError;
 use crate::primary::triggers::catalog::trigger_state;
 use crate::primary::{catalog, lineage};
 use crate::repair::{continuity, gaps};
 use crate::store::Store;
+use crate::telemetry::health::Health;
 
 use context::{Context, Ended};
+use wal::tables;
 
 pub use context::STAGE;
 pub use error::CaptureError;

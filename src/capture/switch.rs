@@ -28,7 +28,7 @@ use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
 use crate::primary::table_locks::Attempts;
 use crate::primary::{catalog, lineage, uninstall};
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
 
 /// How often to try to take the lease while another process has it.
 const RETRY: Duration = Duration::from_millis(500);
@@ -167,13 +167,10 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
 /// Drops the triggers after a switch to the WAL. Retries until it succeeds: until then they write
 /// to an outbox that is not read.
 async fn drop_remaining_triggers(context: &Context<'_>) {
-    let failing = Condition::new();
+    let dropping = Activity::new("dropping the triggers, whose outbox is not read any more,");
 
     while let Err(error) = try_drop_triggers(context).await {
-        if failing.begins() {
-            tracing::warn!(%error, "the triggers could not be dropped after the switch to the WAL, so the outbox grows; retrying every {DROP_RETRY:?}");
-        }
-
+        dropping.failed(&error);
         tokio::time::sleep(DROP_RETRY).await;
     }
 }
@@ -191,14 +188,14 @@ async fn try_drop_triggers(context: &Context<'_>) -> Result<(), PrimaryError> {
 pub(super) struct WalRemoval {
     /// When to try next; none after a success.
     due: Option<Instant>,
-    failing: Condition,
+    removing: Activity,
 }
 
 impl WalRemoval {
     pub fn new() -> WalRemoval {
         WalRemoval {
             due: Some(Instant::now()),
-            failing: Condition::new(),
+            removing: Activity::new("removing the slot, publication and replica identities"),
         }
     }
 
@@ -223,9 +220,7 @@ impl WalRemoval {
                         self.due = Some(Instant::now() + DROP_RETRY);
                     }
 
-                    if self.failing.begins() {
-                        tracing::warn!(%error, "the slot, the publication and the replica identities could not all be removed after the switch to triggers; retrying");
-                    }
+                    self.removing.failed(&error);
                 }
             }
         }

@@ -28,7 +28,6 @@ use crate::domain::ledger::LedgerChanges;
 use crate::domain::position::Checkpoint;
 use crate::failpoint::failpoint;
 use crate::handoff::{Handoff, HandoffBatch};
-use crate::health::{GAP, Health};
 use crate::lookup::Lookups;
 use crate::retry::Backoff;
 use crate::store::addons::change_addons;
@@ -38,8 +37,9 @@ use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::lookup_rows::change_lookup_rows;
 use crate::store::unrouted::insert_unrouted;
 use crate::store::{GenericClient, Store, StoreError};
-use crate::telemetry;
-use crate::traces::Tracer;
+use crate::telemetry::health::{GAP, Health};
+use crate::telemetry::traces::Tracer;
+use crate::telemetry::{self, Activity};
 
 use batches::Batches;
 use derive::{Derivation, Raised};
@@ -155,14 +155,15 @@ impl<C: Clock> Enqueue<C> {
         let mut limit = FIRST_LIMIT;
         let mut derivation = None;
         let mut is_sieved = false;
-        let health = self.health.stage(STAGE, "storing events");
+        let storing = Activity::new("storing events");
 
         loop {
             let result = self
                 .store_measuring_lag(batch, checkpoint, &mut derivation, limit)
                 .await;
             let Err(error) = result else {
-                health.working();
+                self.health.report_healthy(STAGE);
+                storing.succeeded();
                 return Ok(true);
             };
 
@@ -195,7 +196,9 @@ impl<C: Clock> Enqueue<C> {
                 limit = (limit * 2).min(LONGEST_LIMIT);
             }
 
-            if health.starts_failing(error.public_reason()) {
+            self.health.report_unhealthy(STAGE, error.public_reason());
+
+            if storing.starts_failing() {
                 tracing::warn!(%error, progress = %batch.checkpoint.progress, "storing events fails; retrying until it succeeds");
             }
 

@@ -35,7 +35,7 @@ use super::problem::Problem;
 use super::wire::{Produced, Watched};
 use crate::config::Http;
 use crate::store::cancel_on_drop;
-use crate::telemetry::{self, Condition};
+use crate::telemetry::{self, Activity};
 
 /// For each connection, and thus the largest request head. The default of 400 KiB would be 400 MiB
 /// for 1,000 connections.
@@ -151,7 +151,7 @@ pub async fn serve(
         rejections: Arc::new(Semaphore::new(DELAYED_REJECTIONS)),
         connections: Arc::new(Semaphore::new(limits.connections)),
         closed,
-        failing: Arc::default(),
+        accepting: Arc::new(Activity::new("accepting connections")),
     };
 
     Ok(async move {
@@ -187,7 +187,7 @@ struct Server {
     rejections: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     closed: CancellationToken,
-    failing: Arc<Condition>,
+    accepting: Arc<Activity>,
 }
 
 /// Polls a future, and before each poll lets other threads run that wait for the processor. Linux
@@ -230,9 +230,7 @@ impl Server {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    if self.failing.ends() {
-                        tracing::info!("connections can be accepted again");
-                    }
+                    self.accepting.succeeded();
 
                     return (stream, self.connection_permit().await);
                 }
@@ -243,9 +241,7 @@ impl Server {
                         ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset
                     ) => {}
                 Err(error) => {
-                    if self.failing.begins() {
-                        tracing::error!(%error, "connections cannot be accepted; retrying");
-                    }
+                    self.accepting.failed(&error);
 
                     self.clients.evict(Evict::Waiting);
                     tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -383,6 +383,30 @@ pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Pr
         .map(Slot::from))
 }
 
+/// How much WAL a slot retains, in bytes.
+pub(crate) struct SlotLag {
+    pub wal_status: String,
+    pub active: bool,
+    pub retained: Option<f64>,
+    pub unacknowledged: Option<f64>,
+    pub left_to_limit: Option<f64>,
+}
+
+/// Measures a slot, if it exists.
+pub(crate) async fn slot_lag(client: &Client, name: &str) -> Result<Option<SlotLag>, PrimaryError> {
+    let row = client
+        .query_typed_opt(sql::slot::LAG, &[(&name, Type::TEXT)])
+        .await?;
+
+    Ok(row.map(|row| SlotLag {
+        wal_status: row.get("wal_status"),
+        active: row.get("active"),
+        retained: row.get("retained"),
+        unacknowledged: row.get("unacknowledged"),
+        left_to_limit: row.get("left_to_limit"),
+    }))
+}
+
 /// Returns a slot that no connection reads, if it exists. The server notices a moment later that
 /// its reader has ended, so an error if it stays in use.
 pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {

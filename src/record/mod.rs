@@ -19,8 +19,8 @@ use crate::handoff::Handoff;
 use crate::retry::Backoff;
 use crate::store::record::{AttemptRow, CompletedAttempt};
 use crate::store::{Store, StoreError};
+use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Activity, recurring};
-use crate::traces::Tracer;
 
 pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
 use decided::{Decided, log_id};

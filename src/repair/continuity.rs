@@ -10,13 +10,13 @@ use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 use crate::domain::position::{Checkpoint, Progress};
-use crate::health::Health;
 use crate::primary::catalog::{self, SlotState};
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Severity;
 use crate::primary::inspect::wal_level;
 use crate::primary::lineage;
 use crate::store::Store;
+use crate::telemetry::health::Health;
 use crate::telemetry::recurring;
 
 /// How often the checkpoint may move while it is compared with a new timeline. Then capture

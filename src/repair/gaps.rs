@@ -8,13 +8,13 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lsn;
-use crate::health::{GAP, Health};
 use crate::primary::error::PrimaryError;
 use crate::store::checkpoint::OpenGap;
 use crate::store::{Store, StoreError};
-use crate::telemetry::{self, Condition};
+use crate::telemetry::health::{GAP, Health};
+use crate::telemetry::{self, Activity};
 
-static NOT_RECORDED: Condition = Condition::new();
+static RECORDING: Activity = Activity::new("recording a gap");
 
 /// Records a gap in the store. `at` is the checkpoint from which it was determined.
 pub(crate) async fn record(
@@ -114,11 +114,7 @@ impl Reports {
 /// recorded when it is found again.
 pub(crate) async fn try_record(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, &gap, None).await {
-        Ok(()) if NOT_RECORDED.ends() => tracing::info!("gaps can be recorded again"),
-        Ok(()) => {}
-        Err(error) if NOT_RECORDED.begins() => {
-            tracing::warn!(%error, "a gap cannot be recorded; trying again when it is found again")
-        }
-        Err(_) => {}
+        Ok(()) => RECORDING.succeeded(),
+        Err(error) => RECORDING.failed(&error),
     }
 }

@@ -19,7 +19,6 @@ use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::failpoint::failpoint;
-use crate::health::Health;
 use crate::postgres;
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
@@ -36,6 +35,7 @@ use crate::store::checkpoint::{
 };
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, Transaction};
+use crate::telemetry::health::Health;
 
 use watch::{Watch, acknowledge};
 

@@ -11,13 +11,13 @@ use tokio_postgres::Client;
 use super::gaps;
 use crate::config::Source;
 use crate::domain::gap::Gap;
-use crate::health::Health;
 use crate::primary::error::PrimaryError;
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::triggers::catalog::failures;
 use crate::sql::primary as sql;
 use crate::store::Store;
 use crate::telemetry;
+use crate::telemetry::health::Health;
 
 /// How long to wait for the reason of a failure: it becomes visible when the failed statement's
 /// transaction commits.

@@ -2,9 +2,9 @@
 
 use walhook::capture;
 use walhook::config::CaptureMode;
-use walhook::health::Health;
 use walhook::private_postgres::Options;
 use walhook::store::Store;
+use walhook::telemetry::health::Health;
 
 use crate::stage::source;
 use crate::support::TestApp;

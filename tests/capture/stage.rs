@@ -9,9 +9,9 @@ use walhook::capture::{self, CaptureError};
 use walhook::config::{Period, Source};
 use walhook::domain::change::{Batch, Change};
 use walhook::domain::position::Checkpoint;
-use walhook::health::Health;
 use walhook::store::Store;
 use walhook::store::checkpoint::advance_checkpoint;
+use walhook::telemetry::health::Health;
 
 use crate::support::{DEADLINE, TestApp};
 

@@ -26,7 +26,7 @@ use walhook::record::{self, Promotion};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::record::CompletedAttempt;
 use walhook::store::{Store, migrate};
-use walhook::traces::Tracer;
+use walhook::telemetry::traces::Tracer;
 use walhook::vault::{self, Vault};
 
 use super::app::shared_server;

@@ -1,6 +1,6 @@
 //! Collects changes of the stream until they are sent as a batch.
 
-use super::super::decode::weight;
+use super::decode::weight;
 use crate::domain::change::{Batch, Change};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};

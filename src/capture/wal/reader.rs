@@ -7,18 +7,21 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 
-use super::super::context::Context;
-use super::super::decode::{Decoded, Decoder};
-use super::super::error::CaptureError;
-use super::super::replication::ReplicationConnection;
+use super::acknowledgement::AcknowledgementLimit;
 use super::buffer::BatchBuffer;
+use super::decode::{Decoded, Decoder};
+use super::heartbeat::Heartbeats;
+use super::replication::ReplicationConnection;
 use super::silence::SilenceLimit;
 use super::switch_check::SwitchCheck;
-use super::tasks::BackgroundTasks;
+use super::visibility::VisibilityGate;
+use crate::capture::context::Context;
+use crate::capture::error::CaptureError;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::failpoint::failpoint;
+use crate::repair::gaps::Reports;
 use crate::telemetry::recurring;
 
 /// The server ends a connection without feedback after `wal_sender_timeout`, a minute by default.
@@ -33,6 +36,14 @@ const PAUSE: Duration = Duration::from_millis(1);
 const TRANSACTION_WAIT: Duration = Duration::from_millis(10);
 /// The most bursts for which changes wait, so that a batch contains more of them.
 const MAX_BURSTS: u32 = 10;
+
+/// The background tasks of a stream. They end when this is dropped.
+pub(super) struct BackgroundTasks {
+    pub heartbeats: Heartbeats,
+    pub gate: VisibilityGate,
+    pub limit: AcknowledgementLimit,
+    pub gaps: Reports,
+}
 
 pub(super) struct Reader<'a> {
     context: &'a Context<'a>,

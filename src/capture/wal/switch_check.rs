@@ -11,8 +11,8 @@ use postgres_types::Type;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use super::super::client::KeptClient;
-use super::super::error::CaptureError;
+use crate::capture::client::KeptClient;
+use crate::capture::error::CaptureError;
 use crate::domain::window::Snapshot;
 use crate::sql::primary as sql;
 

@@ -15,6 +15,7 @@
 //! reported instead.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,21 +23,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::tables;
 use crate::capture::client::KeptClient;
 use crate::capture::context::Context;
 use crate::capture::error::CaptureError;
-use crate::capture::tables;
-use crate::capture::visibility::VisibilityPolicy;
-use crate::config::Source;
+use crate::config::{AwaitVisibility, Source};
 use crate::domain::lsn::Lsn;
 use crate::domain::publication::PublicationMembers;
 use crate::domain::window::Snapshot;
-use crate::health::Health;
 use crate::primary::catalog::{self, PublicationVersionQuery};
 use crate::retry::Backoff;
 use crate::sql::primary as sql;
 use crate::store::Store;
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
+use crate::telemetry::health::Health;
 
 /// The name of the wait in the health report.
 const VISIBILITY: &str = "visibility";
@@ -49,7 +49,37 @@ const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// The most transactions that are received without a check, if none of them has captured changes.
 const MAX_UNCHECKED: usize = 10_000;
 
-static WAITING: Condition = Condition::new();
+static WAITING: Activity = Activity::new("waiting for visibility");
+
+/// The setting, and whether the server's commits wait for a standby. Clones share the latter.
+#[derive(Clone, Debug)]
+pub(super) struct VisibilityPolicy {
+    setting: AwaitVisibility,
+    synchronous: Arc<AtomicBool>,
+}
+
+impl VisibilityPolicy {
+    pub fn new(setting: AwaitVisibility) -> VisibilityPolicy {
+        VisibilityPolicy {
+            setting,
+            synchronous: Arc::default(),
+        }
+    }
+
+    /// Records whether the server's commits wait for a standby.
+    pub fn set_synchronous(&self, synchronous: bool) {
+        self.synchronous.store(synchronous, Ordering::Relaxed);
+    }
+
+    /// Returns whether capture waits for visibility.
+    pub fn waits(&self) -> bool {
+        match self.setting {
+            AwaitVisibility::Auto => self.synchronous.load(Ordering::Relaxed),
+            AwaitVisibility::Always => true,
+            AwaitVisibility::Never => false,
+        }
+    }
+}
 
 /// What must be verified before changes are passed on. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -415,7 +445,7 @@ impl WaitReport {
         const REASON: &str = "committed transactions are not visible on the primary: does a synchronous standby keep up?";
         self.health.report_unhealthy(VISIBILITY, REASON);
 
-        if WAITING.begins() {
+        if WAITING.starts_failing() {
             tracing::warn!(transactions, "{REASON}");
         }
     }
@@ -423,7 +453,7 @@ impl WaitReport {
     fn end(&self) {
         self.health.report_healthy(VISIBILITY);
 
-        if WAITING.ends() {
+        if WAITING.stops_failing() {
             tracing::info!("all received transactions are visible on the primary again");
         }
     }

@@ -31,7 +31,7 @@ use super::request::Rendered;
 use super::settings::Settings;
 use crate::domain::delivery::{Answer, ErrorKind};
 use crate::domain::headers::CustomHeaders;
-use crate::telemetry::{self, Condition, recurring};
+use crate::telemetry::{self, Activity, recurring};
 use crate::tls;
 
 /// The response body is read to this length, so that its connection can be reused. Longer bodies
@@ -97,7 +97,7 @@ pub struct Client {
     transport: Transport,
     timeout: Duration,
     /// Whether the last attempt failed because of the proxy.
-    proxy_fault: Arc<Condition>,
+    proxy: Arc<Activity>,
 }
 
 /// How an exchange ended.
@@ -135,7 +135,7 @@ impl Client {
         Ok(Client {
             transport,
             timeout: settings.timeout,
-            proxy_fault: Arc::default(),
+            proxy: Arc::new(Activity::new("delivery.proxy")),
         })
     }
 
@@ -170,9 +170,7 @@ impl Client {
 
     fn report(&self, fault: Option<&OwnFault>) {
         let Some(fault) = fault else {
-            if self.proxy_fault.ends() {
-                tracing::info!("delivery.proxy works again");
-            }
+            self.proxy.succeeded();
 
             return;
         };
@@ -183,7 +181,7 @@ impl Client {
             Cause::Proxy => {
                 metrics::counter!(telemetry::PROXY_FAILURES).increment(1);
 
-                if self.proxy_fault.begins() {
+                if self.proxy.starts_failing() {
                     tracing::error!(%fault, "deliveries wait for the proxy; no attempt is used up");
                 }
             }

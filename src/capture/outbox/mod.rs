@@ -6,23 +6,20 @@ mod floor;
 mod page;
 mod reader;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use metrics::gauge;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::client::LimitedClient;
 use super::context::{Context, Ended, STAGE};
 use super::error::CaptureError;
-use super::fault_log::FaultLog;
-use super::lag::ReadUntil;
+use super::session::{ReadUntil, Sessions};
 use super::switch::WalRemoval;
 use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::failpoint::failpoint;
-use crate::health::Health;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Condition as FindingCondition;
@@ -30,17 +27,10 @@ use crate::primary::inspect::{Conditions, inspect};
 use crate::primary::lease::CaptureLease;
 use crate::primary::{catalog, lineage};
 use crate::repair::watch::Watch;
-use crate::retry::Backoff;
 use crate::store::checkpoint::SwitchToWal;
-use crate::telemetry;
+use crate::telemetry::health::Health;
 
 use reader::{Cursor, Reader, Step};
-
-const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// After a session of this length, the waits between retries start over.
-const STABLE: Duration = Duration::from_secs(5);
-/// How often a standby replica tries to take the lease.
-const STAND_BY: Duration = Duration::from_secs(1);
 
 /// Reads until shutdown, until a prepared switch to the WAL, or until a permanent error.
 pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
@@ -49,8 +39,6 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
         .shutdown
         .run_until_cancelled(stand_by_and_read(context, holder))
         .await;
-
-    gauge!(telemetry::CAPTURE_CONNECTED).set(0);
 
     // Enqueue may still store batches of this process: the claim on the checkpoint fences them.
     if let Err(error) = context
@@ -65,55 +53,31 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
 }
 
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
-    let read_until = ReadUntil::default();
-    let _reporting = read_until.report_lag(context.source);
-    let wal_removal = WalRemoval::new();
+    let mut sessions = Sessions::new(context);
 
     let mut reading = Reading {
         context,
         holder,
         cursor: None,
         switch: None,
-        read_until,
-        wal_removal,
+        read_until: sessions.read_until.clone(),
+        wal_removal: WalRemoval::new(),
     };
-
-    let mut retries = RETRIES;
-    let mut faults = FaultLog::default();
 
     loop {
         let started_at = Instant::now();
-        let error = match reading.session(&mut faults).await {
+        let error = match reading.session(&mut sessions).await {
             Ok(ended) => return Ok(ended),
             Err(error) => error,
         };
 
-        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-        let standing_by = matches!(error, CaptureError::LeaseHeld(_));
-        let is_retried = error.is_transient() || matches!(error.gap(), Some(Gap::OutboxLost(_)));
-        if !is_retried {
+        if !error.is_transient() && !matches!(error.gap(), Some(Gap::OutboxLost(_))) {
             return Err(error);
         }
 
-        if standing_by {
-            context.health.report_healthy(STAGE);
-            reading.read_until.forget();
-        } else {
-            context.health.report_unhealthy(STAGE, error.readiness());
-        }
-
-        faults.log(&error);
-
-        if started_at.elapsed() > STABLE {
-            retries.reset();
-        }
-
-        tokio::time::sleep(if standing_by {
-            STAND_BY
-        } else {
-            retries.next_wait()
-        })
-        .await;
+        sessions.report(&error);
+        let wait = sessions.wait_after(&error, started_at.elapsed());
+        tokio::time::sleep(wait).await;
     }
 }
 
@@ -131,7 +95,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Takes the lease and reads over one connection until it ends.
-    async fn session(&mut self, faults: &mut FaultLog) -> Result<Ended, CaptureError> {
+    async fn session(&mut self, sessions: &mut Sessions<'_>) -> Result<Ended, CaptureError> {
         let Context {
             source,
             url,
@@ -189,8 +153,7 @@ impl Reading<'_> {
             .await?;
 
             tracing::info!(slot = source.slot, "reading changes from the outbox");
-            faults.clear();
-            gauge!(telemetry::CAPTURE_CONNECTED).set(1);
+            sessions.started();
 
             self.read(client, lineage, &lease, &mut watch).await
         };

@@ -5,7 +5,7 @@ use pg_walstream::{PgReplicationConnection, PgResult, ReplicationError};
 use tokio_util::sync::CancellationToken;
 
 use super::decode::PROTOCOL_VERSION;
-use super::error::CaptureError;
+use crate::capture::error::CaptureError;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 
 /// The size to which libpq's input buffer is grown before streaming. libpq reads until its buffer

@@ -1,14 +1,16 @@
-//! Set-up of logs and metrics, and the name of every metric.
+//! Logs, metrics, spans and readiness. This file has the name of every metric.
 
-mod condition;
+mod activity;
 mod disk;
+pub mod health;
 mod logs;
+pub mod traces;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-pub(crate) use condition::recurring;
-pub use condition::{Activity, Condition, Recurring};
+pub(crate) use activity::recurring;
+pub use activity::{Activity, Recurring};
 pub use disk::{count_disk_fault, recent_disk_faults};
 pub use logs::{log_fatal, start};
 

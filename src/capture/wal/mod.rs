@@ -1,55 +1,53 @@
 //! Captures from the WAL: connects to the slot, streams, and reconnects after errors.
 
+mod acknowledgement;
 mod buffer;
+mod decode;
+mod deleted;
+mod heartbeat;
 mod reader;
+mod replication;
 mod silence;
 mod switch_check;
-mod tasks;
+pub(super) mod tables;
 mod visibility;
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use metrics::gauge;
+use jiff::SignedDuration;
 use pg_walstream::ReplicationError;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
+use self::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
+use self::decode::Decoder;
+use self::heartbeat::Heartbeats;
+use self::reader::{BackgroundTasks, Reader};
+use self::replication::ReplicationConnection;
+use self::silence::SilenceLimit;
+use self::visibility::{VisibilityGate, VisibilityPolicy};
 use super::client::LimitedClient;
 use super::context::{Context, STAGE};
-use super::decode::Decoder;
 use super::error::CaptureError;
-use super::fault_log::FaultLog;
-use super::heartbeat::Heartbeats;
-use super::lag::ReadUntil;
-use super::replication::ReplicationConnection;
-use super::tables;
-use super::visibility::VisibilityPolicy;
+use super::session::{ReadUntil, Sessions};
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
+use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 use crate::domain::publication::PublicationMembers;
+use crate::domain::table::Table;
 use crate::failpoint::failpoint;
+use crate::postgres::{self, Target};
+use crate::primary::catalog::{self, Slot};
+use crate::primary::conninfo;
 use crate::primary::error::PrimaryError;
-use crate::primary::{catalog, conninfo};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
-use crate::retry::Backoff;
 use crate::store::{Store, StoreError};
-use crate::{postgres, telemetry};
 
-use reader::Reader;
-use silence::SilenceLimit;
-use tasks::BackgroundTasks;
-use visibility::VisibilityGate;
-
-const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// How often a standby replica tries to take the slot, and so how long a takeover takes.
-const STAND_BY: Duration = Duration::from_secs(1);
-/// After a session of this length, the waits between retries start over.
-const STABLE: Duration = Duration::from_secs(10);
 /// How long shutdown waits for the store to lower the acknowledgement limit.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,11 +65,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         ..
     } = *context;
 
-    let mut retries = RETRIES;
-    let mut faults = FaultLog::default();
+    let mut sessions = Sessions::new(context);
     let acknowledged = AcknowledgedLsn::default();
-    let read_until = ReadUntil::default();
-    let _reporting = read_until.report_lag(source);
     let timeline = OnceLock::new();
     let walsender = AtomicI32::new(0);
     let silence_limit = SilenceLimit::new(source);
@@ -79,14 +74,13 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
 
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
-        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let started_at = Instant::now();
         let reader = Uuid::now_v7();
 
         let session = Session {
             context,
             acknowledged: &acknowledged,
-            read_until: &read_until,
+            read_until: sessions.read_until.clone(),
             timeline: &timeline,
             walsender: &walsender,
             silence_limit: &silence_limit,
@@ -97,7 +91,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         is_first = false;
 
         let result = {
-            let mut session = std::pin::pin!(session.run(&mut faults));
+            let mut session = std::pin::pin!(session.run(&mut sessions));
             let result = shutdown.run_until_cancelled(&mut session).await;
             if result.is_none() {
                 // Before the session is dropped, and the slot with it.
@@ -107,33 +101,18 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         };
 
         let error = match result {
-            Some(Err(error)) => error,
-            Some(Ok(Some(last))) => {
-                gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-                return Ok(Some(last));
-            }
-            Some(Ok(None)) | None => break,
+            Some(Ok(last)) => return Ok(last),
+            Some(Err(error)) => explain(context, error).await,
+            None => break,
         };
 
-        let error = report(context, &read_until, error).await;
+        sessions.report(&error);
+
         if !error.is_transient() && !error.is_drift() {
-            gauge!(telemetry::CAPTURE_CONNECTED).set(0);
             return Err(error);
         }
 
-        faults.log(&error);
-
-        if started_at.elapsed() > STABLE {
-            retries.reset();
-        }
-
-        let standing_by = matches!(error, CaptureError::SlotActive(_));
-        let wait = if standing_by {
-            STAND_BY
-        } else {
-            retries.next_wait()
-        };
-
+        let wait = sessions.wait_after(&error, started_at.elapsed());
         if shutdown
             .run_until_cancelled(tokio::time::sleep(wait))
             .await
@@ -143,17 +122,12 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         }
     }
 
-    gauge!(telemetry::CAPTURE_CONNECTED).set(0);
     Ok(None)
 }
 
-/// Reports to health why a session has ended, and records the gap that this reveals. Returns the
-/// error that decides whether capture ends or is tried again.
-async fn report(
-    context: &Context<'_>,
-    read_until: &ReadUntil,
-    error: CaptureError,
-) -> CaptureError {
+/// Records the gap that the end of a session reveals. Returns the error that decides whether
+/// capture ends or is tried again.
+async fn explain(context: &Context<'_>, error: CaptureError) -> CaptureError {
     let Context {
         source,
         store,
@@ -169,15 +143,6 @@ async fn report(
 
     if let Some(gap) = error.gap_by_drift() {
         gaps::try_record(source, store, health, gap).await;
-    }
-
-    match error {
-        // Another replica captures, and this one stands by.
-        CaptureError::SlotActive(_) => {
-            health.report_healthy(STAGE);
-            read_until.forget();
-        }
-        _ => health.report_unhealthy(STAGE, error.readiness()),
     }
 
     error
@@ -251,11 +216,24 @@ async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged:
     }
 }
 
+/// What was verified before a stream is opened.
+struct Verified {
+    tables: HashMap<u32, Table>,
+    clock_ahead: SignedDuration,
+}
+
+/// A stream that has started.
+struct Streaming {
+    stream: ReplicationConnection,
+    begin: Lsn,
+    history: TimelineHistory,
+}
+
 /// One attempt to stream: the checks, the connection and the stream until it ends.
 struct Session<'a> {
     context: &'a Context<'a>,
     acknowledged: &'a AcknowledgedLsn,
-    read_until: &'a ReadUntil,
+    read_until: ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
     timeline: &'a OnceLock<u32>,
     /// The server process of the last stream. If it still holds the slot, the server has not
@@ -272,7 +250,7 @@ struct Session<'a> {
 impl Session<'_> {
     /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it
     /// returns the last batch.
-    async fn run(&self, faults: &mut FaultLog) -> Result<Option<Batch>, CaptureError> {
+    async fn run(&self, sessions: &mut Sessions<'_>) -> Result<Option<Batch>, CaptureError> {
         let Context {
             source,
             url,
@@ -281,7 +259,7 @@ impl Session<'_> {
             ..
         } = *self.context;
 
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(faults)).await;
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(sessions)).await;
         let streamed = match opened.unwrap_or(Err(CaptureError::Silent(OPEN_TIMEOUT))) {
             Ok(mut reader) => reader.run().await,
             Err(error) => Err(error),
@@ -344,131 +322,38 @@ impl Session<'_> {
     }
 
     /// Verifies the slot and the tables, starts streaming, and claims the acknowledgement limit.
-    async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
+    async fn open(&self, sessions: &mut Sessions<'_>) -> Result<Reader<'_>, CaptureError> {
         let Context {
-            source,
-            url,
-            store,
-            health,
-            ..
+            source, url, store, ..
         } = *self.context;
 
         self.acknowledged.forget();
         let (client, target) = postgres::connect_to_host(url).await?;
-        let verified = continuity::verify(&client, source, store, health).await?;
-
-        if !continuity::has_commits(&client, source, store, health).await? {
-            // Enqueue skips what it has committed, until it is started again.
-            if !self.is_first {
-                return Err(CaptureError::StoreBehind(source.slot.clone()));
-            }
-
-            tracing::warn!(
-                "the store has lost commits of this process; the slot still has their changes, which are read again"
-            );
-            store.forget_committed();
-        }
-
-        let tables = tables::verify(&client, source, store, health).await?;
-
-        if let Some(holder) = catalog::slot(&client, &source.slot)
-            .await?
-            .and_then(|slot| slot.active_pid)
-        {
-            return Err(self.slot_held(&client, holder).await);
-        }
+        let Verified {
+            tables,
+            clock_ahead,
+        } = self.verify(&client).await?;
 
         // Read before the slot is taken: a process that claims the limit after this has taken the
         // slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
-
-        // On the server that was verified: another host of the URL may have another history.
-        let conninfo = conninfo::replication_to(&target, &[])?;
-        let opened =
-            tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
-        let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
-
-        self.verify_timeline(&stream)?;
-
-        // Read for each session: another process may have captured in between.
-        let history = stream.timeline_history().await?;
-        let (checkpoint, history) =
-            continuity::enter_timeline(&client, stream.lineage(), history, source, store, health)
-                .await?;
-        let begin = checkpoint
-            .progress
-            .resume()
-            .ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
+        let Streaming {
+            stream,
+            begin,
+            history,
+        } = self.stream(&client, &target, &policy).await?;
 
-        policy.set_synchronous(
-            catalog::commits(&client, stream.lineage())
-                .await?
-                .synchronous,
-        );
-        let started = tokio::time::timeout(
-            START_TIMEOUT,
-            stream.start(&source.slot, &source.publication, begin),
-        )
-        .await;
-
-        started
-            .map_err(|_| CaptureError::Silent(START_TIMEOUT))?
-            .map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %begin, "reading changes");
-        faults.clear();
-        health.report_healthy(STAGE);
-        gauge!(telemetry::CAPTURE_CONNECTED).set(1);
+        sessions.started();
+        self.context.health.report_healthy(STAGE);
 
-        // Read after the slot is taken: the previous reader may have moved it and raised the limit
-        // until then.
-        let slot = catalog::slot(&client, &source.slot).await?;
-        self.walsender.store(
-            slot.as_ref()
-                .and_then(|slot| slot.active_pid)
-                .unwrap_or_default(),
-            Ordering::Relaxed,
-        );
+        let limit = self.claim_limit(&client, previous_reader).await?;
+        let tasks = self
+            .start_tasks(client, target, stream.lineage(), policy, limit)
+            .await?;
 
-        self.acknowledged
-            .reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
-        failpoint!("slot_taken_limit_not_claimed")?;
-
-        let Some(limit) = store
-            .claim_acknowledgement(&source.slot, previous_reader, self.reader)
-            .await?
-        else {
-            return Err(CaptureError::SlotActive(source.slot.clone()));
-        };
-
-        let members = self.publication_members(&client).await?;
-        let acknowledged = self.acknowledged.clone();
-        let period = source.heartbeat.0;
-        let lineage = stream.lineage();
-        let read_until = self.read_until.clone();
-
-        let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(
-                self.context,
-                target,
-                client,
-                lineage,
-                policy.clone(),
-                read_until,
-            ),
-            gate: VisibilityGate::start(self.context, lineage.timeline, members, policy),
-            limit: AcknowledgementLimit::start(
-                store,
-                &source.slot,
-                self.reader,
-                limit,
-                acknowledged,
-                period,
-            ),
-            gaps: Reports::start(source, store, health),
-        };
-
-        let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(verified.clock_ahead);
+        let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(clock_ahead);
         let decoder = Decoder::new(source, tables, history);
 
         Ok(Reader::new(
@@ -480,6 +365,158 @@ impl Session<'_> {
             clock_ahead,
             self.silence_limit,
         ))
+    }
+
+    /// Verifies that the slot continues where the store ends, that no other process reads it, and
+    /// that it has the changes of every table.
+    async fn verify(&self, client: &Client) -> Result<Verified, CaptureError> {
+        let Context {
+            source,
+            store,
+            health,
+            ..
+        } = *self.context;
+
+        let verified = continuity::verify(client, source, store, health).await?;
+
+        if !continuity::has_commits(client, source, store, health).await? {
+            // Enqueue skips what it has committed, until it is started again.
+            if !self.is_first {
+                return Err(CaptureError::StoreBehind(source.slot.clone()));
+            }
+
+            tracing::warn!(
+                "the store has lost commits of this process; the slot still has their changes, which are read again"
+            );
+            store.forget_committed();
+        }
+
+        let tables = tables::verify(client, source, store, health).await?;
+        let slot = catalog::slot(client, &source.slot).await?;
+
+        if let Some(holder) = slot.and_then(|slot| slot.active_pid) {
+            return Err(self.slot_held(client, holder).await);
+        }
+
+        Ok(Verified {
+            tables,
+            clock_ahead: verified.clock_ahead,
+        })
+    }
+
+    /// Starts streaming from the checkpoint, on the server that was verified: another host of the
+    /// URL may have another history.
+    async fn stream(
+        &self,
+        client: &Client,
+        target: &Target,
+        policy: &VisibilityPolicy,
+    ) -> Result<Streaming, CaptureError> {
+        let Context {
+            source,
+            store,
+            health,
+            ..
+        } = *self.context;
+
+        let conninfo = conninfo::replication_to(target, &[])?;
+        let opened =
+            tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
+        let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
+
+        self.verify_timeline(&stream)?;
+
+        // Read for each session: another process may have captured in between.
+        let history = stream.timeline_history().await?;
+        let (checkpoint, history) =
+            continuity::enter_timeline(client, stream.lineage(), history, source, store, health)
+                .await?;
+        let begin = checkpoint
+            .progress
+            .resume()
+            .ok_or(PrimaryError::OutboxIsRead)?;
+
+        let commits = catalog::commits(client, stream.lineage()).await?;
+        policy.set_synchronous(commits.synchronous);
+
+        let start = stream.start(&source.slot, &source.publication, begin);
+        tokio::time::timeout(START_TIMEOUT, start)
+            .await
+            .map_err(|_| CaptureError::Silent(START_TIMEOUT))?
+            .map_err(|error| self.start_error(error))?;
+
+        Ok(Streaming {
+            stream,
+            begin,
+            history,
+        })
+    }
+
+    /// Claims the acknowledgement limit from the previous reader, and returns it.
+    async fn claim_limit(
+        &self,
+        client: &Client,
+        previous_reader: Option<Uuid>,
+    ) -> Result<Lsn, CaptureError> {
+        let Context { source, store, .. } = *self.context;
+
+        // Read after the slot is taken: the previous reader may have moved it and raised the limit
+        // until then.
+        let slot = catalog::slot(client, &source.slot).await?;
+        let holder = slot.as_ref().and_then(|slot| slot.active_pid);
+        let confirmed = slot.as_ref().and_then(Slot::confirmed);
+
+        self.walsender
+            .store(holder.unwrap_or_default(), Ordering::Relaxed);
+        self.acknowledged.reset(confirmed.unwrap_or_default());
+        failpoint!("slot_taken_limit_not_claimed")?;
+
+        let claimed = store
+            .claim_acknowledgement(&source.slot, previous_reader, self.reader)
+            .await?;
+        claimed.ok_or_else(|| CaptureError::SlotActive(source.slot.clone()))
+    }
+
+    /// Starts the tasks beside the stream.
+    async fn start_tasks(
+        &self,
+        client: Client,
+        target: Target,
+        lineage: Lineage,
+        policy: VisibilityPolicy,
+        limit: Lsn,
+    ) -> Result<BackgroundTasks, CaptureError> {
+        let Context {
+            source,
+            store,
+            health,
+            ..
+        } = *self.context;
+
+        let members = self.publication_members(&client).await?;
+        let read_until = self.read_until.clone();
+        let gate_policy = policy.clone();
+
+        Ok(BackgroundTasks {
+            heartbeats: Heartbeats::start(
+                self.context,
+                target,
+                client,
+                lineage,
+                policy,
+                read_until,
+            ),
+            gate: VisibilityGate::start(self.context, lineage.timeline, members, gate_policy),
+            limit: AcknowledgementLimit::start(
+                store,
+                &source.slot,
+                self.reader,
+                limit,
+                self.acknowledged.clone(),
+                source.heartbeat.0,
+            ),
+            gaps: Reports::start(source, store, health),
+        })
     }
 
     /// Verifies that the stream has the timeline of this process's first stream. The same position

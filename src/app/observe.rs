@@ -1,11 +1,14 @@
-//! Samples for metrics: the backlog and its age, webhooks by state, the age of the checkpoint,
-//! connection pools.
+//! Samples for metrics: of the store, the backlog and its age, webhooks by state, the age of the
+//! checkpoint and connection pools; of the primary, the slot.
 
 use std::time::Duration;
 
 use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 
+use crate::postgres;
+use crate::primary::catalog::{self, SlotLag};
+use crate::primary::error::PrimaryError;
 use crate::store::deliver::DeliveryClass;
 use crate::store::observe::{PoolUse, WebhookStates};
 use crate::store::{Result, Store};
@@ -14,10 +17,27 @@ use crate::telemetry::{self, Activity};
 /// Unrouted events that are counted: to an operator, more make no difference.
 const MAX_UNROUTED: i64 = 10_000;
 const INTERVAL: Duration = Duration::from_secs(10);
+/// For the connection to the primary and the query.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// PostgreSQL's values of `wal_status`, and one for a missing slot.
+const STATUSES: [&str; 6] = [
+    "reserved",
+    "extended",
+    "unreserved",
+    "lost",
+    "unknown",
+    MISSING,
+];
+const MISSING: &str = "missing";
 
 /// Samples the store at intervals until shutdown. While the store does not answer, the metrics keep
 /// their values: readiness reports the outage.
-pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: CancellationToken) {
+pub async fn sample_store(
+    store: Store,
+    pools: Vec<Store>,
+    slot: String,
+    shutdown: CancellationToken,
+) {
     let measuring = Activity::new("measuring the store's backlog");
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -73,4 +93,52 @@ async fn sample(store: &Store, slot: &str) -> Result<()> {
     }
 
     Ok(())
+}
+
+/// Samples the slot at intervals until shutdown, whether or not it is read: a slot without a reader
+/// fills the primary's disk. While the primary does not answer, the metrics keep their values:
+/// capture reports the outage.
+pub async fn sample_slot(url: String, slot: String, shutdown: CancellationToken) {
+    let mut client = None;
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+
+    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        let sampled = async {
+            let connected = match client.take() {
+                Some(client) => client,
+                None => postgres::connect(&url).await?,
+            };
+
+            let found = catalog::slot_lag(&connected, &slot).await?;
+            client = Some(connected);
+            Ok::<_, PrimaryError>(found)
+        };
+
+        if let Ok(Ok(found)) = tokio::time::timeout(SLOT_TIMEOUT, sampled).await {
+            show_slot(found.as_ref());
+        }
+    }
+}
+
+fn show_slot(slot: Option<&SlotLag>) {
+    let status = slot.map_or(MISSING, |slot| slot.wal_status.as_str());
+
+    for known in STATUSES {
+        gauge!(telemetry::SLOT_STATUS, "status" => known).set(f64::from(known == status));
+    }
+
+    let is_active = slot.is_some_and(|slot| slot.active);
+    gauge!(telemetry::SLOT_ACTIVE).set(f64::from(is_active));
+
+    let Some(slot) = slot else { return };
+    for (metric, bytes) in [
+        (telemetry::SLOT_RETAINED, slot.retained),
+        (telemetry::SLOT_UNACKNOWLEDGED, slot.unacknowledged),
+        (telemetry::SLOT_LEFT, slot.left_to_limit),
+    ] {
+        if let Some(bytes) = bytes {
+            gauge!(metric).set(bytes);
+        }
+    }
 }

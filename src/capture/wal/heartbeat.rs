@@ -12,20 +12,20 @@ use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::client::KeptClient;
-use super::context::Context;
 use super::decode::HEARTBEAT;
-use super::error::CaptureError;
-use super::lag::ReadUntil;
 use super::tables;
 use super::visibility::VisibilityPolicy;
+use crate::capture::client::KeptClient;
+use crate::capture::context::Context;
+use crate::capture::error::CaptureError;
+use crate::capture::session::ReadUntil;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
-use crate::health::Health;
 use crate::postgres::{ANSWER_TIMEOUT, Target};
 use crate::primary::{catalog, lineage};
 use crate::sql::primary as sql;
 use crate::store::Store;
+use crate::telemetry::health::Health;
 use crate::telemetry::{self, Activity};
 
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
@@ -193,7 +193,10 @@ impl Sender {
                     self.forget(&id);
                     continue;
                 }
-                Ok(Err(error)) => Some(error.to_string()),
+                Ok(Err(error)) => {
+                    error.count_disk_fault();
+                    Some(error.to_string())
+                }
                 Err(_) => {
                     self.policy.set_synchronous(true);
                     Some(format!("no answer within {EMIT_TIMEOUT:?}"))

@@ -5,22 +5,22 @@ use std::collections::HashMap;
 
 use tokio_postgres::Client;
 
-use super::error::CaptureError;
+use crate::capture::error::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
-use crate::health::Health;
 use crate::primary::finding::Finding;
 use crate::primary::inspect::Streamed;
 use crate::primary::install::prepared_for_streaming;
 use crate::repair::gaps;
 use crate::store::Store;
+use crate::telemetry::health::Health;
 
 /// The name in the health report of tables whose changes are missing.
 const TABLES: &str = "tables";
 
 /// Returns the captured tables by their OIDs. Prepares new ones where it can, and records as a gap
 /// what the stream lacks.
-pub(super) async fn verify(
+pub(in crate::capture) async fn verify(
     client: &Client,
     source: &Source,
     store: &Store,

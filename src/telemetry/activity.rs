@@ -1,30 +1,10 @@
-//! Conditions that are logged once when they begin, not on every occurrence.
+//! Faults that are logged once when they begin, not on every occurrence: [`Activity`] if their end
+//! can be observed, otherwise [`recurring!`].
 
 use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// A fault whose end can be observed: it begins, occurs any number of times, and ends.
-#[derive(Debug, Default)]
-pub struct Condition(AtomicBool);
-
-impl Condition {
-    pub const fn new() -> Condition {
-        Condition(AtomicBool::new(false))
-    }
-
-    /// Records an occurrence of the fault. Returns true for the first one.
-    pub fn begins(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-
-    /// Records that the fault is over. Returns true if it was met before.
-    pub fn ends(&self) -> bool {
-        // Loaded first: a store would take the cache line from other threads after every success.
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
-    }
-}
 
 /// Work that is retried until it succeeds: one warning when it starts to fail, one line when it
 /// succeeds again.
@@ -32,14 +12,14 @@ impl Condition {
 pub struct Activity {
     /// The start of the log lines, such as "claiming deliveries".
     name: &'static str,
-    failing: Condition,
+    is_failing: AtomicBool,
 }
 
 impl Activity {
     pub const fn new(name: &'static str) -> Activity {
         Activity {
             name,
-            failing: Condition::new(),
+            is_failing: AtomicBool::new(false),
         }
     }
 
@@ -52,14 +32,21 @@ impl Activity {
 
     /// Logs the recovery, if the previous try had failed.
     pub fn succeeded(&self) {
-        if self.failing.ends() {
+        if self.stops_failing() {
             tracing::info!("{} works again", self.name);
         }
     }
 
     /// Like [`Activity::failed`], for callers that log the warning themselves if this returns true.
     pub fn starts_failing(&self) -> bool {
-        self.failing.begins()
+        !self.is_failing.swap(true, Ordering::Relaxed)
+    }
+
+    /// Like [`Activity::succeeded`], for callers that log the recovery themselves if this returns
+    /// true.
+    pub fn stops_failing(&self) -> bool {
+        // Loaded first: a store would take the cache line from other threads after every success.
+        self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -106,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_reported_when_it_begins_and_when_it_ends() {
-        let condition = Condition::new();
-        assert!(!condition.ends());
-        assert!(condition.begins());
-        assert!(!condition.begins());
-        assert!(condition.ends());
-        assert!(!condition.ends());
-        assert!(condition.begins());
+    fn an_activity_is_reported_when_it_starts_to_fail_and_when_it_succeeds_again() {
+        let activity = Activity::new("testing");
+        assert!(!activity.stops_failing());
+        assert!(activity.starts_failing());
+        assert!(!activity.starts_failing());
+        assert!(activity.stops_failing());
+        assert!(!activity.stops_failing());
+        assert!(activity.starts_failing());
     }
 
     #[test]

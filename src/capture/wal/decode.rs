@@ -11,7 +11,7 @@ use pg_walstream::{
 };
 
 use super::deleted::DeletedRows;
-use super::error::CaptureError;
+use crate::capture::error::CaptureError;
 use crate::config::{Source, TableMappings};
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::lsn::{Lsn, TimelineHistory};
@@ -556,5 +556,5 @@ pub(super) fn weight(change: &Change) -> usize {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/decode.rs"]
+#[path = "../../../tests/unit/decode.rs"]
 mod tests;
