@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
+use crate::repair::gaps::GapLog;
 use crate::store::Store;
 use crate::telemetry::health::Health;
 
@@ -18,6 +19,7 @@ pub(super) struct Context<'a> {
     pub url: &'a str,
     pub store: &'a Store,
     pub health: &'a Health,
+    pub gaps: GapLog<'a>,
     pub batches: &'a mpsc::Sender<Batch>,
     /// The checkpoint that the store has committed last.
     pub durable: &'a watch::Receiver<Option<Checkpoint>>,

@@ -17,7 +17,8 @@ use crate::domain::position::Checkpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::triggers::catalog::trigger_state;
 use crate::primary::{catalog, lineage};
-use crate::repair::{continuity, gaps};
+use crate::repair::continuity;
+use crate::repair::gaps::GapLog;
 use crate::store::Store;
 use crate::telemetry::health::Health;
 
@@ -50,6 +51,7 @@ pub async fn run(
         url,
         store,
         health,
+        gaps: GapLog::new(config, store, health),
         batches,
         durable: &durable,
         shutdown,
@@ -83,6 +85,7 @@ pub async fn preflight(
     store: &Store,
     health: &Health,
 ) -> Result<(), CaptureError> {
+    let gaps = GapLog::new(config, store, health);
     let client = crate::postgres::connect(url).await?;
     let stored = store.stored_checkpoint(&config.slot).await?;
     let reads_outbox = stored
@@ -101,20 +104,16 @@ pub async fn preflight(
 
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
-            continuity::verify(&client, config, store, health).await?;
-            let verified = tables::verify(&client, config, store, health)
-                .await
-                .map(drop);
+            continuity::verify(&client, gaps).await?;
+            let verified = tables::verify(&client, gaps).await.map(drop);
             if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
-                gaps::try_record(config, store, health, gap).await;
+                gaps.try_record(gap).await;
             }
 
             verified
         }
         (CaptureMode::Wal, true) if switch_is_prepared => {
-            tables::verify(&client, config, store, health)
-                .await
-                .map(drop)
+            tables::verify(&client, gaps).await.map(drop)
         }
         (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
         (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),

@@ -12,8 +12,8 @@ use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use super::{Config, access};
-use crate::domain::event::MAX_BODY;
 use crate::domain::table::Table as SourceTable;
+use crate::domain::text::MAX_BODY;
 
 const PREFIX: &str = "WALHOOK_";
 /// Keys whose value may be read from a file, named by `WALHOOK_…_FILE`.

@@ -118,9 +118,6 @@ pub struct Event {
     pub data: Arc<str>,
 }
 
-/// The most bytes that a body may have, whatever the settings.
-pub const MAX_BODY: usize = 65_536;
-
 /// The start of data that was too large to be sent, and is stored without its long values.
 const OMITTED: &str = r#"{"omitted_bytes":"#;
 /// The longest string that such data keeps, in bytes: statuses and names, by which filters and

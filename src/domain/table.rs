@@ -2,7 +2,7 @@
 //! configuration maps the platform's names to these; only the decoder, setup and lookups see the
 //! platform's.
 
-use super::event::MAX_BODY;
+use super::text::MAX_BODY;
 
 /// A column, as an index into the tuples of its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,6 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+/// The most bytes that the body of a delivery may have, whatever the settings.
+pub const MAX_BODY: usize = 65_536;
+
 pub const MAX_NAME_LENGTH: usize = 200;
 
 /// Characters that are not seen, or that change the order in which others are seen. A text with

@@ -7,9 +7,7 @@ use tokio_postgres::Client;
 use super::catalog::{Relation, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
-use super::inspect::{
-    Conditions, Inspection, Streamed, inspect, tables_for_streaming, unpublished,
-};
+use super::inspect::{Conditions, Inspection, Streamed, inspect, unpublished};
 use super::table_locks::change_publication;
 use super::{slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
@@ -203,12 +201,12 @@ pub(crate) async fn prepared_for_streaming(
     source: &Source,
     store: &Store,
 ) -> Result<Streamed, PrimaryError> {
-    let streamed = tables_for_streaming(client, source).await?;
+    let found = inspect(client, source, Conditions::Wal).await?;
+    let streamed = found.streamed()?;
     if streamed.missing.is_empty() {
         return Ok(streamed);
     }
 
-    let found = inspect(client, source, Conditions::Wal).await?;
     let lacking: Vec<(Table, &Relation)> = unmet(source, &found)
         .into_iter()
         .filter(|(table, relation)| {
@@ -232,7 +230,7 @@ pub(crate) async fn prepared_for_streaming(
     }
 
     // Another task may have prepared the others in the meantime.
-    tables_for_streaming(client, source).await
+    inspect(client, source, Conditions::Wal).await?.streamed()
 }
 
 /// Returns the replica identity with which the platform's updates succeed soonest. An index takes

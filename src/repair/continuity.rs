@@ -5,8 +5,7 @@ use jiff::SignedDuration;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use super::gaps;
-use crate::config::Source;
+use super::gaps::GapLog;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 use crate::domain::position::{Checkpoint, Progress};
@@ -15,8 +14,6 @@ use crate::primary::error::PrimaryError;
 use crate::primary::finding::Severity;
 use crate::primary::inspect::wal_level;
 use crate::primary::lineage;
-use crate::store::Store;
-use crate::telemetry::health::Health;
 use crate::telemetry::recurring;
 
 /// How often the checkpoint may move while it is compared with a new timeline. Then capture
@@ -30,23 +27,16 @@ pub(crate) struct Verified {
 
 /// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store
 /// before it is returned.
-pub(crate) async fn verify(
-    client: &Client,
-    source: &Source,
-    store: &Store,
-    health: &Health,
-) -> Result<Verified, PrimaryError> {
-    let checkpoint = store.checkpoint(&source.slot).await?;
+pub(crate) async fn verify(client: &Client, gaps: GapLog<'_>) -> Result<Verified, PrimaryError> {
+    let checkpoint = gaps.store.checkpoint(&gaps.source.slot).await?;
     let at = checkpoint
         .as_ref()
         .and_then(|checkpoint| checkpoint.progress.resume());
 
-    match examine(client, source, store, checkpoint).await {
-        Err(PrimaryError::Gap(gap)) => {
-            Err(gaps::record_and_end(source, store, health, gap, at).await)
-        }
+    match examine(client, gaps, checkpoint).await {
+        Err(PrimaryError::Gap(gap)) => Err(gaps.record_and_end(gap, at).await),
         other => {
-            gaps::report_open(source, store, health).await?;
+            gaps.report_open().await?;
             other
         }
     }
@@ -54,8 +44,7 @@ pub(crate) async fn verify(
 
 async fn examine(
     client: &Client,
-    source: &Source,
-    store: &Store,
+    gaps: GapLog<'_>,
     checkpoint: Option<Checkpoint>,
 ) -> Result<Verified, PrimaryError> {
     if checkpoint
@@ -83,26 +72,24 @@ async fn examine(
     }
 
     let Some(at) = checkpoint.and_then(|checkpoint| checkpoint.progress.resume()) else {
-        return Err(match catalog::slot(client, &source.slot).await? {
-            Some(_) => PrimaryError::SlotWithoutCheckpoint(source.slot.clone()),
-            None => PrimaryError::NotSetUp {
-                slot: source.slot.clone(),
-            },
+        return Err(match catalog::slot(client, &gaps.source.slot).await? {
+            Some(_) => PrimaryError::SlotWithoutCheckpoint(gaps.slot()),
+            None => PrimaryError::NotSetUp { slot: gaps.slot() },
         });
     };
 
-    let slot = catalog::slot(client, &source.slot).await?;
-    let slot = match SlotState::of(slot.as_ref(), &source.slot) {
+    let slot = catalog::slot(client, &gaps.source.slot).await?;
+    let slot = match SlotState::of(slot.as_ref(), &gaps.source.slot) {
         SlotState::Missing => {
             return Err(PrimaryError::Gap(Gap::SlotMissing {
-                slot: source.slot.clone(),
+                slot: gaps.slot(),
                 at,
             }));
         }
         SlotState::Foreign(foreign) => return Err(PrimaryError::Preconditions(vec![foreign])),
         SlotState::Invalidated => {
             return Err(PrimaryError::Gap(Gap::SlotInvalidated {
-                slot: source.slot.clone(),
+                slot: gaps.slot(),
                 at,
             }));
         }
@@ -113,10 +100,8 @@ async fn examine(
         return Err(PrimaryError::Gap(Gap::WalBehind { end, at }));
     }
 
-    let open = store.open_gaps(&source.slot).await?;
-    let unfinished = Gap::RepairUnfinished {
-        slot: source.slot.clone(),
-    };
+    let open = gaps.store.open_gaps(&gaps.source.slot).await?;
+    let unfinished = Gap::RepairUnfinished { slot: gaps.slot() };
 
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
@@ -124,15 +109,13 @@ async fn examine(
 
     // These are found while streaming, by what only one process knows or at the cost of a stream
     // that fails.
-    let slot_name = || source.slot.clone();
-
     for gap in [
         Gap::WalMissing {
-            slot: slot_name(),
+            slot: gaps.slot(),
             at,
         },
         Gap::StoreBehind {
-            slot: slot_name(),
+            slot: gaps.slot(),
             at,
         },
     ] {
@@ -142,15 +125,16 @@ async fn examine(
     }
 
     // Read after the slot: a process of Walhook stores both before it advances the slot.
-    let limit = store.acknowledgement_limit(&source.slot).await?;
-    let resume = store
-        .checkpoint(&source.slot)
+    let limit = gaps.store.acknowledgement_limit(&gaps.source.slot).await?;
+    let resume = gaps
+        .store
+        .checkpoint(&gaps.source.slot)
         .await?
         .and_then(|checkpoint| checkpoint.progress.resume());
     let at = limit.max(resume.unwrap_or(Lsn::ZERO));
     if let Some(found) = slot.confirmed().filter(|confirmed| *confirmed > at) {
         return Err(PrimaryError::Gap(Gap::SlotAhead {
-            slot: source.slot.clone(),
+            slot: gaps.slot(),
             found,
             at,
         }));
@@ -162,16 +146,12 @@ async fn examine(
 /// Returns whether the store still has what this process committed. It does not if it was restored,
 /// or failed over without its last commits. If the slot no longer has their changes either, that is
 /// a gap, which is recorded in the store before it is returned.
-pub(crate) async fn has_commits(
-    client: &Client,
-    source: &Source,
-    store: &Store,
-    health: &Health,
-) -> Result<bool, PrimaryError> {
-    let Some(found) = store
-        .checkpoint(&source.slot)
+pub(crate) async fn has_commits(client: &Client, gaps: GapLog<'_>) -> Result<bool, PrimaryError> {
+    let Some(found) = gaps
+        .store
+        .checkpoint(&gaps.source.slot)
         .await?
-        .filter(|found| store.has_lost_commits(found))
+        .filter(|found| gaps.store.has_lost_commits(found))
     else {
         return Ok(true);
     };
@@ -180,15 +160,15 @@ pub(crate) async fn has_commits(
         return Ok(true);
     };
 
-    let confirmed = catalog::slot(client, &source.slot)
+    let confirmed = catalog::slot(client, &gaps.source.slot)
         .await?
         .and_then(|slot| slot.confirmed());
     if confirmed.is_some_and(|confirmed| confirmed > at) {
         let gap = Gap::StoreBehind {
-            slot: source.slot.clone(),
+            slot: gaps.slot(),
             at,
         };
-        return Err(gaps::record_and_end(source, store, health, gap, Some(at)).await);
+        return Err(gaps.record_and_end(gap, Some(at)).await);
     }
 
     Ok(false)
@@ -204,21 +184,17 @@ pub(crate) async fn enter_timeline(
     client: &Client,
     found: Lineage,
     history: Option<TimelineHistory>,
-    source: &Source,
-    store: &Store,
-    health: &Health,
+    gaps: GapLog<'_>,
 ) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
     // Before the checkpoint: if a replica has moved the slot on the new timeline, the checkpoint
     // that is read is on it too.
-    let confirmed = catalog::slot(client, &source.slot)
+    let confirmed = catalog::slot(client, &gaps.source.slot)
         .await?
         .and_then(|slot| slot.confirmed());
 
     for _ in 0..MOVES {
-        let Some(known) = store.checkpoint(&source.slot).await? else {
-            return Err(PrimaryError::NotSetUp {
-                slot: source.slot.clone(),
-            });
+        let Some(known) = gaps.store.checkpoint(&gaps.source.slot).await? else {
+            return Err(PrimaryError::NotSetUp { slot: gaps.slot() });
         };
 
         // Another replica may have entered a later timeline since the server was verified.
@@ -239,15 +215,14 @@ pub(crate) async fn enter_timeline(
         };
 
         let descends = descends(&known, history)
-            .and_then(|()| continues(&known, confirmed, &source.slot, history));
+            .and_then(|()| continues(&known, confirmed, &gaps.source.slot, history));
         if let Err(gap) = descends {
-            return Err(
-                gaps::record_and_end(source, store, health, gap, known.progress.resume()).await,
-            );
+            return Err(gaps.record_and_end(gap, known.progress.resume()).await);
         }
 
-        if store
-            .enter_timeline(&source.slot, &known, found.timeline)
+        if gaps
+            .store
+            .enter_timeline(&gaps.source.slot, &known, found.timeline)
             .await?
         {
             let from = known.lineage.timeline;
@@ -264,7 +239,7 @@ pub(crate) async fn enter_timeline(
         }
     }
 
-    Err(PrimaryError::CheckpointMoves(source.slot.clone()))
+    Err(PrimaryError::CheckpointMoves(gaps.slot()))
 }
 
 /// Verifies that the checkpoint is part of the history of the server's timeline.

@@ -37,6 +37,7 @@ use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete}
 use crate::store::{Store, Transaction};
 use crate::telemetry::health::Health;
 
+use gaps::GapLog;
 use watch::{Watch, acknowledge};
 
 pub use differences::{Differences, Found};
@@ -366,7 +367,8 @@ async fn diagnose(
     force: bool,
 ) -> Result<Vec<OpenGap>, PrimaryError> {
     let health = Health::default();
-    match continuity::verify(client, source, store, &health).await {
+    let gaps = GapLog::new(source, store, &health);
+    match continuity::verify(client, gaps).await {
         Ok(_) | Err(PrimaryError::Gap(_)) => {}
         // Only with `force`: a restored cluster cannot be distinguished from the wrong one, or from
         // a replaced primary.
@@ -374,7 +376,7 @@ async fn diagnose(
         Err(error) => return Err(error),
     }
 
-    open_gaps(source, store, &health, force).await
+    open_gaps(gaps, force).await
 }
 
 /// Determines the open gaps of capture by triggers: failures, and triggers that are missing or
@@ -391,7 +393,8 @@ async fn diagnose_triggers(
     }
 
     let health = Health::default();
-    let mut watch = Watch::new(source, store, &health);
+    let gaps = GapLog::new(source, store, &health);
+    let mut watch = Watch::new(gaps);
     match watch.examine(client, 0).await {
         Ok(_) => {
             if let Some((count, last)) = failures(client).await? {
@@ -407,18 +410,14 @@ async fn diagnose_triggers(
         Err(error) => return Err(error),
     }
 
-    open_gaps(source, store, &health, force).await
+    open_gaps(gaps, force).await
 }
 
-async fn open_gaps(
-    source: &Source,
-    store: &Store,
-    health: &Health,
-    force: bool,
-) -> Result<Vec<OpenGap>, PrimaryError> {
-    let open = gaps::report_open(source, store, health).await?;
-    match open.is_empty() && !force {
-        true => Err(PrimaryError::NothingToRepair),
-        false => Ok(open),
+async fn open_gaps(gaps: GapLog<'_>, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+    let open = gaps.report_open().await?;
+    if open.is_empty() && !force {
+        return Err(PrimaryError::NothingToRepair);
     }
+
+    Ok(open)
 }

@@ -8,25 +8,20 @@ use metrics::gauge;
 use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::gaps;
-use crate::config::Source;
+use super::gaps::GapLog;
 use crate::domain::gap::Gap;
 use crate::primary::error::PrimaryError;
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::triggers::catalog::failures;
 use crate::sql::primary as sql;
-use crate::store::Store;
 use crate::telemetry;
-use crate::telemetry::health::Health;
 
 /// How long to wait for the reason of a failure: it becomes visible when the failed statement's
 /// transaction commits.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watch<'a> {
-    pub source: &'a Source,
-    pub store: &'a Store,
-    pub health: &'a Health,
+    gaps: GapLog<'a>,
     /// The gaps that this process has recorded and that are not repaired yet.
     recorded: HashSet<&'static str>,
     /// When a failure without a reason was first seen.
@@ -34,11 +29,9 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub fn new(source: &'a Source, store: &'a Store, health: &'a Health) -> Watch<'a> {
+    pub fn new(gaps: GapLog<'a>) -> Watch<'a> {
         Watch {
-            source,
-            store,
-            health,
+            gaps,
             recorded: HashSet::new(),
             unexplained: None,
         }
@@ -50,7 +43,7 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
 
-        let recorded = gaps::record(self.source, self.store, self.health, &gap, None).await;
+        let recorded = self.gaps.record(&gap, None).await;
         if recorded.is_err() {
             self.recorded.remove(gap.reason());
         }
@@ -90,7 +83,7 @@ impl<'a> Watch<'a> {
         client: &Client,
         row: u64,
     ) -> Result<Vec<String>, PrimaryError> {
-        let found = inspect(client, self.source, Conditions::Triggers).await?;
+        let found = inspect(client, self.gaps.source, Conditions::Triggers).await?;
         let Some(triggers) = &found.triggers else {
             return Err(PrimaryError::OutboxIsRead);
         };
@@ -107,10 +100,7 @@ impl<'a> Watch<'a> {
             self.record(Gap::TriggersLacking(losses.join("; "))).await?;
         }
 
-        if gaps::report_open(self.source, self.store, self.health)
-            .await?
-            .is_empty()
-        {
+        if self.gaps.report_open().await?.is_empty() {
             self.recorded.clear();
         }
 

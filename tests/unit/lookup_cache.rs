@@ -1,8 +1,8 @@
 //! Tests of the cache of looked-up rows.
 
 use super::*;
-use crate::domain::event::MAX_BODY;
 use crate::domain::position::Position;
+use crate::domain::text::MAX_BODY;
 
 fn row(table: Table, values: &[(&str, &str)]) -> Tuple {
     let mut row = Tuple::absent(table);

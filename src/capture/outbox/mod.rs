@@ -139,7 +139,7 @@ impl Reading<'_> {
 
         let client = LimitedClient::connect(url).await?;
         let known = self.cursor.as_ref().map(Cursor::lineage);
-        let mut watch = Watch::new(source, store, health);
+        let mut watch = Watch::new(self.context.gaps);
 
         let work = async {
             // Before anything else: the triggers and the outbox of a replaced primary mean nothing.

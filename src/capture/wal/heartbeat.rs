@@ -23,6 +23,7 @@ use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::postgres::{ANSWER_TIMEOUT, Target};
 use crate::primary::{catalog, lineage};
+use crate::repair::gaps::GapLog;
 use crate::sql::primary as sql;
 use crate::store::Store;
 use crate::telemetry::health::Health;
@@ -314,7 +315,7 @@ impl Sender {
             return;
         };
 
-        let verified = tables::verify(client, &self.source, &self.store, &self.health);
+        let verified = tables::verify(client, GapLog::new(&self.source, &self.store, &self.health));
         match tokio::time::timeout(ANSWER_TIMEOUT, verified).await {
             Ok(verified) => self
                 .shared

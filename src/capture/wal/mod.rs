@@ -45,7 +45,7 @@ use crate::primary::catalog::{self, Slot};
 use crate::primary::conninfo;
 use crate::primary::error::PrimaryError;
 use crate::repair::continuity;
-use crate::repair::gaps::{self, Reports};
+use crate::repair::gaps::Reports;
 use crate::store::{Store, StoreError};
 
 /// How long shutdown waits for the store to lower the acknowledgement limit.
@@ -128,13 +128,6 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
 /// Records the gap that the end of a session reveals. Returns the error that decides whether
 /// capture ends or is tried again.
 async fn explain(context: &Context<'_>, error: CaptureError) -> CaptureError {
-    let Context {
-        source,
-        store,
-        health,
-        ..
-    } = *context;
-
     let error = match error {
         error if error.is_missing_wal() => missing_wal(context).await,
         error if error.is_missing_publication() => missing_publication(context).await,
@@ -142,7 +135,7 @@ async fn explain(context: &Context<'_>, error: CaptureError) -> CaptureError {
     };
 
     if let Some(gap) = error.gap_by_drift() {
-        gaps::try_record(source, store, health, gap).await;
+        context.gaps.try_record(gap).await;
     }
 
     error
@@ -151,22 +144,17 @@ async fn explain(context: &Context<'_>, error: CaptureError) -> CaptureError {
 /// Records that the primary no longer has WAL that the slot needs. Returns the error that ends
 /// capture.
 async fn missing_wal(context: &Context<'_>) -> CaptureError {
-    let Context {
-        source,
-        store,
-        health,
-        ..
-    } = *context;
+    let gaps = context.gaps;
 
     let recorded = async {
-        let stored = store.checkpoint(&source.slot).await?;
+        let stored = gaps.store.checkpoint(&gaps.source.slot).await?;
         let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
         let gap = Gap::WalMissing {
-            slot: source.slot.clone(),
+            slot: gaps.slot(),
             at: at.unwrap_or_default(),
         };
 
-        Ok::<_, StoreError>(gaps::record_and_end(source, store, health, gap, at).await)
+        Ok::<_, StoreError>(gaps.record_and_end(gap, at).await)
     };
 
     recorded
@@ -177,21 +165,14 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
 /// Records that the WAL at the checkpoint was written without the publication. Returns the error
 /// that ends capture.
 async fn missing_publication(context: &Context<'_>) -> CaptureError {
-    let Context {
-        source,
-        store,
-        health,
-        ..
-    } = *context;
+    let gaps = context.gaps;
 
     let gap = Gap::PublicationInterrupted {
-        publication: source.publication.clone(),
+        publication: gaps.source.publication.clone(),
         tables: "every table".to_owned(),
     };
 
-    gaps::record_and_end(source, store, health, gap, None)
-        .await
-        .into()
+    gaps.record_and_end(gap, None).await.into()
 }
 
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move
@@ -251,13 +232,7 @@ impl Session<'_> {
     /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it
     /// returns the last batch.
     async fn run(&self, sessions: &mut Sessions<'_>) -> Result<Option<Batch>, CaptureError> {
-        let Context {
-            source,
-            url,
-            store,
-            health,
-            ..
-        } = *self.context;
+        let gaps = self.context.gaps;
 
         let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(sessions)).await;
         let streamed = match opened.unwrap_or(Err(CaptureError::Silent(OPEN_TIMEOUT))) {
@@ -271,13 +246,11 @@ impl Session<'_> {
             ))) => {
                 // The slot was dropped or invalidated since it was verified: verifying it again
                 // records the gap.
-                let client = LimitedClient::connect(url).await?;
+                let client = LimitedClient::connect(self.context.url).await?;
                 client
-                    .run(|client| continuity::verify(client, source, store, health))
+                    .run(|client| continuity::verify(client, gaps))
                     .await?;
-                client
-                    .run(|client| tables::verify(client, source, store, health))
-                    .await?;
+                client.run(|client| tables::verify(client, gaps)).await?;
 
                 Err(error.into())
             }
@@ -291,15 +264,12 @@ impl Session<'_> {
         &self,
         client: &Client,
     ) -> Result<PublicationMembers, CaptureError> {
-        let Context {
-            source,
-            store,
-            health,
-            ..
-        } = *self.context;
+        let gaps = self.context.gaps;
+        let source = gaps.source;
 
         let found = catalog::publication_members(client, source).await?;
-        let known = store
+        let known = gaps
+            .store
             .publication_members(&source.slot)
             .await?
             .unwrap_or_default();
@@ -312,10 +282,10 @@ impl Session<'_> {
                 tables,
             };
 
-            gaps::record(source, store, health, &gap, None).await?;
+            gaps.record(&gap, None).await?;
         }
 
-        store
+        gaps.store
             .store_publication_members(&source.slot, &found)
             .await?;
         Ok(found)
@@ -370,16 +340,12 @@ impl Session<'_> {
     /// Verifies that the slot continues where the store ends, that no other process reads it, and
     /// that it has the changes of every table.
     async fn verify(&self, client: &Client) -> Result<Verified, CaptureError> {
-        let Context {
-            source,
-            store,
-            health,
-            ..
-        } = *self.context;
+        let gaps = self.context.gaps;
+        let source = gaps.source;
 
-        let verified = continuity::verify(client, source, store, health).await?;
+        let verified = continuity::verify(client, gaps).await?;
 
-        if !continuity::has_commits(client, source, store, health).await? {
+        if !continuity::has_commits(client, gaps).await? {
             // Enqueue skips what it has committed, until it is started again.
             if !self.is_first {
                 return Err(CaptureError::StoreBehind(source.slot.clone()));
@@ -388,10 +354,10 @@ impl Session<'_> {
             tracing::warn!(
                 "the store has lost commits of this process; the slot still has their changes, which are read again"
             );
-            store.forget_committed();
+            gaps.store.forget_committed();
         }
 
-        let tables = tables::verify(client, source, store, health).await?;
+        let tables = tables::verify(client, gaps).await?;
         let slot = catalog::slot(client, &source.slot).await?;
 
         if let Some(holder) = slot.and_then(|slot| slot.active_pid) {
@@ -412,12 +378,8 @@ impl Session<'_> {
         target: &Target,
         policy: &VisibilityPolicy,
     ) -> Result<Streaming, CaptureError> {
-        let Context {
-            source,
-            store,
-            health,
-            ..
-        } = *self.context;
+        let gaps = self.context.gaps;
+        let source = gaps.source;
 
         let conninfo = conninfo::replication_to(target, &[])?;
         let opened =
@@ -429,8 +391,7 @@ impl Session<'_> {
         // Read for each session: another process may have captured in between.
         let history = stream.timeline_history().await?;
         let (checkpoint, history) =
-            continuity::enter_timeline(client, stream.lineage(), history, source, store, health)
-                .await?;
+            continuity::enter_timeline(client, stream.lineage(), history, gaps).await?;
         let begin = checkpoint
             .progress
             .resume()
@@ -486,13 +447,7 @@ impl Session<'_> {
         policy: VisibilityPolicy,
         limit: Lsn,
     ) -> Result<BackgroundTasks, CaptureError> {
-        let Context {
-            source,
-            store,
-            health,
-            ..
-        } = *self.context;
-
+        let Context { source, store, .. } = *self.context;
         let members = self.publication_members(&client).await?;
         let read_until = self.read_until.clone();
         let gate_policy = policy.clone();
@@ -515,7 +470,7 @@ impl Session<'_> {
                 self.acknowledged.clone(),
                 source.heartbeat.0,
             ),
-            gaps: Reports::start(source, store, health),
+            gaps: Reports::start(self.context.gaps),
         })
     }
 

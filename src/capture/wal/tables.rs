@@ -6,38 +6,25 @@ use std::collections::HashMap;
 use tokio_postgres::Client;
 
 use crate::capture::error::CaptureError;
-use crate::config::Source;
 use crate::domain::table::Table;
 use crate::primary::finding::Finding;
 use crate::primary::inspect::Streamed;
 use crate::primary::install::prepared_for_streaming;
-use crate::repair::gaps;
-use crate::store::Store;
-use crate::telemetry::health::Health;
-
-/// The name in the health report of tables whose changes are missing.
-const TABLES: &str = "tables";
+use crate::repair::gaps::GapLog;
 
 /// Returns the captured tables by their OIDs. Prepares new ones where it can, and records as a gap
 /// what the stream lacks.
 pub(in crate::capture) async fn verify(
     client: &Client,
-    source: &Source,
-    store: &Store,
-    health: &Health,
+    gaps: GapLog<'_>,
 ) -> Result<HashMap<u32, Table>, CaptureError> {
-    let Streamed { tables, missing } = prepared_for_streaming(client, source, store).await?;
+    let Streamed { tables, missing } =
+        prepared_for_streaming(client, gaps.source, gaps.store).await?;
+
     for gap in missing.iter().filter_map(Finding::gap) {
-        gaps::record(source, store, health, &gap, None).await?;
+        gaps.record(&gap, None).await?;
     }
 
-    match missing.is_empty() {
-        true => health.report_healthy(TABLES),
-        false => {
-            let reasons: Vec<String> = missing.iter().map(Finding::message).collect();
-            health.report_unhealthy(TABLES, reasons.join("; "));
-        }
-    }
-
+    gaps.report_tables(&missing);
     Ok(tables)
 }

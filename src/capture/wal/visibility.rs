@@ -32,6 +32,7 @@ use crate::domain::lsn::Lsn;
 use crate::domain::publication::PublicationMembers;
 use crate::domain::window::Snapshot;
 use crate::primary::catalog::{self, PublicationVersionQuery};
+use crate::repair::gaps::GapLog;
 use crate::retry::Backoff;
 use crate::sql::primary as sql;
 use crate::store::Store;
@@ -393,8 +394,11 @@ impl Checker {
 
         let version = found.map(|found| found.version);
         if scope == Scope::Tables || version != self.version {
-            let tables =
-                tables::verify(client, &self.source, &self.store, &self.wait.health).await?;
+            let tables = tables::verify(
+                client,
+                GapLog::new(&self.source, &self.store, &self.wait.health),
+            )
+            .await?;
             let is_skipped = {
                 let unmapped = self.unmapped.lock().expect("no holder of this lock panics");
                 unmapped.iter().any(|oid| tables.contains_key(oid))

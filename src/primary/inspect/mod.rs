@@ -164,29 +164,26 @@ pub(crate) struct Streamed {
     pub missing: Vec<Finding>,
 }
 
-/// Verifies that the WAL has what events need.
-pub(crate) async fn tables_for_streaming(
-    client: &Client,
-    source: &Source,
-) -> Result<Streamed, PrimaryError> {
-    let found = inspect(client, source, Conditions::Wal).await?;
-    let missing = found.accept_for_streaming()?;
-
-    // Partitions too: without publish_via_partition_root, their rows arrive under their own OIDs.
-    let all = found.tables.iter().flat_map(|mapped| {
-        mapped
-            .relations
-            .iter()
-            .map(|relation| (relation.oid, mapped.table))
-    });
-
-    Ok(Streamed {
-        tables: all.collect(),
-        missing,
-    })
-}
-
 impl Inspection {
+    /// Verifies that the WAL has what events need.
+    pub fn streamed(&self) -> Result<Streamed, PrimaryError> {
+        let missing = self.accept_for_streaming()?;
+
+        // Partitions too: without publish_via_partition_root, their rows arrive under their own
+        // OIDs.
+        let all = self.tables.iter().flat_map(|mapped| {
+            mapped
+                .relations
+                .iter()
+                .map(|relation| (relation.oid, mapped.table))
+        });
+
+        Ok(Streamed {
+            tables: all.collect(),
+            missing,
+        })
+    }
+
     fn judge(&self, source: &Source) -> Vec<Finding> {
         let mut findings = Vec::new();
 
