@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::postgres;
 use crate::primary::catalog::{self, SlotLag};
 use crate::primary::error::PrimaryError;
-use crate::store::deliver::DeliveryClass;
+use crate::store::delivery::DeliveryClass;
 use crate::store::observe::{PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Activity};

@@ -13,7 +13,7 @@ use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempt, Delivery, Feedback, TIME_TO_RECORD};
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::{DeliveryBudget, FreshDeliveries, Speed};
-use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
 use crate::vault::Vault;
 
 /// The wait before webhooks are read again while the store does not answer.

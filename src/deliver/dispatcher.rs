@@ -21,7 +21,7 @@ use crate::domain::delivery::{Attempted, Delivery};
 use crate::domain::webhook::SealedTarget;
 use crate::failpoint::failpoint;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
-use crate::store::deliver::{ClaimRequest, Claimed};
+use crate::store::delivery::{ClaimRequest, Claimed};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::vault::Vault;

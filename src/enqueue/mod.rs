@@ -18,11 +18,9 @@ use jiff::Timestamp;
 use metrics::gauge;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::domain::change::Batch;
-use crate::domain::delivery::Lease;
 use crate::domain::event::Event;
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::position::Checkpoint;
@@ -32,7 +30,8 @@ use crate::lookup::Lookups;
 use crate::retry::Backoff;
 use crate::store::addons::change_addons;
 use crate::store::checkpoint::advance_checkpoint;
-use crate::store::enqueue::{NewLease, claim_distributed, prepare_inserts};
+use crate::store::delivery::NewLease;
+use crate::store::enqueue::{claim_distributed, prepare_inserts};
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::lookup_rows::change_lookup_rows;
 use crate::store::unrouted::insert_unrouted;
@@ -311,26 +310,17 @@ impl<C: Clock> Enqueue<C> {
             ..
         } = raised;
 
-        let lease = NewLease {
-            token: Uuid::now_v7(),
-            seconds: self.lease_length.as_secs_f64(),
-        };
-
         let transaction = self.store.pipelined_transaction().await?;
 
         // Needs no round trip on a connection that has prepared them. The commit can then be sent
         // right after the inserts.
         prepare_inserts(&*transaction).await?;
 
-        // Read before the database reads its clock: the lease and the webhooks' state must not seem
+        // Before the database reads its clock: the lease and the webhooks' state must not seem
         // younger than they are.
         let read_at = Instant::now();
-        let held = Lease {
-            token: lease.token,
-            until: read_at + self.lease_length,
-        };
-
-        let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
+        let lease = NewLease::starting_now(self.lease_length);
+        let handoff = HandoffBatch::new(self.handoff.as_ref(), lease.lease, read_at);
         let (rest_stored, is_rest_stored) = oneshot::channel();
 
         // Statements that need no answer are sent at once, the others while the server executes

@@ -11,7 +11,7 @@ use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
-use crate::store::enqueue::{NewLease, claim_distributed, undistributed};
+use crate::store::enqueue::{claim_distributed, undistributed};
 use crate::store::unrouted::insert_unrouted;
 use crate::store::{Transaction, sequences};
 
@@ -74,8 +74,7 @@ impl RepairEnqueue {
         }
 
         if !self.dry_run {
-            let events = &raised.events;
-            insert(transaction, events, &fanned_out, NewLease::NONE, repaired).await?;
+            insert(transaction, &raised.events, &fanned_out, None, repaired).await?;
             sequences::store(transaction, &numbers.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }

@@ -10,7 +10,8 @@ use crate::domain::event::{Event, EventKind};
 use crate::domain::sequence::Sequences;
 use crate::failpoint::failpoint;
 use crate::handoff::HandoffBatch;
-use crate::store::enqueue::{self, NewLease};
+use crate::store::delivery::{self, NewLease};
+use crate::store::enqueue;
 use crate::store::unrouted::Unrouted;
 use crate::store::{GenericClient, StoreError, sequences};
 use crate::telemetry::{self, recurring};
@@ -79,9 +80,7 @@ pub async fn store_events(
             part,
             &subscriptions,
             &mut numbers,
-            |event, delivery, subscription| {
-                handoff.add(event, delivery, subscription.target.activation)
-            },
+            |event, new, subscription| handoff.add(event, new, subscription.target.activation),
         )
     };
 
@@ -90,7 +89,7 @@ pub async fn store_events(
     let mut parked = HashSet::new();
 
     for part in parts {
-        parked.extend(insert(transaction, part, &fan_out(part), lease, false).await?);
+        parked.extend(insert(transaction, part, &fan_out(part), Some(lease), false).await?);
     }
 
     let fanned_out = fan_out(last);
@@ -98,7 +97,7 @@ pub async fn store_events(
 
     let (last, (), ()) = tokio::try_join!(
         biased;
-        insert(transaction, last, &fanned_out, lease, false),
+        insert(transaction, last, &fanned_out, Some(lease), false),
         sequences::store(transaction, &numbers),
         commit
     )?;
@@ -122,13 +121,13 @@ pub(super) async fn insert(
     transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
-    lease: NewLease,
+    lease: Option<NewLease>,
     repaired: bool,
 ) -> Result<Vec<Uuid>, StoreError> {
     let ((), parked, ()) = tokio::try_join!(
         biased;
         enqueue::insert_events(transaction, events, repaired),
-        enqueue::insert_deliveries(transaction, &fanned_out.deliveries, lease),
+        delivery::insert(transaction, &fanned_out.deliveries, lease),
         enqueue::insert_missed(transaction, &fanned_out.missed),
     )?;
     Ok(parked)

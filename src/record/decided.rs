@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::delivery::{Answer, Attempted, Next, next};
-use crate::store::record::{AttemptRow, CompletedAttempt};
+use crate::store::attempt::{AttemptRow, CompletedAttempt};
 use crate::telemetry;
 use crate::vault::random_bytes;
 

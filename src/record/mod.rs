@@ -17,7 +17,7 @@ use crate::domain::disablement::Policy;
 use crate::failpoint::failpoint;
 use crate::handoff::Handoff;
 use crate::retry::Backoff;
-use crate::store::record::{AttemptRow, CompletedAttempt};
+use crate::store::attempt::{AttemptRow, CompletedAttempt};
 use crate::store::{Store, StoreError};
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Activity, recurring};

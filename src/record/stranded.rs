@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::postgres::ANSWER_TIMEOUT;
-use crate::store::order::Key;
+use crate::store::delivery::Key;
 use crate::store::{Result, Store};
 use crate::telemetry::{Activity, recurring};
 

@@ -1,23 +1,23 @@
 //! The transaction that records a batch of attempts.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::domain::delivery::{Delivery, Lease, Next};
+use crate::domain::delivery::{Delivery, Next};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
 use crate::domain::webhook::{Failure, Tally};
 use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
-use crate::store::audit::{self, Action, Actor, Via};
-use crate::store::disable::{self, Failing};
-use crate::store::order::{self, PromotionLease};
-use crate::store::record::{
-    AttemptRow, CompletedAttempt, Counters, count_webhooks, end_deliveries, end_leased,
-    hold_webhooks, insert_attempts, insert_missing_attempts, lock_leased, retry_deliveries,
+use crate::store::attempt::{
+    self, AttemptRow, CompletedAttempt, Counters, Failing, count_webhooks, end_deliveries,
+    end_leased, hold_webhooks, insert_attempts, insert_missing_attempts, lock_leased,
+    retry_deliveries,
 };
+use crate::store::audit::{self, Action, Actor, Via};
+use crate::store::delivery::{self, NewLease, PromotionLease};
 use crate::store::{Result, Store, Transaction, hours, plan_by_index};
 
 /// The effects of recording a batch.
@@ -65,20 +65,11 @@ pub async fn record(
     policy: &Policy,
     promotion: Option<PromotionLimits>,
 ) -> Result<Recorded> {
-    // The lease ends here first: the database reads its clock later.
-    let lease = promotion.map(
-        |PromotionLimits {
-             lease_length: length,
-             max_bytes,
-         }| PromotionLease {
-            lease: Lease {
-                token: Uuid::now_v7(),
-                until: Instant::now() + length,
-            },
-            length,
-            max_bytes,
-        },
-    );
+    let lease = promotion.map(|limits| PromotionLease {
+        lease: NewLease::starting_now(limits.lease_length),
+        max_bytes: limits.max_bytes,
+    });
+
     store
         .in_time(ANSWER_TIMEOUT, record_once(store, attempts, policy, lease))
         .await
@@ -229,7 +220,7 @@ async fn promote(
         Some((attempt.delivery().webhook, attempt.delivery().order_key?))
     };
 
-    order::promote(transaction, &ended.filter_map(key).collect(), lease).await
+    delivery::promote(transaction, &ended.filter_map(key).collect(), lease).await
 }
 
 /// Returns the changes that the batch makes to each webhook. Attempts in `late` do not count.
@@ -303,8 +294,8 @@ async fn apply(
 
     for (verdict, failing) in judged {
         if *verdict == Verdict::Warn {
-            disable::warn(transaction, failing).await?;
-        } else if let Some(user) = disable::disable(transaction, failing).await? {
+            attempt::warn(transaction, failing).await?;
+        } else if let Some(user) = attempt::disable(transaction, failing).await? {
             let webhook = failing.webhook;
             let actor = Actor {
                 user,

@@ -8,8 +8,7 @@ use uuid::Uuid;
 use crate::domain::delivery::NewDelivery;
 use crate::domain::event::delivery_id;
 use crate::domain::sequence::Sequences;
-use crate::store::enqueue::{NewLease, insert_deliveries};
-use crate::store::{Result, Transaction, order, sequences};
+use crate::store::{Result, Transaction, delivery, sequences, webhooks};
 
 /// No more deliveries are started while the webhook has this many pending first attempts: new
 /// events must not queue behind old ones.
@@ -28,7 +27,7 @@ pub async fn deliver_stored(
     let mut numbers = Sequences::default();
     sequences::start(transaction, &[webhook], &mut numbers).await?;
 
-    let ordering = order::ordering(transaction, webhook).await?;
+    let ordering = webhooks::ordering(transaction, webhook).await?;
     let mut keys = HashSet::new();
     let mut deliveries = Vec::new();
 
@@ -46,7 +45,7 @@ pub async fn deliver_stored(
         });
     }
 
-    insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
+    delivery::insert(transaction, &deliveries, None).await?;
     sequences::store(transaction, &numbers.changed()).await?;
 
     Ok(deliveries.iter().map(|new| new.id).collect())

@@ -6,12 +6,10 @@ use std::collections::HashSet;
 use deadpool_postgres::GenericClient;
 use uuid::Uuid;
 
-pub use super::new_delivery::NewLease;
 use super::options::filter;
-pub use super::order::insert as insert_deliveries;
 use super::statement::{Params, Statements, arrays, from_row};
 use super::targets::target;
-use super::{Result, Store, order};
+use super::{Result, Store, delivery};
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::subject::{EventFilter, Subject, is_wanted};
@@ -117,7 +115,7 @@ pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
         client.prepare_cached(statement).await?;
     }
 
-    order::prepare_insert(client).await
+    delivery::prepare_insert(client).await
 }
 
 impl Store {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::record::CompletedAttempt;
+use super::attempt::CompletedAttempt;
 use super::statement::{FromRow, column, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::Outcome;

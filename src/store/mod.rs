@@ -6,15 +6,13 @@
 //! types, composite types and domains, of which the schema has none.
 
 pub mod addons;
+pub mod attempt;
 pub mod audit;
-mod cancel;
 pub mod checkpoint;
-mod claimed;
 mod committed;
 mod configured;
 mod connection;
-pub mod deliver;
-pub mod disable;
+pub mod delivery;
 pub mod enqueue;
 pub mod erase;
 pub mod feed;
@@ -26,15 +24,12 @@ pub mod ledger;
 pub mod logs;
 pub mod lookup_rows;
 pub mod migrate;
-mod new_delivery;
 pub mod notices;
 pub mod observe;
 pub mod options;
-pub mod order;
 pub mod partitions;
 mod pipelined;
 mod pool;
-pub mod record;
 pub mod recovery;
 pub mod replay;
 pub mod sealed;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use postgres_types::ToSql;
 use uuid::Uuid;
 
-use super::deliver::DeliveryClass;
+use super::delivery::DeliveryClass;
 use super::statement::from_row;
 use super::{Result, Store};
 use crate::sql::store as sql;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::logs::lowest_id_at;
 use super::statement::{FromRow, from_row};
-use super::{Result, Store, StoreError, hours, order, plan_by_index};
+use super::{Result, Store, StoreError, delivery, hours, plan_by_index};
 use crate::postgres::fill;
 use crate::sql::store as sql;
 
@@ -242,7 +242,7 @@ async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Resul
         ended.extend(keys.into_iter().map(|key| (webhook, key)));
     }
 
-    order::promote(transaction, &ended, None).await?;
+    delivery::promote(transaction, &ended, None).await?;
     Ok(total)
 }
 

@@ -12,7 +12,7 @@ use super::audit::{self, Action, Actor};
 use super::keys::SealedKeyPair;
 use super::options::{OptionChanges, Options};
 use super::statement::{Statements, from_row};
-use super::{Result, Store, cancel, sequences};
+use super::{Result, Store, delivery, sequences};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
@@ -317,7 +317,7 @@ async fn try_update(
         return Ok(Conditional::Done(found));
     }
 
-    if wanted.active && !found.settings.active && cancel::has_pending(&transaction, id).await? {
+    if wanted.active && !found.settings.active && delivery::has_pending(&transaction, id).await? {
         return Ok(Conditional::Cancelling);
     }
 
@@ -461,4 +461,12 @@ impl Changes {
 /// The names of events, as the store and the API write them.
 pub fn event_names(events: &[EventKind]) -> Vec<String> {
     events.iter().map(|kind| kind.as_str().to_owned()).collect()
+}
+
+/// Returns the ordering of a webhook's new deliveries.
+pub async fn ordering(transaction: &super::Transaction<'_>, webhook: Uuid) -> Result<Ordering> {
+    let ordering: Option<Ordering> = transaction
+        .fetch_optional(sql::webhook::ORDERING, &[&webhook])
+        .await?;
+    Ok(ordering.unwrap_or(Ordering::None))
 }

@@ -16,11 +16,10 @@ use walhook::domain::delivery::{
 use walhook::domain::event::{UserId, delivery_id};
 use walhook::domain::sequence::Sequences;
 use walhook::record::{Recorded, cancel_next};
+use walhook::store::attempt::{AttemptRow, CompletedAttempt};
 use walhook::store::audit::{Actor, Via};
-use walhook::store::enqueue::NewLease;
+use walhook::store::delivery;
 use walhook::store::erase::{self, OF_WEBHOOK};
-use walhook::store::order;
-use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::webhooks::{self, Changes, Conditional};
 use walhook::store::{Store, sequences};
 
@@ -195,7 +194,7 @@ async fn capture(bench: &Bench, webhook: Uuid) -> Uuid {
         leased: false,
     };
 
-    order::insert(&transaction, &[delivery], NewLease::NONE)
+    delivery::insert(&transaction, &[delivery], None)
         .await
         .unwrap();
     transaction.commit().await.unwrap();

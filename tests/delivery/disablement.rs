@@ -8,7 +8,7 @@ use uuid::Uuid;
 use walhook::config::{DisablePolicy, Period};
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Next, Outcome};
 use walhook::record::Recorded;
-use walhook::store::record::{AttemptRow, CompletedAttempt};
+use walhook::store::attempt::{AttemptRow, CompletedAttempt};
 use walhook::store::{StoreError, notices};
 
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -11,9 +11,8 @@ use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, NewDeliver
 use walhook::domain::event::delivery_id;
 use walhook::domain::sequence::Sequences;
 use walhook::record::{PromotionLimits, record};
-use walhook::store::enqueue::NewLease;
-use walhook::store::order;
-use walhook::store::record::{AttemptRow, CompletedAttempt};
+use walhook::store::attempt::{AttemptRow, CompletedAttempt};
+use walhook::store::delivery::{self, NewLease};
 use walhook::store::{Store, Transaction, sequences};
 
 const KEY: i64 = 0;
@@ -38,12 +37,9 @@ async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (U
         leased: true,
     };
 
-    let lease = NewLease {
-        token: Uuid::now_v7(),
-        seconds: 0.0,
-    };
+    let lease = NewLease::starting_now(Duration::ZERO);
 
-    let parked = order::insert(transaction, &[delivery], lease)
+    let parked = delivery::insert(transaction, &[delivery], Some(lease))
         .await
         .unwrap();
     sequences::store(transaction, &sequences.changed())

@@ -10,9 +10,9 @@ use walhook::domain::delivery::{
     self as domain, Attempt, Attempted, Delivery, Next, Sent, Signatures,
 };
 use walhook::domain::event::UserId;
+use walhook::store::attempt::{AttemptRow, CompletedAttempt};
 use walhook::store::audit::{Actor, Via};
-use walhook::store::deliver::{ClaimRequest, DeliveryClass};
-use walhook::store::record::{AttemptRow, CompletedAttempt};
+use walhook::store::delivery::{ClaimRequest, DeliveryClass};
 use walhook::store::recovery::{self, Redelivery};
 use walhook::store::webhooks::{self, Changes};
 
@@ -248,7 +248,7 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     };
 
     let claimed = bench.store.claim(&request).await.unwrap();
-    assert_eq!((claimed.deliveries.len(), claimed.refused), (3, 7));
+    assert_eq!((claimed.deliveries.len(), claimed.refused.len()), (3, 7));
 
     let leased: i64 = bench
         .client
@@ -271,7 +271,7 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
         .await
         .unwrap();
 
-    assert_eq!((claimed.deliveries.len(), claimed.refused), (1, 6));
+    assert_eq!((claimed.deliveries.len(), claimed.refused.len()), (1, 6));
 }
 
 #[tokio::test]
@@ -445,7 +445,7 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
             expected.map(|(number, _)| number),
             "{class:?}"
         );
-        assert_eq!((first.refused, second.refused), (2, 0));
+        assert_eq!((first.refused.len(), second.refused.len()), (2, 0));
     }
 }
 

@@ -16,7 +16,7 @@ use walhook::domain::delivery::{Delivery, Feedback, Lease};
 use walhook::domain::event::{EventKind, UserId};
 use walhook::domain::webhook::SealedTarget;
 use walhook::handoff::{DeliveryBudget, FreshDeliveries, Permit, Speed};
-use walhook::store::deliver::{Claimed, DeliveryClass};
+use walhook::store::delivery::{Claimed, DeliveryClass};
 use walhook::vault::Vault;
 
 const LIMITS: Limits = Limits {

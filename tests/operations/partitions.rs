@@ -14,7 +14,7 @@ use walhook::domain::delivery::{
 };
 use walhook::domain::event::EventKind;
 use walhook::record::record;
-use walhook::store::record::{AttemptRow, CompletedAttempt};
+use walhook::store::attempt::{AttemptRow, CompletedAttempt};
 use walhook::store::{Store, migrate};
 
 const TABLES: [(&str, &str); 3] = [

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
-use walhook::store::deliver::DeliveryClass;
+use walhook::store::delivery::DeliveryClass;
 
 use super::load::Load;
 use super::{MEMORY, Plan};

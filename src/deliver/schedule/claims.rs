@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::congestion::Congestion;
 use crate::domain::delivery::Delivery;
 use crate::handoff::{CAPACITY, ClaimLimits, DeliveryBudget};
-use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
 
 /// The pause between two claims if the last one took everything that was due.
 const IDLE: Duration = Duration::from_millis(200);
@@ -167,10 +167,11 @@ impl ClaimSchedule {
             *count >= *limits.get(webhook).unwrap_or(&request.per_webhook)
         };
 
-        let found = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused;
+        let found = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused.len();
         let all_taken = found >= request.max_rows;
 
-        self.has_skipped |= all_taken || claimed.refused > 0 || by_webhook.iter().any(is_full);
+        self.has_skipped |=
+            all_taken || !claimed.refused.is_empty() || by_webhook.iter().any(is_full);
         let bytes = claimed
             .deliveries
             .iter()

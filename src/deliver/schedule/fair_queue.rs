@@ -10,7 +10,7 @@ use super::congestion::Congestion;
 use super::running::{Request, Running};
 use crate::domain::delivery::{Delivery, Feedback};
 use crate::handoff::{Counters, DeliveryBudget, Permit, Speed};
-use crate::store::deliver::DeliveryClass;
+use crate::store::delivery::DeliveryClass;
 
 /// Limits on permits. A permit is the right to have one request in flight.
 #[derive(Clone, Copy, Debug)]

@@ -25,7 +25,7 @@ pub use self::running::{LATE, Request};
 use crate::domain::delivery::Delivery;
 use crate::domain::event::UserId;
 use crate::handoff::{DeliveryBudget, Speed};
-use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
 
 /// The dispatcher sleeps at most this long during a claim, whose end wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::handoff::RESPONSIVE;
-use crate::store::deliver::DeliveryClass;
+use crate::store::delivery::DeliveryClass;
 
 /// How long a request to a new receiver may keep its permit. Most receivers answer in this time.
 /// While thousands of new ones hang, permits become free after this time.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
 use walhook::domain::delivery::{Delivery, Feedback, TIME_TO_RECORD, lease_length};
 use walhook::handoff::{DeliveryBudget, Speed};
-use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use walhook::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
 
 use super::schedule::delivery;
 

@@ -13,7 +13,7 @@ use walhook::deliver::schedule::{Finished, LATE, Limits, Request, Schedule};
 use walhook::domain::delivery::{Delivery, Feedback, Lease};
 use walhook::domain::event::EventKind;
 use walhook::handoff::{CAPACITY, DeliveryBudget, RESPONSIVE, Speed};
-use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use walhook::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
 
 const CASES: u32 = 300;
 const WEBHOOKS: u128 = 6;
