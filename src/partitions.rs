@@ -156,31 +156,31 @@ impl Round<'_> {
     }
 
     async fn try_change(&self, table: Table, name: &str, change: Change) -> Result<Changed> {
-        let mut connection = self.store.connection().await?;
-        let transaction = connection.transaction().await?;
-        if !partitions::try_lock(&transaction).await? {
-            return Ok(Changed::NotNeeded);
-        }
-
-        let exists = partitions::exists(&transaction, name).await?;
-        let mut changed = Changed::Done;
-
-        match change {
-            Change::Create(_) if exists => return Ok(Changed::NotNeeded),
-            Change::Drop if !exists => return Ok(Changed::NotNeeded),
-            Change::Create(day) => partitions::create(&transaction, table, day).await?,
-            Change::Drop => {
-                partitions::drop_partition(&transaction, table, name, self.lowest).await?
-            }
-            Change::ExpireDefault => {
-                if partitions::expire_default(&transaction, table, self.lowest).await? {
-                    changed = Changed::More;
+        self.store
+            .transaction(async |transaction| {
+                if !partitions::try_lock(transaction).await? {
+                    return Ok(Changed::NotNeeded);
                 }
-            }
-        }
 
-        transaction.commit().await?;
-        Ok(changed)
+                let exists = partitions::exists(transaction, name).await?;
+
+                match change {
+                    Change::Create(_) if exists => return Ok(Changed::NotNeeded),
+                    Change::Drop if !exists => return Ok(Changed::NotNeeded),
+                    Change::Create(day) => partitions::create(transaction, table, day).await?,
+                    Change::Drop => {
+                        partitions::drop_partition(transaction, table, name, self.lowest).await?
+                    }
+                    Change::ExpireDefault => {
+                        if partitions::expire_default(transaction, table, self.lowest).await? {
+                            return Ok(Changed::More);
+                        }
+                    }
+                }
+
+                Ok(Changed::Done)
+            })
+            .await
     }
 }
 

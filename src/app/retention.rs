@@ -41,7 +41,6 @@ pub async fn run(
     let maintaining = Activity::new("maintaining the store");
     let waiting = Activity::new("partition maintenance");
     let mut first_run = Some(first_run);
-    let store = store.with_limit(LONGEST_RUN);
 
     loop {
         let result = store
@@ -118,6 +117,7 @@ fn is_server_error(error: &StoreError) -> bool {
 
 /// Runs all maintenance once. Failures of single partitions are part of the result, not an error.
 pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Maintained> {
+    let store = &store.with_limit(LONGEST_RUN);
     let now = SystemClock.now();
     let today = now.to_zoned(TimeZone::UTC).date();
     let done = partitions::maintain(store, today, retention_days).await?;

@@ -247,12 +247,11 @@ impl Store {
 
     /// Deletes the slot's checkpoint and closes the gaps that were measured from it.
     pub async fn forget_checkpoint(&self, slot: &str) -> Result<()> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
-
-        close_gaps(&transaction, slot).await?;
-        end_slot_creation(&transaction, slot).await?;
-        Ok(transaction.commit().await?)
+        self.transaction(async |transaction| {
+            close_gaps(transaction, slot).await?;
+            end_slot_creation(transaction, slot).await
+        })
+        .await
     }
 
     /// Takes or renews the lease on reading the outbox. Returns false if another process holds it.

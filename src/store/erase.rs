@@ -95,14 +95,14 @@ async fn try_remove(
     of: &(dyn ToSql + Sync),
     unrecorded: Unrecorded,
 ) -> Result<u64> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    let removed = transaction.run(removal.sql, &[of, &CHUNK]).await?;
+    store
+        .transaction(async |transaction| {
+            let removed = transaction.run(removal.sql, &[of, &CHUNK]).await?;
+            record(transaction, unrecorded.filter(|_| removed > 0)).await?;
 
-    record(&transaction, unrecorded.filter(|_| removed > 0)).await?;
-    transaction.commit().await?;
-
-    Ok(removed)
+            Ok(removed)
+        })
+        .await
 }
 
 /// Removes the user's webhooks. Afterwards nothing is sent to them, and no deliveries are created.
@@ -111,26 +111,26 @@ pub async fn remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorde
 }
 
 async fn try_remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorded) -> Result<u64> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-
-    transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
-    let webhooks: Vec<Uuid> = transaction
-        .fetch_all(sql::webhook::FIND_OF_USER, &[user])
-        .await?;
     let actor = Actor {
         user: user.clone(),
         via: Via::CommandLine,
     };
 
-    for webhook in &webhooks {
-        audit::record(&transaction, &actor, Action::WebhookDeleted, *webhook, &[]).await?;
-    }
+    store
+        .transaction(async |transaction| {
+            transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
+            let webhooks: Vec<Uuid> = transaction
+                .fetch_all(sql::webhook::FIND_OF_USER, &[user])
+                .await?;
 
-    record(&transaction, unrecorded.filter(|_| !webhooks.is_empty())).await?;
-    transaction.commit().await?;
+            for webhook in &webhooks {
+                audit::record(transaction, &actor, Action::WebhookDeleted, *webhook, &[]).await?;
+            }
 
-    Ok(webhooks.len() as u64)
+            record(transaction, unrecorded.filter(|_| !webhooks.is_empty())).await?;
+            Ok(webhooks.len() as u64)
+        })
+        .await
 }
 
 /// Finds the user's webhooks that were deleted, by the rows that remain of them.
@@ -165,16 +165,16 @@ pub async fn remove_events(
     after: Uuid,
     unrecorded: Unrecorded,
 ) -> Result<EventChunk> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    let chunk: EventChunk = transaction
-        .fetch_one(sql::event::ERASE, &[user, &after, &CHUNK])
-        .await?;
+    store
+        .transaction(async |transaction| {
+            let chunk: EventChunk = transaction
+                .fetch_one(sql::event::ERASE, &[user, &after, &CHUNK])
+                .await?;
+            record(transaction, unrecorded.filter(|_| chunk.removed > 0)).await?;
 
-    record(&transaction, unrecorded.filter(|_| chunk.removed > 0)).await?;
-    transaction.commit().await?;
-
-    Ok(chunk)
+            Ok(chunk)
+        })
+        .await
 }
 
 /// Records the erasure in the audit log, without the user.

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::statement::{Statements, column, from_row};
+use super::statement::{Params, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::signing::{PreviousKeys, SealedKeys};
 use crate::sql::store as sql;
@@ -85,48 +85,42 @@ pub async fn replace(
     pair: &SealedKeyPair,
     overlap: Duration,
 ) -> Result<Option<Replaced>> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
     let user = &actor.user;
     let public = &pair.public[..];
     let seconds = overlap.as_secs_f64();
     let Sealed { key_id, bytes } = &pair.private;
 
-    let replaced: Option<Replaced> = transaction
-        .fetch_optional(
-            sql::webhook::SET_SECRET,
-            &[
-                user,
-                &webhook,
-                &secret.bytes,
-                &secret.key_id,
-                bytes,
-                key_id,
-                &public,
-                &seconds,
-            ],
-        )
-        .await?;
-    if let Some(replaced) = &replaced {
-        let changed: &[&str] = if replaced.public_key.is_some() {
-            &["secret", "public_key"]
-        } else {
-            &["secret"]
-        };
+    let params: &Params<'_> = &[
+        user,
+        &webhook,
+        &secret.bytes,
+        &secret.key_id,
+        bytes,
+        key_id,
+        &public,
+        &seconds,
+    ];
 
-        audit::record(
-            &transaction,
-            actor,
-            Action::SecretRegenerated,
-            webhook,
-            changed,
-        )
-        .await?;
+    store
+        .transaction(async |transaction| {
+            let replaced: Option<Replaced> = transaction
+                .fetch_optional(sql::webhook::SET_SECRET, params)
+                .await?;
 
-        transaction.commit().await?;
-    }
+            if let Some(replaced) = &replaced {
+                let changed: &[&str] = if replaced.public_key.is_some() {
+                    &["secret", "public_key"]
+                } else {
+                    &["secret"]
+                };
 
-    Ok(replaced)
+                let action = Action::SecretRegenerated;
+                audit::record(transaction, actor, action, webhook, changed).await?;
+            }
+
+            Ok(replaced)
+        })
+        .await
 }
 
 /// Removes the keys whose overlap has ended, and returns of how many webhooks.

@@ -324,18 +324,17 @@ pub async fn insert_test_event(
     occurred_at: Timestamp,
     data: &str,
 ) -> Result<()> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-
-    transaction
-        .run(
-            sql::event::INSERT_TEST,
-            &[&id, &actor.user, &kind.as_str(), &occurred_at, &data],
-        )
-        .await?;
-
-    audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
-    Ok(transaction.commit().await?)
+    store
+        .transaction(async |transaction| {
+            transaction
+                .run(
+                    sql::event::INSERT_TEST,
+                    &[&id, &actor.user, &kind.as_str(), &occurred_at, &data],
+                )
+                .await?;
+            audit::record(transaction, actor, Action::WebhookTested, webhook, &[]).await
+        })
+        .await
 }
 
 /// Returns the lowest UUIDv7 of the UTC day of an id, or of today if the id is of a later time.

@@ -105,11 +105,9 @@ impl Store {
         let mut expired = 0;
 
         loop {
-            let mut connection = self.connection().await?;
-            let transaction = connection.transaction().await?;
-            let removed = expire_deliveries(&transaction, lowest).await?;
-
-            transaction.commit().await?;
+            let removed = self
+                .transaction(async |transaction| expire_deliveries(transaction, lowest).await)
+                .await?;
             expired += removed;
 
             if removed == 0 {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
+    Transaction,
 };
 
 use super::committed::Committed;
@@ -215,6 +216,23 @@ impl Store {
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         self.in_time(self.limit, cancel_on_drop(work)).await
+    }
+
+    /// Runs `work` in a transaction and commits it, within the limit of this handle. An error rolls
+    /// it back.
+    pub async fn transaction<T, E: From<StoreError>>(
+        &self,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.in_time(self.limit, async {
+            let mut connection = self.connection().await?;
+            let transaction = connection.transaction().await.map_err(StoreError::from)?;
+            let done = work(&transaction).await?;
+            transaction.commit().await.map_err(StoreError::from)?;
+
+            Ok(done)
+        })
+        .await
     }
 
     /// Tests the connection that would be used next. If it does not answer soon, all idle

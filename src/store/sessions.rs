@@ -42,25 +42,24 @@ pub async fn insert(
     user: &UserId,
     token: Option<Uuid>,
 ) -> Result<()> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-
-    transaction
-        .run(sql::session::INSERT, &[&&hash[..], user, &token])
-        .await?;
-    transaction
-        .run(sql::session::LIMIT, &[user, &MOST_OF_A_USER])
-        .await?;
-
     let actor = Actor {
         user: user.clone(),
         via: token.map_or(Via::Jwt, Via::Token),
     };
 
     let subject = Uuid::from_bytes(hash[..16].try_into().expect("the hash has 32 bytes"));
-    audit::record(&transaction, &actor, Action::SignedIn, subject, &[]).await?;
 
-    Ok(transaction.commit().await?)
+    store
+        .transaction(async |transaction| {
+            transaction
+                .run(sql::session::INSERT, &[&&hash[..], user, &token])
+                .await?;
+            transaction
+                .run(sql::session::LIMIT, &[user, &MOST_OF_A_USER])
+                .await?;
+            audit::record(transaction, &actor, Action::SignedIn, subject, &[]).await
+        })
+        .await
 }
 
 /// Returns the session with this hash. None if there is none, or if it or its token has ended.

@@ -29,19 +29,19 @@ pub async fn insert(
     name: &str,
     hash: &[u8; 32],
 ) -> Result<()> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-
-    transaction
-        .run(sql::api_token::INSERT, &[&id, user, &name, &&hash[..]])
-        .await?;
     let actor = Actor {
         user: user.clone(),
         via: Via::CommandLine,
     };
 
-    audit::record(&transaction, &actor, Action::TokenCreated, id, &[]).await?;
-    Ok(transaction.commit().await?)
+    store
+        .transaction(async |transaction| {
+            transaction
+                .run(sql::api_token::INSERT, &[&id, user, &name, &&hash[..]])
+                .await?;
+            audit::record(transaction, &actor, Action::TokenCreated, id, &[]).await
+        })
+        .await
 }
 
 /// Returns the id and the user of the token with this hash. None if there is no such token or it is
@@ -69,29 +69,22 @@ from_row! { Revoked { user = "user_id", ended_now } }
 
 /// Revokes a token. False if there is no such token.
 pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    let Some(Revoked { user, ended_now }) = transaction
-        .fetch_optional(sql::api_token::REVOKE, &[&id])
-        .await?
-    else {
-        return Ok(false);
-    };
+    store
+        .transaction(async |transaction| {
+            let revoked: Option<Revoked> = transaction
+                .fetch_optional(sql::api_token::REVOKE, &[&id])
+                .await?;
+            let Some(Revoked { user, ended_now }) = revoked else {
+                return Ok(false);
+            };
 
-    if ended_now {
-        audit::record(
-            &transaction,
-            &Actor {
-                user,
-                via: Via::CommandLine,
-            },
-            Action::TokenRevoked,
-            id,
-            &[],
-        )
-        .await?;
-    }
+            let via = Via::CommandLine;
+            let actor = Actor { user, via };
+            if ended_now {
+                audit::record(transaction, &actor, Action::TokenRevoked, id, &[]).await?;
+            }
 
-    transaction.commit().await?;
-    Ok(true)
+            Ok(true)
+        })
+        .await
 }
