@@ -50,16 +50,14 @@ pub use pool::Store;
 use deadpool_postgres::{HookError, PoolError};
 use tokio_postgres::error::SqlState;
 
+use crate::failpoint::Injected;
 use crate::postgres::DiskFault;
 use crate::sql::store as sql;
-use crate::telemetry::count_disk_fault;
-
-use crate::failpoint::Injected;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
-    Query(tokio_postgres::Error),
+    Query(#[from] tokio_postgres::Error),
     #[error("the store: {0}")]
     Connect(#[from] crate::postgres::ConnectError),
     #[error("the store: no connection free: {0}")]
@@ -123,18 +121,6 @@ impl StoreError {
     /// Whether the statement exceeded `statement_timeout`.
     pub fn is_timeout(&self) -> bool {
         matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::QUERY_CANCELED))
-    }
-}
-
-impl From<tokio_postgres::Error> for StoreError {
-    /// Every error of a statement or a connection passes here once, so that faults of the disk are
-    /// counted here.
-    fn from(error: tokio_postgres::Error) -> Self {
-        if let Some(fault) = DiskFault::of(&error) {
-            count_disk_fault("store", fault.as_str());
-        }
-
-        StoreError::Query(error)
     }
 }
 

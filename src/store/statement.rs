@@ -28,7 +28,8 @@ use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
 use crate::domain::publication::PublicationMembers;
 use crate::domain::signing::Signing;
-use crate::postgres::ANSWER_TIMEOUT;
+use crate::postgres::DiskFault;
+use crate::telemetry::count_disk_fault;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -38,8 +39,8 @@ pub trait Statements: GenericClient {
     /// Runs a statement and returns how many rows it affected.
     fn run(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<u64>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await?;
-            Ok(self.execute(&statement, params).await?)
+            let statement = self.prepare_cached(sql).await.map_err(failed)?;
+            self.execute(&statement, params).await.map_err(failed)
         }
     }
 
@@ -49,9 +50,10 @@ pub trait Statements: GenericClient {
         params: &Params<'_>,
     ) -> impl Future<Output = Result<Vec<T>>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await?;
+            let statement = self.prepare_cached(sql).await.map_err(failed)?;
             self.query(&statement, params)
-                .await?
+                .await
+                .map_err(failed)?
                 .iter()
                 .map(T::from_row)
                 .collect()
@@ -65,9 +67,10 @@ pub trait Statements: GenericClient {
         params: &Params<'_>,
     ) -> impl Future<Output = Result<Option<T>>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await?;
+            let statement = self.prepare_cached(sql).await.map_err(failed)?;
             self.query_opt(&statement, params)
-                .await?
+                .await
+                .map_err(failed)?
                 .as_ref()
                 .map(T::from_row)
                 .transpose()
@@ -81,13 +84,23 @@ pub trait Statements: GenericClient {
         params: &Params<'_>,
     ) -> impl Future<Output = Result<T>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await?;
-            T::from_row(&self.query_one(&statement, params).await?)
+            let statement = self.prepare_cached(sql).await.map_err(failed)?;
+            let row = self.query_one(&statement, params).await.map_err(failed)?;
+            T::from_row(&row)
         }
     }
 }
 
 impl<C: GenericClient> Statements for C {}
+
+/// Counts a fault of the store's disk.
+fn failed(error: tokio_postgres::Error) -> StoreError {
+    if let Some(fault) = DiskFault::of(&error) {
+        count_disk_fault("store", fault.as_str());
+    }
+
+    StoreError::Query(error)
+}
 
 /// The same on a connection of the pool, borrowed for one statement, within the store's time limit.
 impl Store {
@@ -126,15 +139,9 @@ impl Store {
         sql: &str,
         params: &Params<'_>,
     ) -> Result<T> {
-        self.in_time(ANSWER_TIMEOUT, async {
-            let mut connection = self.connection().await?;
-            let transaction = connection.transaction().await?;
-
-            plan_by_index(&transaction).await?;
-            let found = transaction.fetch_one(sql, params).await?;
-            transaction.commit().await?;
-
-            Ok(found)
+        self.transaction(async |transaction| {
+            plan_by_index(transaction).await?;
+            transaction.fetch_one(sql, params).await
         })
         .await
     }
