@@ -1,15 +1,14 @@
 //! Query parameters and paths: pages, filters and ids.
 
-use std::collections::HashMap;
-
 use axum::Json;
+use axum::extract::path::ErrorKind;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, OriginalUri, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -27,74 +26,53 @@ pub const NOT_A_TIME: &str = "expected an RFC 3339 time, such as 2026-03-01T09:0
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 100;
 
-/// The `webhook` of the path. Text that is not an id is an unknown webhook.
+/// The `webhook` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
 pub struct WebhookId(pub Uuid);
 
-/// The `id` of an event in the path. Text that is not an id is an unknown event.
+/// The `id` of an event in the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
 pub struct EventId(pub Uuid);
 
 /// The `webhook` and the `log` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
 pub struct LogId {
     pub webhook: Uuid,
     pub log: Uuid,
 }
 
 /// The `webhook` and the `job` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
 pub struct JobId {
     pub webhook: Uuid,
     pub job: Uuid,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for WebhookId {
-    type Rejection = Problem;
+/// Text that is not an id names something that does not exist.
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Problem {
+        let key = match rejection {
+            PathRejection::FailedToDeserializePathParams(failed) => match failed.into_kind() {
+                ErrorKind::DeserializeError { key, .. }
+                | ErrorKind::InvalidUtf8InPathParam { key } => key,
+                _ => String::new(),
+            },
+            _ => String::new(),
+        };
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::from_request_parts(parts, state).await;
-        id(&path, "webhook")
-            .map(WebhookId)
-            .ok_or_else(|| Fault::NoSuchWebhook.into())
+        let fault = match key.as_str() {
+            "log" => Fault::NoSuchLogEntry,
+            "job" => Fault::NoSuchJob,
+            "id" => Fault::NoSuchEvent,
+            _ => Fault::NoSuchWebhook,
+        };
+
+        fault.into()
     }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for EventId {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::from_request_parts(parts, state).await;
-        id(&path, "id")
-            .map(EventId)
-            .ok_or_else(|| Fault::NoSuchEvent.into())
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for LogId {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::from_request_parts(parts, state).await;
-        let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
-        Ok(LogId {
-            webhook,
-            log: id(&path, "log").ok_or(Fault::NoSuchLogEntry)?,
-        })
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for JobId {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::from_request_parts(parts, state).await;
-        let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
-        Ok(JobId {
-            webhook,
-            job: id(&path, "job").ok_or(Fault::NoSuchJob)?,
-        })
-    }
-}
-
-fn id(path: &Result<Path<HashMap<String, String>>, PathRejection>, name: &str) -> Option<Uuid> {
-    path.as_ref().ok()?.get(name)?.parse().ok()
 }
 
 /// Parses an outcome by its name.

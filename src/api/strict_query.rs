@@ -8,8 +8,8 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::{OpenApi, RefOr};
 
 use super::state::ApiState;
 use crate::http::Pairs;
@@ -18,9 +18,8 @@ use crate::http::problem::{FieldError, Problem};
 /// An error repeats a name up to this length.
 const MAX_SHOWN_CHARS: usize = 100;
 
-/// The names of the query parameters of each operation, by its path, then by its method in lower
-/// case.
-type Names = HashMap<String, HashMap<String, Vec<String>>>;
+/// The names of the query parameters of each operation, by its method and path.
+type Names = HashMap<(Method, String), Vec<String>>;
 
 /// The query parameters of every operation.
 #[derive(Clone)]
@@ -31,11 +30,23 @@ pub struct StrictQuery {
 
 impl StrictQuery {
     pub fn new(state: ApiState, document: &OpenApi) -> StrictQuery {
-        let document = serde_json::to_value(document).expect("the document is representable");
-        let paths = document["paths"].as_object().into_iter().flatten();
-        let names = paths
-            .map(|(path, item)| (path.clone(), by_method(item)))
-            .collect();
+        let mut names = Names::new();
+
+        for (path, item) in &document.paths.paths {
+            let operations = [
+                (Method::GET, &item.get),
+                (Method::HEAD, &item.get),
+                (Method::POST, &item.post),
+                (Method::PATCH, &item.patch),
+                (Method::DELETE, &item.delete),
+            ];
+
+            for (method, operation) in operations {
+                if let Some(operation) = operation {
+                    names.insert((method, path.clone()), query_parameters(operation));
+                }
+            }
+        }
 
         StrictQuery {
             state,
@@ -45,29 +56,21 @@ impl StrictQuery {
 
     /// Returns the names that an operation knows. None if there is no such operation.
     fn known(&self, path: &str, method: &Method) -> Option<&[String]> {
-        let method = if method == Method::HEAD {
-            "get".to_owned()
-        } else {
-            method.as_str().to_ascii_lowercase()
-        };
-
         let path = path.strip_prefix(self.state.base_path()).unwrap_or(path);
-        self.names.get(path)?.get(&method).map(Vec::as_slice)
+        let operation = (method.clone(), path.to_owned());
+        self.names.get(&operation).map(Vec::as_slice)
     }
 }
 
-fn by_method(item: &Value) -> HashMap<String, Vec<String>> {
-    let names = |operation: &Value| {
-        let parameters = operation["parameters"].as_array().into_iter().flatten();
-        let queries = parameters.filter(|parameter| parameter["in"] == "query");
-        queries
-            .filter_map(|parameter| parameter["name"].as_str().map(str::to_owned))
-            .collect()
-    };
-
-    let operations = item.as_object().into_iter().flatten();
-    operations
-        .map(|(method, operation)| (method.clone(), names(operation)))
+fn query_parameters(operation: &Operation) -> Vec<String> {
+    let parameters = operation.parameters.iter().flatten();
+    parameters
+        .filter_map(|parameter| match parameter {
+            RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => {
+                Some(parameter.name.clone())
+            }
+            _ => None,
+        })
         .collect()
 }
 
