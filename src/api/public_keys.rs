@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
 use uuid::Uuid;
@@ -14,7 +13,7 @@ use super::query::Parameters;
 use super::strict_query::reject_unknown;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
-use crate::http::{Document, short_json};
+use crate::http::short_json;
 use crate::manage::{Manage, PublicKey, PublicKeyCursor};
 
 /// The path of the public keys. Not below the base path, like other well-known documents (RFC
@@ -57,7 +56,6 @@ impl From<&PublicKey> for KeyBody {
 pub async fn read(
     State(published): State<PublishedKeys>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     reject_unknown(&query.unwrap_or_default(), &["webhook", "cursor"])?;
@@ -71,13 +69,30 @@ pub async fn read(
     });
 
     parameters.finish()?;
-    let published = published.current().await?;
-    Ok(match webhook {
-        Some(webhook) => short_json(body(published.of(webhook), None)),
-        None => published
-            .page(&after.unwrap_or_default())
-            .response(&headers),
-    })
+    let keys = published.current().await?;
+    let body = match webhook {
+        Some(webhook) => body(of(webhook, &keys), None),
+        None => page(&keys, &after.unwrap_or_default()),
+    };
+
+    Ok(short_json(body))
+}
+
+/// The keys of a webhook: the present one, and the previous one during an overlap.
+fn of(webhook: Uuid, keys: &[PublicKey]) -> Vec<&PublicKey> {
+    let mut own: Vec<_> = keys.iter().filter(|key| key.webhook == webhook).collect();
+    own.sort_by_key(|key| key.expires_at.is_some());
+    own
+}
+
+/// The page after the cursor. The order of the keys reveals nothing about webhooks.
+fn page(keys: &[PublicKey], after: &PublicKeyCursor) -> Vec<u8> {
+    let start = keys.partition_point(|key| key.cursor() <= *after);
+    let rest = &keys[start..];
+    let page = &rest[..rest.len().min(PAGE)];
+    let last = page.last().filter(|_| rest.len() > PAGE);
+
+    body(page, last.map(PublicKey::cursor))
 }
 
 fn body<'a>(
@@ -93,51 +108,6 @@ fn body<'a>(
     serde_json::to_vec(&body).expect("strings can be serialized")
 }
 
-/// All public keys, as they were read last.
-#[derive(Debug)]
-struct Published {
-    /// In the order of the keys, which reveals nothing about webhooks.
-    keys: Vec<PublicKey>,
-    /// Each page with its last key.
-    pages: Vec<(PublicKeyCursor, Document)>,
-    /// The page after the last one.
-    end: Document,
-}
-
-impl Published {
-    fn new(keys: Vec<PublicKey>) -> Published {
-        let count = keys.len().div_ceil(PAGE);
-        let page = |(index, keys): (usize, &[PublicKey])| {
-            let last = keys.last().map(PublicKey::cursor)?;
-            let next = Some(last.clone()).filter(|_| index + 1 < count);
-            Some((last, Document::json(body(keys, next))))
-        };
-
-        Published {
-            pages: keys.chunks(PAGE).enumerate().filter_map(page).collect(),
-            keys,
-            end: Document::json(body([], None)),
-        }
-    }
-
-    /// The keys of a webhook: the present one, and the previous one during an overlap. A search of
-    /// all keys takes less time than the response.
-    fn of(&self, webhook: Uuid) -> Vec<&PublicKey> {
-        let keys = self.keys.iter();
-        let mut found: Vec<_> = keys.filter(|key| key.webhook == webhook).collect();
-
-        found.sort_by_key(|key| key.expires_at.is_some());
-        found
-    }
-
-    /// The page with the first key after the cursor. It may begin before the cursor, if keys were
-    /// removed since that was made.
-    fn page(&self, after: &PublicKeyCursor) -> &Document {
-        let index = self.pages.partition_point(|(last, _)| last <= after);
-        self.pages.get(index).map_or(&self.end, |(_, page)| page)
-    }
-}
-
 /// The keys in memory, which one request at a time reads again.
 #[derive(Clone)]
 pub struct PublishedKeys {
@@ -148,8 +118,8 @@ pub struct PublishedKeys {
 
 #[derive(Clone)]
 struct Read {
-    /// None until they have been read once.
-    keys: Option<Arc<Published>>,
+    /// In the order of the keys. None until they have been read once.
+    keys: Option<Arc<[PublicKey]>>,
     /// When to read them again.
     due_at: Instant,
 }
@@ -177,7 +147,7 @@ impl PublishedKeys {
 
     /// Returns the keys, after reading them again if they are old. Those that cannot be read again
     /// are still served.
-    async fn current(&self) -> Result<Arc<Published>, Problem> {
+    async fn current(&self) -> Result<Arc<[PublicKey]>, Problem> {
         let Read { keys, due_at } = self.last();
         let turn = match &keys {
             Some(keys) if due_at > Instant::now() => return Ok(keys.clone()),
@@ -198,14 +168,10 @@ impl PublishedKeys {
         self.last().keys.ok_or_else(Problem::unavailable)
     }
 
-    async fn read(&self, known: Option<Arc<Published>>) {
+    async fn read(&self, known: Option<Arc<[PublicKey]>>) {
         let began_at = Instant::now();
         let keys = match self.manage.public_keys().await {
-            // On a thread of its own: compressing takes milliseconds for each page.
-            Ok(keys) => tokio::task::spawn_blocking(move || Arc::new(Published::new(keys)))
-                .await
-                .ok()
-                .or(known),
+            Ok(keys) => Some(keys.into()),
             Err(error) => {
                 // Logs the error.
                 let _ = Problem::from(error);
