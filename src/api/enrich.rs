@@ -29,7 +29,7 @@ pub fn enrich(document: &mut Value) {
                 add_examples(operation);
 
                 if operation["operationId"] == "testWebhook" {
-                    operation["responses"]["200"]["links"] = log_link();
+                    operation["responses"]["200"]["links"] = SHARED["log_link"].clone();
                 }
             }
         }
@@ -42,14 +42,7 @@ pub fn enrich(document: &mut Value) {
 }
 
 fn add_idempotency_key(operation: &mut Value) {
-    let parameter = json!({
-        "name": "Idempotency-Key",
-        "in": "header",
-        "description": "Any text of your choice, such as a UUID. For 24 hours, the same request with the same key is executed once: \
-                        repeated requests get the same response, with `Idempotency-Replayed: true`",
-        "required": false,
-        "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$" },
-    });
+    let parameter = SHARED["idempotency_key"].clone();
 
     match operation["parameters"].as_array_mut() {
         Some(parameters) => parameters.push(parameter),
@@ -191,23 +184,12 @@ fn problem_response(description: &str, problem: &Problem) -> Value {
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     let content =
         json!({ "application/problem+json": { "schema": schema, "example": problem.json() } });
-    let headers = |name: &str, description: &str, schema: Value| json!({ name: { "description": description, "required": true, "schema": schema } });
-
-    let headers = match problem.status().as_u16() {
-        401 => headers(
-            "WWW-Authenticate",
-            "The scheme to use",
-            json!({ "type": "string" }),
-        ),
-        429 | 503 => headers(
-            "Retry-After",
-            "Seconds to wait",
-            json!({ "type": "integer", "minimum": 1 }),
-        ),
-        _ => return json!({ "description": description, "content": content }),
-    };
-
-    json!({ "description": description, "headers": headers, "content": content })
+    match SHARED["headers"].get(problem.status().as_str()) {
+        Some(headers) => {
+            json!({ "description": description, "headers": headers, "content": content })
+        }
+        None => json!({ "description": description, "content": content }),
+    }
 }
 
 /// Adds examples of request and response bodies, by the names of their schemas.
@@ -236,14 +218,13 @@ fn add_examples(operation: &mut Value) {
 }
 
 /// The examples of request and response bodies, by the name of their schema.
-static EXAMPLES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("examples.json")).expect("the file is a JSON object")
-});
+static EXAMPLES: LazyLock<Value> = LazyLock::new(|| object(include_str!("examples.json")));
 
-/// The link from a test's result to its entry in the log.
-fn log_link() -> Value {
-    let parameters = json!({ "webhook": "$request.path.webhook", "log": "$response.body#/log_id" });
-    json!({ "log": { "operationId": "readLog", "parameters": parameters } })
+/// The parts of the document that operations share.
+static SHARED: LazyLock<Value> = LazyLock::new(|| object(include_str!("shared.json")));
+
+fn object(file: &str) -> Value {
+    serde_json::from_str(file).expect("the file is a JSON object")
 }
 
 /// Describes the request that delivers an event.
@@ -261,10 +242,7 @@ fn event(rule: &Rule) -> Value {
                 "required": true,
                 "content": { "application/json": { "schema": body_schema(rule), "example": body_example(rule) } },
             },
-            "responses": {
-                "2XX": { "description": "Accepted: it is not retried" },
-                "default": { "description": "Failed, as without a response within 10 seconds: it is retried later" },
-            },
+            "responses": SHARED["delivery_responses"],
         },
     })
 }
