@@ -114,7 +114,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("notify", STAGE),
     (
         "http",
-        &["config", "domain", "manage", "store", "telemetry"],
+        &["config", "domain", "io", "manage", "store", "telemetry"],
     ),
     (
         "auth",
@@ -128,7 +128,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "domain",
             "events",
             "http",
-            "io",
             "manage",
             "store",
             "telemetry",
