@@ -1,7 +1,7 @@
 //! The recording stage: writes the outcome of attempts to the store, in batches.
 
 mod cancellation;
-mod decided;
+mod completed;
 mod stranded;
 mod transaction;
 
@@ -12,18 +12,18 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::domain::backoff::RetrySchedule;
-use crate::domain::delivery::{Answer, Attempted, Delivery};
+use crate::domain::delivery::{Answer, Attempted, Delivery, Next};
 use crate::domain::disablement::Policy;
 use crate::failpoint::failpoint;
 use crate::handoff::Handoff;
 use crate::retry::Backoff;
-use crate::store::attempt::{AttemptRow, CompletedAttempt};
+use crate::store::attempt::{CompletedAttempt, Effect};
 use crate::store::{Store, StoreError};
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, Activity, recurring};
 
 pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
-use decided::{Decided, log_id};
+use completed::{complete, log_id};
 pub use stranded::{promote_all_stranded, promote_stranded};
 pub use transaction::{Disabled, PromotionLimits, Recorded, record};
 
@@ -61,20 +61,21 @@ pub async fn run(
     };
 
     while let Some(batch) = next_batch(&mut attempted).await {
-        let batch: Vec<Decided> = batch
+        let mut batch: Vec<CompletedAttempt> = batch
             .into_iter()
-            .map(|attempted| Decided::new(attempted, &schedule))
+            .map(|attempted| complete(attempted, &schedule))
             .collect();
 
-        for decided in &batch {
-            tracer.attempted(&decided.attempted, decided.next.outcome());
+        for completed in &batch {
+            tracer.attempted(&completed.attempted, completed.next.outcome());
         }
 
+        let count = batch.len();
         let _ = failpoint!("attempts_received_not_recorded");
         tokio::select! {
-            () = recorder.save(&batch) => {}
+            () = recorder.save(&mut batch) => {}
             () = give_up.cancelled() => {
-                let count = batch.len() + attempted.len();
+                let count = count + attempted.len();
                 tracing::error!(count, "attempts were not recorded before the shutdown; they are repeated when their leases end");
                 return;
             }
@@ -111,38 +112,31 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Saves a batch.
-    async fn save(&self, batch: &[Decided]) {
-        if self.try_save(batch, true).await.is_ok() {
+    /// Saves a batch. If the store rejects one of the attempts, saves each alone, so that it does
+    /// not delay the others.
+    async fn save(&self, batch: &mut [CompletedAttempt]) {
+        if self.try_save(batch).await.is_ok() {
             return;
         }
 
-        // The store rejected one of the attempts, which must not delay the others.
-        for decided in batch.chunks(1) {
-            self.save_alone(decided).await;
-        }
-    }
+        for alone in batch.chunks_mut(1) {
+            let Err(error) = self.try_save(alone).await else {
+                continue;
+            };
 
-    async fn save_alone(&self, decided: &[Decided]) {
-        let delivery = decided[0].attempted.delivery.id;
-        let Err(error) = self.try_save(decided, true).await else {
-            return;
-        };
+            let delivery = alone[0].delivery().id;
+            recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
+            alone[0].remove_response();
 
-        recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
-
-        if let Err(error) = self.try_save(decided, false).await {
-            recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
+            if let Err(error) = self.try_save(alone).await {
+                recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
+            }
         }
     }
 
     /// Saves the whole batch. Returns an error if the store rejects the data; after any other error
     /// it tries again.
-    async fn try_save(&self, batch: &[Decided], with_response: bool) -> Result<(), StoreError> {
-        let attempts: Vec<CompletedAttempt<'_>> = batch
-            .iter()
-            .map(|decided| decided.completed(with_response))
-            .collect();
+    async fn try_save(&self, batch: &mut [CompletedAttempt]) -> Result<(), StoreError> {
         let mut retries = RETRIES;
         let recording = Activity::new("recording attempts");
         let Promotion {
@@ -157,11 +151,11 @@ impl Recorder {
                 max_bytes: handoff.budget.counters().free_bytes(),
             });
 
-            match record(&self.store, &attempts, &self.policy, limits).await {
-                Ok(mut recorded) => {
+            match record(&self.store, batch, &self.policy, limits).await {
+                Ok(Recorded { disabled, promoted }) => {
                     recording.succeeded();
-                    report(batch, &recorded);
-                    self.hand_off(std::mem::take(&mut recorded.promoted)).await;
+                    report(batch, &disabled);
+                    self.hand_off(promoted).await;
                     return Ok(());
                 }
                 Err(error) if error.refuses_data() => return Err(error),
@@ -193,19 +187,18 @@ impl Recorder {
 }
 
 /// Updates the metrics and the server log.
-fn report(batch: &[Decided], recorded: &Recorded) {
+fn report(batch: &[CompletedAttempt], disabled: &[Disabled]) {
     batch
         .iter()
-        .zip(&recorded.counted)
-        .filter(|(_, counted)| **counted)
-        .for_each(|(decided, _)| decided.report());
+        .filter(|completed| completed.is_counted())
+        .for_each(completed::report);
 
     for Disabled {
         webhook,
         user,
         error_kind,
         reason,
-    } in &recorded.disabled
+    } in disabled
     {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
         tracing::info!(%webhook, %user, reason, "a webhook was disabled");
@@ -219,16 +212,15 @@ pub async fn record_test(
     tracer: &Tracer,
     attempted: &Attempted,
 ) -> Result<Uuid, StoreError> {
-    let id = log_id(attempted.attempt.started_at);
     let outcome = attempted.attempt.answer.outcome();
-
     tracer.tested(attempted, outcome);
-    store
-        .log_attempt(AttemptRow {
-            test: true,
-            ..AttemptRow::new(id, attempted, outcome)
-        })
-        .await?;
+
+    let id = log_id(attempted.attempt.started_at);
+    let completed = CompletedAttempt {
+        effect: Effect::Test,
+        ..CompletedAttempt::new(id, attempted.clone(), Next::End(outcome))
+    };
+    store.log_attempt(&completed).await?;
 
     Ok(id)
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::statement::{Arrays, Statements, arrays, from_row};
 use super::{Result, Store};
-use crate::domain::delivery::{Attempted, Delivery, Next, Outcome, Sent};
+use crate::domain::delivery::{Answer, Attempted, Delivery, Next, Outcome, Sent};
 use crate::domain::disablement::Standing;
 use crate::domain::event::UserId;
 use crate::domain::notice;
@@ -28,23 +28,28 @@ static INSERT_MISSING: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A row of the attempt log.
-#[derive(Clone, Copy, Debug)]
-pub struct AttemptRow<'a> {
+/// An attempt to record: an entry of the attempt log, and the next state of its delivery.
+#[derive(Clone, Debug)]
+pub struct CompletedAttempt {
     pub id: Uuid,
-    pub attempted: &'a Attempted,
-    pub outcome: Outcome,
-    pub error_message: Option<&'a str>,
-    pub test: bool,
-    /// False omits the text of the response, for a response that the store rejects.
-    pub with_response: bool,
+    pub attempted: Attempted,
+    pub next: Next,
+    pub effect: Effect,
 }
 
-/// A row of the attempt log, with the next state of the delivery.
-#[derive(Clone, Copy, Debug)]
-pub struct CompletedAttempt<'a> {
-    pub row: AttemptRow<'a>,
-    pub next: Next,
+/// What recording an attempt changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The attempt was made under its delivery's current lease: it is logged, counts for its
+    /// webhook, and changes its delivery.
+    Counted,
+    /// Another replica has taken over the delivery, or it was redelivered or cancelled in the
+    /// meantime: the attempt is only logged.
+    Superseded,
+    /// The attempt is not logged: it sent nothing, was logged before, or its webhook was deleted.
+    NotStored,
+    /// A test of the webhook: it has no delivery in the store, and is only logged.
+    Test,
 }
 
 /// A webhook's counters after a batch was counted.
@@ -65,98 +70,143 @@ from_row!(Standing {
     now = "counted_at"
 });
 
-impl<'a> AttemptRow<'a> {
-    pub fn new(id: Uuid, attempted: &'a Attempted, outcome: Outcome) -> AttemptRow<'a> {
-        let error_message = attempted.attempt.answer.message();
-        AttemptRow {
+impl CompletedAttempt {
+    pub fn new(id: Uuid, attempted: Attempted, next: Next) -> CompletedAttempt {
+        CompletedAttempt {
             id,
             attempted,
-            outcome,
-            error_message,
-            test: false,
-            with_response: true,
+            next,
+            effect: Effect::NotStored,
         }
     }
 
-    fn sent(&self) -> Option<&'a Sent> {
+    pub fn delivery(&self) -> &Delivery {
+        &self.attempted.delivery
+    }
+
+    pub fn ends_delivery(&self) -> bool {
+        matches!(self.next, Next::End(_))
+    }
+
+    pub fn is_counted(&self) -> bool {
+        self.effect == Effect::Counted
+    }
+
+    /// Returns the outcome as it is logged. An attempt that is only logged ends no delivery.
+    pub fn outcome(&self) -> Outcome {
+        if self.is_counted() {
+            self.next.outcome()
+        } else {
+            self.attempted.attempt.answer.outcome()
+        }
+    }
+
+    /// Removes the text of the response, because the store rejects it.
+    pub fn remove_response(&mut self) {
+        if let Some(sent) = &mut self.attempted.attempt.sent {
+            sent.excerpt.clear();
+        }
+
+        if let Answer::Failed { message, .. } = &mut self.attempted.attempt.answer {
+            message.clear();
+        }
+    }
+
+    fn sent(&self) -> Option<&Sent> {
         self.attempted.attempt.sent.as_ref()
     }
 }
 
-impl<'a> CompletedAttempt<'a> {
-    pub fn delivery(&self) -> &'a Delivery {
-        &self.row.attempted.delivery
-    }
-
-    /// Returns the attempt as it is logged if it changes nothing. It ends no delivery: its outcome
-    /// is that of the request.
-    pub fn without_effect(mut self) -> CompletedAttempt<'a> {
-        self.row.outcome = self.row.attempted.attempt.answer.outcome();
-        self
-    }
-}
-
-/// Locks the deliveries of those attempts that were made under the current lease. Returns, for each
-/// attempt, whether it was.
-pub async fn lock_leased(
+/// Finds the attempts that were made under their deliveries' current leases: they count. Locks
+/// these deliveries, or removes them in the same statement if all attempts end them, which is half
+/// the work. The others are superseded, or sent nothing, such as those of an inactive webhook,
+/// whose cancellation is logged.
+pub async fn fence(
     transaction: &Transaction<'_>,
-    attempts: &[CompletedAttempt<'_>],
-) -> Result<Vec<bool>> {
-    fence(transaction, sql::delivery::FENCE, attempts).await
-}
+    batch: &mut [CompletedAttempt],
+    all_end: bool,
+) -> Result<()> {
+    let statement = if all_end {
+        sql::delivery::END_HELD
+    } else {
+        sql::delivery::FENCE
+    };
 
-/// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work if
-/// all of them end.
-pub async fn end_leased(
-    transaction: &Transaction<'_>,
-    attempts: &[CompletedAttempt<'_>],
-) -> Result<Vec<bool>> {
-    fence(transaction, sql::delivery::END_HELD, attempts).await
-}
-
-async fn fence(
-    transaction: &Transaction<'_>,
-    sql: &str,
-    attempts: &[CompletedAttempt<'_>],
-) -> Result<Vec<bool>> {
     // If a batch contains a delivery twice, the statement returns the last position, which is that
     // of the newer lease.
-    let mut order: Vec<usize> = (0..attempts.len()).collect();
-    order.sort_unstable_by_key(|index| {
-        (
-            attempts[*index].delivery().id,
-            attempts[*index].delivery().lease.token,
-        )
-    });
+    let mut sorted: Vec<&mut CompletedAttempt> = batch.iter_mut().collect();
+    sorted.sort_unstable_by_key(|attempt| (attempt.delivery().id, attempt.delivery().lease.token));
 
-    let deliveries: Vec<&Delivery> = order
-        .iter()
-        .map(|index| attempts[*index].delivery())
-        .collect();
-    let arrays = arrays!(deliveries, |delivery| (
-        delivery.id,
-        delivery.lease.token,
-        small(delivery.attempt)
+    let arrays = arrays!(sorted, |attempt| (
+        attempt.delivery().id,
+        attempt.delivery().lease.token,
+        small(attempt.delivery().attempt)
     ));
-    let mut counted = vec![false; attempts.len()];
+    let positions: Vec<i32> = transaction.fetch_all(statement, &arrays.params()).await?;
 
-    for position in transaction.fetch_all::<i32>(sql, &arrays.params()).await? {
-        counted[order[position as usize - 1]] = true;
+    for attempt in &mut sorted {
+        attempt.effect = match attempt.sent() {
+            Some(_) => Effect::Superseded,
+            None => Effect::NotStored,
+        };
     }
 
-    Ok(counted)
+    for position in positions {
+        sorted[position as usize - 1].effect = Effect::Counted;
+    }
+
+    Ok(())
 }
 
-/// Locks these webhooks against deletion. Returns those that exist.
-pub async fn hold_webhooks(transaction: &Transaction<'_>, webhooks: &[Uuid]) -> Result<Vec<Uuid>> {
-    transaction
+/// Logs the superseded attempts. When a commit's answer is lost, all attempts of the batch are
+/// superseded the next time, and were logged before. The users of webhooks that no longer exist may
+/// have been erased.
+pub async fn log_superseded(
+    transaction: &Transaction<'_>,
+    batch: &mut [CompletedAttempt],
+) -> Result<()> {
+    let mut superseded: Vec<&mut CompletedAttempt> = batch
+        .iter_mut()
+        .filter(|attempt| attempt.effect == Effect::Superseded)
+        .collect();
+    if superseded.is_empty() {
+        return Ok(());
+    }
+
+    let webhooks: Vec<Uuid> = superseded
+        .iter()
+        .map(|attempt| attempt.delivery().webhook)
+        .collect();
+    // Locks them against deletion.
+    let existing: Vec<Uuid> = transaction
         .fetch_all(sql::webhook::LOCK, &[&webhooks])
-        .await
+        .await?;
+
+    let rows: Vec<&CompletedAttempt> = superseded
+        .iter()
+        .map(|attempt| &**attempt)
+        .filter(|attempt| existing.contains(&attempt.delivery().webhook))
+        .collect();
+    let inserted: Vec<Uuid> = transaction
+        .fetch_all(&INSERT_MISSING, &arrays_of(&rows).params())
+        .await?;
+
+    for attempt in &mut superseded {
+        if !inserted.contains(&attempt.id) {
+            attempt.effect = Effect::NotStored;
+        }
+    }
+
+    Ok(())
 }
 
-pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'_>]) -> Result<()> {
-    if !rows.is_empty() {
-        let arrays = arrays_of(rows);
+/// Logs attempts that were not logged before.
+pub async fn insert_attempts(
+    transaction: &Transaction<'_>,
+    attempts: &[&CompletedAttempt],
+) -> Result<()> {
+    if !attempts.is_empty() {
+        let arrays = arrays_of(attempts);
         transaction
             .run(sql::attempt::INSERT, &arrays.params())
             .await?;
@@ -165,45 +215,39 @@ pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'
     Ok(())
 }
 
-/// Inserts those rows that do not exist, and returns their ids.
-pub async fn insert_missing_attempts(
-    transaction: &Transaction<'_>,
-    rows: &[AttemptRow<'_>],
-) -> Result<Vec<Uuid>> {
-    let arrays = arrays_of(rows);
-    transaction
-        .fetch_all(&INSERT_MISSING, &arrays.params())
-        .await
-}
-
-fn arrays_of<'a>(rows: &'a [AttemptRow<'a>]) -> Arrays<'a> {
-    arrays!(rows, |row| (
-        row.id,
-        row.attempted.delivery.webhook,
-        row.attempted.delivery.id,
-        row.attempted.delivery.event,
-        row.attempted.delivery.kind.as_str(),
-        small(row.attempted.delivery.round),
-        small(row.attempted.delivery.attempt),
-        row.test,
-        row.attempted.attempt.started_at,
-        row.sent().map(|sent| milliseconds(sent.duration)),
-        row.outcome.as_str(),
-        row.attempted.attempt.answer.status().map(small),
-        row.attempted
+fn arrays_of<'a>(attempts: &[&'a CompletedAttempt]) -> Arrays<'a> {
+    arrays!(attempts, |completed| (
+        completed.id,
+        completed.delivery().webhook,
+        completed.delivery().id,
+        completed.delivery().event,
+        completed.delivery().kind.as_str(),
+        small(completed.delivery().round),
+        small(completed.delivery().attempt),
+        completed.effect == Effect::Test,
+        completed.attempted.attempt.started_at,
+        completed.sent().map(|sent| milliseconds(sent.duration)),
+        completed.outcome().as_str(),
+        completed.attempted.attempt.answer.status().map(small),
+        completed
+            .attempted
             .attempt
             .answer
             .error()
             .map(|error| error.as_str()),
-        row.error_message.filter(|_| row.with_response),
-        row.sent().map(|sent| &*sent.url),
-        row.sent().map(|sent| &sent.signatures.body[..]),
-        row.sent().map(|sent| &sent.signatures.standard[..]),
-        row.sent()
-            .filter(|_| row.with_response)
-            .map(|sent| &*sent.excerpt),
-        row.attempted.delivery.sequence,
-        row.sent()
+        completed
+            .attempted
+            .attempt
+            .answer
+            .message()
+            .filter(|message| !message.is_empty()),
+        completed.sent().map(|sent| &*sent.url),
+        completed.sent().map(|sent| &sent.signatures.body[..]),
+        completed.sent().map(|sent| &sent.signatures.standard[..]),
+        completed.sent().map(|sent| &*sent.excerpt),
+        completed.delivery().sequence,
+        completed
+            .sent()
             .map(|sent| &*sent.signatures.more)
             .filter(|more| !more.is_empty())
     ))
@@ -212,11 +256,9 @@ fn arrays_of<'a>(rows: &'a [AttemptRow<'a>]) -> Arrays<'a> {
 /// Removes the deliveries of the attempts that end them.
 pub async fn end_deliveries(
     transaction: &Transaction<'_>,
-    attempts: &[CompletedAttempt<'_>],
+    counted: &[&CompletedAttempt],
 ) -> Result<()> {
-    let ended = attempts
-        .iter()
-        .filter(|attempt| matches!(attempt.next, Next::End(_)));
+    let ended = counted.iter().filter(|attempt| attempt.ends_delivery());
     let ids: Vec<Uuid> = ended.map(|attempt| attempt.delivery().id).collect();
     if !ids.is_empty() {
         transaction.run(sql::delivery::END, &[&ids]).await?;
@@ -228,16 +270,16 @@ pub async fn end_deliveries(
 /// Schedules the retries of the attempts that have one.
 pub async fn retry_deliveries(
     transaction: &Transaction<'_>,
-    attempts: &[CompletedAttempt<'_>],
+    counted: &[&CompletedAttempt],
 ) -> Result<()> {
-    let retry = |completed: &CompletedAttempt<'_>| match completed.next {
+    let retry = |completed: &&CompletedAttempt| match completed.next {
         Next::Retry { after, attempt } => {
             Some((completed.delivery().id, small(attempt), after.as_secs_f64()))
         }
         Next::End(_) => None,
     };
 
-    let mut retries: Vec<(Uuid, i16, f64)> = attempts.iter().filter_map(retry).collect();
+    let mut retries: Vec<(Uuid, i16, f64)> = counted.iter().filter_map(retry).collect();
     if !retries.is_empty() {
         retries.sort_unstable_by_key(|(id, ..)| *id);
         let arrays = arrays!(retries, |(id, attempt, wait)| (*id, *attempt, *wait));
@@ -360,28 +402,28 @@ impl Failing {
 }
 
 impl Store {
-    /// Inserts a row of the attempt log for which the store has no delivery, such as a test's. Sets
-    /// when the webhook was last called, and changes none of its counters. Does nothing if the
-    /// webhook no longer exists: its user may have been erased.
-    pub async fn log_attempt(&self, row: AttemptRow<'_>) -> Result<()> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
+    /// Logs an attempt for which the store has no delivery, such as a test. Sets when the webhook
+    /// was last called, and changes none of its counters. Does nothing if the webhook no longer
+    /// exists: its user may have been erased.
+    pub async fn log_attempt(&self, completed: &CompletedAttempt) -> Result<()> {
         let mut tally = Tally::default();
+        tally.add_uncounted(&completed.attempted.attempt);
+        let webhook = completed.delivery().webhook;
 
-        tally.add_uncounted(&row.attempted.attempt);
-        let webhook = row.attempted.delivery.webhook;
-        let exists: Option<Uuid> = transaction
-            .fetch_optional(
-                sql::webhook::TRIGGERED,
-                &[&webhook, &tally.last_triggered_at],
-            )
-            .await?;
-        if exists.is_some() {
-            insert_attempts(&transaction, &[row]).await?;
-            transaction.commit().await?;
-        }
+        self.transaction(async |transaction| {
+            let exists: Option<Uuid> = transaction
+                .fetch_optional(
+                    sql::webhook::TRIGGERED,
+                    &[&webhook, &tally.last_triggered_at],
+                )
+                .await?;
+            if exists.is_some() {
+                insert_attempts(transaction, &[completed]).await?;
+            }
 
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 }
 

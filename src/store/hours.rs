@@ -74,17 +74,19 @@ impl Counts {
 }
 
 /// Adds recorded attempts. The hours' rows are the last that a transaction locks, in order.
-pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]) -> Result<()> {
+pub async fn add(transaction: &Transaction<'_>, attempts: &[&CompletedAttempt]) -> Result<()> {
     let mut hours: BTreeMap<(Uuid, i64), Counts> = BTreeMap::new();
 
-    for entry in entries.iter().filter(|entry| !entry.row.test) {
-        let attempted = entry.row.attempted;
-        let hour = attempted.attempt.started_at.as_second().div_euclid(SECONDS);
-        let counts = hours.entry((attempted.delivery.webhook, hour)).or_default();
+    for completed in attempts {
+        let attempt = &completed.attempted.attempt;
+        let hour = attempt.started_at.as_second().div_euclid(SECONDS);
+        let counts = hours
+            .entry((completed.delivery().webhook, hour))
+            .or_default();
 
-        counts.add(entry.row.outcome);
+        counts.add(completed.outcome());
 
-        if let Some(sent) = &attempted.attempt.sent {
+        if let Some(sent) = &attempt.sent {
             counts.durations.add(sent.duration.as_millis() as u64);
         }
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use walhook::config::{DisablePolicy, Period};
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Next, Outcome};
 use walhook::record::Recorded;
-use walhook::store::attempt::{AttemptRow, CompletedAttempt};
+use walhook::store::attempt::CompletedAttempt;
 use walhook::store::{StoreError, notices};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -54,9 +54,10 @@ async fn record(
         attempt: attempt(answer),
     };
 
-    let batch: Vec<Attempted> = deliveries.into_iter().zip(answers).map(attempted).collect();
-    let entries: Vec<CompletedAttempt<'_>> = batch
-        .iter()
+    let mut batch: Vec<CompletedAttempt> = deliveries
+        .into_iter()
+        .zip(answers)
+        .map(attempted)
         .map(|attempted| {
             let next = match attempted.attempt.answer {
                 Answer::Accepted { .. } => Next::End(Outcome::Delivered),
@@ -67,14 +68,12 @@ async fn record(
                 },
             };
 
-            CompletedAttempt {
-                row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()),
-                next,
-            }
+            CompletedAttempt::new(Uuid::now_v7(), attempted, next)
         })
         .collect();
 
-    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await
+    let policy = bench.config.disable.policy();
+    walhook::record::record(&bench.store, &mut batch, &policy, None).await
 }
 
 /// Records one batch of fresh deliveries with these answers, in this order. Returns whether that

@@ -10,7 +10,7 @@ use walhook::domain::delivery::{
     self as domain, Attempt, Attempted, Delivery, Next, Sent, Signatures,
 };
 use walhook::domain::event::UserId;
-use walhook::store::attempt::{AttemptRow, CompletedAttempt};
+use walhook::store::attempt::CompletedAttempt;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::delivery::{ClaimRequest, DeliveryClass};
 use walhook::store::recovery::{self, Redelivery};
@@ -52,15 +52,12 @@ fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
     }
 }
 
-fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt<'_> {
+fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt {
     // The same whenever the attempt is recorded: each has a lease of its own, or another delivery.
     let lease = attempted.delivery.lease.token.as_u128();
     let id = Uuid::from_u128(lease ^ (attempted.delivery.id.as_u128() & 0xffff_ffff));
 
-    CompletedAttempt {
-        row: AttemptRow::new(id, attempted, next.outcome()),
-        next,
-    }
+    CompletedAttempt::new(id, attempted.clone(), next)
 }
 
 /// PostgreSQL stores microseconds.
@@ -290,7 +287,7 @@ async fn counters_respect_the_order_inside_a_batch() {
         .map(|(d, answer)| attempted(d, answer))
         .collect();
 
-    let entries: Vec<CompletedAttempt<'_>> = batch
+    let entries: Vec<CompletedAttempt> = batch
         .iter()
         .map(|attempted| match attempted.attempt.answer {
             domain::Answer::Accepted { .. } => {

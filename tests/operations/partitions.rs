@@ -14,7 +14,7 @@ use walhook::domain::delivery::{
 };
 use walhook::domain::event::EventKind;
 use walhook::record::record;
-use walhook::store::attempt::{AttemptRow, CompletedAttempt};
+use walhook::store::attempt::CompletedAttempt;
 use walhook::store::{Store, migrate};
 
 const TABLES: [(&str, &str); 3] = [
@@ -293,19 +293,14 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
 
     let attempted = Attempted { delivery, attempt };
     let next = Next::End(Outcome::Delivered);
-    let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
+    let mut batch = [CompletedAttempt::new(Uuid::now_v7(), attempted, next)];
     let policy = Config::default().disable.policy();
 
-    let recorded = record(
-        &scene.store,
-        &[CompletedAttempt { row, next }],
-        &policy,
-        None,
-    )
-    .await
-    .unwrap();
+    record(&scene.store, &mut batch, &policy, None)
+        .await
+        .unwrap();
 
-    assert_eq!(recorded.counted, [false]);
+    assert!(!batch[0].is_counted());
     let lines = "select outcome from walhook.attempt where delivery_id = $1 and attempt = 2 order by outcome";
     let rows = scene.client.query(lines, &[&id]).await.unwrap();
     assert_eq!(

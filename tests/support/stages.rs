@@ -171,11 +171,12 @@ impl Bench {
     }
 
     /// Records attempts. Returns for each whether it was counted.
-    pub async fn record(&self, entries: &[CompletedAttempt<'_>]) -> Vec<bool> {
-        record::record(&self.store, entries, &self.config.disable.policy(), None)
+    pub async fn record(&self, attempts: &[CompletedAttempt]) -> Vec<bool> {
+        let mut batch = attempts.to_vec();
+        record::record(&self.store, &mut batch, &self.config.disable.policy(), None)
             .await
-            .unwrap()
-            .counted
+            .unwrap();
+        batch.iter().map(CompletedAttempt::is_counted).collect()
     }
 
     pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {
