@@ -1,8 +1,10 @@
-//! A connection to a receiver: bounds what the receiver sends, and knows when the connection ends,
-//! for all exchanges that use it.
+//! A connection to a receiver: bounds what the receiver sends, inside and outside TLS, and knows
+//! when the connection ends, for all exchanges that use it.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,12 +15,30 @@ use hyper_util::client::legacy::connect::{self, Connected};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::allowance::Allowance;
-use super::wire::Uncharged;
+use super::allowance::{Allowance, Exceeded};
 use crate::io::{Observed, Observer};
 
+/// The most that TLS may take before it has data for its reader, such as tickets without end: more
+/// than a handshake with a long chain of certificates.
+const MAX_UNCHARGED: usize = 128 << 10;
 /// The pause before each later read, after the first ones that had to wait.
 const READ_PAUSE: Duration = Duration::from_secs(1);
+
+tokio::task_local! {
+    /// The connection that this task's request opened last. A request may use another one even so:
+    /// the pool also watches for a connection that becomes idle, and takes whichever is usable
+    /// first.
+    static OPENED: RefCell<Option<Connection>>;
+}
+
+/// Runs a request. Returns its result, and the connection that it opened, if any.
+pub async fn watch<T>(request: impl Future<Output = T>) -> (T, Option<Connection>) {
+    let watched = async {
+        let result = request.await;
+        (result, OPENED.with(RefCell::take))
+    };
+    OPENED.scope(RefCell::default(), watched).await
+}
 
 /// A connection, as its exchanges know it.
 #[derive(Clone, Debug)]
@@ -51,8 +71,16 @@ impl Connection {
         extra(connected)
     }
 
+    /// Notes that the current request opened this connection.
+    pub fn note_opened(&self) {
+        // If the request uses another connection, the pool finishes this one outside of any
+        // request: then there is nothing to note.
+        let _ = OPENED.try_with(|opened| opened.replace(Some(self.clone())));
+    }
+
     /// Whether a request that has opened `opened` is not the only one that was sent on this
-    /// connection.
+    /// connection. A receiver may close an idle connection at the very moment a request is sent on
+    /// it: that is not an answer, and the request is sent again.
     pub fn is_reused(&self, opened: Option<&Connection>) -> bool {
         let is_new = opened.is_some_and(|opened| Arc::ptr_eq(&self.0, &opened.0));
         !is_new || self.allowance().requests() > 1
@@ -121,6 +149,51 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.connection.allowance().end(self.has_head);
+    }
+}
+
+/// How many bytes have arrived that no reader was charged with.
+#[derive(Clone, Debug, Default)]
+pub struct Uncharged(Arc<AtomicUsize>);
+
+impl Uncharged {
+    /// Returns the number, and sets it to zero.
+    pub fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+
+    pub fn is_exceeded(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > MAX_UNCHARGED
+    }
+}
+
+/// The bytes of a connection, outside TLS.
+pub type Counting<T> = Observed<T, Uncharged>;
+
+/// Counts the bytes of a connection outside TLS.
+pub fn count<T>(io: T) -> Counting<T> {
+    Observed {
+        io,
+        observer: Uncharged::default(),
+    }
+}
+
+impl<T: connect::Connection> connect::Connection for Counting<T> {
+    fn connected(&self) -> Connected {
+        self.io.connected().extra(self.observer.clone())
+    }
+}
+
+impl Observer for Uncharged {
+    fn read(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
+        let count = bytes.map_or(0, <[u8]>::len);
+        self.0.fetch_add(count, Ordering::Relaxed);
+
+        if self.is_exceeded() {
+            return Err(io::Error::other(Exceeded));
+        }
+
+        Ok(())
     }
 }
 
@@ -231,14 +304,13 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    use super::super::wire::{self, Wire};
     use super::*;
 
     const PAUSE: Duration = Duration::from_millis(50);
 
-    fn metered(read_pause: Duration) -> (Metered<Wire<DuplexStream>>, DuplexStream) {
+    fn metered(read_pause: Duration) -> (Metered<Counting<DuplexStream>>, DuplexStream) {
         let (io, receiver) = duplex(1 << 20);
-        let io = wire::count(io);
+        let io = count(io);
         let connection = Connection::new(false, io.observer.clone());
         let observer = Meter::new(connection, read_pause);
 
@@ -334,5 +406,30 @@ mod tests {
         let connection = client.observer.connection.clone();
         drop(client);
         connection.ended().await;
+    }
+
+    #[tokio::test]
+    async fn bytes_that_no_reader_is_charged_with_are_bounded() {
+        const PART: usize = MAX_UNCHARGED / 2;
+        let (io, mut receiver) = duplex(8 * PART);
+
+        receiver.write_all(&[0; 8 * PART]).await.unwrap();
+        let mut counted = count(io);
+        let mut part = [0; PART];
+
+        for _ in 0..4 {
+            counted.read_exact(&mut part).await.unwrap();
+            assert_eq!(counted.observer.take(), PART);
+        }
+
+        counted.read_exact(&mut part).await.unwrap();
+        counted.read_exact(&mut part).await.unwrap();
+
+        let error = counted.read(&mut part).await.unwrap_err();
+        assert!(
+            error.get_ref().is_some_and(|inner| inner.is::<Exceeded>()),
+            "{error}"
+        );
+        assert!(counted.observer.is_exceeded());
     }
 }

@@ -7,8 +7,7 @@ use hyper_util::client::legacy;
 
 use super::allowance::Exceeded;
 use super::connection::Connection;
-use super::connector::ConnectTimeout;
-use super::tunnel::{NoTunnel, ProxyFault};
+use super::connector::{ConnectTimeout, NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::deliver::resolver::is_descriptor_limit;
 use crate::domain::delivery::{Answer, ErrorKind};

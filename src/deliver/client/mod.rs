@@ -3,13 +3,8 @@
 mod allowance;
 mod connection;
 mod connector;
-mod custom;
-mod direct;
 mod failure;
-mod reuse;
 mod transport;
-mod tunnel;
-mod wire;
 
 use std::path::Path;
 use std::pin::pin;
@@ -21,8 +16,8 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{StatusCode, Uri};
+use secrecy::ExposeSecret;
 
-use self::custom::ParsedHeaders;
 pub use self::failure::OwnFault;
 use self::failure::{Cause, failed};
 use self::transport::Transport;
@@ -30,7 +25,7 @@ use super::guard::Guard;
 use super::request::Rendered;
 use super::settings::Settings;
 use crate::domain::delivery::{Answer, ErrorKind};
-use crate::domain::headers::CustomHeaders;
+use crate::domain::headers::{CustomHeader, CustomHeaders};
 use crate::telemetry::{self, Activity, recurring};
 use crate::tls;
 
@@ -75,6 +70,29 @@ impl Endpoint {
     pub fn url(&self) -> Arc<str> {
         Arc::clone(&self.url)
     }
+}
+
+/// Custom headers, parsed once for all requests. Without any, nothing is allocated.
+#[derive(Clone, Debug, Default)]
+struct ParsedHeaders(Vec<(HeaderName, HeaderValue)>);
+
+impl From<&CustomHeaders> for ParsedHeaders {
+    fn from(headers: &CustomHeaders) -> ParsedHeaders {
+        ParsedHeaders(headers.0.iter().map(parse).collect())
+    }
+}
+
+fn parse(header: &CustomHeader) -> (HeaderName, HeaderValue) {
+    let name = header.name.parse().expect("the name is a token");
+    let mut value: HeaderValue = header
+        .value
+        .expose_secret()
+        .parse()
+        .expect("the value is visible ASCII");
+
+    // HTTP/2 must not put it in compression tables, nor a log print it.
+    value.set_sensitive(true);
+    (name, value)
 }
 
 fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {

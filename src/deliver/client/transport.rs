@@ -16,10 +16,9 @@ use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection}
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::allowance::HEAD_BYTES;
-use super::connection::{Connection, Exchange};
+use super::connection::{Connection, Exchange, watch};
 use super::connector::{Connector, connector};
 use super::failure::{Failure, Resend};
-use super::reuse;
 use crate::deliver::settings::Settings;
 
 /// Bytes that a receiver may send ahead of what is read, on one HTTP/2 stream.
@@ -76,7 +75,7 @@ impl Transport {
             request
         };
 
-        let (sent, opened) = reuse::watch(send_once(&self.pooled, request())).await;
+        let (sent, opened) = watch(send_once(&self.pooled, request())).await;
         let failure = match sent {
             Err(failure) => failure,
             sent => return sent,
@@ -216,7 +215,7 @@ impl Response {
 mod tests {
     use std::future::{pending, ready};
 
-    use super::super::wire::Uncharged;
+    use super::super::connection::Uncharged;
     use super::*;
 
     #[tokio::test]
