@@ -1,19 +1,14 @@
-//! A stream of bytes with an observer, which sees and may delay or refuse what is read, and learns
+//! A stream of bytes with an observer, which sees and may refuse what is read, and learns
 //! whether the other side takes what is written.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What happens on a stream.
 pub trait Observer {
-    /// Whether the next read may start.
-    fn poll_read_ready(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        Poll::Ready(())
-    }
-
     /// A read has polled the stream and got these bytes, of which there are none at the end of the
     /// stream, or `None` while it is pending. An error replaces the bytes.
     fn read(&mut self, _: Option<&[u8]>) -> io::Result<()> {
@@ -46,8 +41,6 @@ impl<T: AsyncRead + Unpin, O: Observer + Unpin> AsyncRead for Observed<T, O> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Observed { io, observer } = &mut *self;
-        ready!(observer.poll_read_ready(cx));
-
         let filled = buf.filled().len();
         let polled = Pin::new(io).poll_read(cx, buf);
 

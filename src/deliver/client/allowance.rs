@@ -1,9 +1,9 @@
 //! How much a receiver may send on a connection, and how often it may wake the connection's reader.
 //! No I/O.
 //!
-//! Each exchange grants a number of bytes and of reads that have to wait. What it does not use is
-//! lost when it ends. So the cost of a receiver is in proportion to the requests that it gets,
-//! whatever it sends.
+//! Each exchange grants a number of bytes, of which each frame and each wake-up takes some. What it
+//! does not use is lost when it ends. So the cost of a receiver is in proportion to the requests
+//! that it gets, whatever it sends.
 
 /// What a receiver may send before the head of its response.
 pub const HEAD_BYTES: usize = 64 << 10;
@@ -19,11 +19,9 @@ const HTTP2_CONNECTION_BYTES: usize = 128 << 10;
 /// An interim response counts as so many bytes, and over HTTP/2 each head: compressed, it can be
 /// far larger than its frame.
 const HEAD_COST: usize = 8 << 10;
-/// What every other HTTP/2 frame counts besides its bytes: about what handling it costs.
+/// What every other HTTP/2 frame, and each read that had to wait, counts besides its bytes: about
+/// what handling it costs.
 const FRAME_COST: usize = 256;
-/// The reads of an exchange that may wait without a pause. Data that arrives in small pieces would
-/// otherwise cost a wake-up each.
-const PROMPT_WAITS: usize = 16;
 
 /// The receiver has sent more than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +34,6 @@ pub struct Exceeded;
 #[derive(Debug)]
 pub struct Allowance {
     bytes: usize,
-    waits: usize,
     exchanges: usize,
     /// All requests that were sent.
     requests: usize,
@@ -58,7 +55,6 @@ impl Allowance {
         let frames = is_http2.then(Frames::default);
         Allowance {
             bytes,
-            waits: PROMPT_WAITS,
             exchanges: 0,
             requests: 0,
             granted: bytes,
@@ -71,7 +67,6 @@ impl Allowance {
     pub fn begin(&mut self) {
         self.exchanges += 1;
         self.requests += 1;
-        self.waits += PROMPT_WAITS;
         self.grant(HEAD_BYTES);
     }
 
@@ -83,7 +78,6 @@ impl Allowance {
     /// Notes that an exchange has ended, with the head of a response or without.
     pub fn end(&mut self, has_head: bool) {
         self.exchanges -= 1;
-        self.waits = self.waits.min(PROMPT_WAITS * (self.exchanges + 1));
         self.granted -= if has_head {
             HEAD_BYTES + BODY_BYTES
         } else {
@@ -105,9 +99,9 @@ impl Allowance {
     /// Notes bytes that were read, after a wait or not. `wire` is how many had to arrive for them,
     /// with what TLS adds.
     pub fn read(&mut self, bytes: &[u8], wire: usize, has_waited: bool) -> Result<(), Exceeded> {
-        self.waits = self.waits.saturating_sub(usize::from(has_waited));
+        let wait = if has_waited { FRAME_COST } else { 0 };
         let frames = self.frames.as_mut().map_or(0, |frames| frames.cost(bytes));
-        let left = self.bytes.checked_sub(wire + frames);
+        let left = self.bytes.checked_sub(wire + wait + frames);
 
         self.is_exceeded |= left.is_none();
         self.bytes = left.ok_or(Exceeded)?;
@@ -123,11 +117,6 @@ impl Allowance {
     /// Whether the receiver has sent more than it may.
     pub fn is_exceeded(&self) -> bool {
         self.is_exceeded
-    }
-
-    /// Whether the next read may follow without a pause.
-    pub fn is_prompt(&self) -> bool {
-        self.waits > 0
     }
 }
 
@@ -239,23 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn pauses_begin_after_some_reads_that_waited_and_end_with_the_next_exchange() {
+    fn data_that_arrives_in_small_pieces_is_bounded() {
         let mut allowance = Allowance::new(false);
+        allowance.begin();
+        allowance.receive_head();
 
-        for _ in 0..100 {
-            allowance.begin();
-            assert!(allowance.is_prompt());
-
-            let prompt = (0..100)
-                .take_while(|_| allowance.read(b"x", 1, true) == Ok(()) && allowance.is_prompt())
-                .count();
-            assert!(
-                (PROMPT_WAITS - 1..2 * PROMPT_WAITS).contains(&prompt),
-                "{prompt}"
-            );
-            assert_eq!(allowance.read(b"x", 1, false), Ok(()));
-            allowance.end(false);
-        }
+        let reads = (0..10_000).take_while(|_| allowance.read(b"x", 1, true).is_ok());
+        assert!((500..700).contains(&reads.count()));
     }
 
     #[test]

@@ -3,16 +3,11 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
 use hyper::http::Extensions;
 use hyper_util::client::legacy::connect::{self, Connected};
-use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::allowance::{Allowance, Exceeded};
@@ -21,8 +16,6 @@ use crate::io::{Observed, Observer};
 /// The most that TLS may take before it has data for its reader, such as tickets without end: more
 /// than a handshake with a long chain of certificates.
 const MAX_UNCHARGED: usize = 128 << 10;
-/// The pause before each later read, after the first ones that had to wait.
-const READ_PAUSE: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
     /// The connection that this task's request opened last. A request may use another one even so:
@@ -48,8 +41,6 @@ pub struct Connection(Arc<Shared>);
 struct Shared {
     allowance: Mutex<Allowance>,
     uncharged: Uncharged,
-    /// Waits for the end of a pause, or for the next exchange.
-    reader: AtomicWaker,
     /// Nothing can be received any more.
     ended: CancellationToken,
 }
@@ -61,7 +52,6 @@ impl Connection {
         Connection(Arc::new(Shared {
             allowance: Mutex::new(Allowance::new(is_http2)),
             uncharged,
-            reader: AtomicWaker::new(),
             ended: CancellationToken::new(),
         }))
     }
@@ -131,8 +121,6 @@ pub struct Exchange {
 impl Exchange {
     pub fn begin(connection: Connection) -> Exchange {
         connection.allowance().begin();
-        connection.0.reader.wake();
-
         Exchange {
             connection,
             has_head: false,
@@ -204,9 +192,6 @@ pub type Metered<T> = Observed<T, Meter>;
 #[derive(Debug)]
 pub struct Meter {
     pub connection: Connection,
-    read_pause: Duration,
-    /// Before the next read.
-    pause: Option<Pin<Box<Sleep>>>,
     /// Whether the next bytes had to be waited for.
     has_waited: bool,
 }
@@ -219,36 +204,20 @@ pub fn meter<T: connect::Connection>(io: T) -> Metered<T> {
 
     Observed {
         io,
-        observer: Meter::new(connection, READ_PAUSE),
+        observer: Meter::new(connection),
     }
 }
 
 impl Meter {
-    fn new(connection: Connection, read_pause: Duration) -> Meter {
+    fn new(connection: Connection) -> Meter {
         Meter {
             connection,
-            read_pause,
-            pause: None,
             has_waited: false,
         }
     }
 }
 
 impl Observer for Meter {
-    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(pause) = &mut self.pause {
-            self.connection.0.reader.register(cx.waker());
-
-            if !self.connection.allowance().is_prompt() {
-                ready!(pause.as_mut().poll(cx));
-            }
-
-            self.pause = None;
-        }
-
-        Poll::Ready(())
-    }
-
     fn read(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
         let Some(bytes) = bytes else {
             self.has_waited = true;
@@ -261,18 +230,10 @@ impl Observer for Meter {
         }
 
         let has_waited = std::mem::take(&mut self.has_waited);
-        let mut allowance = self.connection.allowance();
-
-        allowance
+        self.connection
+            .allowance()
             .read(bytes, self.connection.0.uncharged.take(), has_waited)
-            .map_err(io::Error::other)?;
-
-        if !allowance.is_prompt() {
-            drop(allowance);
-            self.pause = Some(Box::pin(sleep(self.read_pause)));
-        }
-
-        Ok(())
+            .map_err(io::Error::other)
     }
 
     fn read_failed(&mut self) {
@@ -300,78 +261,22 @@ impl<T: connect::Connection> connect::Connection for Metered<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
 
-    const PAUSE: Duration = Duration::from_millis(50);
-
-    fn metered(read_pause: Duration) -> (Metered<Counting<DuplexStream>>, DuplexStream) {
+    fn metered() -> (Metered<Counting<DuplexStream>>, DuplexStream) {
         let (io, receiver) = duplex(1 << 20);
         let io = count(io);
         let connection = Connection::new(false, io.observer.clone());
-        let observer = Meter::new(connection, read_pause);
+        let observer = Meter::new(connection);
 
         (Observed { io, observer }, receiver)
     }
 
     #[tokio::test]
-    async fn data_that_arrives_in_small_pieces_is_read_after_pauses() {
-        let (mut client, mut receiver) = metered(PAUSE);
-        let _exchange = Exchange::begin(client.observer.connection.clone());
-        let start = Instant::now();
-
-        tokio::spawn(async move {
-            for _ in 0..500 {
-                receiver.write_all(b".").await.unwrap();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        });
-
-        let mut bytes = Vec::new();
-        let mut reads = 0;
-
-        while client.read_buf(&mut bytes).await.unwrap() > 0 {
-            reads += 1;
-        }
-
-        assert_eq!(bytes.len(), 500);
-
-        // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that
-        // read.
-        let pauses = start.elapsed().as_millis() / PAUSE.as_millis();
-        assert!(reads <= 32 + 2 * pauses, "{reads} reads, {pauses} pauses");
-    }
-
-    #[tokio::test]
-    async fn the_next_exchange_ends_a_pause() {
-        let (mut client, mut receiver) = metered(Duration::from_secs(3_600));
-        let connection = client.observer.connection.clone();
-        let read = tokio::spawn(async move {
-            let mut bytes = Vec::new();
-            while !bytes.ends_with(b"!") {
-                client.read_buf(&mut bytes).await.unwrap();
-            }
-        });
-
-        while connection.allowance().is_prompt() {
-            receiver.write_all(b".").await.unwrap();
-            tokio::task::yield_now().await;
-        }
-
-        receiver.write_all(b"!").await.unwrap();
-        tokio::task::yield_now().await;
-        assert!(!read.is_finished());
-
-        let _exchange = Exchange::begin(connection);
-        read.await.unwrap();
-    }
-
-    #[tokio::test]
     async fn a_receiver_that_sends_too_much_is_cut_off() {
-        let (mut client, mut receiver) = metered(PAUSE);
+        let (mut client, mut receiver) = metered();
         let connection = client.observer.connection.clone();
 
         receiver.write_all(&[b'x'; 100 << 10]).await.unwrap();
@@ -393,16 +298,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_a_connection_is_noted_however_it_ends() {
-        let (mut client, receiver) = metered(PAUSE);
+        let (mut client, receiver) = metered();
         drop(receiver);
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
         client.observer.connection.ended().await;
 
-        let (mut client, _receiver) = metered(PAUSE);
+        let (mut client, _receiver) = metered();
         client.shutdown().await.unwrap();
         client.observer.connection.ended().await;
 
-        let (client, _receiver) = metered(PAUSE);
+        let (client, _receiver) = metered();
         let connection = client.observer.connection.clone();
         drop(client);
         connection.ended().await;
