@@ -8,7 +8,6 @@
 
 mod budget;
 mod load;
-mod owners;
 
 use std::collections::HashSet;
 use std::sync::Arc;

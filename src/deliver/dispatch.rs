@@ -48,8 +48,6 @@ pub struct Dispatch {
     targets: Targets,
     /// How long a request may take.
     timeout: Duration,
-    /// How many webhooks an owner may have.
-    webhooks_per_owner: usize,
     /// Deliveries whose webhooks the next query reads.
     unread: Vec<(Delivery, Finished)>,
     /// Deliveries whose webhooks the current query reads.
@@ -85,7 +83,6 @@ impl Dispatch {
             ),
             targets: Targets::new(vault, settings.guard.clone()),
             timeout: settings.timeout,
-            webhooks_per_owner: settings.webhooks_per_user,
             unread: Vec::new(),
             reading: Vec::new(),
             is_reading: false,
@@ -195,13 +192,6 @@ impl Dispatch {
         if delivery.activation != destination.activation {
             return self.finish(finished, now);
         }
-
-        let Some(delivery) =
-            self.schedule
-                .admit(delivery, &destination.owner, self.webhooks_per_owner)
-        else {
-            return;
-        };
 
         finished.request = Some(
             self.schedule

@@ -13,7 +13,6 @@ pub struct Settings {
     pub timeout: Duration,
     pub concurrency: usize,
     pub per_webhook_concurrency: usize,
-    pub webhooks_per_user: usize,
     /// Applies while there are first attempts to make.
     pub retries_per_second: u32,
     /// Whether a webhook's concurrency follows its receiver's answers.
@@ -45,7 +44,6 @@ impl Settings {
             timeout: delivery.timeout.0,
             concurrency: delivery.concurrency,
             per_webhook_concurrency: delivery.per_webhook_concurrency,
-            webhooks_per_user: config.limits.webhooks_per_user as usize,
             retries_per_second: delivery.retries_per_second,
             adaptive_concurrency: delivery.adaptive_concurrency,
             honor_retry_after: delivery.honor_retry_after,

@@ -179,7 +179,6 @@ fn key_pair(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::UserId;
     use crate::domain::signing::SealedKeys;
 
     /// RFC 8032, section 7.1, test 1.
@@ -199,7 +198,6 @@ mod tests {
 
         SealedTarget {
             webhook,
-            owner: UserId("u".into()),
             url: String::new(),
             active: true,
             secret: secret.bytes,

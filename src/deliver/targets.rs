@@ -12,7 +12,6 @@ use uuid::Uuid;
 use super::client::Endpoint;
 use super::guard::Guard;
 use super::request::Signer;
-use crate::domain::event::UserId;
 use crate::domain::webhook::SealedTarget;
 use crate::store::options::open_headers;
 use crate::telemetry::recurring;
@@ -26,7 +25,6 @@ const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
 /// A webhook, prepared for attempts.
 pub struct Destination {
-    pub owner: UserId,
     pub endpoint: Endpoint,
     pub active: bool,
     pub activation: i32,
@@ -140,7 +138,6 @@ impl Targets {
         };
 
         let destination = Arc::new(Destination {
-            owner: target.owner.clone(),
             endpoint: Endpoint::new(&target.url, &self.guard).with_headers(&headers),
             active: target.active,
             activation: target.activation,
@@ -166,7 +163,6 @@ mod tests {
         let sealed = vault.seal(webhook, secret.as_bytes());
         SealedTarget {
             webhook,
-            owner: UserId("u".into()),
             url: "https://example.com".into(),
             active: true,
             secret: sealed.bytes,

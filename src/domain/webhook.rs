@@ -7,7 +7,6 @@ use secrecy::SecretString;
 use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
-use super::event::UserId;
 use super::headers::CustomHeaders;
 use super::sealed::Sealed;
 use super::signing::SealedKeys;
@@ -27,7 +26,6 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedTarget {
     pub webhook: Uuid,
-    pub owner: UserId,
     pub url: String,
     pub active: bool,
     pub secret: Vec<u8>,

@@ -11,8 +11,6 @@ use lru::LruCache;
 use uuid::Uuid;
 
 use super::load::{Load, Permit, Speed};
-use super::owners::Owners;
-use crate::domain::event::UserId;
 
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
@@ -25,8 +23,9 @@ pub const CAPACITY_BYTES: usize = 64 << 20;
 /// receivers get less the more of them there are, and some always remains for the others.
 const SHARE_OF_FREE: usize = 4;
 /// A receiver is responsive if its last request took at most this long: a fraction of the default
-/// timeout, and longer than receivers that work need.
-pub const RESPONSIVE: Duration = Duration::from_secs(1);
+/// timeout, and longer than most receivers need. While thousands of new ones hang, permits become
+/// free after this time.
+pub const RESPONSIVE: Duration = Duration::from_millis(500);
 /// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those
 /// forgotten count as unknown until their next answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
@@ -54,7 +53,6 @@ pub struct Counters {
     webhooks: BTreeMap<Uuid, Webhook>,
     responsive: LruCache<Uuid, ()>,
     slow: LruCache<Uuid, ()>,
-    owners: Owners,
 }
 
 impl Default for Counters {
@@ -64,7 +62,6 @@ impl Default for Counters {
             webhooks: BTreeMap::new(),
             responsive: LruCache::new(REMEMBERED),
             slow: LruCache::new(REMEMBERED),
-            owners: Owners::default(),
         }
     }
 }
@@ -164,40 +161,13 @@ impl Counters {
     fn forget_unless_remembered(&mut self, id: Uuid) {
         if !self.responsive.contains(&id) && !self.slow.contains(&id) {
             self.webhooks.remove(&id);
-            self.owners.forget(id);
         }
-    }
-
-    /// Notes whose webhook gets a request now. If `webhooks_per_owner` new ones of its owner were
-    /// slow, it counts as slow: the owner has deleted some, and would otherwise use what is meant
-    /// for new webhooks again and again. Returns whether it does from now on.
-    pub fn suspect(&mut self, webhook: Uuid, owner: &UserId, webhooks_per_owner: usize) -> bool {
-        if self.speed(webhook) != Speed::Unknown {
-            return false;
-        }
-
-        let is_suspect = self.owners.start(webhook, owner) >= webhooks_per_owner;
-        if is_suspect {
-            self.set_speed(webhook, Speed::Slow);
-        }
-
-        is_suspect
     }
 
     /// Counts a held delivery as in flight.
     pub fn start(&mut self, webhook: Uuid, permit: Permit) {
         self.change(webhook, |load| {
             load.add(Load {
-                in_flight: 1,
-                ..permit.load()
-            })
-        });
-    }
-
-    /// Counts a delivery that was in flight as held again.
-    pub fn put_back(&mut self, webhook: Uuid, permit: Permit) {
-        self.change(webhook, |load| {
-            load.remove(Load {
                 in_flight: 1,
                 ..permit.load()
             })
@@ -255,7 +225,6 @@ impl Counters {
     }
 
     fn set_speed(&mut self, id: Uuid, to: Speed) {
-        self.owners.settle(id, to == Speed::Slow);
         let (remembering, forgetting) = match to {
             Speed::Responsive => (&mut self.responsive, &mut self.slow),
             Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),
@@ -595,46 +564,6 @@ mod tests {
         drop(counters);
         assert!(!note_slow(1), "it is known to be slow");
         assert!(note_slow(5));
-    }
-
-    #[test]
-    fn new_webhooks_of_an_owner_who_deletes_slow_ones_count_as_slow() {
-        const LIMIT: usize = 10;
-        let budget = DeliveryBudget::default();
-        let owner = UserId("1".into());
-        let other = UserId("2".into());
-        let start = |webhook: usize, owner: &UserId| {
-            assert!(budget.reserve(id(webhook), 1));
-            let mut counters = budget.counters();
-            counters.start(id(webhook), Permit::Fresh);
-            counters.suspect(id(webhook), owner, LIMIT)
-        };
-
-        let finish = |webhook: usize, took| {
-            budget
-                .counters()
-                .finish(id(webhook), 1, took, Permit::Fresh)
-        };
-
-        // As many as the owner may have, each with several slow requests.
-        for webhook in (0..LIMIT).chain(0..LIMIT) {
-            assert!(!start(webhook, &owner));
-            finish(webhook, HANGING);
-        }
-
-        assert!(start(LIMIT, &owner));
-        assert_eq!(budget.counters().speed(id(LIMIT)), Speed::Slow);
-        assert!(!start(LIMIT + 1, &other));
-
-        budget.counters().put_back(id(LIMIT), Permit::Fresh);
-        assert_eq!(budget.counters().in_flight_of(id(LIMIT)), 0);
-        budget.counters().start(id(LIMIT), Permit::Fresh);
-        assert!(
-            !budget.counters().suspect(id(LIMIT), &owner, LIMIT),
-            "it is slow already"
-        );
-        finish(LIMIT, QUICK);
-        assert_eq!(budget.counters().speed(id(LIMIT)), Speed::Responsive);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use uuid::Uuid;
 use super::keys::{sealed, sealed_keys};
 use super::statement::column;
 use super::{Result, Store};
-use crate::domain::event::UserId;
 use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::sql::store as sql;
@@ -30,7 +29,6 @@ impl Store {
 pub(super) fn target(row: &Row) -> Result<SealedTarget> {
     Ok(SealedTarget {
         webhook: column(row, "id")?,
-        owner: UserId(column::<String>(row, "user_id")?.into()),
         active: column(row, "active")?,
         url: column(row, "url")?,
         secret: column(row, "secret")?,

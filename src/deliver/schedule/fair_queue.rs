@@ -136,16 +136,6 @@ impl FairQueue {
         Some(delivery)
     }
 
-    /// Queues a delivery that was taken again, without its permit.
-    pub fn put_back(&mut self, delivery: Delivery) {
-        let webhook = delivery.webhook;
-        self.budget
-            .counters()
-            .put_back(webhook, permit_of(DeliveryClass::of(&delivery)));
-        self.push(delivery);
-        self.update(webhook);
-    }
-
     /// Notes that the request of a delivery that was taken starts.
     pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
         self.running.start(webhook, class, now)
@@ -185,17 +175,9 @@ impl FairQueue {
         self.update(webhook);
     }
 
-    /// Takes back the permits of requests that take longer than expected, and notes which webhooks
-    /// are slow.
-    pub fn note_overdue(&mut self, now: Instant) {
-        while let Some((request, webhook, class)) = self.running.next_late(now) {
-            let mut counters = self.budget.counters();
-            let is_new = counters.speed(webhook) == Speed::Unknown;
-            if is_new && counters.detach(webhook, permit_of(class), self.limits.total) {
-                self.running.detach(request);
-            }
-        }
-
+    /// Takes back the permits of requests that take longer than responsive receivers need, and notes
+    /// that their webhooks are slow.
+    pub fn note_slow(&mut self, now: Instant) {
         while let Some((request, webhook, class)) = self.running.next_slow(now) {
             let mut counters = self.budget.counters();
             if counters.detach(webhook, permit_of(class), self.limits.total) {
@@ -208,9 +190,9 @@ impl FairQueue {
         }
     }
 
-    /// Returns when to call [`note_overdue`](Self::note_overdue) again.
-    pub fn next_overdue_at(&self) -> Option<Instant> {
-        self.running.next_overdue_at()
+    /// Returns when to call [`note_slow`](Self::note_slow) again.
+    pub fn next_slow_at(&self) -> Option<Instant> {
+        self.running.next_slow_at()
     }
 
     /// Moves the queues of a webhook whose speed, requests in flight or limit may have changed.
@@ -464,7 +446,7 @@ pub mod tests {
             (1..=25).for_each(|webhook| push(&mut queue, arrival % 4 * 25 + webhook, arrival, 1));
             hanging += start(&mut queue, now);
             now += Duration::from_millis(400);
-            queue.note_overdue(now);
+            queue.note_slow(now);
         }
 
         // The first request of each no longer has a permit.

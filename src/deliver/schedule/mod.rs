@@ -21,9 +21,8 @@ pub use self::claims::MAX_ROWS;
 use self::fair_queue::FairQueue;
 pub use self::fair_queue::{Finished, Limits};
 use self::retry_throttle::RetryThrottle;
-pub use self::running::{LATE, Request};
+pub use self::running::Request;
 use crate::domain::delivery::Delivery;
-use crate::domain::event::UserId;
 use crate::handoff::{DeliveryBudget, Speed};
 use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
 
@@ -73,35 +72,13 @@ impl Schedule {
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish).
     pub fn next(&mut self, now: Instant) -> Option<Delivery> {
-        self.queue.note_overdue(now);
+        self.queue.note_slow(now);
         let delivery = self.queue.pop(self.throttle.opens_at(now) <= now)?;
         if DeliveryClass::of(&delivery) == DeliveryClass::Retry {
             self.throttle.note_retry(now);
         }
 
         Some(delivery)
-    }
-
-    /// Notes whose delivery was taken. Queues it again if its webhook counts as slow from now on
-    /// ([`Counters::suspect`]).
-    ///
-    /// [`Counters::suspect`]: crate::handoff::Counters::suspect
-    pub fn admit(
-        &mut self,
-        delivery: Delivery,
-        owner: &UserId,
-        webhooks_per_owner: usize,
-    ) -> Option<Delivery> {
-        if !self
-            .budget
-            .counters()
-            .suspect(delivery.webhook, owner, webhooks_per_owner)
-        {
-            return Some(delivery);
-        }
-
-        self.queue.put_back(delivery);
-        None
     }
 
     /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to
@@ -195,8 +172,8 @@ impl Schedule {
 
         let claim_at = self
             .queue
-            .next_overdue_at()
-            .map_or(claim_at, |overdue_at| overdue_at.min(claim_at));
+            .next_slow_at()
+            .map_or(claim_at, |slow_at| slow_at.min(claim_at));
 
         // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);

@@ -9,9 +9,6 @@ use uuid::Uuid;
 use crate::handoff::RESPONSIVE;
 use crate::store::delivery::DeliveryClass;
 
-/// How long a request to a new receiver may keep its permit. Most receivers answer in this time.
-/// While thousands of new ones hang, permits become free after this time.
-pub const LATE: Duration = Duration::from_millis(250);
 /// Timers are no more precise.
 const TIMER_PRECISION: Duration = Duration::from_millis(1);
 
@@ -28,8 +25,6 @@ pub struct Request {
 #[derive(Debug, Default)]
 pub struct Running {
     recent: BTreeMap<Request, (Uuid, DeliveryClass)>,
-    /// Those that have taken longer than [`LATE`].
-    late: BTreeMap<Request, (Uuid, DeliveryClass)>,
     detached: BTreeSet<Request>,
     started: u64,
 }
@@ -48,31 +43,15 @@ impl Running {
 
     /// Returns whether the request was detached.
     pub fn end(&mut self, request: Request) -> bool {
-        if self.recent.remove(&request).is_none() {
-            self.late.remove(&request);
-        }
-
+        self.recent.remove(&request);
         self.detached.remove(&request)
     }
 
-    /// Returns a request that has taken longer than [`LATE`], and its webhook. Returns each request
-    /// once.
-    pub fn next_late(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
-        let first = self
-            .recent
-            .first_entry()
-            .filter(|first| first.key().started_at + LATE < now)?;
-        let (request, (webhook, class)) = first.remove_entry();
-        self.late.insert(request, (webhook, class));
-
-        Some((request, webhook, class))
-    }
-
     /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns
-    /// each request once, after [`next_late`](Self::next_late) has returned it.
+    /// each request once.
     pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
         let first = self
-            .late
+            .recent
             .first_entry()
             .filter(|first| first.key().started_at + RESPONSIVE < now)?;
         let (request, (webhook, class)) = first.remove_entry();
@@ -84,18 +63,11 @@ impl Running {
         self.detached.insert(request);
     }
 
-    /// Returns when [`next_late`](Self::next_late) or [`next_slow`](Self::next_slow) will return
-    /// the next request, if it does not end before.
-    pub fn next_overdue_at(&self) -> Option<Instant> {
-        let late_at = self
-            .recent
-            .first_key_value()
-            .map(|(first, _)| first.started_at + LATE);
-        let slow_at = self
-            .late
-            .first_key_value()
-            .map(|(first, _)| first.started_at + RESPONSIVE);
-        Some([late_at, slow_at].into_iter().flatten().min()? + TIMER_PRECISION)
+    /// Returns when [`next_slow`](Self::next_slow) will return the next request, if it does not end
+    /// before.
+    pub fn next_slow_at(&self) -> Option<Instant> {
+        let (first, _) = self.recent.first_key_value()?;
+        Some(first.started_at + RESPONSIVE + TIMER_PRECISION)
     }
 }
 
@@ -104,19 +76,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overdue_requests_are_returned_once_in_the_order_of_their_starts() {
+    fn slow_requests_are_returned_once_in_the_order_of_their_starts() {
         let mut running = Running::default();
         let start = Instant::now();
 
         assert_eq!(
-            (running.next_late(start), running.next_overdue_at()),
+            (running.next_slow(start), running.next_slow_at()),
             (None, None)
         );
         let requests = [1, 1, 2, 3]
             .map(|webhook| running.start(Uuid::from_u128(webhook), DeliveryClass::Fresh, start));
 
         (0..2).for_each(|_| assert!(!running.end(requests[2])));
-        assert_eq!(running.next_late(start + LATE), None);
+        assert_eq!(running.next_slow(start + RESPONSIVE), None);
 
         let expected = [(0, 1), (1, 1), (3, 3)].map(|(index, webhook)| {
             (
@@ -126,18 +98,10 @@ mod tests {
             )
         });
 
-        let at = running.next_overdue_at().unwrap();
-        let late: Vec<_> = std::iter::from_fn(|| running.next_late(at)).collect();
-
-        assert_eq!(
-            (late, running.next_slow(start + RESPONSIVE)),
-            (expected.to_vec(), None)
-        );
         running.detach(requests[0]);
-
-        let at = running.next_overdue_at().unwrap();
+        let at = running.next_slow_at().unwrap();
         let slow: Vec<_> = std::iter::from_fn(|| running.next_slow(at)).collect();
-        assert_eq!((slow, running.next_overdue_at()), (expected.to_vec(), None));
+        assert_eq!((slow, running.next_slow_at()), (expected.to_vec(), None));
         assert_eq!(
             [0, 0, 1].map(|index| running.end(requests[index])),
             [true, false, false]

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use uuid::Uuid;
-use walhook::deliver::schedule::{Finished, LATE, Limits, Request, Schedule};
+use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
 use walhook::domain::delivery::{Delivery, Feedback, Lease};
 use walhook::domain::event::EventKind;
 use walhook::handoff::{CAPACITY, DeliveryBudget, RESPONSIVE, Speed};
@@ -60,7 +60,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         6 => (0..64_usize, any::<bool>(), any::<bool>())
             .prop_map(|(index, is_quick, is_accepted)| Finish { index, is_quick, is_accepted }),
         1 => (0..64_usize).prop_map(|index| Skip { index }),
-        3 => (0..400_u64).prop_map(|milliseconds| Wait { milliseconds }),
+        3 => (0..800_u64).prop_map(|milliseconds| Wait { milliseconds }),
     ]
 }
 
@@ -270,7 +270,7 @@ impl Pair {
 
         // Each webhook may have one late request without a permit.
         let is_late =
-            |delivery: &&Delivery| self.requests[&delivery.id].started_at + LATE < self.now;
+            |delivery: &&Delivery| self.requests[&delivery.id].started_at + RESPONSIVE < self.now;
         let late: BTreeSet<Uuid> = self
             .in_flight
             .iter()
