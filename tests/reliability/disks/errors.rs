@@ -69,6 +69,7 @@ impl Faults {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     let Some(faults) = Faults::compile() else {
         return;
@@ -121,6 +122,7 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
     let Some(faults) = Faults::compile() else {
         return;

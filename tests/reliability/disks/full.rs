@@ -53,6 +53,7 @@ async fn a_store_whose_wal_filled_the_disk_continues_when_it_runs_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
     let Some(disk) = Disk::mount(48) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
@@ -166,6 +167,7 @@ async fn a_store_without_space_for_temporary_files_continues_when_there_is_space
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn what_a_primary_without_space_rejects_raises_nothing_and_capture_stays_healthy() {
     let Some(disk) = Disk::mount(48) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[]).await).await;
@@ -200,6 +202,7 @@ async fn what_a_primary_without_space_rejects_raises_nothing_and_capture_stays_h
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn capture_continues_when_a_primary_whose_wal_filled_the_disk_runs_again() {
     let Some(disk) = Disk::mount(160) else { return };
     let mut world = World::prepare(server(&SMALL_WAL).await, server(&[]).await).await;

@@ -190,6 +190,7 @@ async fn world_with_earlier_store(backup: &Backup) -> (World, HashSet<i64>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn a_store_restored_under_a_running_sidecar_is_a_gap_that_a_repair_closes() {
     let backup = Backup::new();
     let (mut world, later) = world_with_earlier_store(&backup).await;
@@ -213,6 +214,7 @@ async fn a_store_restored_under_a_running_sidecar_is_a_gap_that_a_repair_closes(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn a_store_restored_while_nothing_runs_is_repaired_before_the_start() {
     let backup = Backup::new();
     let (mut world, later) = world_with_earlier_store(&backup).await;

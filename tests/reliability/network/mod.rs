@@ -55,6 +55,7 @@ async fn faults_between_the_sidecar_and_its_databases_lose_nothing() {
 
 /// The servers that deliveries do not depend on fail together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn faults_of_other_servers_affect_no_delivery_and_those_of_a_receiver_only_its_own() {
     let servers = vec![Peer::MailServer, Peer::KeyServer, Peer::Collector];
     let mut rounds: Vec<_> = ALL.iter().map(|fault| (servers.clone(), *fault)).collect();
@@ -63,6 +64,7 @@ async fn faults_of_other_servers_affect_no_delivery_and_those_of_a_receiver_only
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn faults_of_the_delivery_proxy_delay_deliveries() {
     walk(short(true, alone(&[Peer::DeliveryProxy], &ALL))).await;
 }

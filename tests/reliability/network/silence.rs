@@ -10,6 +10,7 @@ use crate::support::{Receiver, TestApp, eventually};
 /// As when a proxy between the sidecar and the store loses its state and still acknowledges
 /// packets: the kernel notices nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn every_background_task_continues_after_its_connection_to_the_store_was_forgotten() {
     let Some(mut world) = World::start(false).await else {
         return;
@@ -24,6 +25,7 @@ async fn every_background_task_continues_after_its_connection_to_the_store_was_f
 /// As when a firewall resets the sidecar's connections and drops the packets that would tell the
 /// server: the slot stays in use for `wal_sender_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "for `make soak`"]
 async fn capture_takes_the_slot_back_from_a_connection_whose_end_the_primary_has_not_noticed() {
     let settings = [("wal_sender_timeout", "10min")];
     let mut app = TestApp::prepare_alone(Options {
