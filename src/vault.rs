@@ -1,10 +1,9 @@
 //! Encryption of secrets at rest: AES-256-GCM, bound to their owner by the associated data, with
 //! rotation of keys.
 
-use aes_gcm::aead::{Aead, Payload};
-use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
@@ -13,12 +12,9 @@ use zeroize::Zeroizing;
 
 pub use crate::domain::sealed::Sealed;
 
-const NONCE_BYTES: usize = 12;
-const KEY_BYTES: usize = 32;
-
 /// The master keys: the first encrypts, all decrypt.
 pub struct Vault {
-    keys: Vec<(String, Aes256Gcm)>,
+    keys: Vec<(String, LessSafeKey)>,
 }
 
 /// What an encrypted value belongs to: a row, and for all but the first value of a row also which
@@ -45,8 +41,8 @@ impl Owner {
         }
     }
 
-    fn associated_data(self) -> Vec<u8> {
-        [self.id.as_bytes(), self.part.as_bytes()].concat()
+    fn associated_data(self) -> Aad<Vec<u8>> {
+        Aad::from([self.id.as_bytes(), self.part.as_bytes()].concat())
     }
 }
 
@@ -79,37 +75,33 @@ impl Vault {
         Ok(Vault { keys })
     }
 
-    fn key(encoded: &SecretString) -> Result<(String, Aes256Gcm), VaultError> {
+    fn key(encoded: &SecretString) -> Result<(String, LessSafeKey), VaultError> {
         let bytes = STANDARD
             .decode(encoded.expose_secret())
             .map_err(|_| VaultError::MalformedKey)?;
         let bytes = Zeroizing::new(bytes);
-        if bytes.len() != KEY_BYTES {
-            return Err(VaultError::MalformedKey);
-        }
-
-        let cipher = Aes256Gcm::new_from_slice(&bytes).map_err(|_| VaultError::MalformedKey)?;
+        let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| VaultError::MalformedKey)?;
 
         // Identifies the key without revealing anything about it.
         let id = hex::encode(&Sha256::digest(Sha256::digest(&*bytes))[..8]);
-        Ok((id, cipher))
+        Ok((id, LessSafeKey::new(key)))
     }
 
     /// Encrypts `secret` so that it can be decrypted only for `owner`.
     pub fn seal(&self, owner: impl Into<Owner>, secret: &[u8]) -> Sealed {
-        let (id, cipher) = &self.keys[0];
-        let nonce: [u8; NONCE_BYTES] = random_bytes();
-        let payload = Payload {
-            msg: secret,
-            aad: &owner.into().associated_data(),
-        };
+        let (id, key) = &self.keys[0];
+        let nonce: [u8; NONCE_LEN] = random_bytes();
+        let mut encrypted = secret.to_vec();
+        key.seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            owner.into().associated_data(),
+            &mut encrypted,
+        )
+        .expect("AES-GCM encrypts any message of less than 64 GiB");
 
-        let ciphertext = cipher
-            .encrypt(&Nonce::from(nonce), payload)
-            .expect("AES-GCM encrypts any message of less than 64 GiB");
         Sealed {
             key_id: id.clone(),
-            bytes: [&nonce[..], &ciphertext].concat(),
+            bytes: [&nonce[..], &encrypted].concat(),
         }
     }
 
@@ -130,18 +122,22 @@ impl Vault {
         sealed: &[u8],
     ) -> Result<Vec<u8>, VaultError> {
         let key = self.keys.iter().find(|(id, _)| id == key_id);
-        let (_, cipher) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;
-        let (nonce, ciphertext) = sealed
-            .split_first_chunk::<NONCE_BYTES>()
+        let (_, key) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;
+        let (nonce, encrypted) = sealed
+            .split_first_chunk::<NONCE_LEN>()
             .ok_or(VaultError::Corrupt)?;
-        let payload = Payload {
-            msg: ciphertext,
-            aad: &owner.into().associated_data(),
-        };
 
-        cipher
-            .decrypt(&Nonce::from(*nonce), payload)
-            .map_err(|_| VaultError::Corrupt)
+        let mut secret = encrypted.to_vec();
+        let length = key
+            .open_in_place(
+                Nonce::assume_unique_for_key(*nonce),
+                owner.into().associated_data(),
+                &mut secret,
+            )
+            .map_err(|_| VaultError::Corrupt)?
+            .len();
+        secret.truncate(length);
+        Ok(secret)
     }
 
     /// Like [`Vault::open`], for a secret that is text.
