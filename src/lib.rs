@@ -78,4 +78,3 @@ pub mod telemetry;
 pub mod tls;
 pub mod ui;
 pub mod vault;
-mod weighted_lru;

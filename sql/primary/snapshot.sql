@@ -1,14 +1,8 @@
 -- name: distributed_releases
 -- The ids of the releases that are already distributed. $1 the platform's values for "distributed"
 select {id}
-from {table}
-where {delivery_status} = any($1)
-
--- name: rows_by_id
--- All columns of rows, as text. $1 ids as text
-select {columns}
 from {table} as this
-where this.{id} = any(($1::text[])::{id_type}[])
+where {delivery_status} = any($1)
 
 -- name: take
 -- The current snapshot and the current position in the WAL
@@ -18,8 +12,8 @@ select pg_current_snapshot()::text as snapshot, pg_current_wal_insert_lsn() as i
 
 -- name: user_addons
 -- The add-ons of every user
-select {user_id}, {addon}
-from {table}
+select {columns}
+from {table} as this
 
 -- name: watched_rows
 -- Declares a cursor over a watched table's rows: id and watched columns, ordered by id

@@ -41,6 +41,17 @@ pub struct Lineage {
     pub timeline: u32,
 }
 
+impl Lineage {
+    /// Returns the lineage as the server's catalog shows it: the identifier as a signed number, the
+    /// timeline in hexadecimal digits, or none on a standby.
+    pub fn of_server(system_identifier: i64, timeline: Option<&str>) -> Option<Lineage> {
+        Some(Lineage {
+            system_identifier: system_identifier as u64,
+            timeline: u32::from_str_radix(timeline?, 16).ok()?,
+        })
+    }
+}
+
 /// A server's timeline and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineHistory {

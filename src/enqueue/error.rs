@@ -54,8 +54,7 @@ impl EnqueueError {
     pub(super) fn is_transient(&self) -> bool {
         match self {
             EnqueueError::Store(StoreError::Corrupt(_)) => false,
-            EnqueueError::Store(_) => true,
-            EnqueueError::Lookup(error) => error.is_transient(),
+            EnqueueError::Store(_) | EnqueueError::Lookup(_) => true,
             EnqueueError::Superseded(_)
             | EnqueueError::StoreBehind(_)
             | EnqueueError::NoCheckpoint(_) => false,

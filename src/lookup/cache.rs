@@ -4,7 +4,6 @@
 //! During a batch it has every row that the batch has changed or needs. What is removed between
 //! batches is read again from the store, which then has the same rows.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -16,29 +15,25 @@ use crate::domain::table::{
 };
 use crate::events::{Release, TranscodedFile};
 use crate::store::addons::UserAddon;
-use crate::weighted_lru::WeightedLru;
 
-/// Bounds the memory of the rows between batches: enough for a hundred thousand.
-const MAX_ROWS: usize = 32 << 20;
-/// Bounds the memory of the lists of files, and of users' add-ons.
-const MAX_LISTS: usize = 8 << 20;
-/// The estimated size of an entry of a map, in bytes, without what its key and its value refer to.
+/// Bounds the memory between batches, in bytes: enough for a hundred thousand rows.
+const MAX_WRITTEN: usize = 32 << 20;
+/// The estimated size of an entry of a map, in bytes, without long texts.
 const ENTRY_OVERHEAD: usize = 128;
 
 /// The add-ons of one user, each with the number of rows that say so.
 type Addons = HashMap<Box<str>, i32>;
 
-/// Rows by table and id. None for a row that does not exist.
-type Rows = WeightedLru<(Table, i64), Option<Arc<Tuple>>>;
-
-/// Reading changes the order of entries, and needs only a shared reference.
 #[derive(Default)]
 pub struct Cache {
-    /// Rows of [`Table::looked_up`] tables: their ids and looked-up columns.
-    rows: RefCell<Rows>,
+    /// Rows of [`Table::looked_up`] tables: their ids and looked-up columns. None for a row that does
+    /// not exist.
+    rows: HashMap<(Table, i64), Option<Arc<Tuple>>>,
     /// The ids of all files of a transcoder queue entry.
-    files: RefCell<WeightedLru<i64, BTreeSet<i64>>>,
-    addons: RefCell<WeightedLru<UserId, Addons>>,
+    files: HashMap<i64, BTreeSet<i64>>,
+    addons: HashMap<UserId, Addons>,
+    /// The bytes that were added since the cache was empty. It has no more.
+    written: usize,
     /// Tables that the batch has truncated. Until it is stored, the store still has the former
     /// rows.
     emptied: HashSet<Table>,
@@ -83,11 +78,11 @@ impl Cache {
 
     /// Returns the files of an entry by id. None if one of them is unknown.
     pub fn files(&self, entry: i64) -> Option<Arc<[TranscodedFile]>> {
-        let ids = self.files.borrow_mut().get(&entry)?.clone();
+        let ids = self.files.get(&entry)?;
         let mut files = Vec::with_capacity(ids.len());
 
         for id in ids {
-            let row = self.row(Table::TranscoderQueueFile, id)??;
+            let row = self.row(Table::TranscoderQueueFile, *id)??;
             let asset_type_id = row.int(file::asset_type_id).unwrap_or_default();
             let status = row.text(file::status).unwrap_or_default().to_owned();
 
@@ -101,44 +96,45 @@ impl Cache {
     }
 
     pub fn has_addon(&self, user: &UserId, addon: Addon) -> Option<bool> {
-        let mut addons = self.addons.borrow_mut();
-        let known = addons
+        let known = self
+            .addons
             .get(user)
             .map(|addons| addons.contains_key(addon.as_str()));
         known.or_else(|| self.emptied.contains(&Table::UserAddon).then_some(false))
     }
 
     pub fn has_addons_of(&self, user: &UserId) -> bool {
-        self.addons.borrow_mut().get(user).is_some()
+        self.addons.contains_key(user)
     }
 
     pub fn has_files_of(&self, entry: i64) -> bool {
-        self.files.borrow_mut().get(&entry).is_some()
+        self.files.contains_key(&entry)
     }
 
     /// Returns the row as of the last change that was applied.
     pub fn row(&self, table: Table, id: i64) -> Option<Option<Arc<Tuple>>> {
-        let known = self.rows.borrow_mut().get(&(table, id)).cloned();
+        let known = self.rows.get(&(table, id)).cloned();
         known.or_else(|| self.emptied.contains(&table).then_some(None))
     }
 
-    /// Starts a batch. All earlier ones are stored.
+    /// Starts a batch. All earlier ones are stored, so what is dropped here is read again.
     pub fn begin(&mut self) {
         self.emptied.clear();
-        while self.rows.get_mut().remove_beyond(MAX_ROWS).is_some() {}
-        while self.files.get_mut().remove_beyond(MAX_LISTS).is_some() {}
-        while self.addons.get_mut().remove_beyond(MAX_LISTS).is_some() {}
+
+        if self.written > MAX_WRITTEN {
+            *self = Cache::default();
+        }
     }
 
     /// Drops all rows of a table.
     pub fn forget(&mut self, table: Table) {
         match table {
-            Table::UserAddon => self.addons = RefCell::default(),
-            _ => self.rows.get_mut().retain(|(other, _)| *other != table),
+            Table::UserAddon => self.addons.clear(),
+            _ => self.rows.retain(|(other, _), _| *other != table),
         }
 
         if table == Table::TranscoderQueueFile {
-            self.files = RefCell::default();
+            self.files.clear();
         }
     }
 
@@ -171,7 +167,8 @@ impl Cache {
                 by_user.remove(user.as_str())
             };
 
-            self.put_addons(id, addons.unwrap_or_default());
+            self.written += ENTRY_OVERHEAD * (1 + addons.as_ref().map_or(0, HashMap::len));
+            self.addons.insert(id, addons.unwrap_or_default());
         }
     }
 
@@ -210,7 +207,9 @@ impl Cache {
 
         for entry in entries {
             if !self.has_files_of(*entry) {
-                self.put_files(*entry, of_entries.remove(entry).unwrap_or_default());
+                self.written += ENTRY_OVERHEAD;
+                self.files
+                    .insert(*entry, of_entries.remove(entry).unwrap_or_default());
             }
         }
     }
@@ -257,19 +256,26 @@ impl Cache {
         let (old, new) = AddonChange::of(operation);
         match old {
             AddonChange::None => {}
-            AddonChange::One(user, addon) => self.change_addons(user, |addons| {
-                let copies = addons.entry(addon.into()).or_default();
-                *copies -= 1;
+            AddonChange::One(user, addon) => {
+                if let Some(addons) = self.addons.get_mut(&UserId(user.into())) {
+                    let copies = addons.entry(addon.into()).or_default();
+                    *copies -= 1;
 
-                if *copies <= 0 {
-                    addons.remove(addon);
+                    if *copies <= 0 {
+                        addons.remove(addon);
+                    }
                 }
-            }),
-            AddonChange::All(user) => self.change_addons(user, Addons::clear),
+            }
+            AddonChange::All(user) => {
+                self.addons.get_mut(&UserId(user.into())).map(Addons::clear);
+            }
         }
 
-        if let Some((user, addon)) = new {
-            self.change_addons(user, |addons| *addons.entry(addon.into()).or_default() += 1);
+        if let Some((user, addon)) = new
+            && let Some(addons) = self.addons.get_mut(&UserId(user.into()))
+        {
+            self.written += ENTRY_OVERHEAD;
+            *addons.entry(addon.into()).or_default() += 1;
         }
     }
 
@@ -293,7 +299,7 @@ impl Cache {
         let Some(state) = State::of_looked_up(table, &row) else {
             // Neither the stream nor the store has all values: the row is read again when it is
             // needed.
-            self.rows.get_mut().remove(&(table, id));
+            self.rows.remove(&(table, id));
             return;
         };
 
@@ -317,16 +323,11 @@ impl Cache {
                 |row: Option<&Tuple>| row.and_then(|row| row.int(file::transcoder_queue_id));
             let before = parent(self.row(table, id).flatten().as_deref());
             let after = parent(row.as_ref());
-            if let Some(entry) = before.filter(|_| before != after) {
-                self.change_files(entry, |files| {
-                    files.remove(&id);
-                });
-            }
+            let files = before.filter(|_| before != after);
+            files.and_then(|entry| self.files.get_mut(&entry)?.take(&id));
 
-            if let Some(entry) = after {
-                self.change_files(entry, |files| {
-                    files.insert(id);
-                });
+            if let Some(files) = after.and_then(|entry| self.files.get_mut(&entry)) {
+                files.insert(id);
             }
         }
 
@@ -341,36 +342,8 @@ impl Cache {
     }
 
     fn put_row(&mut self, table: Table, id: i64, row: Option<Tuple>) {
-        let weight = ENTRY_OVERHEAD + row.as_ref().map_or(0, weight);
-        self.rows
-            .get_mut()
-            .put((table, id), row.map(Arc::new), weight);
-    }
-
-    fn put_files(&mut self, entry: i64, files: BTreeSet<i64>) {
-        let weight = weight_of_files(&files);
-        self.files.get_mut().put(entry, files, weight);
-    }
-
-    fn change_files(&mut self, entry: i64, change: impl FnOnce(&mut BTreeSet<i64>)) {
-        self.files.get_mut().change(&entry, |files| {
-            change(files);
-            weight_of_files(files)
-        });
-    }
-
-    fn put_addons(&mut self, user: UserId, addons: Addons) {
-        let weight = weight_of_addons(&user, &addons);
-        self.addons.get_mut().put(user, addons, weight);
-    }
-
-    /// Changes the add-ons of a user, if they are cached.
-    fn change_addons(&mut self, user: &str, change: impl FnOnce(&mut Addons)) {
-        let user = UserId(user.into());
-        self.addons.get_mut().change(&user, |addons| {
-            change(addons);
-            weight_of_addons(&user, addons)
-        });
+        self.written += ENTRY_OVERHEAD + row.as_ref().map_or(0, weight);
+        self.rows.insert((table, id), row.map(Arc::new));
     }
 }
 
@@ -445,19 +418,6 @@ fn weight(row: &Tuple) -> usize {
         .iter()
         .map(|(_, value)| size_of::<Datum>() + value.as_str().map_or(0, str::len));
     size_of::<Tuple>() + values.sum::<usize>()
-}
-
-/// A node of the set has a capacity of eleven ids.
-fn weight_of_files(files: &BTreeSet<i64>) -> usize {
-    ENTRY_OVERHEAD + files.len().next_multiple_of(11) * size_of::<i64>()
-}
-
-fn weight_of_addons(user: &UserId, addons: &Addons) -> usize {
-    let texts: usize = addons
-        .keys()
-        .map(|addon| size_of::<(Box<str>, i32)>() + addon.len())
-        .sum();
-    ENTRY_OVERHEAD + user.0.len() + texts
 }
 
 /// Booleans are `t` in the stream and `true` in a query; a mapped column may contain a number.

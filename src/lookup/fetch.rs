@@ -9,13 +9,13 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use crate::config::{self, TableMappings};
-use crate::domain::change::{Datum, Tuple};
-use crate::domain::table::{Column, Table};
+use crate::domain::change::Tuple;
+use crate::domain::table::Table;
 use crate::domain::window::Snapshot;
 use crate::postgres::{
-    self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, logged, quote_identifier,
-    quote_qualified,
+    self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, quote_identifier,
 };
+use crate::primary::mapped::{as_text, table_name, tuple};
 use crate::retry::Backoff;
 use crate::sql::primary as sql;
 use crate::store::StoreError;
@@ -28,6 +28,10 @@ const VISIBLE_POLLS: Backoff = Backoff::new(Duration::from_millis(1), Duration::
 /// retried.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
+pub type Result<T, E = LookupError> = std::result::Result<T, E>;
+
+/// Why nothing could be looked up. A retry can succeed after each of these: what is missing must be
+/// restored, but no restart is needed afterwards.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     #[error("the primary: {0}")]
@@ -53,11 +57,6 @@ pub enum LookupError {
         "table {table} is gone: restore it, or name another table in source.tables.{key}.table and restart"
     )]
     TableGone { table: String, key: &'static str },
-    #[error("source.lookups.{table}: its rows must have the column {column}")]
-    LookupLacksColumn {
-        table: &'static str,
-        column: &'static str,
-    },
     #[error(
         "the primary does not show a committed transaction within {0:?}: does a synchronous standby keep up?"
     )]
@@ -71,25 +70,6 @@ pub enum LookupError {
     Store(#[from] StoreError),
     #[error("a lookup returned no result for {0}")]
     Unanswered(String),
-}
-
-impl LookupError {
-    /// Returns whether a retry can succeed.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            LookupError::Connect(_)
-            | LookupError::Silent(..)
-            | LookupError::Store(_)
-            | LookupError::Invisible(_)
-            | LookupError::Replaced { .. }
-            | LookupError::Unanswered(_) => true,
-            // What is missing must be restored, but no restart is needed afterwards.
-            LookupError::Query { .. }
-            | LookupError::ColumnGone { .. }
-            | LookupError::TableGone { .. } => true,
-            LookupError::LookupLacksColumn { .. } => false,
-        }
-    }
 }
 
 pub struct Primary {
@@ -167,7 +147,7 @@ impl Session {
         table: &'static str,
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, LookupError> {
+    ) -> Result<Vec<Row>> {
         let (_, rows) = self.read_in(BEGIN, table, query, parameters).await?;
         Ok(rows)
     }
@@ -180,7 +160,7 @@ impl Session {
         table: &'static str,
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, LookupError> {
+    ) -> Result<Vec<Row>> {
         let started_at = Instant::now();
         let mut polls = VISIBLE_POLLS;
         let begin = format!("{BEGIN} {}", sql::server::CURRENT_SNAPSHOT);
@@ -213,7 +193,7 @@ impl Session {
         table: &'static str,
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<(Vec<SimpleQueryMessage>, Vec<Row>), LookupError> {
+    ) -> Result<(Vec<SimpleQueryMessage>, Vec<Row>)> {
         let failed = |source| {
             if let Some(fault) = DiskFault::of(&source) {
                 count_disk_fault("primary", fault.as_str());
@@ -277,7 +257,7 @@ impl Primary {
         table: Table,
         keys: &[String],
         after: Option<u32>,
-    ) -> Result<Fetched, LookupError> {
+    ) -> Result<Fetched> {
         let mut fetched = Fetched::default();
         let mut pending: Vec<&[String]> = vec![keys];
         while let Some(keys) = pending.pop() {
@@ -324,7 +304,7 @@ impl Primary {
         table: Table,
         keys: &[String],
         after: Option<u32>,
-    ) -> Result<Vec<Tuple>, LookupError> {
+    ) -> Result<Vec<Tuple>> {
         if self.mappings.is_absent(table) {
             return Ok(Vec::new());
         }
@@ -344,36 +324,12 @@ impl Primary {
 
         // The table may have changed: the query is built again, which finds out.
         let rows = rows.inspect_err(|_| session.queries.clear())?;
-        let mut tuples = Vec::with_capacity(rows.len());
+        let tuple = |row: &Row| tuple(&self.mappings, table, table.columns(), |at| row.get(at));
 
-        for row in rows {
-            let mut tuple = Tuple::absent(table);
-
-            for (index, name) in table.columns().iter().enumerate() {
-                let value: Option<&str> =
-                    row.try_get(*name)
-                        .map_err(|_| LookupError::LookupLacksColumn {
-                            table: table.name(),
-                            column: name,
-                        })?;
-
-                let value = match value {
-                    Some(text) => {
-                        Datum::text(self.mappings.value(table, name, text).unwrap_or(text))
-                    }
-                    None => Datum::Null,
-                };
-
-                tuple.set(Column(index as u8), value);
-            }
-
-            tuples.push(tuple);
-        }
-
-        Ok(tuples)
+        Ok(rows.iter().map(tuple).collect())
     }
 
-    async fn session(&mut self) -> Result<&mut Session, LookupError> {
+    async fn session(&mut self) -> Result<&mut Session> {
         if self
             .session
             .as_ref()
@@ -413,7 +369,7 @@ impl Primary {
             .expect("created above if it was missing"))
     }
 
-    async fn query(&mut self, table: Table) -> Result<String, LookupError> {
+    async fn query(&mut self, table: Table) -> Result<String> {
         let known = self.session().await?.queries.get(&table).cloned();
         if let Some(query) = known {
             return Ok(query);
@@ -426,10 +382,8 @@ impl Primary {
                     .columns()
                     .iter()
                     .map(|name| {
-                        let quoted = quote_identifier(name);
-                        let text =
-                            limited(format!("found.{quoted}::text"), table.most_characters(name));
-                        format!("{text} as {quoted}")
+                        let text = format!("found.{}::text", quote_identifier(name));
+                        limited(text, table.most_characters(name))
                     })
                     .collect();
                 format!(
@@ -445,7 +399,7 @@ impl Primary {
         Ok(query)
     }
 
-    async fn mapped_query(&mut self, table: Table) -> Result<String, LookupError> {
+    async fn mapped_query(&mut self, table: Table) -> Result<String> {
         let (schema, name) = self.mappings.qualified_name(table);
         let session = self.session().await?;
 
@@ -490,33 +444,10 @@ impl Primary {
             key_type => key_type,
         };
 
-        let columns: Vec<String> = table
-            .columns()
-            .iter()
-            .map(|column| {
-                let value = match self.mappings.computed(table, column) {
-                    Some(expression) => format!("({expression})::text"),
-                    None => logged(&format!(
-                        "this.{}",
-                        quote_identifier(self.mappings.column(table, column))
-                    )),
-                };
-
-                format!(
-                    "{} as {}",
-                    limited(value, table.most_characters(column)),
-                    quote_identifier(column)
-                )
-            })
-            .collect();
-
-        let columns = columns.join(", ");
-        let full_name = quote_qualified(&schema, &name);
-        let key = quote_identifier(key);
         let names = [
-            ("columns", &*columns),
-            ("table", &*full_name),
-            ("key", &*key),
+            ("columns", &*as_text(&self.mappings, table, table.columns())),
+            ("table", &table_name(&self.mappings, table)),
+            ("key", &quote_identifier(key)),
             ("key_type", key_type),
         ];
 
@@ -526,10 +457,7 @@ impl Primary {
 
 /// Runs each query that uses the platform's own SQL, without keys, to find errors before anything
 /// depends on it.
-pub async fn try_queries(
-    url: &str,
-    source: &config::Source,
-) -> Vec<(Table, Result<(), LookupError>)> {
+pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Result<()>)> {
     let mut primary = Primary::new(url, source);
     let mut tried = Vec::new();
 

@@ -22,7 +22,6 @@ use crate::domain::lsn::Lineage;
 use crate::domain::position::Checkpoint;
 use crate::domain::table::{Table, distro_queue, transcoder_queue_file, user_addon};
 use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
-use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::Store;
 use crate::store::addons::UserAddon;
 
@@ -30,7 +29,7 @@ pub use address::email_of;
 pub use fetch::{LookupError, try_queries};
 
 use cache::{AddonChange, Cache};
-use fetch::{Fetched, Primary};
+use fetch::{Fetched, Primary, Result};
 
 /// Rows that are fetched from the store at once. They may be long.
 const ROWS_AT_ONCE: usize = 200;
@@ -118,7 +117,7 @@ impl Lookups {
 
     /// Connects to the primary and runs each of its queries without keys, so that the first event
     /// does not wait for the connection and the columns' types.
-    pub async fn warm_up(&mut self) -> Result<(), LookupError> {
+    pub async fn warm_up(&mut self) -> Result<()> {
         let stored = self.stored_tables().await?;
         for table in LOOKED_UP
             .into_iter()
@@ -132,7 +131,7 @@ impl Lookups {
 
     /// Sets whether the stream may lack changes of looked-up tables. Then the rows in the store may
     /// be too old, until a repair copies them again.
-    pub async fn set_incomplete(&mut self, incomplete: bool) -> Result<(), LookupError> {
+    pub async fn set_incomplete(&mut self, incomplete: bool) -> Result<()> {
         if incomplete && !self.stored_tables().await?.is_empty() {
             self.forget_stored(Table::ALL.iter().copied().collect())
                 .await?;
@@ -143,7 +142,7 @@ impl Lookups {
 
     /// Returns the tables whose rows the store has. Forgets those that were copied under another
     /// mapping: their rows would have to be copied again.
-    async fn stored_tables(&mut self) -> Result<HashSet<Table>, LookupError> {
+    async fn stored_tables(&mut self) -> Result<HashSet<Table>> {
         if let Some(stored) = &self.stored {
             return Ok(stored.clone());
         }
@@ -177,7 +176,7 @@ impl Lookups {
         Ok(stored)
     }
 
-    async fn forget_stored(&mut self, tables: HashSet<Table>) -> Result<(), LookupError> {
+    async fn forget_stored(&mut self, tables: HashSet<Table>) -> Result<()> {
         let numbers: Vec<i16> = tables.iter().filter_map(|table| table.number()).collect();
         self.store.forget_lookup_tables(&numbers).await?;
         self.forget();
@@ -225,7 +224,7 @@ impl Lookups {
 
     /// Prepares for a batch from a timeline: drops rows that do not follow the stream, and loads
     /// the rows that the batch changes and does not show completely, to apply the changes to them.
-    pub async fn begin(&mut self, changes: &[Change], timeline: u32) -> Result<(), LookupError> {
+    pub async fn begin(&mut self, changes: &[Change], timeline: u32) -> Result<()> {
         self.primary.set_timeline(timeline);
         let stored = self.stored_tables().await?;
         for table in Table::ALL.iter().filter(|table| !stored.contains(table)) {
@@ -259,34 +258,25 @@ impl Lookups {
         Ok(())
     }
 
-    async fn fetch_stored(&mut self, table: Table, ids: &[i64]) -> Result<(), LookupError> {
+    async fn fetch_stored(&mut self, table: Table, ids: &[i64]) -> Result<()> {
         for ids in ids.chunks(ROWS_AT_ONCE) {
-            let found = self
-                .store
-                .in_time(ANSWER_TIMEOUT, self.store.lookup_rows(table, ids))
-                .await?;
+            let found = self.store.lookup_rows(table, ids).await?;
             self.cache.fetched(table, ids, &rows_of(table, &found));
         }
 
         Ok(())
     }
 
-    async fn fetch_files(&mut self, entries: &[i64]) -> Result<(), LookupError> {
-        let found = self
-            .store
-            .in_time(ANSWER_TIMEOUT, self.store.files_of(entries))
-            .await?;
+    async fn fetch_files(&mut self, entries: &[i64]) -> Result<()> {
+        let found = self.store.files_of(entries).await?;
         self.cache
             .files_fetched(entries, &rows_of(Table::TranscoderQueueFile, &found));
 
         Ok(())
     }
 
-    async fn fetch_addons(&mut self, users: &[String]) -> Result<(), LookupError> {
-        let found = self
-            .store
-            .in_time(ANSWER_TIMEOUT, self.store.addons(users))
-            .await?;
+    async fn fetch_addons(&mut self, users: &[String]) -> Result<()> {
+        let found = self.store.addons(users).await?;
         self.cache.addons_fetched(users, &found);
 
         Ok(())
@@ -343,7 +333,7 @@ impl Lookups {
         &mut self,
         keys: &HashSet<LookupKey>,
         transaction: Option<u32>,
-    ) -> Result<(), LookupError> {
+    ) -> Result<()> {
         for ((table, is_changed_row), wanted) in by_table(keys) {
             if self.is_stored(table) && !is_changed_row {
                 let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
@@ -502,47 +492,40 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
     }
 }
 
+/// Returns what the cache has, or that the key has to be fetched.
+fn known<T>(cached: Option<T>, key: LookupKey) -> Fact<T> {
+    cached.ok_or(NoEvent::Lookup(key))
+}
+
 impl Facts for Lookups {
     fn release(&self, id: i64) -> Fact<std::sync::Arc<Release>> {
-        let release = self
-            .cache
-            .release(id)
-            .ok_or(NoEvent::Lookup(LookupKey::Release(id)))?;
-        release.ok_or(NoEvent::Unrouted("release_not_found"))
+        known(self.cache.release(id), LookupKey::Release(id))?
+            .ok_or(NoEvent::Unrouted("release_not_found"))
     }
 
     fn label_owner(&self, label: i64) -> Fact<Option<UserId>> {
-        let owner = self
-            .cache
-            .label_owner(label)
-            .ok_or(NoEvent::Lookup(LookupKey::Label(label)))?;
-        owner.ok_or(NoEvent::Unrouted("label_not_found"))
+        known(self.cache.label_owner(label), LookupKey::Label(label))?
+            .ok_or(NoEvent::Unrouted("label_not_found"))
     }
 
     fn outlet_name(&self, outlet: i64) -> Fact<Option<std::sync::Arc<str>>> {
-        self.cache
-            .outlet_name(outlet)
-            .ok_or(NoEvent::Lookup(LookupKey::Outlet(outlet)))
+        known(self.cache.outlet_name(outlet), LookupKey::Outlet(outlet))
     }
 
     fn track_release(&self, track: i64) -> Fact<i64> {
-        let release = self
-            .cache
-            .track_release(track)
-            .ok_or(NoEvent::Lookup(LookupKey::Track(track)))?;
-        release.ok_or(NoEvent::Unrouted("track_not_found"))
+        known(self.cache.track_release(track), LookupKey::Track(track))?
+            .ok_or(NoEvent::Unrouted("track_not_found"))
     }
 
     fn transcoded_files(&self, entry: i64) -> Fact<std::sync::Arc<[TranscodedFile]>> {
-        self.cache
-            .files(entry)
-            .ok_or(NoEvent::Lookup(LookupKey::Files(entry)))
+        known(self.cache.files(entry), LookupKey::Files(entry))
     }
 
     fn has_addon(&self, user: &UserId, addon: Addon) -> Fact<bool> {
-        self.cache
-            .has_addon(user, addon)
-            .ok_or_else(|| NoEvent::Lookup(LookupKey::Addons(user.clone())))
+        known(
+            self.cache.has_addon(user, addon),
+            LookupKey::Addons(user.clone()),
+        )
     }
 
     fn recognises_distribution_status(&self, status: &str) -> bool {

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use postgres_types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Statement};
 
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use super::finding::Finding;
 use super::lineage;
+use super::mapped::table_name;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::publication::PublicationMembers;
@@ -63,11 +64,7 @@ row! {
 impl Server {
     /// Returns the cluster and the timeline. None on a standby.
     pub fn lineage(&self) -> Option<Lineage> {
-        let timeline = u32::from_str_radix(self.timeline.as_deref()?, 16).ok()?;
-        Some(Lineage {
-            system_identifier: self.system_identifier as u64,
-            timeline,
-        })
+        Lineage::of_server(self.system_identifier, self.timeline.as_deref())
     }
 
     /// Returns the end of the WAL that is flushed to disk.
@@ -329,14 +326,14 @@ impl Publication {
     }
 }
 
-pub(crate) async fn server(client: &Client) -> Result<Server, PrimaryError> {
+pub(crate) async fn server(client: &Client) -> Result<Server> {
     Ok(Server::from(
         &client.query_typed_one(sql::server::SETTINGS, &[]).await?,
     ))
 }
 
 /// Returns the lineage of the server. An error on a standby.
-pub(crate) async fn lineage(client: &Client) -> Result<Lineage, PrimaryError> {
+pub(crate) async fn lineage(client: &Client) -> Result<Lineage> {
     server(client).await?.lineage().ok_or(PrimaryError::Standby)
 }
 
@@ -350,18 +347,12 @@ pub(crate) struct Commits {
 
 /// Returns how the server commits. An error if it cannot continue `known`, or if the connection
 /// that reads the slot would count as a synchronous standby.
-pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, PrimaryError> {
+pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits> {
     let row = client
         .query_typed_one(sql::server::SYNCHRONOUS, &[])
         .await?;
-    let timeline = row
-        .get::<_, Option<&str>>("timeline")
-        .and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    let system_identifier = row.get::<_, i64>("system_identifier") as u64;
-    let lineage = Lineage {
-        system_identifier,
-        timeline: timeline.ok_or(PrimaryError::Standby)?,
-    };
+    let lineage = Lineage::of_server(row.get("system_identifier"), row.get("timeline"))
+        .ok_or(PrimaryError::Standby)?;
 
     // First: the settings of a replaced primary mean nothing.
     lineage::verify(lineage, known)?;
@@ -375,7 +366,7 @@ pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, 
     }
 }
 
-pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
+pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>> {
     Ok(client
         .query_typed_opt(sql::slot::FIND, &[(&name, Type::TEXT)])
         .await?
@@ -383,33 +374,29 @@ pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Pr
         .map(Slot::from))
 }
 
-/// How much WAL a slot retains, in bytes.
-pub(crate) struct SlotLag {
-    pub wal_status: String,
-    pub active: bool,
-    pub retained: Option<f64>,
-    pub unacknowledged: Option<f64>,
-    pub left_to_limit: Option<f64>,
+row! {
+    /// How much WAL a slot retains, in bytes.
+    pub(crate) struct SlotLag {
+        pub wal_status: String,
+        pub active: bool,
+        pub retained: Option<f64>,
+        pub unacknowledged: Option<f64>,
+        pub left_to_limit: Option<f64>,
+    }
 }
 
 /// Measures a slot, if it exists.
-pub(crate) async fn slot_lag(client: &Client, name: &str) -> Result<Option<SlotLag>, PrimaryError> {
+pub(crate) async fn slot_lag(client: &Client, name: &str) -> Result<Option<SlotLag>> {
     let row = client
         .query_typed_opt(sql::slot::LAG, &[(&name, Type::TEXT)])
         .await?;
 
-    Ok(row.map(|row| SlotLag {
-        wal_status: row.get("wal_status"),
-        active: row.get("active"),
-        retained: row.get("retained"),
-        unacknowledged: row.get("unacknowledged"),
-        left_to_limit: row.get("left_to_limit"),
-    }))
+    Ok(row.as_ref().map(SlotLag::from))
 }
 
 /// Returns a slot that no connection reads, if it exists. The server notices a moment later that
 /// its reader has ended, so an error if it stays in use.
-pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
+pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Slot>> {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
 
     loop {
@@ -428,10 +415,7 @@ pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Sl
 }
 
 /// Reads a slot on a standby. None if the server is a primary.
-pub(crate) async fn standby_slot(
-    client: &Client,
-    name: &str,
-) -> Result<Option<StandbySlot>, PrimaryError> {
+pub(crate) async fn standby_slot(client: &Client, name: &str) -> Result<Option<StandbySlot>> {
     Ok(client
         .query_typed_opt(sql::slot::ON_STANDBY, &[(&name, Type::TEXT)])
         .await?
@@ -441,11 +425,7 @@ pub(crate) async fn standby_slot(
 
 /// Ends the connection of the server process `reader` if it reads the slot. A role may do that to
 /// its own connections.
-pub(crate) async fn end_reader(
-    client: &Client,
-    slot: &str,
-    reader: i32,
-) -> Result<(), PrimaryError> {
+pub(crate) async fn end_reader(client: &Client, slot: &str, reader: i32) -> Result<()> {
     client
         .query_typed_opt(
             sql::slot::END_READER,
@@ -455,10 +435,7 @@ pub(crate) async fn end_reader(
     Ok(())
 }
 
-pub(crate) async fn publication(
-    client: &Client,
-    name: &str,
-) -> Result<Option<Publication>, PrimaryError> {
+pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>> {
     Ok(client
         .query_typed_opt(sql::publication::FIND, &[(&name, Type::TEXT)])
         .await?
@@ -484,15 +461,12 @@ pub(crate) struct PublicationVersionQuery {
 }
 
 impl PublicationVersionQuery {
-    pub async fn prepare(
-        client: &Client,
-        source: &Source,
-    ) -> Result<PublicationVersionQuery, PrimaryError> {
+    pub async fn prepare(client: &Client, source: &Source) -> Result<PublicationVersionQuery> {
         let statement = client
             .prepare_typed(sql::publication::VERSION, &[Type::TEXT, Type::TEXT_ARRAY])
             .await?;
-        let tables = required_names(source)
-            .map(|(schema, name)| quote_qualified(&schema, &name))
+        let tables = required(source)
+            .map(|table| table_name(&source.tables, table))
             .collect();
         Ok(PublicationVersionQuery {
             statement,
@@ -503,7 +477,7 @@ impl PublicationVersionQuery {
 
     /// Returns none if the publication does not exist. `client` must be the one for which the query
     /// was prepared.
-    pub async fn run(&self, client: &Client) -> Result<Option<PublicationVersion>, PrimaryError> {
+    pub async fn run(&self, client: &Client) -> Result<Option<PublicationVersion>> {
         let row = client
             .query_opt(&self.statement, &[&self.publication, &self.tables])
             .await?;
@@ -515,8 +489,10 @@ impl PublicationVersionQuery {
 pub(crate) async fn publication_members(
     client: &Client,
     source: &Source,
-) -> Result<PublicationMembers, PrimaryError> {
-    let (schemas, names): (Vec<String>, Vec<String>) = required_names(source).unzip();
+) -> Result<PublicationMembers> {
+    let (schemas, names): (Vec<String>, Vec<String>) = required(source)
+        .map(|table| source.tables.qualified_name(table))
+        .unzip();
     let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
         (&source.publication, Type::TEXT),
         (&schemas, Type::TEXT_ARRAY),
@@ -532,11 +508,9 @@ pub(crate) async fn publication_members(
         .collect())
 }
 
-/// Returns schema and name of each table that events need.
-fn required_names(source: &Source) -> impl Iterator<Item = (String, String)> {
-    followed(source)
-        .filter(|table| is_required(*table))
-        .map(|table| source.tables.qualified_name(table))
+/// Returns the tables that events need.
+pub(crate) fn required(source: &Source) -> impl Iterator<Item = Table> {
+    followed(source).filter(|table| is_required(*table))
 }
 
 /// Reads the platform's tables to which `tables` are mapped, in the same order.
@@ -544,7 +518,7 @@ pub(crate) async fn tables(
     client: &Client,
     source: &Source,
     tables: impl Iterator<Item = Table>,
-) -> Result<Vec<MappedTable>, PrimaryError> {
+) -> Result<Vec<MappedTable>> {
     let mut mapped: Vec<MappedTable> = tables
         .map(|table| MappedTable {
             table,
@@ -611,7 +585,7 @@ pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
 }
 
 /// Describes the oldest open transaction: a new slot may be waiting for it to end.
-pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>, PrimaryError> {
+pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>> {
     Ok(client
         .query_typed_opt(sql::server::OLDEST_TRANSACTION, &[])
         .await?

@@ -11,6 +11,8 @@ use crate::failpoint::Injected;
 use crate::postgres::{self, ConnectError, DiskFault};
 use crate::store::StoreError;
 
+pub type Result<T, E = PrimaryError> = std::result::Result<T, E>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum PrimaryError {
     #[error("the primary: {0}")]
@@ -203,6 +205,15 @@ fn is_transient(error: &tokio_postgres::Error) -> bool {
     ];
 
     !permanent.contains(code)
+}
+
+/// Fails with the findings, if there are any.
+pub(crate) fn refuse(findings: Vec<Finding>) -> Result<()> {
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        Err(PrimaryError::Preconditions(findings))
+    }
 }
 
 impl From<Injected> for PrimaryError {

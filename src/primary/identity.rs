@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
@@ -125,7 +125,7 @@ pub(crate) async fn set(
     table: Table,
     relation: &Relation,
     goal: Goal,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     let table_name = relation.quoted();
     let statements = match goal {
         Goal::Full => {
@@ -146,11 +146,7 @@ pub(crate) async fn set(
 
 /// Builds the identity index without blocking writes. Drops an invalid one that an interrupted
 /// build has left.
-async fn build_index(
-    client: &Client,
-    relation: &Relation,
-    columns: &[&str],
-) -> Result<(), PrimaryError> {
+async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> Result<()> {
     match relation.own_index_valid {
         Some(true) => return Ok(()),
         Some(false) => drop_index(client, relation, Attempts::Many).await?,
@@ -188,11 +184,7 @@ async fn build_index(
 /// Drops the index under the lock that changing the identity needs anyway: `concurrently` would
 /// wait for every transaction that has used the table, and leave an invalid index when that wait is
 /// cancelled.
-async fn drop_index(
-    client: &Client,
-    relation: &Relation,
-    attempts: Attempts,
-) -> Result<(), PrimaryError> {
+async fn drop_index(client: &Client, relation: &Relation, attempts: Attempts) -> Result<()> {
     change_table(
         client,
         &relation.quoted(),
@@ -234,7 +226,7 @@ pub(crate) struct Remainder {
 }
 
 impl Remainder {
-    pub async fn remove(&self, client: &Client, attempts: Attempts) -> Result<(), PrimaryError> {
+    pub async fn remove(&self, client: &Client, attempts: Attempts) -> Result<()> {
         change_table(client, &self.table, attempts, &self.statement).await
     }
 }
@@ -247,7 +239,7 @@ pub(crate) async fn remainders(
     client: &Client,
     source: &Source,
     found: Option<&[FoundIdentity]>,
-) -> Result<Vec<Remainder>, PrimaryError> {
+) -> Result<Vec<Remainder>> {
     let mut remainders = Vec::new();
     let mut restored = HashSet::new();
 
@@ -280,10 +272,7 @@ pub(crate) async fn remainders(
 
 /// Compares a replica identity with the one that setup found. None if it was restored, or changed
 /// by somebody else.
-async fn changed_identity(
-    client: &Client,
-    found: &FoundIdentity,
-) -> Result<Option<Remainder>, PrimaryError> {
+async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Option<Remainder>> {
     let row = client
         .query_typed_opt(
             sql::identity::CURRENT,

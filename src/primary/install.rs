@@ -5,7 +5,7 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::catalog::{Relation, SlotState};
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use super::identity::{self, Goal};
 use super::inspect::{Conditions, Inspection, Streamed, inspect, unpublished};
 use super::table_locks::change_publication;
@@ -28,18 +28,14 @@ const GENERATED_VERSION: i32 = 180_000;
 const STORED_GENERATED: &str = ", publish_generated_columns = stored";
 
 /// Prepares the store and the primary. Returns what it did: nothing if all was prepared before.
-pub async fn setup(
-    source: &Source,
-    url: &str,
-    store_url: &str,
-) -> Result<Vec<String>, PrimaryError> {
+pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>> {
     match source.capture {
         CaptureMode::Wal => wal(source, url, store_url).await,
         CaptureMode::Trigger => triggers::setup(source, url, store_url).await,
     }
 }
 
-async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
+async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>> {
     let client = postgres::connect(url).await?;
     let mut found = inspect(&client, source, Conditions::All).await?;
 
@@ -136,7 +132,7 @@ pub(crate) async fn prepare(
     source: &Source,
     store: &Store,
     found: &Inspection,
-) -> Result<Vec<String>, PrimaryError> {
+) -> Result<Vec<String>> {
     let mut done = found.notes();
     let unmet = unmet(source, found);
     let unmet: Vec<(Table, &Relation, Goal)> = unmet
@@ -200,7 +196,7 @@ pub(crate) async fn prepared_for_streaming(
     client: &Client,
     source: &Source,
     store: &Store,
-) -> Result<Streamed, PrimaryError> {
+) -> Result<Streamed> {
     let found = inspect(client, source, Conditions::Wal).await?;
     let streamed = found.streamed()?;
     if streamed.missing.is_empty() {
@@ -243,7 +239,7 @@ fn urgent_goal(source: &Source, table: Table, relation: &Relation) -> Goal {
 }
 
 /// Returns whether a table has never had a row.
-async fn is_unwritten(client: &Client, relation: &Relation) -> Result<bool, PrimaryError> {
+async fn is_unwritten(client: &Client, relation: &Relation) -> Result<bool> {
     let size = client
         .query_typed_one(sql::relation::SIZE, &[(&relation.oid, Type::OID)])
         .await?;
@@ -255,7 +251,7 @@ async fn set_identities(
     source: &Source,
     store: &Store,
     relations: &[(Table, &Relation, Goal)],
-) -> Result<Vec<String>, PrimaryError> {
+) -> Result<Vec<String>> {
     let mut done = Vec::new();
 
     for (table, relation, goal) in relations.iter().copied() {
@@ -291,11 +287,7 @@ async fn set_identities(
     Ok(done)
 }
 
-async fn publish(
-    client: &Client,
-    source: &Source,
-    found: &Inspection,
-) -> Result<Vec<String>, PrimaryError> {
+async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result<Vec<String>> {
     let name = &source.publication;
     let mut done = Vec::new();
     let missing = unpublished(&found.tables, found.publication.as_ref());

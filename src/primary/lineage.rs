@@ -1,12 +1,12 @@
 //! Compares a server with the stored checkpoint: a connection can reach another cluster, or a
 //! primary that a failover has replaced.
 
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use super::finding::Finding;
 use crate::domain::lsn::Lineage;
 
 /// Verifies that a server of lineage `found` can have what follows a checkpoint of lineage `known`.
-pub(crate) fn verify(found: Lineage, known: Lineage) -> Result<(), PrimaryError> {
+pub(crate) fn verify(found: Lineage, known: Lineage) -> Result<()> {
     if found.system_identifier != known.system_identifier {
         let known = known.system_identifier;
         let found = found.system_identifier;
@@ -17,7 +17,7 @@ pub(crate) fn verify(found: Lineage, known: Lineage) -> Result<(), PrimaryError>
 }
 
 /// Verifies that no failover has replaced the server. Servers of other clusters pass.
-pub(crate) fn verify_not_replaced(found: Lineage, known: Lineage) -> Result<(), PrimaryError> {
+pub(crate) fn verify_not_replaced(found: Lineage, known: Lineage) -> Result<()> {
     match replaced(found, known) {
         Some(finding) => Err(PrimaryError::Replaced(Box::new(finding))),
         None => Ok(()),
@@ -57,7 +57,7 @@ mod tests {
         timeline: 2,
     };
 
-    fn verified(system_identifier: u64, timeline: u32) -> Result<(), PrimaryError> {
+    fn verified(system_identifier: u64, timeline: u32) -> Result<()> {
         verify(
             Lineage {
                 system_identifier,

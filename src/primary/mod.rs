@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod install;
 pub(crate) mod lease;
 pub(crate) mod lineage;
+pub(crate) mod mapped;
 pub mod print;
 pub(crate) mod slot;
 pub(crate) mod snapshot;

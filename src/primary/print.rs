@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::catalog::{self, Relation, Server, followed, index_name, is_required};
-use super::error::PrimaryError;
+use super::catalog::{self, Relation, Server, followed, index_name};
+use super::error::Result;
 use super::identity;
 use super::inspect::accept_columns;
+use super::mapped::table_name;
 use super::triggers::catalog::Comparison;
 use super::triggers::script::Script;
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
-use crate::postgres::{self, quote_identifier, quote_qualified};
+use crate::postgres::{self, quote_identifier};
 use crate::sql::primary as sql;
 
 /// Returns the SQL that setup would run on a primary without any of Walhook's objects. Does not
@@ -20,10 +21,7 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         .and_then(|url| postgres::Target::parse(url).ok())
         .and_then(|target| target.config.get_user().map(quote_identifier));
     let role = role.unwrap_or_else(|| quote_identifier("walhook"));
-    let quoted = |table: Table| {
-        let (schema, name) = source.tables.qualified_name(table);
-        quote_qualified(&schema, &name)
-    };
+    let quoted = |table| table_name(&source.tables, table);
 
     let tables: Vec<String> = followed(source).map(quoted).collect();
 
@@ -66,10 +64,9 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
 }
 
 /// Returns the SQL that setup would run on a primary without triggers, for a role that may run it.
-pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, PrimaryError> {
+pub async fn trigger_statements(source: &Source, url: &str) -> Result<String> {
     let client = postgres::connect(url).await?;
-    let wanted = followed(source).filter(|table| is_required(*table));
-    let mapped = catalog::tables(&client, source, wanted).await?;
+    let mapped = catalog::tables(&client, source, catalog::required(source)).await?;
 
     accept_columns(source, &mapped)?;
     let Server { role, database, .. } = catalog::server(&client).await?;
@@ -79,12 +76,10 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
         .flat_map(|table| &table.relations)
         .map(Relation::quoted)
         .collect();
-    let (schema, name) = source.tables.qualified_name(Table::AppUser);
-
     let mail = match source.follows(Table::AppUser) {
         true => format!(
             "grant select on {} to {role}; -- for e-mail\n",
-            quote_qualified(&schema, &name)
+            table_name(&source.tables, Table::AppUser)
         ),
         false => String::new(),
     };

@@ -11,9 +11,9 @@ use pg_walstream::{
 use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use super::snapshot::SnapshotSession;
-use super::{catalog, conninfo};
+use super::{catalog, conninfo, mapped};
 use crate::config::Source;
 use crate::domain::addons::AddonChanges;
 use crate::domain::change::canonical_int;
@@ -23,7 +23,7 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
-use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
+use crate::postgres::fill;
 use crate::sql::primary as sql;
 use crate::store::addons::change_addons;
 use crate::store::checkpoint::{
@@ -84,7 +84,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    pub async fn snapshot(&self, url: &str) -> Result<SnapshotSession, PrimaryError> {
+    pub async fn snapshot(&self, url: &str) -> Result<SnapshotSession> {
         SnapshotSession::import(url, &self.snapshot).await
     }
 }
@@ -110,7 +110,7 @@ pub(crate) async fn connect(
     source: &Source,
     url: &str,
     failover: bool,
-) -> Result<LogicalReplicationStream, PrimaryError> {
+) -> Result<LogicalReplicationStream> {
     let options = ReplicationSlotOptions {
         snapshot: Some("export".into()),
         failover,
@@ -136,7 +136,7 @@ pub(crate) async fn drop_unfinished(
     client: &Client,
     source: &Source,
     store: &Store,
-) -> Result<String, PrimaryError> {
+) -> Result<String> {
     if !store.is_creating_slot(&source.slot).await? {
         return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     }
@@ -157,7 +157,7 @@ pub(crate) async fn create(
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<Created, PrimaryError> {
+) -> Result<Created> {
     store.begin_slot(&source.slot).await?;
     failpoint!("slot_noted_not_created")?;
 
@@ -181,7 +181,7 @@ pub(crate) async fn open(
     mut walsender: LogicalReplicationStream,
     client: &Client,
     source: &Source,
-) -> Result<Opened, PrimaryError> {
+) -> Result<Opened> {
     // Before the slot exists: a later change of the publication differs.
     let members = catalog::publication_members(client, source).await?;
     let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
@@ -227,7 +227,7 @@ pub(crate) async fn open(
     }
 }
 
-async fn start_lsn(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
+async fn start_lsn(client: &Client, source: &Source) -> Result<Lsn> {
     let slot = catalog::slot(client, &source.slot).await?;
     slot.and_then(|slot| slot.confirmed()).ok_or_else(|| {
         PrimaryError::Protocol(format!(
@@ -259,7 +259,7 @@ async fn begin(
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<(Created, Result<(), StoreError>), PrimaryError> {
+) -> Result<(Created, Result<(), StoreError>)> {
     let snapshot = opened.snapshot(url).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
@@ -326,7 +326,7 @@ pub(crate) async fn seed(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<Seeded, PrimaryError> {
+) -> Result<Seeded> {
     let distributed = seed_distributed_releases(snapshot, source, transaction).await?;
     seed_lookups(snapshot, source, transaction).await?;
     let rows = seed_ledger(snapshot, source, transaction).await?;
@@ -338,7 +338,7 @@ pub(crate) async fn store_beginning(
     transaction: &Transaction<'_>,
     source: &Source,
     opened: &Opened,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     let Opened {
         lineage,
         begins,
@@ -370,15 +370,18 @@ async fn seed_distributed_releases(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<usize, PrimaryError> {
+) -> Result<usize> {
     let meanings = source
         .tables
         .values_meaning(Table::Release, "delivery_status", "distributed");
-    let query = rendered(
+    let column = |column| mapped::as_text(&source.tables, Table::Release, &[column]);
+    let query = fill(
         sql::snapshot::DISTRIBUTED_RELEASES,
-        source,
-        Table::Release,
-        &["id", "delivery_status"],
+        &[
+            ("id", &column("id")),
+            ("delivery_status", &column("delivery_status")),
+            ("table", &mapped::table_name(&source.tables, Table::Release)),
+        ],
     );
 
     let rows = snapshot
@@ -410,7 +413,7 @@ async fn seed_ledger(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<usize, PrimaryError> {
+) -> Result<usize> {
     forget_ledger(transaction).await?;
 
     if !source.ledger {
@@ -448,7 +451,7 @@ pub(crate) async fn seed_lookups(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     forget_lookup_rows(transaction).await?;
     let seeded = Table::ALL
         .iter()
@@ -471,7 +474,7 @@ async fn seed_lookup_rows(
     source: &Source,
     transaction: &Transaction<'_>,
     table: Table,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     let mut rows = snapshot.looked_up_rows(source, table).await?;
 
     loop {
@@ -496,18 +499,23 @@ async fn seed_addons(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
+    const TABLE: Table = Table::UserAddon;
     const ADDON: &str = "addon";
+
+    let mappings = &source.tables;
     let mut none = AddonChanges::default();
 
     none.clear();
     change_addons(transaction, &none).await?;
 
-    let query = rendered(
+    let columns = mapped::as_text(mappings, TABLE, &["user_id", ADDON]);
+    let query = fill(
         sql::snapshot::USER_ADDONS,
-        source,
-        Table::UserAddon,
-        &["user_id", ADDON],
+        &[
+            ("columns", &columns),
+            ("table", &mapped::table_name(mappings, TABLE)),
+        ],
     );
     let rows = snapshot
         .client()
@@ -520,13 +528,7 @@ async fn seed_addons(
         for row in rows {
             let (user, addon): (Option<&str>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
             if let Some((user, addon)) = user.zip(addon) {
-                found.grant(
-                    user,
-                    source
-                        .tables
-                        .value(Table::UserAddon, ADDON, addon)
-                        .unwrap_or(addon),
-                );
+                found.grant(user, mappings.value(TABLE, ADDON, addon).unwrap_or(addon));
             }
         }
 
@@ -534,20 +536,4 @@ async fn seed_addons(
     }
 
     Ok(())
-}
-
-/// Fills a statement's template with the platform's names. Columns are cast to text.
-fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> String {
-    let (schema, name) = source.tables.qualified_name(table);
-    let table_name = quote_qualified(&schema, &name);
-    let column = |column: &str| logged(&quote_identifier(source.tables.column(table, column)));
-    let columns: Vec<(&str, String)> = columns.iter().map(|name| (*name, column(name))).collect();
-    let names = columns
-        .iter()
-        .map(|(name, expression)| (*name, expression.as_str()));
-
-    fill(
-        template,
-        &names.chain([("table", &*table_name)]).collect::<Vec<_>>(),
-    )
 }

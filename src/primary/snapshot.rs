@@ -5,12 +5,13 @@ use jiff::Timestamp;
 use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::error::PrimaryError;
+use super::error::Result;
+use super::mapped::{as_text, column_name, table_name, tuple};
 use crate::config::Source;
-use crate::domain::change::{Datum, Tuple, canonical_int};
+use crate::domain::change::{Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
-use crate::postgres::{self, fill, limited, logged, quote_identifier, quote_qualified};
+use crate::postgres::{self, fill, quote_identifier};
 use crate::sql::primary as sql;
 
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
@@ -34,16 +35,16 @@ pub(crate) struct SnapshotSession {
 
 impl SnapshotSession {
     /// Takes a new snapshot.
-    pub async fn now(url: &str) -> Result<SnapshotSession, PrimaryError> {
+    pub async fn now(url: &str) -> Result<SnapshotSession> {
         SnapshotSession::begin(url, None).await
     }
 
     /// Imports a snapshot, which the session that exported it must still hold.
-    pub async fn import(url: &str, name: &str) -> Result<SnapshotSession, PrimaryError> {
+    pub async fn import(url: &str, name: &str) -> Result<SnapshotSession> {
         SnapshotSession::begin(url, Some(name)).await
     }
 
-    async fn begin(url: &str, imported: Option<&str>) -> Result<SnapshotSession, PrimaryError> {
+    async fn begin(url: &str, imported: Option<&str>) -> Result<SnapshotSession> {
         let client = postgres::connect(url).await?;
         client.batch_execute(BEGIN).await?;
 
@@ -69,11 +70,7 @@ impl SnapshotSession {
     }
 
     /// Opens a cursor over a table's watched columns, ordered by id.
-    pub async fn watched_rows<'a>(
-        &'a self,
-        source: &'a Source,
-        table: Table,
-    ) -> Result<Rows<'a>, PrimaryError> {
+    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<Rows<'a>> {
         self.open(source, table, table.watched(), State::of).await
     }
 
@@ -82,7 +79,7 @@ impl SnapshotSession {
         &'a self,
         source: &'a Source,
         table: Table,
-    ) -> Result<Rows<'a>, PrimaryError> {
+    ) -> Result<Rows<'a>> {
         self.open(source, table, table.looked_up(), State::of_looked_up)
             .await
     }
@@ -93,12 +90,8 @@ impl SnapshotSession {
         table: Table,
         names: &'static [&'static str],
         state: fn(Table, &Tuple) -> Option<State>,
-    ) -> Result<Rows<'a>, PrimaryError> {
-        let id = quote_identifier(source.tables.column(table, "id"));
-        let columns: Vec<String> = names
-            .iter()
-            .map(|name| as_text(source, table, name))
-            .collect();
+    ) -> Result<Rows<'a>> {
+        let id = column_name(&source.tables, table, "id");
         let id_type = self.id_type(source, table).await?;
 
         // Qualified, since a plain name would be that of the query's first column, which is a text.
@@ -111,13 +104,11 @@ impl SnapshotSession {
             }
         };
 
-        let columns = columns.join(", ");
-        let table_name = quoted(source, table);
         let placeholders = [
             ("id", &*id),
-            ("columns", &*columns),
-            ("table", &*table_name),
-            ("order", &*order),
+            ("columns", &as_text(&source.tables, table, names)),
+            ("table", &table_name(&source.tables, table)),
+            ("order", &order),
         ];
 
         let statement = fill(sql::snapshot::WATCHED_ROWS, &placeholders);
@@ -135,29 +126,16 @@ impl SnapshotSession {
     }
 
     /// Reads the rows of these ids with all their columns, in no particular order.
-    pub async fn rows(
-        &self,
-        source: &Source,
-        table: Table,
-        ids: &[i64],
-    ) -> Result<Vec<Tuple>, PrimaryError> {
-        let columns: Vec<String> = table
-            .columns()
-            .iter()
-            .map(|name| as_text(source, table, name))
-            .collect();
-        let columns = columns.join(", ");
-        let table_name = quoted(source, table);
-        let id = quote_identifier(source.tables.column(table, "id"));
+    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>> {
         let id_type = quote_identifier(&self.id_type(source, table).await?);
         let names = [
-            ("id", &*id),
-            ("columns", &*columns),
-            ("table", &*table_name),
-            ("id_type", &*id_type),
+            ("key", &*column_name(&source.tables, table, "id")),
+            ("columns", &as_text(&source.tables, table, table.columns())),
+            ("table", &table_name(&source.tables, table)),
+            ("key_type", &id_type),
         ];
 
-        let statement = fill(sql::snapshot::ROWS_BY_ID, &names);
+        let statement = fill(sql::lookup::ROWS, &names);
         let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
         let rows = self
             .client
@@ -166,15 +144,20 @@ impl SnapshotSession {
 
         Ok(rows
             .iter()
-            .map(|row| tuple(source, table, table.columns(), |index| row.get(index)))
+            .map(|row| {
+                tuple(&source.tables, table, table.columns(), |index| {
+                    row.get(index)
+                })
+            })
             .collect())
     }
 
-    async fn id_type(&self, source: &Source, table: Table) -> Result<String, PrimaryError> {
-        let id = quote_identifier(source.tables.column(table, "id"));
+    async fn id_type(&self, source: &Source, table: Table) -> Result<String> {
+        let id = column_name(&source.tables, table, "id");
+        let table = table_name(&source.tables, table);
         let statement = self
             .client
-            .prepare(&format!("select {id} from {}", quoted(source, table)))
+            .prepare(&format!("select {id} from {table}"))
             .await?;
         Ok(statement.columns()[0].type_().name().to_owned())
     }
@@ -194,7 +177,7 @@ pub(crate) struct Rows<'a> {
 
 impl Rows<'_> {
     /// Reads the next rows. Empty at the end.
-    pub async fn next(&mut self) -> Result<Vec<LedgerRow>, PrimaryError> {
+    pub async fn next(&mut self) -> Result<Vec<LedgerRow>> {
         let mut entries = Vec::new();
         let mut has_more = true;
         while entries.is_empty() && has_more {
@@ -220,7 +203,7 @@ impl Rows<'_> {
                     continue;
                 };
 
-                let values = tuple(self.source, self.table, self.names, |index| {
+                let values = tuple(&self.source.tables, self.table, self.names, |index| {
                     row.get(index + 1)
                 });
 
@@ -233,7 +216,7 @@ impl Rows<'_> {
     }
 
     /// Closes the cursor, so that another table can be read.
-    pub async fn close(self) -> Result<(), PrimaryError> {
+    pub async fn close(self) -> Result<()> {
         if let Some(example) = &self.example {
             let (schema, table) = self.source.tables.qualified_name(self.table);
             let skipped = self.skipped;
@@ -247,43 +230,4 @@ impl Rows<'_> {
             .batch_execute(WATCHED_ROWS_CLOSE)
             .await?)
     }
-}
-
-fn quoted(source: &Source, table: Table) -> String {
-    let (schema, name) = source.tables.qualified_name(table);
-    quote_qualified(&schema, &name)
-}
-
-fn as_text(source: &Source, table: Table, name: &str) -> String {
-    let text = match source.tables.computed(table, name) {
-        Some(expression) => format!("({expression})::text"),
-        None => logged(&format!(
-            "this.{}",
-            quote_identifier(source.tables.column(table, name))
-        )),
-    };
-    limited(text, table.most_characters(name))
-}
-
-/// Builds a row from the named columns, with the configured value maps applied. Other columns are
-/// absent.
-fn tuple<'a>(
-    source: &Source,
-    table: Table,
-    names: &[&'static str],
-    value: impl Fn(usize) -> Option<&'a str>,
-) -> Tuple {
-    let mut tuple = Tuple::absent(table);
-
-    for (index, name) in names.iter().enumerate() {
-        let datum = value(index).map_or(Datum::Null, |text| {
-            Datum::text(source.tables.value(table, name, text).unwrap_or(text))
-        });
-
-        if let Some(column) = table.column(name) {
-            tuple.set(column, datum);
-        }
-    }
-
-    tuple
 }

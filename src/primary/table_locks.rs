@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::catalog::lock_holder;
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use crate::sql::primary as sql;
 
 /// The pause between two attempts.
@@ -42,8 +42,8 @@ pub(crate) async fn try_in_transaction<'a>(
     client: &Client,
     attempts: Attempts,
     tables: &[String],
-    work: impl Fn() -> BoxFuture<'a, Result<(), PrimaryError>>,
-) -> Result<bool, PrimaryError> {
+    work: impl Fn() -> BoxFuture<'a, Result<()>>,
+) -> Result<bool> {
     for _ in 0..attempts.count() {
         match attempt(client, tables, &work).await {
             Ok(()) => return Ok(true),
@@ -58,8 +58,8 @@ pub(crate) async fn try_in_transaction<'a>(
 async fn attempt<'a>(
     client: &Client,
     tables: &[String],
-    work: &impl Fn() -> BoxFuture<'a, Result<(), PrimaryError>>,
-) -> Result<(), PrimaryError> {
+    work: &impl Fn() -> BoxFuture<'a, Result<()>>,
+) -> Result<()> {
     for table in tables {
         client
             .batch_execute(&sql::lock::QUIESCE.replace("{table}", table))
@@ -83,13 +83,13 @@ async fn attempt<'a>(
 }
 
 /// Limits the wait of the transaction's statements to less than `deadlock_timeout`.
-pub(crate) async fn limit_wait(client: &Client) -> Result<(), PrimaryError> {
+pub(crate) async fn limit_wait(client: &Client) -> Result<()> {
     client.query_typed(sql::lock::LIMIT, &[]).await?;
     Ok(())
 }
 
 /// Limits the duration of the transaction's statements that wait for no lock.
-pub(crate) async fn limit_work(client: &Client) -> Result<(), PrimaryError> {
+pub(crate) async fn limit_work(client: &Client) -> Result<()> {
     Ok(client
         .batch_execute("set local statement_timeout = '60s'")
         .await?)
@@ -127,7 +127,7 @@ pub(crate) async fn change_table(
     table: &str,
     attempts: Attempts,
     statements: &str,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     let change = || {
         let change = async {
             limit_wait(client).await?;
@@ -149,7 +149,7 @@ pub(crate) async fn change_publication(
     client: &Client,
     statement: &str,
     tables: &[String],
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     // Several statements in one message are one transaction, to which these settings are local.
     let bounded =
         format!("set local lock_timeout = '5s'; set local statement_timeout = '60s'; {statement}");

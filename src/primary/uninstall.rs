@@ -4,7 +4,7 @@
 use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result, refuse};
 use super::finding::Finding;
 use super::identity::Remainder;
 use super::table_locks::{Attempts, LockMode, busy, change_publication, lock_table, together};
@@ -29,7 +29,7 @@ pub async fn teardown(
     url: &str,
     store_url: &str,
     drop_store: bool,
-) -> Result<Vec<String>, PrimaryError> {
+) -> Result<Vec<String>> {
     let client = postgres::connect(url).await?;
 
     // The store has the earlier replica identities: without it nothing could be restored, so fail
@@ -65,11 +65,7 @@ pub async fn teardown(
 
 /// Returns the SQL with which the owners of the tables and of the publication remove what is
 /// theirs. Changes nothing.
-pub async fn owner_statements(
-    source: &Source,
-    url: &str,
-    store_url: &str,
-) -> Result<String, PrimaryError> {
+pub async fn owner_statements(source: &Source, url: &str, store_url: &str) -> Result<String> {
     let client = postgres::connect(url).await?;
     let store = Store::open(store_url, 1)?;
     let mut text =
@@ -94,11 +90,7 @@ fn drop_publication(source: &Source) -> String {
     sql::publication::DROP.replace("{publication}", &quote_identifier(&source.publication))
 }
 
-async fn remainders(
-    client: &Client,
-    source: &Source,
-    store: &Store,
-) -> Result<Vec<Remainder>, PrimaryError> {
+async fn remainders(client: &Client, source: &Source, store: &Store) -> Result<Vec<Remainder>> {
     let found = if store.has_schema().await? {
         Some(store.found_identities().await?)
     } else {
@@ -113,7 +105,7 @@ async fn verify_owner(
     source: &Source,
     store: &Store,
     triggers: &TriggerState,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     const REMEDY: &str = "its owner must run what `walhook teardown --print` prints";
     let foreign =
         |subject: &str| Finding::fail(subject, "belongs to another role", REMEDY).blocking();
@@ -141,11 +133,7 @@ async fn verify_owner(
         );
     }
 
-    if findings.is_empty() {
-        Ok(())
-    } else {
-        Err(PrimaryError::Preconditions(findings))
-    }
+    refuse(findings)
 }
 
 /// Drops the slot and the publication and restores the replica identities. Returns what it did.
@@ -154,7 +142,7 @@ pub(crate) async fn drop_wal_capture(
     source: &Source,
     store: &Store,
     attempts: Attempts,
-) -> Result<Vec<String>, PrimaryError> {
+) -> Result<Vec<String>> {
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
     failpoint!("slot_dropped_publication_not_dropped")?;
 
@@ -183,11 +171,7 @@ pub(crate) async fn drop_wal_capture(
 
 /// Judges what capture from the WAL has left on the primary after a switch to triggers, except the
 /// slot.
-pub async fn inspect_remains(
-    source: &Source,
-    url: &str,
-    store: &Store,
-) -> Result<Vec<Finding>, PrimaryError> {
+pub async fn inspect_remains(source: &Source, url: &str, store: &Store) -> Result<Vec<Finding>> {
     let client = postgres::connect(url).await?;
     let mut findings = Vec::new();
 
@@ -214,10 +198,7 @@ pub async fn inspect_remains(
 }
 
 /// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
-pub(super) async fn drop_slot(
-    client: &Client,
-    source: &Source,
-) -> Result<Option<String>, PrimaryError> {
+pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>> {
     let Some(slot) = catalog::slot(client, &source.slot).await? else {
         return Ok(None);
     };
@@ -240,7 +221,7 @@ pub(super) async fn drop_slot(
 /// Each table's triggers are dropped in their own transaction. A transaction that has written to
 /// the outbox holds a lock on the table that it wrote for, so nothing uses the outbox once the last
 /// table's triggers are gone.
-async fn drop_triggers(client: &Client, schema: u32) -> Result<String, PrimaryError> {
+async fn drop_triggers(client: &Client, schema: u32) -> Result<String> {
     for table in Table::ALL {
         let function = function_name(*table);
         let statement = sql::triggers::FUNCTION_DROP.replace("{function}", &function);
@@ -258,7 +239,7 @@ async fn drop_with_triggers(
     schema: u32,
     function: Option<&str>,
     statement: &str,
-) -> Result<(), PrimaryError> {
+) -> Result<()> {
     let tables = tables_with_triggers(client, function).await?;
     let owned = tables
         .iter()
@@ -297,7 +278,7 @@ pub(crate) async fn drop_triggers_after_switch(
     client: &Client,
     source: &Source,
     store: &Store,
-) -> Result<Option<String>, PrimaryError> {
+) -> Result<Option<String>> {
     // Before the checkpoint: a switch is forgotten before setup creates triggers again.
     let schema = trigger_state(client).await?.schema;
     let stored = store.stored_checkpoint(&source.slot).await?;

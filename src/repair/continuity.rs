@@ -10,7 +10,7 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 use crate::domain::position::{Checkpoint, Progress};
 use crate::primary::catalog::{self, SlotState};
-use crate::primary::error::PrimaryError;
+use crate::primary::error::{PrimaryError, Result};
 use crate::primary::finding::Severity;
 use crate::primary::inspect::wal_level;
 use crate::primary::lineage;
@@ -27,7 +27,7 @@ pub(crate) struct Verified {
 
 /// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store
 /// before it is returned.
-pub(crate) async fn verify(client: &Client, gaps: GapLog<'_>) -> Result<Verified, PrimaryError> {
+pub(crate) async fn verify(client: &Client, gaps: GapLog<'_>) -> Result<Verified> {
     let checkpoint = gaps.store.checkpoint(&gaps.source.slot).await?;
     let at = checkpoint
         .as_ref()
@@ -46,7 +46,7 @@ async fn examine(
     client: &Client,
     gaps: GapLog<'_>,
     checkpoint: Option<Checkpoint>,
-) -> Result<Verified, PrimaryError> {
+) -> Result<Verified> {
     if checkpoint
         .as_ref()
         .is_some_and(|checkpoint| checkpoint.progress.is_outbox())
@@ -146,7 +146,7 @@ async fn examine(
 /// Returns whether the store still has what this process committed. It does not if it was restored,
 /// or failed over without its last commits. If the slot no longer has their changes either, that is
 /// a gap, which is recorded in the store before it is returned.
-pub(crate) async fn has_commits(client: &Client, gaps: GapLog<'_>) -> Result<bool, PrimaryError> {
+pub(crate) async fn has_commits(client: &Client, gaps: GapLog<'_>) -> Result<bool> {
     let Some(found) = gaps
         .store
         .checkpoint(&gaps.source.slot)
@@ -185,7 +185,7 @@ pub(crate) async fn enter_timeline(
     found: Lineage,
     history: Option<TimelineHistory>,
     gaps: GapLog<'_>,
-) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
+) -> Result<(Checkpoint, TimelineHistory)> {
     // Before the checkpoint: if a replica has moved the slot on the new timeline, the checkpoint
     // that is read is on it too.
     let confirmed = catalog::slot(client, &gaps.source.slot)

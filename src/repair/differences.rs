@@ -8,7 +8,7 @@ use crate::domain::ledger::{self, Comparison, Difference, LedgerChanges, LedgerR
 use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
 use crate::domain::table::Table;
-use crate::primary::error::PrimaryError;
+use crate::primary::error::Result;
 use crate::primary::snapshot::{Rows, SnapshotSession};
 use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
@@ -86,10 +86,7 @@ impl<'a> Differences<'a> {
     }
 
     /// Returns the next differences; none at the end of the last table.
-    pub async fn next(
-        &mut self,
-        transaction: &Transaction<'_>,
-    ) -> Result<Option<Found>, PrimaryError> {
+    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>> {
         let mut open = match self.current.take() {
             Some(open) => open,
             None => {
@@ -131,12 +128,7 @@ impl<'a> Differences<'a> {
         self.found(table, compared, part).await.map(Some)
     }
 
-    async fn found(
-        &mut self,
-        table: Table,
-        compared: u64,
-        part: Vec<Difference>,
-    ) -> Result<Found, PrimaryError> {
+    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found> {
         let unknown = !self.complete.contains(&table);
         let mut found = Found {
             table,
@@ -197,11 +189,7 @@ impl<'a> Differences<'a> {
     }
 
     /// Reads the complete rows that may raise events, by id.
-    async fn rows(
-        &self,
-        table: Table,
-        part: &[Difference],
-    ) -> Result<HashMap<i64, Tuple>, PrimaryError> {
+    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>> {
         let complete = self.complete.contains(&table);
         let raises = |difference: &&Difference| match difference {
             Difference::New(_) => complete || table == Table::Release,
@@ -228,7 +216,7 @@ fn id(difference: &Difference) -> Option<i64> {
 }
 
 impl OpenTable<'_> {
-    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
+    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<()> {
         if self.comparison.needs_rows() {
             self.comparison.add_rows(self.rows.next().await?);
         }

@@ -20,6 +20,8 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::failpoint::failpoint;
 use crate::postgres;
+use crate::primary::catalog;
+use crate::primary::error::{PrimaryError, Result};
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
 use crate::primary::lease::CaptureLease;
@@ -28,7 +30,6 @@ use crate::primary::slot::{Opened, connect, open, seed_lookups, store_beginning,
 use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
-use crate::primary::{catalog, error::PrimaryError};
 use crate::sql::primary as sql;
 use crate::store::checkpoint::{
     OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair,
@@ -80,7 +81,7 @@ enum Begins {
 impl<'a> Repair<'a> {
     /// Takes a snapshot and, except in a dry run, creates a slot that starts there. Fails while
     /// another process captures and, without `force`, if no gap is open.
-    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, PrimaryError> {
+    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>> {
         let Request {
             source,
             url,
@@ -99,7 +100,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
+    async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>> {
         let Request {
             source,
             url,
@@ -185,10 +186,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn by_triggers(
-        request: Request<'a, '_>,
-        client: Client,
-    ) -> Result<Repair<'a>, PrimaryError> {
+    async fn by_triggers(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>> {
         let Request {
             source,
             url,
@@ -274,10 +272,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Compares the tables with the ledger.
-    pub async fn differences(
-        &self,
-        transaction: &Transaction<'_>,
-    ) -> Result<Differences<'_>, PrimaryError> {
+    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>> {
         // Before the slot's LSN and after every earlier change: WAL records start at even
         // addresses.
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
@@ -294,7 +289,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Stores the new checkpoint and closes the gaps. The caller commits.
-    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
+    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<()> {
         if matches!(self.begins, Begins::Nowhere) {
             return Ok(());
         }
@@ -365,7 +360,7 @@ async fn diagnose(
     source: &Source,
     store: &Store,
     force: bool,
-) -> Result<Vec<OpenGap>, PrimaryError> {
+) -> Result<Vec<OpenGap>> {
     let health = Health::default();
     let gaps = GapLog::new(source, store, &health);
     match continuity::verify(client, gaps).await {
@@ -386,7 +381,7 @@ async fn diagnose_triggers(
     source: &Source,
     store: &Store,
     force: bool,
-) -> Result<Vec<OpenGap>, PrimaryError> {
+) -> Result<Vec<OpenGap>> {
     if let Some(known) = store.checkpoint(&source.slot).await?.filter(|_| !force) {
         let found = catalog::lineage(client).await?;
         lineage::verify(found, known.lineage)?;
@@ -413,7 +408,7 @@ async fn diagnose_triggers(
     open_gaps(gaps, force).await
 }
 
-async fn open_gaps(gaps: GapLog<'_>, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+async fn open_gaps(gaps: GapLog<'_>, force: bool) -> Result<Vec<OpenGap>> {
     let open = gaps.report_open().await?;
     if open.is_empty() && !force {
         return Err(PrimaryError::NothingToRepair);

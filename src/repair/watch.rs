@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use super::gaps::GapLog;
 use crate::domain::gap::Gap;
-use crate::primary::error::PrimaryError;
+use crate::primary::error::{PrimaryError, Result};
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::triggers::catalog::failures;
 use crate::sql::primary as sql;
@@ -38,7 +38,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Records a gap, unless this process has recorded one of the same kind.
-    pub async fn record(&mut self, gap: Gap) -> Result<(), PrimaryError> {
+    pub async fn record(&mut self, gap: Gap) -> Result<()> {
         if !self.recorded.insert(gap.reason()) {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Records the failures of triggers with the last reason.
-    pub async fn record_failures(&mut self, client: &Client) -> Result<(), PrimaryError> {
+    pub async fn record_failures(&mut self, client: &Client) -> Result<()> {
         if self.recorded.contains(Gap::TRIGGER_FAILED) {
             return Ok(());
         }
@@ -78,11 +78,7 @@ impl<'a> Watch<'a> {
 
     /// Inspects every trigger, records gaps, and updates metrics. Rows of the outbox are counted
     /// after `row`. Returns the obstacles that have lost no change yet.
-    pub async fn examine(
-        &mut self,
-        client: &Client,
-        row: u64,
-    ) -> Result<Vec<String>, PrimaryError> {
+    pub async fn examine(&mut self, client: &Client, row: u64) -> Result<Vec<String>> {
         let found = inspect(client, self.gaps.source, Conditions::Triggers).await?;
         let Some(triggers) = &found.triggers else {
             return Err(PrimaryError::OutboxIsRead);
@@ -118,7 +114,7 @@ impl<'a> Watch<'a> {
 
 /// Resets the triggers' failures. A repair does so before it takes the snapshot with which it
 /// compares.
-pub(crate) async fn acknowledge(client: &Client) -> Result<(), PrimaryError> {
+pub(crate) async fn acknowledge(client: &Client) -> Result<()> {
     client
         .query_typed_one(sql::outbox::ACKNOWLEDGE, &[])
         .await?;

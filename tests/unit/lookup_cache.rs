@@ -121,7 +121,7 @@ fn between_batches_rows_are_bounded_by_their_size() {
     );
 
     cache.begin();
-    assert_eq!(known(&cache), (132..=640).collect::<Vec<_>>());
+    assert!(known(&cache).is_empty(), "all are read again");
 }
 
 #[test]

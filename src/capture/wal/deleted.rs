@@ -6,10 +6,11 @@
 
 use std::collections::HashSet;
 
+use lru::LruCache;
+
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{ID, Table};
 use crate::telemetry::recurring;
-use crate::weighted_lru::WeightedLru;
 
 /// Bounds the memory of one transaction's deleted rows: enough for over a hundred thousand. The
 /// oldest are forgotten first, because an update that moves a row inserts it right after the
@@ -22,7 +23,9 @@ const ENTRY_OVERHEAD: usize = 256;
 type Watched = Box<[Datum]>;
 
 pub(super) struct DeletedRows {
-    rows: WeightedLru<(Table, Box<str>), Watched>,
+    rows: LruCache<(Table, Box<str>), Watched>,
+    /// The estimated size of the rows, in bytes.
+    weight: usize,
     limit: usize,
     /// Tables with rows that were forgotten.
     forgotten: HashSet<Table>,
@@ -31,7 +34,8 @@ pub(super) struct DeletedRows {
 impl Default for DeletedRows {
     fn default() -> Self {
         DeletedRows {
-            rows: WeightedLru::default(),
+            rows: LruCache::unbounded(),
+            weight: 0,
             limit: MAX_WEIGHT,
             forgotten: HashSet::new(),
         }
@@ -68,10 +72,16 @@ impl DeletedRows {
             .watched_columns()
             .map(|column| old.get(column).clone())
             .collect();
-        let weight = weight(id, &values);
-        self.rows.put((table, id.into()), values, weight);
+        self.weight += weight(id, &values);
 
-        while let Some(((table, _), _)) = self.rows.remove_beyond(self.limit) {
+        if let Some(replaced) = self.rows.put((table, id.into()), values) {
+            self.weight -= weight(id, &replaced);
+        }
+
+        while self.weight > self.limit
+            && let Some(((table, id), values)) = self.rows.pop_lru()
+        {
+            self.weight -= weight(&id, &values);
             self.forgotten.insert(table);
         }
     }
@@ -84,7 +94,7 @@ impl DeletedRows {
         }
 
         let id = new.text(ID)?;
-        let Some(values) = self.rows.remove(&(table, Box::from(id))) else {
+        let Some(values) = self.rows.pop(&(table, Box::from(id))) else {
             if self.forgotten.contains(&table) {
                 recurring!(
                     warn,
@@ -97,6 +107,7 @@ impl DeletedRows {
             return None;
         };
 
+        self.weight -= weight(id, &values);
         let mut old = Tuple::absent(table);
         old.set(ID, Datum::text(id));
 

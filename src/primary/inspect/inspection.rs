@@ -2,7 +2,7 @@
 
 use crate::config::Source;
 use crate::primary::catalog::{FAILOVER_VERSION, MappedTable, Publication, Server, Slot};
-use crate::primary::error::PrimaryError;
+use crate::primary::error::{PrimaryError, Result, refuse};
 use crate::primary::finding::{Condition, Finding, Severity};
 use crate::primary::lineage;
 use crate::primary::triggers::catalog::{Comparison, TriggerState};
@@ -65,10 +65,7 @@ impl Inspection {
 
     /// Verifies that no failover has replaced the inspected server: the slot that it lacks may be
     /// on the new primary.
-    pub fn verify_not_replaced(
-        &self,
-        stored: Option<&StoredCheckpoint>,
-    ) -> Result<(), PrimaryError> {
+    pub fn verify_not_replaced(&self, stored: Option<&StoredCheckpoint>) -> Result<()> {
         match self.server.as_ref().and_then(Server::lineage).zip(stored) {
             Some((found, stored)) => lineage::verify_not_replaced(found, stored.checkpoint.lineage),
             None => Ok(()),
@@ -76,23 +73,19 @@ impl Inspection {
     }
 
     /// Fails with all findings that setup cannot fix.
-    pub fn accept(&self) -> Result<(), PrimaryError> {
-        let blocking: Vec<Finding> = self
-            .findings
-            .iter()
-            .filter(|finding| finding.blocks_setup)
-            .cloned()
-            .collect();
-        if blocking.is_empty() {
-            Ok(())
-        } else {
-            Err(PrimaryError::Preconditions(blocking))
-        }
+    pub fn accept(&self) -> Result<()> {
+        let findings = self.findings.iter();
+        refuse(
+            findings
+                .filter(|finding| finding.blocks_setup)
+                .cloned()
+                .collect(),
+        )
     }
 
     /// Fails with the first finding because of which the WAL lacks what all events need. Returns
     /// those that concern only some tables.
-    pub fn accept_for_streaming(&self) -> Result<Vec<Finding>, PrimaryError> {
+    pub fn accept_for_streaming(&self) -> Result<Vec<Finding>> {
         let (mut confined, others): (Vec<&Finding>, Vec<&Finding>) = self
             .findings
             .iter()

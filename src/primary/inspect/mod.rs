@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio_postgres::Client;
 
 use super::catalog::{self, MappedTable, Server};
-use super::error::PrimaryError;
+use super::error::Result;
 use super::finding::Finding;
 use super::triggers::catalog::{altered_triggers, compare, failures, trigger_state};
 use crate::config::{CaptureMode, Source};
@@ -31,7 +31,7 @@ pub(crate) async fn inspect(
     client: &Client,
     source: &Source,
     conditions: Conditions,
-) -> Result<Inspection, PrimaryError> {
+) -> Result<Inspection> {
     let all = conditions == Conditions::All;
     let by_wal = match conditions {
         Conditions::All => source.capture == CaptureMode::Wal,
@@ -102,10 +102,7 @@ pub struct Database {
 }
 
 /// Inspects the primary for `walhook check`. Fails if it does not answer.
-pub async fn inspect_primary(
-    source: &Source,
-    url: &str,
-) -> Result<(Database, Vec<Finding>), PrimaryError> {
+pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Vec<Finding>)> {
     let client = postgres::connect(url).await?;
     let before = Timestamp::now();
     let server = catalog::server(&client).await?;
@@ -166,7 +163,7 @@ pub(crate) struct Streamed {
 
 impl Inspection {
     /// Verifies that the WAL has what events need.
-    pub fn streamed(&self) -> Result<Streamed, PrimaryError> {
+    pub fn streamed(&self) -> Result<Streamed> {
         let missing = self.accept_for_streaming()?;
 
         // Partitions too: without publish_via_partition_root, their rows arrive under their own

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::config::Source;
 use crate::postgres::{ConnectError, Target};
 use crate::primary::catalog::{self, StandbySlot};
-use crate::primary::error::PrimaryError;
+use crate::primary::error::Result;
 use crate::primary::finding::Finding;
 
 /// How long a standby may take to answer. One that is down must not delay the report for longer.
@@ -16,7 +16,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// Inspects the standbys among the hosts of `url`, all at the same time. No findings if it names
 /// only one host.
-pub(super) async fn inspect(source: &Source, url: &str) -> Result<Vec<Finding>, PrimaryError> {
+pub(super) async fn inspect(source: &Source, url: &str) -> Result<Vec<Finding>> {
     let hosts = Target::parse(url)?.hosts();
     if hosts.len() == 1 {
         return Ok(Vec::new());
@@ -36,7 +36,7 @@ pub(super) async fn inspect(source: &Source, url: &str) -> Result<Vec<Finding>, 
 }
 
 /// Reads the slot's state. None if the server is not a standby.
-async fn slot(host: &Target, name: &str) -> Result<Option<StandbySlot>, PrimaryError> {
+async fn slot(host: &Target, name: &str) -> Result<Option<StandbySlot>> {
     catalog::standby_slot(&host.connect().await?, name).await
 }
 

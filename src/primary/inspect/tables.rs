@@ -5,7 +5,7 @@ use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Publication, Relation, contains, is_required};
-use crate::primary::error::PrimaryError;
+use crate::primary::error::{Result, refuse};
 use crate::primary::finding::{Condition, Finding, Severity};
 use crate::primary::identity::{self, Goal};
 
@@ -523,18 +523,15 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
 }
 
 /// Fails if a table that triggers need is missing or lacks a column.
-pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<(), PrimaryError> {
+pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<()> {
     let judged = tables.iter().map(|mapped| match mapped.root() {
         Some(root) => columns(source, mapped.table, root, false),
         None => missing(source, mapped.table),
     });
 
-    let failed: Vec<Finding> = judged
-        .filter(|finding| finding.severity == Severity::Fail)
-        .collect();
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(PrimaryError::Preconditions(failed))
-    }
+    refuse(
+        judged
+            .filter(|finding| finding.severity == Severity::Fail)
+            .collect(),
+    )
 }

@@ -12,7 +12,7 @@ use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
 use crate::primary::catalog::{MappedTable, Relation};
-use crate::primary::error::PrimaryError;
+use crate::primary::error::Result;
 use crate::sql::primary as sql;
 
 row! {
@@ -41,7 +41,7 @@ impl TriggerState {
     }
 }
 
-pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, PrimaryError> {
+pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState> {
     Ok(TriggerState::from(
         &client.query_typed_one(sql::outbox::STATE, &[]).await?,
     ))
@@ -66,7 +66,7 @@ impl TableWithTriggers {
 pub(crate) async fn tables_with_triggers(
     client: &Client,
     function: Option<&str>,
-) -> Result<Vec<TableWithTriggers>, PrimaryError> {
+) -> Result<Vec<TableWithTriggers>> {
     let rows = client
         .query_typed(sql::triggers::TABLES, &[(&function, Type::TEXT)])
         .await?;
@@ -75,16 +75,14 @@ pub(crate) async fn tables_with_triggers(
 
 /// Returns the triggers that were disabled or enabled since setup noted them, or dropped from a
 /// table that still exists: what was written meanwhile may not be captured.
-pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, PrimaryError> {
+pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>> {
     let rows = client.query_typed(sql::triggers::ALTERED, &[]).await?;
     Ok(rows.iter().map(|row| row.get("trigger")).collect())
 }
 
 /// Returns how often triggers have failed since the failures were last acknowledged, and the last
 /// recorded reason.
-pub(crate) async fn failures(
-    client: &Client,
-) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
+pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>> {
     let row = client.query_typed_opt(sql::outbox::FAILURES, &[]).await?;
     Ok(row.map(|row| (row.get("count"), row.get("last"))))
 }
@@ -136,7 +134,7 @@ pub(crate) async fn compare(
     client: &Client,
     source: &Source,
     tables: &[MappedTable],
-) -> Result<Comparison, PrimaryError> {
+) -> Result<Comparison> {
     let oids: Vec<u32> = tables
         .iter()
         .flat_map(|table| &table.relations)
@@ -169,7 +167,7 @@ impl Comparison {
 
     /// Returns the tables that lack triggers and have rows, which the triggers may not have
     /// captured.
-    pub async fn unguarded(&self, client: &Client) -> Result<Vec<u32>, PrimaryError> {
+    pub async fn unguarded(&self, client: &Client) -> Result<Vec<u32>> {
         if self.missing.is_empty() {
             return Ok(Vec::new());
         }

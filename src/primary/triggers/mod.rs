@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use script::Script;
 
-use super::error::PrimaryError;
+use super::error::{PrimaryError, Result};
 use super::inspect::{Conditions, Triggers, inspect};
 use super::lease::CaptureLease;
 use super::slot;
@@ -31,11 +31,7 @@ use crate::store::{Store, StoreError, migrate};
 
 /// Creates the triggers and stores the position from which the outbox is read. Returns what it did:
 /// nothing if all was prepared before.
-pub(super) async fn setup(
-    source: &Source,
-    url: &str,
-    store_url: &str,
-) -> Result<Vec<String>, PrimaryError> {
+pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>> {
     let client = postgres::connect(url).await?;
     let mut found = inspect(&client, source, Conditions::All).await?;
 
@@ -137,7 +133,7 @@ impl Triggers {
         client: &Client,
         source: &Source,
         switches: bool,
-    ) -> Result<Option<String>, PrimaryError> {
+    ) -> Result<Option<String>> {
         let script = Script::new(&self.comparison, self.is_whole(), &self.altered, switches);
         if script.is_empty() {
             return Ok(None);
@@ -157,10 +153,7 @@ impl Triggers {
 
 /// Creates triggers and functions that are missing or belong to another mapping. Returns what it
 /// did.
-pub(crate) async fn reinstall(
-    client: &Client,
-    source: &Source,
-) -> Result<Vec<String>, PrimaryError> {
+pub(crate) async fn reinstall(client: &Client, source: &Source) -> Result<Vec<String>> {
     let found = inspect(client, source, Conditions::All).await?;
     found.accept()?;
     let Some(triggers) = &found.triggers else {
@@ -183,7 +176,7 @@ pub(crate) struct Beginning {
 impl Beginning {
     /// Starts at the session's snapshot. First flushes the WAL of everything that the snapshot
     /// sees, over `client`.
-    pub async fn at(session: &SnapshotSession, client: &Client) -> Result<Beginning, PrimaryError> {
+    pub async fn at(session: &SnapshotSession, client: &Client) -> Result<Beginning> {
         flush(client).await?;
         let row = session
             .client()
@@ -191,12 +184,8 @@ impl Beginning {
             .await?;
         let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
         let inserted = Lsn(row.get::<_, postgres_types::PgLsn>("inserted").into());
-        let timeline = u32::from_str_radix(row.get("timeline"), 16)
-            .map_err(|_| PrimaryError::Protocol("the timeline is not a number".into()))?;
-        let lineage = Lineage {
-            system_identifier: row.get::<_, i64>("system_identifier") as u64,
-            timeline,
-        };
+        let lineage = Lineage::of_server(row.get("system_identifier"), row.get("timeline"))
+            .ok_or(PrimaryError::Standby)?;
 
         let highest: i64 = session
             .client()
@@ -223,7 +212,7 @@ impl Beginning {
     ///
     /// Only after the checkpoint is stored: until then, the rows up to this position may have to be
     /// read.
-    pub async fn record(&self, client: &Client) -> Result<(), PrimaryError> {
+    pub async fn record(&self, client: &Client) -> Result<()> {
         let number = self.window.number as i64;
         let row = self.last_row as i64;
         client
@@ -251,18 +240,13 @@ impl Beginning {
 
 /// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit
 /// is visible before it is flushed, and a crash undoes it.
-pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
+pub(crate) async fn flush(client: &Client) -> Result<()> {
     client.query_typed_one(sql::outbox::FLUSH, &[]).await?;
     Ok(())
 }
 
 /// Stores the position from which the outbox is read, and the rows at that snapshot.
-async fn begin(
-    url: &str,
-    source: &Source,
-    store: &Store,
-    client: &Client,
-) -> Result<Seeded, PrimaryError> {
+async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded> {
     let session = SnapshotSession::now(url).await?;
     let beginning = Beginning::at(&session, client).await?;
     let mut connection = store.connection().await?;
@@ -279,10 +263,7 @@ async fn begin(
 }
 
 /// Takes the lease on reading the outbox, so that no other process reads it meanwhile.
-pub(crate) async fn stop_reading(
-    source: &Source,
-    store: &Store,
-) -> Result<CaptureLease, PrimaryError> {
+pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<CaptureLease> {
     const ATTEMPTS: u32 = 14;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
 

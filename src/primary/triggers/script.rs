@@ -11,8 +11,8 @@ use super::catalog::{Comparison, TableTrigger};
 use super::function::function_name;
 use crate::config::Source;
 use crate::failpoint::failpoint;
-use crate::primary::catalog::{self, Relation, followed};
-use crate::primary::error::PrimaryError;
+use crate::primary::catalog::{self, Relation};
+use crate::primary::error::{PrimaryError, Result};
 use crate::primary::table_locks::{
     Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
 };
@@ -112,12 +112,7 @@ impl Script {
     }
 
     /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.
-    pub async fn run(
-        &self,
-        client: &Client,
-        source: &Source,
-        schema: Option<u32>,
-    ) -> Result<(), PrimaryError> {
+    pub async fn run(&self, client: &Client, source: &Source, schema: Option<u32>) -> Result<()> {
         let lock = together(&self.lock);
         let parts = [
             Part::Free(&self.prepare),
@@ -157,18 +152,14 @@ pub(crate) async fn run_with_retries(
     schema: Option<u32>,
     owned: &[String],
     parts: &[Part<'_>],
-) -> Result<bool, PrimaryError> {
+) -> Result<bool> {
     try_in_transaction(client, Attempts::Many, owned, || {
         execute(client, schema, parts).boxed()
     })
     .await
 }
 
-async fn execute(
-    client: &Client,
-    schema: Option<u32>,
-    parts: &[Part<'_>],
-) -> Result<(), PrimaryError> {
+async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Result<()> {
     limit_wait(client).await?;
     client.query_typed(sql::triggers::LOCK, &[]).await?;
 
@@ -199,13 +190,8 @@ async fn execute(
 }
 
 /// Describes the session because of which the tables could not be locked.
-async fn blocker(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
-    let tables = catalog::tables(
-        client,
-        source,
-        followed(source).filter(|table| catalog::is_required(*table)),
-    )
-    .await?;
+async fn blocker(client: &Client, source: &Source) -> Result<Option<String>> {
+    let tables = catalog::tables(client, source, catalog::required(source)).await?;
 
     let oids: Vec<u32> = tables
         .iter()
