@@ -21,7 +21,7 @@ const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
 
 /// How a lookup ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speed {
+pub enum AnswerSpeed {
     /// The name's nameservers answered quickly.
     Quick,
     /// The answer came late, or had not come when the lookup had to end.
@@ -38,7 +38,7 @@ pub struct LookupBudget {
     new: Semaphore,
     late: Semaphore,
     /// How the last lookup of each name ended, and when.
-    names: Mutex<LruCache<String, (Speed, Instant)>>,
+    names: Mutex<LruCache<String, (AnswerSpeed, Instant)>>,
 }
 
 /// A permit for one lookup. Returned when dropped.
@@ -70,9 +70,9 @@ impl LookupBudget {
     pub async fn acquire(&self, name: &str) -> LookupPermit<'_> {
         // The part first: a lookup that waits for it must not hold a permit that others could use.
         let part = match self.standing(name, Instant::now()) {
-            Some(Speed::Quick) => Part::Whole,
+            Some(AnswerSpeed::Quick) => Part::Whole,
             None => Part::New(take(&self.new).await),
-            Some(Speed::Late | Speed::Unanswered) => Part::Late(take(&self.late).await),
+            Some(AnswerSpeed::Late | AnswerSpeed::Unanswered) => Part::Late(take(&self.late).await),
         };
 
         LookupPermit {
@@ -85,27 +85,29 @@ impl LookupBudget {
     /// Whether the last lookup of `name` went unanswered a moment ago.
     pub fn is_unanswered(&self, name: &str, now: Instant) -> bool {
         let known = self.names().get(name).copied();
-        known.is_some_and(|(speed, at)| speed == Speed::Unanswered && now - at < UNANSWERED_TTL)
+        known.is_some_and(|(speed, at)| {
+            speed == AnswerSpeed::Unanswered && now - at < UNANSWERED_TTL
+        })
     }
 
     /// Remembers how a lookup of `name` ended.
-    pub fn note(&self, name: &str, speed: Speed, now: Instant) {
+    pub fn note(&self, name: &str, speed: AnswerSpeed, now: Instant) {
         let is_late = matches!(
             self.standing(name, now),
-            Some(Speed::Late | Speed::Unanswered)
+            Some(AnswerSpeed::Late | AnswerSpeed::Unanswered)
         );
-        if !(is_late && speed == Speed::Quick) {
+        if !(is_late && speed == AnswerSpeed::Quick) {
             self.names().put(name.to_owned(), (speed, now));
         }
     }
 
     /// Returns how the last lookup of `name` ended. None if the name counts as new.
-    fn standing(&self, name: &str, now: Instant) -> Option<Speed> {
+    fn standing(&self, name: &str, now: Instant) -> Option<AnswerSpeed> {
         let (speed, at) = *self.names().get(name)?;
-        (speed == Speed::Quick || now - at < LATE_TTL).then_some(speed)
+        (speed == AnswerSpeed::Quick || now - at < LATE_TTL).then_some(speed)
     }
 
-    fn names(&self) -> MutexGuard<'_, LruCache<String, (Speed, Instant)>> {
+    fn names(&self) -> MutexGuard<'_, LruCache<String, (AnswerSpeed, Instant)>> {
         // The cache is consistent at all times.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,9 +153,9 @@ mod tests {
     #[test]
     fn new_names_get_half_of_the_permits_and_late_ones_a_quarter() {
         let budget = LookupBudget::new(16);
-        budget.note("quick", Speed::Quick, Instant::now());
-        budget.note("late", Speed::Late, Instant::now());
-        budget.note("silent", Speed::Unanswered, Instant::now());
+        budget.note("quick", AnswerSpeed::Quick, Instant::now());
+        budget.note("late", AnswerSpeed::Late, Instant::now());
+        budget.note("silent", AnswerSpeed::Unanswered, Instant::now());
 
         let new = fill(&budget, "new");
         let mut late = fill(&budget, "late");
@@ -174,7 +176,7 @@ mod tests {
     #[test]
     fn a_late_lookup_leaves_its_permit_to_others() {
         let budget = LookupBudget::new(16);
-        budget.note("quick", Speed::Quick, Instant::now());
+        budget.note("quick", AnswerSpeed::Quick, Instant::now());
 
         let mut lookups = fill(&budget, "new");
         lookups.extend(fill(&budget, "quick"));
@@ -203,26 +205,29 @@ mod tests {
         let budget = LookupBudget::new(16);
         let start = Instant::now();
 
-        budget.note("a", Speed::Quick, start);
+        budget.note("a", AnswerSpeed::Quick, start);
         assert_eq!(
             budget.standing("a", start + LATE_TTL * 100),
-            Some(Speed::Quick)
+            Some(AnswerSpeed::Quick)
         );
-        budget.note("a", Speed::Unanswered, start);
+        budget.note("a", AnswerSpeed::Unanswered, start);
         assert!(budget.is_unanswered("a", start));
         assert!(!budget.is_unanswered("a", start + UNANSWERED_TTL));
-        budget.note("a", Speed::Quick, start + UNANSWERED_TTL);
+        budget.note("a", AnswerSpeed::Quick, start + UNANSWERED_TTL);
         assert_eq!(
             budget.standing("a", start + UNANSWERED_TTL),
-            Some(Speed::Unanswered),
+            Some(AnswerSpeed::Unanswered),
             "one quick answer is not enough"
         );
-        budget.note("a", Speed::Late, start + UNANSWERED_TTL);
-        assert_eq!(budget.standing("a", start + LATE_TTL), Some(Speed::Late));
+        budget.note("a", AnswerSpeed::Late, start + UNANSWERED_TTL);
+        assert_eq!(
+            budget.standing("a", start + LATE_TTL),
+            Some(AnswerSpeed::Late)
+        );
 
         let later = start + UNANSWERED_TTL + LATE_TTL;
         assert_eq!(budget.standing("a", later), None, "it counts as new again");
-        budget.note("a", Speed::Quick, later);
-        assert_eq!(budget.standing("a", later), Some(Speed::Quick));
+        budget.note("a", AnswerSpeed::Quick, later);
+        assert_eq!(budget.standing("a", later), Some(AnswerSpeed::Quick));
     }
 }

@@ -5,24 +5,27 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
-use hickory_resolver::lookup::Lookup as Records;
+use hickory_resolver::Hosts;
+use hickory_resolver::config::{
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::{RuntimeProvider, TokioRuntimeProvider};
+use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use rustix::io::Errno;
 
-use super::lookups::{LookupBudget, LookupPermit, Speed};
+use super::lookups::{AnswerSpeed, LookupBudget, LookupPermit};
 
 /// The timeout from which on lookups take no longer, however long the timeout of attempts is.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,7 +106,7 @@ impl Sockets {
     }
 
     /// Counts the refusals of `opening`.
-    fn count<S: 'static>(&self, opening: Opening<S>) -> Opening<S> {
+    fn count<S: 'static>(&self, opening: OpeningSocket<S>) -> OpeningSocket<S> {
         let refused = Arc::clone(&self.refused);
         Box::pin(async move {
             let opened = opening.await;
@@ -116,7 +119,7 @@ impl Sockets {
     }
 }
 
-type Opening<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
+type OpeningSocket<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
 
 impl RuntimeProvider for Sockets {
     type Handle = <TokioRuntimeProvider as RuntimeProvider>::Handle;
@@ -133,11 +136,11 @@ impl RuntimeProvider for Sockets {
         to: SocketAddr,
         from: Option<SocketAddr>,
         timeout: Option<Duration>,
-    ) -> Opening<Self::Tcp> {
+    ) -> OpeningSocket<Self::Tcp> {
         self.count(self.tokio.connect_tcp(to, from, timeout))
     }
 
-    fn bind_udp(&self, from: SocketAddr, to: SocketAddr) -> Opening<Self::Udp> {
+    fn bind_udp(&self, from: SocketAddr, to: SocketAddr) -> OpeningSocket<Self::Udp> {
         self.count(self.tokio.bind_udp(from, to))
     }
 }
@@ -152,22 +155,9 @@ impl Default for Sources {
     }
 }
 
-/// Why a query returned no addresses.
-#[derive(Debug)]
-enum NoAnswer {
-    /// The nameservers answered: the name has no address, or an answer that cannot be used.
-    NoAddress,
-    /// No answer in time. This host's nameservers or the name's may be at fault.
-    Timeout,
-    /// Nothing is known about the name: this host, its nameservers or the network to them failed.
-    Own(String),
-}
-
 type Nameservers = hickory_resolver::Resolver<Sockets>;
-/// Addresses by name.
-type Hosts = Arc<HashMap<String, Vec<IpAddr>>>;
-type Found = Result<Arc<[IpAddr]>, Unreachable>;
-type SharedLookup = Shared<BoxFuture<'static, Found>>;
+type LookupResult = Result<Arc<[IpAddr]>, Unreachable>;
+type SharedLookup = Shared<BoxFuture<'static, LookupResult>>;
 
 /// A resolver with its budget. Clones share both.
 #[derive(Clone)]
@@ -184,32 +174,12 @@ struct Inner {
     last_answer: Mutex<Option<Instant>>,
 }
 
-/// The configuration as last read from the files.
+/// The files as last read, and what they configure.
 struct Files {
+    texts: [Vec<u8>; 2],
     nameservers: Nameservers,
-    hosts: Hosts,
-    versions: [Option<FileVersion>; 2],
-    checked_at: Instant,
-}
-
-/// Differs when a file was written or replaced. The time alone does not: the kernel's clock ticks
-/// every few milliseconds.
-#[derive(PartialEq, Eq)]
-struct FileVersion {
-    modified: SystemTime,
-    inode: u64,
-    length: u64,
-}
-
-impl FileVersion {
-    fn of(path: &Path) -> Option<FileVersion> {
-        let file = std::fs::metadata(path).ok()?;
-        Some(FileVersion {
-            modified: file.modified().ok()?,
-            inode: file.ino(),
-            length: file.len(),
-        })
-    }
+    hosts: Arc<Hosts>,
+    read_at: Instant,
 }
 
 impl Resolver {
@@ -248,7 +218,7 @@ impl Resolver {
 
     /// Returns the addresses of `name`. The name is absolute: search domains could turn a public
     /// name into a local one.
-    async fn addresses(&self, name: &str) -> Found {
+    async fn addresses(&self, name: &str) -> LookupResult {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         if self.0.budget.is_unanswered(&name, Instant::now()) {
             return Err(Unreachable::Unanswered);
@@ -293,11 +263,8 @@ impl Inner {
         self.timeout * tenths / (WAIT_TENTHS + QUERY_TENTHS + PROBE_TENTHS)
     }
 
-    async fn look_up(&self, name: &str) -> Found {
+    async fn look_up(&self, name: &str) -> LookupResult {
         let (nameservers, hosts) = self.files()?;
-        if let Some(addresses) = hosts.get(name) {
-            return Ok(addresses.as_slice().into());
-        }
 
         // Already in Punycode. A name that DNS cannot represent has no address.
         let Ok(mut query) = Name::from_ascii(name) else {
@@ -305,6 +272,15 @@ impl Inner {
         };
 
         query.set_fqdn(true);
+
+        let of_family = |kind| hosts.lookup_static_host(&Query::query(query.clone(), kind));
+        let listed = [RecordType::A, RecordType::AAAA]
+            .into_iter()
+            .filter_map(of_family);
+        let listed: Arc<[IpAddr]> = listed.flat_map(LookupIp::from).collect();
+        if !listed.is_empty() {
+            return Ok(listed);
+        }
 
         let Ok(mut permit) =
             tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await
@@ -317,36 +293,52 @@ impl Inner {
         let started = Instant::now();
         let refusals = self.sockets.refusals();
         let Some(answer) = self.query(&nameservers, query, &mut permit).await else {
-            self.budget.note(name, Speed::Late, Instant::now());
+            self.budget.note(name, AnswerSpeed::Late, Instant::now());
             return Err(Unreachable::Fault(
                 "too many lookups are waiting for an answer at this moment".to_owned(),
             ));
         };
 
         let now = Instant::now();
-
-        if matches!(answer, Ok(_) | Err(NoAnswer::NoAddress)) {
-            *lock(&self.last_answer) = Some(now);
-            let is_quick = now - started <= self.part(QUICK_TENTHS);
-            self.budget
-                .note(name, if is_quick { Speed::Quick } else { Speed::Late }, now);
-        }
+        let speed = if now - started <= self.part(QUICK_TENTHS) {
+            AnswerSpeed::Quick
+        } else {
+            AnswerSpeed::Late
+        };
 
         match answer {
-            Ok(addresses) => Ok(addresses),
-            Err(NoAnswer::NoAddress) => Err(Unreachable::Unresolved),
+            Ok(addresses) => {
+                self.note_answer(name, speed, now);
+                Ok(addresses.iter().take(MAX_ADDRESSES).collect())
+            }
             Err(_) if self.sockets.refusals() > refusals => Err(Unreachable::Descriptors(
                 "no file descriptor is left for a query".to_owned(),
             )),
-            Err(NoAnswer::Own(reason)) => Err(Unreachable::Fault(reason)),
-            Err(NoAnswer::Timeout) if self.answer_others(&nameservers, started).await => {
-                self.budget.note(name, Speed::Unanswered, Instant::now());
+            // The nameservers answered: the name has no address, or records that cannot be used.
+            Err(NetError::Dns(_) | NetError::Proto(_) | NetError::ForeignClassRecord { .. }) => {
+                self.note_answer(name, speed, now);
+                Err(Unreachable::Unresolved)
+            }
+            Err(NetError::Timeout) if self.answer_others(&nameservers, started).await => {
+                self.budget
+                    .note(name, AnswerSpeed::Unanswered, Instant::now());
                 Err(Unreachable::Unanswered)
             }
-            Err(NoAnswer::Timeout) => Err(Unreachable::Fault(
+            Err(NetError::Timeout) => Err(Unreachable::Fault(
                 "this host's nameservers do not answer".to_owned(),
             )),
+            // An I/O error (`NoConnections`, as hickory drops the error itself), a failed
+            // connection for an answer that does not fit into a UDP packet (`Truncated`), too many
+            // queries (`Busy`), or an error inside hickory.
+            Err(error) => Err(Unreachable::Fault(format!(
+                "this host's nameservers cannot be queried: {error}"
+            ))),
         }
+    }
+
+    fn note_answer(&self, name: &str, speed: AnswerSpeed, now: Instant) {
+        *lock(&self.last_answer) = Some(now);
+        self.budget.note(name, speed, now);
     }
 
     /// Queries for the addresses of a name. None if the answer is late and too many other lookups
@@ -356,10 +348,10 @@ impl Inner {
         nameservers: &Nameservers,
         name: Name,
         permit: &mut LookupPermit<'_>,
-    ) -> Option<Result<Arc<[IpAddr]>, NoAnswer>> {
+    ) -> Option<Result<LookupIp, NetError>> {
         let mut answer = pin!(tokio::time::timeout(
             self.part(QUERY_TENTHS),
-            addresses(nameservers, name)
+            nameservers.lookup_ip(name)
         ));
         let answer = match tokio::time::timeout(self.part(QUICK_TENTHS), &mut answer).await {
             Ok(answer) => answer,
@@ -367,7 +359,7 @@ impl Inner {
             Err(_) => answer.await,
         };
 
-        Some(answer.unwrap_or(Err(NoAnswer::Timeout)))
+        Some(answer.unwrap_or(Err(NetError::Timeout)))
     }
 
     /// Whether the nameservers answer other queries although one went unanswered: then that name's
@@ -384,30 +376,26 @@ impl Inner {
         matches!(answer, Ok(Ok(_) | Err(NetError::Dns(_))))
     }
 
-    /// Returns the nameservers and the hosts that the files configure. Reads the files again when
-    /// they have changed.
-    fn files(&self) -> Result<(Nameservers, Hosts), Unreachable> {
+    /// Returns the nameservers and the hosts that the files configure. While the files are
+    /// unchanged, the nameservers are kept, which know which of them answer.
+    fn files(&self) -> Result<(Nameservers, Arc<Hosts>), Unreachable> {
         let mut current = lock(&self.files);
-        let versions =
-            || [&self.sources.resolv_conf, &self.sources.hosts].map(|path| FileVersion::of(path));
-        let known = current.take().filter(|known| {
-            known.checked_at.elapsed() < FILE_CHECK_INTERVAL || known.versions == versions()
-        });
+        let known = match current.take() {
+            Some(known) if known.read_at.elapsed() < FILE_CHECK_INTERVAL => known,
+            known => {
+                let texts = [read(&self.sources.resolv_conf)?, read(&self.sources.hosts)?];
+                let read_at = Instant::now();
 
-        let known = match known {
-            Some(known) if known.checked_at.elapsed() < FILE_CHECK_INTERVAL => known,
-            Some(known) => Files {
-                checked_at: Instant::now(),
-                ..known
-            },
-            None => Files {
-                // Taken before the files are read: a change in between is noticed by the next
-                // check.
-                versions: versions(),
-                nameservers: self.nameservers(&read(&self.sources.resolv_conf)?),
-                hosts: Arc::new(hosts(&String::from_utf8_lossy(&read(&self.sources.hosts)?))),
-                checked_at: Instant::now(),
-            },
+                match known.filter(|known| known.texts == texts) {
+                    Some(known) => Files { read_at, ..known },
+                    None => Files {
+                        nameservers: self.nameservers(&texts[0]),
+                        hosts: hosts(&texts[1])?,
+                        texts,
+                        read_at,
+                    },
+                }
+            }
         };
 
         let known = current.insert(known);
@@ -434,6 +422,8 @@ impl Inner {
 
         let mut options = ResolverOpts::default();
         options.edns0 = edns0;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        options.use_hosts_file = ResolveHosts::Never;
 
         // Two tries, with time left to use the answer of one address family when the other's query
         // goes unanswered.
@@ -459,65 +449,6 @@ impl Inner {
     }
 }
 
-/// Returns the addresses of both families. An answer about one suffices.
-async fn addresses(nameservers: &Nameservers, name: Name) -> Result<Arc<[IpAddr]>, NoAnswer> {
-    let query = |kind| nameservers.lookup(name.clone(), kind);
-    let (v4, v6) = futures_util::future::join(query(RecordType::A), query(RecordType::AAAA)).await;
-
-    let of = |records: &Result<Records, NetError>| -> Vec<IpAddr> {
-        let answers = records.as_ref().map(Records::answers).unwrap_or_default();
-        answers
-            .iter()
-            .filter_map(|record| record.data.ip_addr())
-            .collect()
-    };
-
-    let found: Arc<[IpAddr]> = of(&v4)
-        .into_iter()
-        .chain(of(&v6))
-        .take(MAX_ADDRESSES)
-        .collect();
-    if !found.is_empty() {
-        return Ok(found);
-    }
-
-    // The name has no address only if that is the answer for both families.
-    let failures = [v4, v6]
-        .into_iter()
-        .filter_map(Result::err)
-        .map(NoAnswer::from);
-    Err(failures
-        .max_by_key(NoAnswer::severity)
-        .unwrap_or(NoAnswer::NoAddress))
-}
-
-impl NoAnswer {
-    fn severity(&self) -> u8 {
-        match self {
-            NoAnswer::NoAddress => 0,
-            NoAnswer::Timeout => 1,
-            NoAnswer::Own(_) => 2,
-        }
-    }
-}
-
-impl From<NetError> for NoAnswer {
-    fn from(error: NetError) -> NoAnswer {
-        match error {
-            NetError::Dns(_) => NoAnswer::NoAddress,
-            // The nameservers answered with records that cannot be used.
-            NetError::Proto(_) | NetError::ForeignClassRecord { .. } => NoAnswer::NoAddress,
-            NetError::Timeout => NoAnswer::Timeout,
-            // An I/O error (`NoConnections`, as hickory drops the error itself), a failed
-            // connection for an answer that does not fit into a UDP packet (`Truncated`), too many
-            // queries (`Busy`), or an error inside hickory.
-            error => NoAnswer::Own(format!(
-                "this host's nameservers cannot be queried: {error}"
-            )),
-        }
-    }
-}
-
 /// Reads a file that may be missing.
 fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
     match std::fs::read(path) {
@@ -534,29 +465,12 @@ fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
     }
 }
 
-/// Parses a file in the format of hosts(5) into addresses by name.
-fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
-    let mut hosts: HashMap<String, Vec<IpAddr>> = HashMap::new();
-
-    for line in text.lines() {
-        let mut words = line
-            .split('#')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace();
-        let Some(Ok(address)) = words.next().map(str::parse) else {
-            continue;
-        };
-
-        for name in words {
-            hosts
-                .entry(name.trim_end_matches('.').to_ascii_lowercase())
-                .or_default()
-                .push(address);
-        }
-    }
-
-    hosts
+/// Parses a file in the format of hosts(5).
+fn hosts(text: &[u8]) -> Result<Arc<Hosts>, Unreachable> {
+    let mut hosts = Hosts::default();
+    let parsed = hosts.read_hosts_conf(String::from_utf8_lossy(text).as_bytes());
+    parsed.map_err(|error| Unreachable::Fault(error.to_string()))?;
+    Ok(Arc::new(hosts))
 }
 
 /// Locks, ignoring poison: the data behind these locks is consistent at all times.
