@@ -4,7 +4,6 @@
 
 use futures_util::FutureExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,24 +46,6 @@ pub struct Guard {
     allow_networks: Arc<[IpNet]>,
     deny_networks: Arc<[IpNet]>,
     lookup: Lookup,
-}
-
-impl fmt::Debug for Guard {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Guard {
-            allow_http,
-            allow_networks,
-            deny_networks,
-            allow_localhost: _,
-            lookup: _,
-        } = self;
-        formatter
-            .debug_tuple("Guard")
-            .field(allow_http)
-            .field(allow_networks)
-            .field(deny_networks)
-            .finish()
-    }
 }
 
 impl Guard {

@@ -8,7 +8,7 @@ use super::resolver::Resolver;
 use crate::config::{Config, Proxy};
 use crate::domain::trace::Sampling;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     pub timeout: Duration,
     pub concurrency: usize,

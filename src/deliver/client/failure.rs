@@ -149,16 +149,16 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool) -> Failure {
     }
 
     let (kind, message) = match meaning.map(|meaning| (meaning.kind, meaning.message)) {
-        Some((Kind::TimedOut, _)) if is_connect => (
+        Some((None, _)) if is_connect => (
             ErrorKind::ConnectTimeout,
             "no connection in time".to_owned(),
         ),
-        Some((Kind::TimedOut, message)) => (ErrorKind::ResponseTimeout, message),
-        Some((Kind::Is(ErrorKind::ConnectionReset), _)) if is_connect => (
+        Some((None, message)) => (ErrorKind::ResponseTimeout, message),
+        Some((Some(ErrorKind::ConnectionReset), _)) if is_connect => (
             ErrorKind::ConnectionReset,
             "the connection was closed while it was being opened".to_owned(),
         ),
-        Some((Kind::Is(kind), message)) => (kind, message),
+        Some((Some(kind), message)) => (kind, message),
         // For example, the pool has waited for a connection of another request in vain.
         None if !is_http => {
             resend = Resend::Always;
@@ -210,21 +210,16 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
 
 /// What an error means.
 struct Meaning {
-    kind: Kind,
+    /// None for a timeout, while connecting or while waiting for the response.
+    kind: Option<ErrorKind>,
     message: String,
     resend: Resend,
-}
-
-enum Kind {
-    Is(ErrorKind),
-    /// While connecting or while waiting for the response.
-    TimedOut,
 }
 
 impl Meaning {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Meaning {
         Meaning {
-            kind: Kind::Is(kind),
+            kind: Some(kind),
             message: message.into(),
             resend: Resend::Never,
         }
@@ -239,7 +234,7 @@ impl Meaning {
 
     fn timed_out(message: &str) -> Meaning {
         Meaning {
-            kind: Kind::TimedOut,
+            kind: None,
             message: message.to_owned(),
             resend: Resend::Never,
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{StatusCode, Uri};
 use secrecy::ExposeSecret;
 
@@ -129,17 +129,11 @@ pub struct Exchange {
     pub excerpt: Vec<u8>,
 }
 
-/// The answer, with the parts of the response that the attempt needs.
-struct Answered {
-    answer: Answer,
-    retry_after: Option<HeaderValue>,
-    excerpt: Vec<u8>,
-}
-
-impl Answered {
-    fn without_response(answer: Answer) -> Answered {
-        Answered {
+impl Exchange {
+    fn without_response(answer: Answer) -> Exchange {
+        Exchange {
             answer,
+            duration: Duration::ZERO,
             retry_after: None,
             excerpt: Vec::new(),
         }
@@ -169,20 +163,13 @@ impl Client {
                 self.exchange(url, &endpoint.headers, request, started)
                     .await
             }
-            Err(blocked) => Ok(Answered::without_response(blocked.clone())),
+            Err(blocked) => Ok(Exchange::without_response(blocked.clone())),
         };
 
         self.report(result.as_ref().err());
-        let Answered {
-            answer,
-            retry_after,
-            excerpt,
-        } = result?;
         Ok(Exchange {
-            answer,
             duration: started.elapsed(),
-            retry_after,
-            excerpt,
+            ..result?
         })
     }
 
@@ -222,16 +209,16 @@ impl Client {
         custom: &ParsedHeaders,
         request: &Rendered,
         started: Instant,
-    ) -> Result<Answered, OwnFault> {
+    ) -> Result<Exchange, OwnFault> {
         let sent = self
             .transport
             .send(url, || headers(request, custom), &request.body);
         let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
-            Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),
+            Ok(Err(failure)) => return Ok(Exchange::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
                 let message = format!("no answer within {:?}", self.timeout);
-                return Ok(Answered::without_response(failed(
+                return Ok(Exchange::without_response(failed(
                     ErrorKind::ResponseTimeout,
                     message,
                 )));
@@ -260,10 +247,10 @@ impl Client {
             false => refused(status),
         };
 
-        Ok(Answered {
-            answer,
+        Ok(Exchange {
             retry_after,
             excerpt,
+            ..Exchange::without_response(answer)
         })
     }
 }
@@ -277,67 +264,12 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
     // reserved.
     for (name, value) in &request.headers {
         headers.insert(
-            header_name(name),
+            HeaderName::from_bytes(name.as_bytes()).expect("a header name is a token"),
             HeaderValue::from_str(value).expect("header values are printable ASCII"),
         );
     }
 
     headers
-}
-
-/// Returns the header name that is sent for `name`. The known names are constants, so that no
-/// attempt has to parse them.
-fn header_name(name: &'static str) -> HeaderName {
-    static NAMES: [(&str, HeaderName); 15] = [
-        (
-            "X-Webhook-Signature",
-            HeaderName::from_static("x-webhook-signature"),
-        ),
-        (
-            "X-Webhook-Timestamp",
-            HeaderName::from_static("x-webhook-timestamp"),
-        ),
-        (
-            "X-Webhook-Event",
-            HeaderName::from_static("x-webhook-event"),
-        ),
-        ("X-Webhook-Id", HeaderName::from_static("x-webhook-id")),
-        ("User-Agent", USER_AGENT),
-        ("Content-Type", CONTENT_TYPE),
-        (
-            "X-Webhook-Delivery",
-            HeaderName::from_static("x-webhook-delivery"),
-        ),
-        (
-            "X-Webhook-Attempt",
-            HeaderName::from_static("x-webhook-attempt"),
-        ),
-        (
-            "X-Webhook-Event-Id",
-            HeaderName::from_static("x-webhook-event-id"),
-        ),
-        (
-            "X-Webhook-Occurred-At",
-            HeaderName::from_static("x-webhook-occurred-at"),
-        ),
-        ("webhook-id", HeaderName::from_static("webhook-id")),
-        (
-            "webhook-timestamp",
-            HeaderName::from_static("webhook-timestamp"),
-        ),
-        (
-            "webhook-signature",
-            HeaderName::from_static("webhook-signature"),
-        ),
-        ("X-Webhook-Test", HeaderName::from_static("x-webhook-test")),
-        ("traceparent", HeaderName::from_static("traceparent")),
-    ];
-
-    let known = NAMES.iter().find(|(known, _)| *known == name);
-    known.map_or_else(
-        || name.parse().expect("a header name is a token"),
-        |(_, parsed)| parsed.clone(),
-    )
 }
 
 /// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to
@@ -399,48 +331,4 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
     }
 
     Ok(tls::client(roots))
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::super::request::{Notification, Signer, render};
-    use super::*;
-    use crate::domain::event::EventKind;
-
-    #[test]
-    fn header_names_on_the_wire_differ_in_case_only() {
-        let test = Notification {
-            delivery: Uuid::nil(),
-            webhook: Uuid::nil(),
-            event: Uuid::nil(),
-            kind: EventKind::ReleaseDistributed,
-            occurred_at: jiff::Timestamp::UNIX_EPOCH,
-            data: "{}",
-            attempt: 1,
-            sequence: Some(1),
-            test: true,
-        };
-
-        let request = render(
-            &test,
-            jiff::Timestamp::UNIX_EPOCH,
-            &Signer::new("s"),
-            "W",
-            1_000,
-        )
-        .unwrap();
-        for name in request
-            .headers
-            .iter()
-            .map(|(name, _)| *name)
-            .chain(["traceparent"])
-        {
-            assert!(
-                header_name(name).as_str().eq_ignore_ascii_case(name),
-                "{name}"
-            );
-        }
-    }
 }
