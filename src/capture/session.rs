@@ -1,8 +1,6 @@
 //! What a mode of capture keeps between its sessions: the waits between them, what was logged about
 //! an outage, and the moment up to which every commit has been read.
 
-use std::collections::HashSet;
-use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,9 +10,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::context::{Context, STAGE};
 use super::error::CaptureError;
 use crate::config::Source;
-use crate::primary::error::PrimaryError;
 use crate::retry::Backoff;
-use crate::telemetry;
+use crate::telemetry::{self, Activity};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How often a standby replica tries to take over, and so how long a takeover takes.
@@ -23,20 +20,16 @@ const STAND_BY: Duration = Duration::from_secs(1);
 const STABLE: Duration = Duration::from_secs(10);
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Kinds of errors, which are logged once each.
-type Kind = (
-    Discriminant<CaptureError>,
-    Option<Discriminant<PrimaryError>>,
-);
-
 /// The sessions of one mode of capture.
 pub(super) struct Sessions<'a> {
     context: &'a Context<'a>,
     pub read_until: ReadUntil,
     _lag: AbortOnDropHandle<()>,
     retries: Backoff,
-    /// The errors of this outage.
-    logged: HashSet<Kind>,
+    /// Fails until changes are read, or until another process reads them.
+    reading: Activity,
+    /// The same, while only an operator can end the outage.
+    blocked: Activity,
     stands_by: bool,
 }
 
@@ -50,14 +43,15 @@ impl<'a> Sessions<'a> {
             _lag: read_until.report_lag(context.source),
             read_until,
             retries: RETRIES,
-            logged: HashSet::new(),
+            reading: Activity::new("reading changes"),
+            blocked: Activity::new("reading changes"),
             stands_by: false,
         }
     }
 
     /// Records that changes are read: the outage has ended.
     pub fn started(&mut self) {
-        self.logged.clear();
+        self.forget_outage();
         self.stands_by = false;
         show_connected(true);
     }
@@ -92,8 +86,12 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// Logs one warning per outage. Further errors of the same outage are logged once each, as a
-    /// warning only if a retry cannot succeed.
+    fn forget_outage(&self) {
+        self.reading.stops_failing();
+        self.blocked.stops_failing();
+    }
+
+    /// Logs one warning per outage, and one more if a retry cannot succeed.
     fn log(&mut self, error: &CaptureError) {
         if error.is_standing_by() {
             if !self.stands_by {
@@ -101,17 +99,15 @@ impl<'a> Sessions<'a> {
             }
 
             self.stands_by = true;
-            self.logged.clear();
+            self.forget_outage();
             return;
         }
 
-        let is_first = self.logged.is_empty();
-        let is_new = self.logged.insert(kind(error));
+        let is_first = self.reading.starts_failing();
+        let is_blocked = !error.is_transient() && self.blocked.starts_failing();
 
-        if is_first || (is_new && !error.is_transient()) {
+        if is_first || is_blocked {
             tracing::warn!(%error, "changes cannot be read now; retrying until they can");
-        } else if is_new {
-            tracing::info!(%error, "changes still cannot be read");
         }
     }
 }
@@ -124,14 +120,6 @@ impl Drop for Sessions<'_> {
 
 fn show_connected(connected: bool) {
     gauge!(telemetry::CAPTURE_CONNECTED).set(f64::from(connected));
-}
-
-fn kind(error: &CaptureError) -> Kind {
-    let of_primary = match error {
-        CaptureError::Primary(error) => Some(discriminant(error)),
-        _ => None,
-    };
-    (discriminant(error), of_primary)
 }
 
 /// The moment up to which every commit has been read. None while another process captures.

@@ -12,10 +12,8 @@ use metrics::counter;
 /// is reported briefly.
 const REPORTED: Duration = Duration::from_secs(8);
 
-/// A database and the kind of its disk's fault.
-type Fault = (&'static str, &'static str);
-
-static RECENT: Mutex<BTreeMap<Fault, Instant>> = Mutex::new(BTreeMap::new());
+/// The time of the last fault, by database and kind.
+static RECENT: Mutex<BTreeMap<(&str, &str), Instant>> = Mutex::new(BTreeMap::new());
 
 /// Counts a statement that failed because of the disk of `database`, which is `store` or `primary`.
 pub fn count_disk_fault(database: &'static str, fault: &'static str) {
@@ -33,7 +31,7 @@ pub fn recent_disk_faults() -> Vec<String> {
     recent.keys().map(describe).collect()
 }
 
-fn describe((database, fault): &Fault) -> String {
+fn describe((database, fault): &(&str, &str)) -> String {
     let text = match *fault {
         "full" => "the server's disk is full; everything continues when there is free space",
         "io" => "the server reports I/O errors of its disk",

@@ -30,7 +30,7 @@ use crate::repair::watch::Watch;
 use crate::store::checkpoint::SwitchToWal;
 use crate::telemetry::health::Health;
 
-use reader::{Cursor, Reader, Step};
+use reader::{OutboxCursor, OutboxReader, ReadStep};
 
 /// Reads until shutdown, until a prepared switch to the WAL, or until a permanent error.
 pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
@@ -55,7 +55,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
     let mut sessions = Sessions::new(context);
 
-    let mut reading = Reading {
+    let mut session = OutboxSession {
         context,
         holder,
         cursor: None,
@@ -66,7 +66,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 
     loop {
         let started_at = Instant::now();
-        let error = match reading.session(&mut sessions).await {
+        let error = match session.run(&mut sessions).await {
             Ok(ended) => return Ok(ended),
             Err(error) => error,
         };
@@ -82,20 +82,20 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 }
 
 /// The state that outlives connections.
-struct Reading<'a> {
+struct OutboxSession<'a> {
     context: &'a Context<'a>,
     /// The id of the lease and of the claim on the checkpoint. After a lost claim, reading starts
     /// again with a new id.
     holder: Uuid,
-    cursor: Option<Cursor>,
+    cursor: Option<OutboxCursor>,
     switch: Option<SwitchToWal>,
     read_until: ReadUntil,
     wal_removal: WalRemoval,
 }
 
-impl Reading<'_> {
+impl OutboxSession<'_> {
     /// Takes the lease and reads over one connection until it ends.
-    async fn session(&mut self, sessions: &mut Sessions<'_>) -> Result<Ended, CaptureError> {
+    async fn run(&mut self, sessions: &mut Sessions<'_>) -> Result<Ended, CaptureError> {
         let Context {
             source,
             url,
@@ -128,7 +128,7 @@ impl Reading<'_> {
                 .into());
             };
 
-            (self.cursor, self.switch) = (Cursor::new(stored.checkpoint), stored.switch);
+            (self.cursor, self.switch) = (OutboxCursor::new(stored.checkpoint), stored.switch);
 
             if self.cursor.is_none() {
                 // Another process has switched to the WAL.
@@ -138,7 +138,7 @@ impl Reading<'_> {
         }
 
         let client = LimitedClient::connect(url).await?;
-        let known = self.cursor.as_ref().map(Cursor::lineage);
+        let known = self.cursor.as_ref().map(OutboxCursor::lineage);
         let mut watch = Watch::new(self.context.gaps);
 
         let work = async {
@@ -147,7 +147,7 @@ impl Reading<'_> {
             examine(
                 &mut watch,
                 &client,
-                self.cursor.as_ref().map_or(0, Cursor::backlog_after),
+                self.cursor.as_ref().map_or(0, OutboxCursor::backlog_after),
                 health,
             )
             .await?;
@@ -183,7 +183,7 @@ impl Reading<'_> {
         lease: &CaptureLease,
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
-        let Reading {
+        let OutboxSession {
             context,
             holder,
             cursor,
@@ -213,7 +213,7 @@ impl Reading<'_> {
         let durable = durable.clone();
         let altered = Vec::new();
 
-        let mut reader = Reader {
+        let mut reader = OutboxReader {
             client,
             source,
             batches,
@@ -253,17 +253,17 @@ impl Reading<'_> {
                         .await?;
                 }
 
-                if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
+                if step == ReadStep::Altered || examined_at.elapsed() > source.heartbeat.0 {
                     examine(watch, &reader.client, cursor.backlog_after(), health).await?;
                     examined_at = Instant::now();
                 }
 
                 match step {
-                    Step::Read | Step::Altered => {}
-                    Step::Closed => return Ok(Ended::Stopped),
-                    Step::Switched => return Ok(Ended::Switched),
+                    ReadStep::Read | ReadStep::Altered => {}
+                    ReadStep::Closed => return Ok(Ended::Stopped),
+                    ReadStep::Switched => return Ok(Ended::Switched),
                     // Rows are deleted as soon as their events are stored.
-                    Step::Idle => tokio::select! {
+                    ReadStep::Idle => tokio::select! {
                         () = tokio::time::sleep(source.poll_interval.0) => {}
                         Ok(()) = reader.durable.changed() => {}
                     },

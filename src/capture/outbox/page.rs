@@ -61,7 +61,7 @@ pub(super) struct Epoch {
     pub numbering: Option<u32>,
 }
 
-pub(super) struct Page {
+pub(super) struct OutboxPage {
     pub server: ServerState,
     pub rows: Vec<OutboxRow>,
     /// The row after which the page starts.
@@ -70,7 +70,7 @@ pub(super) struct Page {
     pub more: bool,
 }
 
-impl Page {
+impl OutboxPage {
     /// Returns what identifies the page's rows.
     pub fn contents(&self) -> Contents {
         let times = self
@@ -109,7 +109,7 @@ pub(super) async fn read_first(
     client: &Client,
     from: &Snapshot,
     floors: &Floors,
-) -> Result<Page, CaptureError> {
+) -> Result<OutboxPage, CaptureError> {
     query(client, from, None, floors.confirmed(), floors.unconfirmed()).await
 }
 
@@ -119,7 +119,7 @@ pub(super) async fn read_next(
     from: &Snapshot,
     to: &Snapshot,
     after: u64,
-) -> Result<Page, CaptureError> {
+) -> Result<OutboxPage, CaptureError> {
     query(client, from, Some(to), after, Default::default()).await
 }
 
@@ -129,7 +129,7 @@ async fn query(
     to: Option<&Snapshot>,
     after: u64,
     (floors, transactions): (Vec<i64>, Vec<String>),
-) -> Result<Page, CaptureError> {
+) -> Result<OutboxPage, CaptureError> {
     let from = from.as_str();
     let to = to.map(Snapshot::as_str);
     let after = after as i64;
@@ -162,7 +162,7 @@ async fn query(
 
     // A full page, or one that ended by its size.
     let more = total == MAX_CHANGES || (rows.len() as i64) < total;
-    Ok(Page {
+    Ok(OutboxPage {
         server,
         rows,
         after,

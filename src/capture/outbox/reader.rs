@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::floor::Floors;
-use super::page::{self, Cleared, Clearing, Epoch, Page, ServerState};
+use super::page::{self, Cleared, Clearing, Epoch, OutboxPage, ServerState};
 use crate::capture::client::LimitedClient;
 use crate::capture::error::CaptureError;
 use crate::config::Source;
@@ -27,7 +27,7 @@ use crate::store::checkpoint::SwitchToWal;
 /// How far this process has read the outbox. It outlives connections: what was passed on is not
 /// read again.
 #[derive(Debug)]
-pub(super) struct Cursor {
+pub(super) struct OutboxCursor {
     lineage: Lineage,
     /// The last window that was started.
     window: Window,
@@ -59,9 +59,9 @@ struct SentPage {
     last: u64,
 }
 
-impl Cursor {
+impl OutboxCursor {
     /// Continues from the stored progress. None if that is not a position in the outbox.
-    pub fn new(Checkpoint { lineage, progress }: Checkpoint) -> Option<Cursor> {
+    pub fn new(Checkpoint { lineage, progress }: Checkpoint) -> Option<OutboxCursor> {
         let Progress::Outbox {
             window,
             through,
@@ -77,7 +77,7 @@ impl Cursor {
             Through::End => None,
         };
 
-        Some(Cursor {
+        Some(OutboxCursor {
             lineage,
             window,
             continues_after,
@@ -145,7 +145,7 @@ struct StoredPages {
 
 /// The result of one step of the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ReadStep {
     Read,
     Idle,
     /// Triggers were altered before the page was written: nothing of it was passed on.
@@ -156,7 +156,7 @@ pub(super) enum Step {
     Closed,
 }
 
-pub(super) struct Reader<'a> {
+pub(super) struct OutboxReader<'a> {
     pub client: LimitedClient,
     pub source: &'a Source,
     pub batches: &'a mpsc::Sender<Batch>,
@@ -170,11 +170,11 @@ pub(super) struct Reader<'a> {
     pub altered: Vec<String>,
 }
 
-impl Reader<'_> {
+impl OutboxReader<'_> {
     /// Clears what is stored, reads a page and passes it on.
-    pub async fn step(&mut self, cursor: &mut Cursor) -> Result<Step, CaptureError> {
+    pub async fn step(&mut self, cursor: &mut OutboxCursor) -> Result<ReadStep, CaptureError> {
         if self.batches.is_closed() {
-            return Ok(Step::Closed);
+            return Ok(ReadStep::Closed);
         }
 
         // On a new connection, nothing is deleted before the server's epoch was compared: it may be
@@ -205,18 +205,18 @@ impl Reader<'_> {
         )?;
 
         if !page.rows.is_empty() && self.find_altered().await? {
-            return Ok(Step::Altered);
+            return Ok(ReadStep::Altered);
         }
 
         if page.server.epoch != cursor.epoch {
             self.enter_epoch(cursor, &page.server).await?;
-            return Ok(Step::Read);
+            return Ok(ReadStep::Read);
         }
 
         if !self.flush(&page).await? {
             // A crash may have undone the page. The next page enters the new epoch.
             cursor.disconnected();
-            return Ok(Step::Read);
+            return Ok(ReadStep::Read);
         }
 
         if cursor.continues_after.is_none() {
@@ -226,7 +226,7 @@ impl Reader<'_> {
             if page.rows.is_empty() {
                 // Nothing lies between the two snapshots. From the later one, higher floors apply.
                 cursor.window.to = page.server.snapshot;
-                return Ok(Step::Idle);
+                return Ok(ReadStep::Idle);
             }
 
             cursor.window = cursor.window.next(page.server.snapshot.clone());
@@ -250,7 +250,7 @@ impl Reader<'_> {
     /// Flushes the page's rows, if there are any and a crash could still undo them. Returns false
     /// if the server is no longer in the epoch in which the page was read: a pooler hides its
     /// crashes.
-    async fn flush(&self, page: &Page) -> Result<bool, CaptureError> {
+    async fn flush(&self, page: &OutboxPage) -> Result<bool, CaptureError> {
         if page.rows.is_empty() {
             return Ok(true);
         }
@@ -262,7 +262,7 @@ impl Reader<'_> {
     }
 
     /// Begins the last window before the switch to the WAL: it ends at the switch's snapshot.
-    fn begin_last_window(&self, cursor: &mut Cursor) {
+    fn begin_last_window(&self, cursor: &mut OutboxCursor) {
         let Some(switch) = self.switch else { return };
         if cursor.continues_after.is_none() && cursor.window.to != switch.snapshot {
             cursor.window = cursor.window.next(switch.snapshot.clone());
@@ -270,7 +270,11 @@ impl Reader<'_> {
         }
     }
 
-    async fn pass_on(&self, cursor: &mut Cursor, page: Page) -> Result<Step, CaptureError> {
+    async fn pass_on(
+        &self,
+        cursor: &mut OutboxCursor,
+        page: OutboxPage,
+    ) -> Result<ReadStep, CaptureError> {
         let last = page.rows.last().map(|row| row.ordinal);
         let contents = page.contents();
         let window = cursor.window.clone();
@@ -355,7 +359,7 @@ impl Reader<'_> {
         }
 
         if self.batches.send(batch).await.is_err() {
-            return Ok(Step::Closed);
+            return Ok(ReadStep::Closed);
         }
 
         // Not before: until a page that counts as sent is stored, no later connection reads on.
@@ -363,14 +367,18 @@ impl Reader<'_> {
         cursor.read = read;
 
         Ok(if switched.is_some() {
-            Step::Switched
+            ReadStep::Switched
         } else {
-            Step::Read
+            ReadStep::Read
         })
     }
 
     /// Deletes rows whose events are stored, on a server of this timeline.
-    async fn clear(&mut self, cursor: &mut Cursor, timeline: u32) -> Result<(), CaptureError> {
+    async fn clear(
+        &mut self,
+        cursor: &mut OutboxCursor,
+        timeline: u32,
+    ) -> Result<(), CaptureError> {
         while let Some(stored) = self.stored_of_first_window(cursor) {
             let SentPage { window, after, .. } = &cursor.sent[0];
             let reached = Cleared {
@@ -391,7 +399,7 @@ impl Reader<'_> {
     }
 
     /// Returns the stored pages of the first page's window. None if there are none.
-    fn stored_of_first_window(&self, cursor: &Cursor) -> Option<StoredPages> {
+    fn stored_of_first_window(&self, cursor: &OutboxCursor) -> Option<StoredPages> {
         let durable = self.durable.borrow();
         let progress = &durable.as_ref()?.progress;
         let number = cursor.sent.front()?.window.number;
@@ -416,7 +424,7 @@ impl Reader<'_> {
     /// assigned again.
     async fn enter_epoch(
         &mut self,
-        cursor: &mut Cursor,
+        cursor: &mut OutboxCursor,
         server: &ServerState,
     ) -> Result<(), CaptureError> {
         let Some(epoch) = server.epoch.clone() else {
@@ -487,7 +495,7 @@ impl Reader<'_> {
     /// earlier ones.
     async fn clear_after_failover(
         &mut self,
-        cursor: &Cursor,
+        cursor: &OutboxCursor,
         cleared: Cleared,
         timeline: u32,
     ) -> Result<(), CaptureError> {
@@ -518,7 +526,11 @@ impl Reader<'_> {
     }
 
     /// Deletes rows that an earlier process has read and left.
-    async fn clear_leftovers(&self, cursor: &Cursor, timeline: u32) -> Result<(), CaptureError> {
+    async fn clear_leftovers(
+        &self,
+        cursor: &OutboxCursor,
+        timeline: u32,
+    ) -> Result<(), CaptureError> {
         let Window { number, from, to } = &cursor.window;
         let Some(row) = cursor.continues_after else {
             let reached = Cleared {

@@ -92,7 +92,7 @@ impl Heartbeats {
         let store = context.store.clone();
         let health = context.health.clone();
 
-        let sender = Sender {
+        let sender = HeartbeatSender {
             host,
             client,
             source,
@@ -146,7 +146,7 @@ impl Heartbeats {
 }
 
 /// Sends heartbeats, and reconnects when the connection is lost.
-struct Sender {
+struct HeartbeatSender {
     /// The host of the stream.
     host: Target,
     /// To any host of the URL, so that a new primary is noticed while the stream's server is
@@ -161,7 +161,7 @@ struct Sender {
     shared: Arc<Shared>,
 }
 
-impl Sender {
+impl HeartbeatSender {
     async fn run(mut self) {
         let period = self.source.heartbeat.0.max(SHORTEST_PERIOD);
         let mut checked_at = Instant::now();

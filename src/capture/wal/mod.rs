@@ -25,7 +25,7 @@ use uuid::Uuid;
 use self::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
 use self::decode::Decoder;
 use self::heartbeat::Heartbeats;
-use self::reader::{BackgroundTasks, Reader};
+use self::reader::{StreamTasks, WalReader};
 use self::replication::ReplicationConnection;
 use self::silence::SilenceLimit;
 use self::visibility::{VisibilityGate, VisibilityPolicy};
@@ -33,7 +33,6 @@ use super::client::LimitedClient;
 use super::context::{Context, STAGE};
 use super::error::CaptureError;
 use super::session::{ReadUntil, Sessions};
-use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
@@ -46,7 +45,7 @@ use crate::primary::conninfo;
 use crate::primary::error::PrimaryError;
 use crate::repair::continuity;
 use crate::repair::gaps::Reports;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 /// How long shutdown waits for the store to lower the acknowledgement limit.
 const LAST_WRITE: Duration = Duration::from_secs(2);
@@ -58,47 +57,35 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other
 /// than the first one. At the switch, returns the last batch, which is not sent.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
-    let Context {
-        source,
-        store,
-        shutdown,
-        ..
-    } = *context;
-
+    let shutdown = context.shutdown;
     let mut sessions = Sessions::new(context);
-    let acknowledged = AcknowledgedLsn::default();
-    let timeline = OnceLock::new();
-    let walsender = AtomicI32::new(0);
-    let silence_limit = SilenceLimit::new(source);
-    let mut is_first = true;
+    let mut session = WalSession {
+        context,
+        acknowledged: AcknowledgedLsn::default(),
+        read_until: sessions.read_until.clone(),
+        timeline: OnceLock::new(),
+        walsender: AtomicI32::new(0),
+        silence_limit: SilenceLimit::new(context.source),
+        is_first: true,
+        reader: Uuid::nil(),
+    };
 
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         let started_at = Instant::now();
-        let reader = Uuid::now_v7();
-
-        let session = Session {
-            context,
-            acknowledged: &acknowledged,
-            read_until: sessions.read_until.clone(),
-            timeline: &timeline,
-            walsender: &walsender,
-            silence_limit: &silence_limit,
-            is_first,
-            reader,
-        };
-
-        is_first = false;
+        session.reader = Uuid::now_v7();
 
         let result = {
-            let mut session = std::pin::pin!(session.run(&mut sessions));
-            let result = shutdown.run_until_cancelled(&mut session).await;
+            let mut running = std::pin::pin!(session.run(&mut sessions));
+            let result = shutdown.run_until_cancelled(&mut running).await;
             if result.is_none() {
-                // Before the session is dropped, and the slot with it.
-                lower_limit(store, source, reader, &acknowledged).await;
+                // Before the stream is dropped, and the slot with it.
+                session.lower_limit().await;
             }
             result
         };
+
+        session.is_first = false;
 
         let error = match result {
             Some(Ok(last)) => return Ok(last),
@@ -175,28 +162,6 @@ async fn missing_publication(context: &Context<'_>) -> CaptureError {
     gaps.record_and_end(gap, None).await.into()
 }
 
-/// Lowers the limit to the last acknowledgement, so that the next process notices if others move
-/// the slot.
-async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
-    let Some(latest) = acknowledged.latest() else {
-        return;
-    };
-
-    let lowered = async {
-        let _ = failpoint!("shutdown_started_limit_not_lowered");
-        store
-            .lower_acknowledgement_limit(&source.slot, reader, latest)
-            .await
-    };
-
-    if !matches!(
-        tokio::time::timeout(LAST_WRITE, lowered).await,
-        Ok(Ok(true))
-    ) {
-        tracing::debug!("the acknowledgement limit could not be lowered");
-    }
-}
-
 /// What was verified before a stream is opened.
 struct Verified {
     tables: HashMap<u32, Table>,
@@ -210,17 +175,18 @@ struct Streaming {
     history: TimelineHistory,
 }
 
-/// One attempt to stream: the checks, the connection and the stream until it ends.
-struct Session<'a> {
+/// An attempt to stream, the checks, the connection and the stream until it ends, and what is known
+/// from those before it.
+struct WalSession<'a> {
     context: &'a Context<'a>,
-    acknowledged: &'a AcknowledgedLsn,
+    acknowledged: AcknowledgedLsn,
     read_until: ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
-    timeline: &'a OnceLock<u32>,
+    timeline: OnceLock<u32>,
     /// The server process of the last stream. If it still holds the slot, the server has not
     /// noticed the end of that connection.
-    walsender: &'a AtomicI32,
-    silence_limit: &'a SilenceLimit,
+    walsender: AtomicI32,
+    silence_limit: SilenceLimit,
     /// Whether enqueue has received nothing yet.
     is_first: bool,
     /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may
@@ -228,7 +194,7 @@ struct Session<'a> {
     reader: Uuid,
 }
 
-impl Session<'_> {
+impl WalSession<'_> {
     /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it
     /// returns the last batch.
     async fn run(&self, sessions: &mut Sessions<'_>) -> Result<Option<Batch>, CaptureError> {
@@ -292,7 +258,7 @@ impl Session<'_> {
     }
 
     /// Verifies the slot and the tables, starts streaming, and claims the acknowledgement limit.
-    async fn open(&self, sessions: &mut Sessions<'_>) -> Result<Reader<'_>, CaptureError> {
+    async fn open(&self, sessions: &mut Sessions<'_>) -> Result<WalReader<'_>, CaptureError> {
         let Context {
             source, url, store, ..
         } = *self.context;
@@ -326,15 +292,38 @@ impl Session<'_> {
         let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(clock_ahead);
         let decoder = Decoder::new(source, tables, history);
 
-        Ok(Reader::new(
+        Ok(WalReader::new(
             self.context,
             stream,
             decoder,
             tasks,
             begin,
             clock_ahead,
-            self.silence_limit,
+            &self.silence_limit,
         ))
+    }
+
+    /// Lowers the limit to the last acknowledgement, so that the next process notices if others
+    /// move the slot.
+    async fn lower_limit(&self) {
+        let Context { source, store, .. } = *self.context;
+        let Some(latest) = self.acknowledged.latest() else {
+            return;
+        };
+
+        let lowered = async {
+            let _ = failpoint!("shutdown_started_limit_not_lowered");
+            store
+                .lower_acknowledgement_limit(&source.slot, self.reader, latest)
+                .await
+        };
+
+        if !matches!(
+            tokio::time::timeout(LAST_WRITE, lowered).await,
+            Ok(Ok(true))
+        ) {
+            tracing::debug!("the acknowledgement limit could not be lowered");
+        }
     }
 
     /// Verifies that the slot continues where the store ends, that no other process reads it, and
@@ -446,13 +435,13 @@ impl Session<'_> {
         lineage: Lineage,
         policy: VisibilityPolicy,
         limit: Lsn,
-    ) -> Result<BackgroundTasks, CaptureError> {
+    ) -> Result<StreamTasks, CaptureError> {
         let Context { source, store, .. } = *self.context;
         let members = self.publication_members(&client).await?;
         let read_until = self.read_until.clone();
         let gate_policy = policy.clone();
 
-        Ok(BackgroundTasks {
+        Ok(StreamTasks {
             heartbeats: Heartbeats::start(
                 self.context,
                 target,

@@ -38,18 +38,18 @@ const TRANSACTION_WAIT: Duration = Duration::from_millis(10);
 const MAX_BURSTS: u32 = 10;
 
 /// The background tasks of a stream. They end when this is dropped.
-pub(super) struct BackgroundTasks {
+pub(super) struct StreamTasks {
     pub heartbeats: Heartbeats,
     pub gate: VisibilityGate,
     pub limit: AcknowledgementLimit,
     pub gaps: Reports,
 }
 
-pub(super) struct Reader<'a> {
+pub(super) struct WalReader<'a> {
     context: &'a Context<'a>,
     stream: ReplicationConnection,
     decoder: Decoder,
-    tasks: BackgroundTasks,
+    tasks: StreamTasks,
     lineage: Lineage,
     /// The LSN at which this stream began. Everything before it is stored, even if `durable` is
     /// older or empty.
@@ -87,17 +87,17 @@ struct Silence {
     limit: Duration,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WalReader<'a> {
     pub fn new(
         context: &'a Context<'a>,
         stream: ReplicationConnection,
         decoder: Decoder,
-        tasks: BackgroundTasks,
+        tasks: StreamTasks,
         begin: Lsn,
         clock_ahead: Option<SignedDuration>,
         silence_limit: &'a SilenceLimit,
-    ) -> Reader<'a> {
-        Reader {
+    ) -> WalReader<'a> {
+        WalReader {
             context,
             lineage: stream.lineage(),
             stream,
@@ -281,14 +281,24 @@ impl<'a> Reader<'a> {
         let mut tables: Vec<u32> = self.decoder.oids().collect();
         tables.sort_unstable();
 
-        let mut check = std::pin::pin!(switches.has_made_triggers(transaction, &tables));
+        self.acknowledge_while(switches.has_made_triggers(transaction, &tables))
+            .await?
+            .transpose()
+    }
+
+    /// Waits for `work`, and acknowledges meanwhile. None if enqueue has stopped.
+    async fn acknowledge_while<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, CaptureError> {
+        let mut work = std::pin::pin!(work);
 
         loop {
             tokio::select! {
                 biased;
-                is_switch = &mut check => return is_switch.map(Some),
+                done = &mut work => return Ok(Some(done)),
                 () = tokio::time::sleep_until(self.feedback_due) => {
-                    // The stream is idle because of the check, not because of the server.
+                    // The stream is idle because of the wait, not because of the server.
                     self.silence.since = Instant::now();
                     self.feedback_if_due().await?;
                 }
@@ -316,26 +326,9 @@ impl<'a> Reader<'a> {
             return Ok(false);
         }
 
-        let batches = self.context.batches;
-        let reserve = batches.reserve();
-        tokio::pin!(reserve);
-
-        loop {
-            let permit = tokio::select! {
-                biased;
-                permit = &mut reserve => permit,
-                () = tokio::time::sleep_until(self.feedback_due) => {
-                    // The stream is idle because of the store, not because of the server.
-                    self.silence.since = Instant::now();
-                    self.feedback_if_due().await?;
-                    continue;
-                }
-            };
-
-            let Ok(permit) = permit else { return Ok(false) };
-            permit.send(batch);
-            return Ok(true);
-        }
+        let sent = self.context.batches.send(batch);
+        let sent = self.acknowledge_while(sent).await?;
+        Ok(matches!(sent, Some(Ok(()))))
     }
 
     /// Waits until everything received is visible on the primary. Acknowledges meanwhile. Returns

@@ -15,8 +15,8 @@
 //! reported instead.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -84,7 +84,7 @@ impl VisibilityPolicy {
 
 /// What must be verified before changes are passed on. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Scope {
+enum CheckScope {
     #[default]
     Nothing,
     /// The publication is as it was when the tables were verified.
@@ -97,13 +97,14 @@ enum Scope {
 struct Check {
     /// Transactions that must be visible.
     transactions: Vec<u32>,
-    scope: Scope,
-    received: Received,
+    scope: CheckScope,
+    unmapped: HashSet<u32>,
+    received: Covered,
 }
 
 /// How much of the stream a check covers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Received {
+struct Covered {
     /// The number of reasons for a check.
     count: u64,
     /// The end of the last whole transaction.
@@ -118,11 +119,11 @@ pub(super) struct VisibilityGate {
     /// Transactions that no check covers yet.
     unchecked: Vec<u32>,
     /// What the next check must verify.
-    unverified: Scope,
-    /// Published tables whose changes the decoder skips.
-    unmapped: Arc<Mutex<HashSet<u32>>>,
+    unverified: CheckScope,
+    /// Published tables whose changes the decoder skips, for the next check.
+    unmapped: HashSet<u32>,
     checks: mpsc::Sender<Check>,
-    passed: watch::Receiver<Received>,
+    passed: watch::Receiver<Covered>,
     task: AbortOnDropHandle<Result<(), CaptureError>>,
 }
 
@@ -136,7 +137,7 @@ impl VisibilityGate {
     ) -> VisibilityGate {
         // One check that runs, and one that waits.
         let (checks, requests) = mpsc::channel(1);
-        let (results, passed) = watch::channel(Received::default());
+        let (results, passed) = watch::channel(Covered::default());
         let Context {
             source,
             url,
@@ -156,19 +157,18 @@ impl VisibilityGate {
             version_query: None,
             version: None,
             members,
-            unmapped: Arc::default(),
+            unmapped: HashSet::new(),
             wait,
         };
 
-        let unmapped = Arc::clone(&checker.unmapped);
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
 
         VisibilityGate {
             policy,
             received: 0,
             unchecked: Vec::new(),
-            unverified: Scope::Nothing,
-            unmapped,
+            unverified: CheckScope::Nothing,
+            unmapped: HashSet::new(),
             checks,
             passed,
             task,
@@ -185,25 +185,22 @@ impl VisibilityGate {
 
     /// Records that the stream has sent changes.
     pub fn add_changes(&mut self) {
-        self.require(Scope::Publication);
+        self.require(CheckScope::Publication);
     }
 
     /// Closes the gate until the tables and their publication are verified.
     pub fn require_table_check(&mut self) {
-        self.require(Scope::Tables);
+        self.require(CheckScope::Tables);
     }
 
     /// Records a published table whose changes the decoder skips. If it is one of Walhook's by now,
     /// such as a new table that inherits, the stream is opened again.
     pub fn add_unmapped(&mut self, oid: u32) {
-        self.unmapped
-            .lock()
-            .expect("no holder of this lock panics")
-            .insert(oid);
-        self.require(Scope::Tables);
+        self.unmapped.insert(oid);
+        self.require(CheckScope::Tables);
     }
 
-    fn require(&mut self, scope: Scope) {
+    fn require(&mut self, scope: CheckScope) {
         if scope > self.unverified {
             self.received += 1;
             self.unverified = scope;
@@ -261,11 +258,11 @@ impl VisibilityGate {
     }
 
     fn has_unchecked(&self) -> bool {
-        self.unverified != Scope::Nothing || !self.unchecked.is_empty()
+        self.unverified != CheckScope::Nothing || !self.unchecked.is_empty()
     }
 
     fn next_check(&mut self, end: Lsn) -> Check {
-        let received = Received {
+        let received = Covered {
             count: self.received,
             end,
         };
@@ -274,6 +271,7 @@ impl VisibilityGate {
         Check {
             transactions: std::mem::take(&mut self.unchecked),
             scope,
+            unmapped: std::mem::take(&mut self.unmapped),
             received,
         }
     }
@@ -310,7 +308,8 @@ struct Checker {
     version: Option<String>,
     /// What it streamed then.
     members: PublicationMembers,
-    unmapped: Arc<Mutex<HashSet<u32>>>,
+    /// All unmapped tables of the stream.
+    unmapped: HashSet<u32>,
     wait: WaitReport,
 }
 
@@ -319,18 +318,21 @@ impl Checker {
     async fn run(
         mut self,
         mut checks: mpsc::Receiver<Check>,
-        results: watch::Sender<Received>,
+        results: watch::Sender<Covered>,
     ) -> Result<(), CaptureError> {
         // Every table's first change requires a check. This first one opens the connection and
         // fills the server's caches, so that the first event does not wait for either.
-        self.verify(Scope::Tables).await?;
+        self.verify(CheckScope::Tables).await?;
 
         while let Some(Check {
             transactions,
             scope,
+            unmapped,
             received,
         }) = checks.recv().await
         {
+            self.unmapped.extend(unmapped);
+
             if !transactions.is_empty() {
                 self.wait_until_visible(transactions).await?;
             }
@@ -364,8 +366,8 @@ impl Checker {
         }
     }
 
-    async fn verify(&mut self, scope: Scope) -> Result<(), CaptureError> {
-        if scope == Scope::Nothing {
+    async fn verify(&mut self, scope: CheckScope) -> Result<(), CaptureError> {
+        if scope == CheckScope::Nothing {
             return Ok(());
         }
 
@@ -375,7 +377,7 @@ impl Checker {
 
     /// Verifies that the stream still has everything that events and their routing need. If only
     /// the publication may have changed, one short query shows whether it has.
-    async fn verify_tables(&mut self, scope: Scope) -> Result<(), CaptureError> {
+    async fn verify_tables(&mut self, scope: CheckScope) -> Result<(), CaptureError> {
         if !self.client.is_open() {
             self.version_query = None;
         }
@@ -393,17 +395,13 @@ impl Checker {
         }
 
         let version = found.map(|found| found.version);
-        if scope == Scope::Tables || version != self.version {
+        if scope == CheckScope::Tables || version != self.version {
             let tables = tables::verify(
                 client,
                 GapLog::new(&self.source, &self.store, &self.wait.health),
             )
             .await?;
-            let is_skipped = {
-                let unmapped = self.unmapped.lock().expect("no holder of this lock panics");
-                unmapped.iter().any(|oid| tables.contains_key(oid))
-            };
-
+            let is_skipped = self.unmapped.iter().any(|oid| tables.contains_key(oid));
             let members = catalog::publication_members(client, &self.source).await?;
             if is_skipped || !self.members.left_by(&members).is_empty() {
                 return Err(CaptureError::PublicationInterrupted);

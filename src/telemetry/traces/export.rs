@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::spans::text;
 use crate::config::Collector;
 use crate::retry::Backoff;
-use crate::telemetry::{self, Activity, Recurring};
+use crate::telemetry::{self, Activity, recurring};
 use crate::tls;
 
 /// Spans in one request.
@@ -74,7 +74,6 @@ impl Exporter {
             exported,
             refused: dropped("refused"),
             exporting: Activity::new("exporting spans"),
-            rejecting: Recurring::new(),
         };
 
         Ok(Exporter {
@@ -104,24 +103,23 @@ struct Worker {
     exported: Counter,
     refused: Counter,
     exporting: Activity,
-    rejecting: Recurring,
 }
 
 /// Why a batch was not exported.
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+enum ExportFault {
     #[error("{}", root_cause(.0))]
     Unreachable(reqwest::Error),
     #[error("the collector answered {0}")]
     Status(StatusCode),
 }
 
-impl Fault {
+impl ExportFault {
     /// Whether the same batch may be accepted later, as the protocol defines it.
     fn is_transient(&self) -> bool {
         match self {
-            Fault::Unreachable(_) => true,
-            Fault::Status(status) => matches!(status.as_u16(), 429 | 502..=504),
+            ExportFault::Unreachable(_) => true,
+            ExportFault::Status(status) => matches!(status.as_u16(), 429 | 502..=504),
         }
     }
 }
@@ -203,22 +201,22 @@ impl Worker {
             .as_ref()
             .map_or(0, |partial| partial.rejected_spans.max(0) as u64)
             .min(count);
-        if rejected > 0 && self.rejecting.must_log() {
+        if rejected > 0 {
             let reason = partial
                 .map(|partial| partial.error_message)
                 .unwrap_or_default();
-            tracing::warn!(rejected, reason, "the collector rejected some of the spans");
+            recurring!(warn, rejected, reason, "the collector rejected some of the spans");
         }
 
         self.refused.increment(rejected);
         self.exported.increment(count - rejected);
     }
 
-    async fn post(&self, body: Bytes) -> Result<Vec<u8>, Fault> {
+    async fn post(&self, body: Bytes) -> Result<Vec<u8>, ExportFault> {
         let sent = self.client.post(self.url.clone()).body(body).send().await;
-        let mut answer = sent.map_err(Fault::Unreachable)?;
+        let mut answer = sent.map_err(ExportFault::Unreachable)?;
         if !answer.status().is_success() {
-            return Err(Fault::Status(answer.status()));
+            return Err(ExportFault::Status(answer.status()));
         }
 
         let mut read = Vec::new();
