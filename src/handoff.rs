@@ -20,7 +20,7 @@ pub use self::budget::{
     CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK,
     RESPONSIVE,
 };
-pub use self::load::{Permit, Speed};
+pub use self::load::Speed;
 use crate::domain::delivery::{Delivery, Lease, NewDelivery};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;

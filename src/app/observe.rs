@@ -6,10 +6,10 @@ use std::time::Duration;
 use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::delivery::DeliveryClass;
 use crate::postgres;
 use crate::primary::catalog::{self, SlotLag};
 use crate::primary::error::PrimaryError;
-use crate::store::delivery::DeliveryClass;
 use crate::store::observe::{PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Activity};

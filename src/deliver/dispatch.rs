@@ -10,10 +10,10 @@ use uuid::Uuid;
 use super::schedule::{Finished, Limits, Schedule};
 use super::settings::Settings;
 use super::targets::{Destination, Lookup, Targets};
-use crate::domain::delivery::{Attempt, Delivery, Feedback, TIME_TO_RECORD};
+use crate::domain::delivery::{Attempt, Delivery, TIME_TO_RECORD};
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::{DeliveryBudget, FreshDeliveries, Speed};
-use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::delivery::{ClaimRequest, Claimed};
 use crate::vault::Vault;
 
 /// The wait before webhooks are read again while the store does not answer.
@@ -136,17 +136,7 @@ impl Dispatch {
 
             let delivery = self.schedule.next(now)?;
             let webhook = delivery.webhook;
-            let class = DeliveryClass::of(&delivery);
-            let bytes = delivery.bytes();
-
-            let finished = Finished {
-                webhook,
-                class,
-                bytes,
-                request: None,
-                took: None,
-                feedback: Feedback::None,
-            };
+            let finished = Finished::of(&delivery);
 
             match self.targets.recent(webhook, now) {
                 Some(lookup) => self.start(delivery, finished, lookup, now),
@@ -306,7 +296,7 @@ impl Dispatch {
     }
 
     /// Returns how many webhooks get fewer requests at once because their receivers are overloaded.
-    pub fn limited(&mut self) -> usize {
+    pub fn limited(&self) -> usize {
         self.schedule.limited()
     }
 }

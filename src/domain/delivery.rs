@@ -67,6 +67,30 @@ impl Delivery {
     }
 }
 
+/// First attempts and retries are claimed and queued separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryClass {
+    Fresh,
+    Retry,
+}
+
+impl DeliveryClass {
+    pub const fn of(delivery: &Delivery) -> DeliveryClass {
+        if delivery.attempt > 1 {
+            DeliveryClass::Retry
+        } else {
+            DeliveryClass::Fresh
+        }
+    }
+
+    pub const fn other(self) -> DeliveryClass {
+        match self {
+            DeliveryClass::Fresh => DeliveryClass::Retry,
+            DeliveryClass::Retry => DeliveryClass::Fresh,
+        }
+    }
+}
+
 named! {
     /// Why an attempt failed, as the delivery log reports it.
     pub enum ErrorKind {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use lru::LruCache;
 use uuid::Uuid;
 
-use super::load::{Load, Permit, Speed};
+use super::load::{Load, Speed};
+use crate::domain::delivery::DeliveryClass;
 
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
@@ -165,18 +166,20 @@ impl Counters {
     }
 
     /// Counts a held delivery as in flight.
-    pub fn start(&mut self, webhook: Uuid, permit: Permit) {
-        self.change(webhook, |load| {
-            load.add(Load {
-                in_flight: 1,
-                ..permit.load()
-            })
-        });
+    pub fn start(&mut self, webhook: Uuid, class: DeliveryClass) {
+        self.change(webhook, |load| load.add(Load::request(class, false)));
     }
 
     /// Releases a delivery that was in flight. `took` is how long its request took, if one was
-    /// made, and `permit` what it had at the end.
-    pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>, permit: Permit) {
+    /// made.
+    pub fn finish(
+        &mut self,
+        webhook: Uuid,
+        class: DeliveryClass,
+        bytes: usize,
+        took: Option<Duration>,
+        is_detached: bool,
+    ) {
         if let Some(took) = took {
             self.set_speed(
                 webhook,
@@ -192,18 +195,17 @@ impl Counters {
             load.remove(Load {
                 deliveries: 1,
                 bytes,
-                in_flight: 1,
-                ..permit.load()
+                ..Load::request(class, is_detached)
             })
         });
     }
 
-    /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise
-    /// receivers that stop answering at the same time, and new ones that never answer, would hold
-    /// all permits until the timeout. A webhook has one such request at a time, and one that is
-    /// known to be slow has none. Returns whether the request, which has `permit`, goes on without
-    /// one from now on.
-    pub fn detach(&mut self, webhook: Uuid, permit: Permit, permits: usize) -> bool {
+    /// Notes that the webhook of a request in flight is slow. Lets the request go on without a
+    /// permit, of `permits` that there are: otherwise receivers that stop answering at the same
+    /// time, and new ones that never answer, would hold all permits until the timeout. A webhook
+    /// has one such request at a time, and one that is known to be slow has none. Returns whether
+    /// the request goes on without a permit from now on.
+    pub fn note_slow(&mut self, webhook: Uuid, class: DeliveryClass, permits: usize) -> bool {
         let Webhook { load, speed } = self.webhook(webhook);
         let limit = speed.share(permits * DETACHED);
         let detaches =
@@ -211,17 +213,13 @@ impl Counters {
 
         if detaches {
             self.change(webhook, |load| {
-                load.remove(permit.load());
-                load.add(Permit::None.load());
+                load.remove(Load::request(class, false));
+                load.add(Load::request(class, true));
             });
         }
 
-        detaches
-    }
-
-    /// Notes that a request in flight has taken longer than [`RESPONSIVE`].
-    pub fn note_slow(&mut self, webhook: Uuid) {
         self.set_speed(webhook, Speed::Slow);
+        detaches
     }
 
     fn set_speed(&mut self, id: Uuid, to: Speed) {
@@ -260,12 +258,14 @@ impl Counters {
 
     /// Returns how many of `total` permits are free for webhooks of this speed. Retries have at
     /// most half of them: while receivers fail, first attempts still go out.
-    pub fn free_permits(&self, total: usize, speed: Speed, permit: Permit) -> usize {
+    pub fn free_permits(&self, total: usize, speed: Speed, class: DeliveryClass) -> usize {
         let free = self.free_of(speed, total, Load::permits);
 
-        match permit {
-            Permit::Retry => free.min(self.free_of(speed, (total / 2).max(1), |load| load.retries)),
-            Permit::Fresh | Permit::None => free,
+        match class {
+            DeliveryClass::Fresh => free,
+            DeliveryClass::Retry => {
+                free.min(self.free_of(speed, (total / 2).max(1), |load| load.retries))
+            }
         }
     }
 
@@ -370,8 +370,8 @@ mod tests {
         for webhook in webhooks.map(id) {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
-            counters.start(webhook, Permit::Fresh);
-            counters.finish(webhook, 1, took, Permit::Fresh);
+            counters.start(webhook, DeliveryClass::Fresh);
+            counters.finish(webhook, DeliveryClass::Fresh, 1, took, false);
         }
     }
 
@@ -494,8 +494,8 @@ mod tests {
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
 
-        counters.start(id(1), Permit::Fresh);
-        counters.finish(id(1), 7, HANGING, Permit::Fresh);
+        counters.start(id(1), DeliveryClass::Fresh);
+        counters.finish(id(1), DeliveryClass::Fresh, 7, HANGING, false);
 
         let one = Load {
             deliveries: 1,
@@ -504,8 +504,8 @@ mod tests {
         };
 
         assert_eq!(counters.held, [Load::default(), Load::default(), one]);
-        counters.start(id(1), Permit::Fresh);
-        counters.finish(id(1), 8, QUICK, Permit::Fresh);
+        counters.start(id(1), DeliveryClass::Fresh);
+        counters.finish(id(1), DeliveryClass::Fresh, 8, QUICK, false);
         assert_eq!(counters.held, [Load::default(); 3]);
     }
 
@@ -518,13 +518,9 @@ mod tests {
 
         let note_slow = |webhook: usize| {
             assert!(budget.reserve(id(webhook), 1));
-            budget.counters().start(id(webhook), Permit::Fresh);
-            let is_detached = budget
-                .counters()
-                .detach(id(webhook), Permit::Fresh, PERMITS);
-            budget.counters().note_slow(id(webhook));
-
-            is_detached
+            let mut counters = budget.counters();
+            counters.start(id(webhook), DeliveryClass::Fresh);
+            counters.note_slow(id(webhook), DeliveryClass::Fresh, PERMITS)
         };
 
         // Unknown webhooks leave a quarter to responsive ones.
@@ -547,13 +543,13 @@ mod tests {
 
         // A quick answer to another request makes the webhook responsive. Its slow request still
         // has no permit.
-        counters.finish(id(1), 1, QUICK, Permit::Fresh);
+        counters.finish(id(1), DeliveryClass::Fresh, 1, QUICK, false);
         assert_eq!(counters.speed(id(1)), Speed::Responsive);
         assert_eq!(
             (permits(&counters), counters.webhook(id(1)).load.detached),
             (23 - PERMITS * DETACHED, 1)
         );
-        counters.finish(id(1), 1, HANGING, Permit::None);
+        counters.finish(id(1), DeliveryClass::Fresh, 1, HANGING, true);
         assert_eq!(counters.speed(id(1)), Speed::Slow);
 
         let detached = counters.total(|load| load.detached);

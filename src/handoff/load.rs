@@ -1,5 +1,7 @@
 //! What a process holds for webhooks of each speed, and the shares of the speeds.
 
+use crate::domain::delivery::DeliveryClass;
+
 /// Deliveries held, the bytes of their data, how many of them are in flight, how many of these
 /// without a permit, and how many permits retries have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +14,16 @@ pub struct Load {
 }
 
 impl Load {
+    /// Returns what a request in flight adds.
+    pub fn request(class: DeliveryClass, is_detached: bool) -> Load {
+        Load {
+            in_flight: 1,
+            detached: usize::from(is_detached),
+            retries: usize::from(class == DeliveryClass::Retry && !is_detached),
+            ..Load::default()
+        }
+    }
+
     pub fn add(&mut self, other: Load) {
         self.deliveries += other.deliveries;
         self.bytes += other.bytes;
@@ -56,27 +68,6 @@ impl Speed {
             Speed::Responsive => total,
             Speed::Unknown => total - total / 4,
             Speed::Slow => total - total / 2,
-        }
-    }
-}
-
-/// The permit of a request in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permit {
-    Fresh,
-    Retry,
-    /// It goes on without one.
-    None,
-}
-
-impl Permit {
-    pub fn load(self) -> Load {
-        let detached = usize::from(self == Permit::None);
-        let retries = usize::from(self == Permit::Retry);
-        Load {
-            detached,
-            retries,
-            ..Load::default()
         }
     }
 }

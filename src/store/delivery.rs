@@ -31,13 +31,14 @@ use uuid::Uuid;
 
 use super::statement::{Statements, arrays, from_row};
 use super::{Result, Store, StoreError, hours, plan_by_index};
-use crate::domain::delivery::{Delivery, Lease, NewDelivery, lease_length};
+use crate::domain::delivery::{Delivery, DeliveryClass, Lease, NewDelivery, lease_length};
 use crate::domain::ordering::Ordering;
 use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::sql::store as sql;
 use crate::telemetry::recurring;
 
+/// Claims retries instead of first attempts.
 static CLAIM_RETRIES: LazyLock<String> =
     LazyLock::new(|| sql::delivery::CLAIM.replace("attempt = 1", "attempt > 1"));
 
@@ -137,31 +138,6 @@ pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
     }
 
     Ok(())
-}
-
-/// First attempts and retries are claimed and queued separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryClass {
-    Fresh,
-    Retry,
-}
-
-impl DeliveryClass {
-    pub fn of(delivery: &Delivery) -> DeliveryClass {
-        if delivery.attempt > 1 {
-            DeliveryClass::Retry
-        } else {
-            DeliveryClass::Fresh
-        }
-    }
-
-    /// Returns the SQL statement that claims deliveries of this class.
-    pub fn claim_statement(self) -> &'static str {
-        match self {
-            DeliveryClass::Fresh => sql::delivery::CLAIM,
-            DeliveryClass::Retry => &CLAIM_RETRIES,
-        }
-    }
 }
 
 /// How much to claim, and from which webhooks.
@@ -349,6 +325,14 @@ async fn release_leases(transaction: &Transaction<'_>, mut held: Vec<(Uuid, Uuid
     Ok(())
 }
 
+/// Returns the SQL statement that claims deliveries of this class.
+pub fn claim_statement(class: DeliveryClass) -> &'static str {
+    match class {
+        DeliveryClass::Fresh => sql::delivery::CLAIM,
+        DeliveryClass::Retry => &CLAIM_RETRIES,
+    }
+}
+
 /// Claims deliveries. Reads rows one by one, so that the data of those that are refused does not
 /// stay in memory.
 async fn claim(
@@ -356,9 +340,8 @@ async fn claim(
     request: &ClaimRequest,
     NewLease { lease, length }: NewLease,
 ) -> Result<Claimed> {
-    let statement = transaction
-        .prepare_cached(request.class.claim_statement())
-        .await?;
+    let statement = claim_statement(request.class);
+    let statement = transaction.prepare_cached(statement).await?;
     let (webhooks, limits): (Vec<Uuid>, Vec<i64>) = request
         .limits
         .iter()

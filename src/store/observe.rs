@@ -7,9 +7,9 @@ use std::time::Instant;
 use postgres_types::ToSql;
 use uuid::Uuid;
 
-use super::delivery::DeliveryClass;
 use super::statement::from_row;
 use super::{Result, Store};
+use crate::domain::delivery::DeliveryClass;
 use crate::sql::store as sql;
 
 static COUNT_RETRIES: LazyLock<String> =

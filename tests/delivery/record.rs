@@ -6,13 +6,14 @@ use crate::support::{Bench, DATA, Receiver, eventually};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
+use walhook::domain::delivery::DeliveryClass;
 use walhook::domain::delivery::{
     self as domain, Attempt, Attempted, Delivery, Next, Sent, Signatures,
 };
 use walhook::domain::event::UserId;
 use walhook::store::attempt::CompletedAttempt;
 use walhook::store::audit::{Actor, Via};
-use walhook::store::delivery::{ClaimRequest, DeliveryClass};
+use walhook::store::delivery::ClaimRequest;
 use walhook::store::recovery::{self, Redelivery};
 use walhook::store::webhooks::{self, Changes};
 

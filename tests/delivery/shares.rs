@@ -12,11 +12,11 @@ use walhook::config::Config;
 use walhook::deliver::Settings;
 use walhook::deliver::dispatch::Dispatch;
 use walhook::deliver::schedule::{Finished, Limits, Schedule};
-use walhook::domain::delivery::{Delivery, Feedback, Lease};
+use walhook::domain::delivery::{Delivery, DeliveryClass, Feedback, Lease};
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::SealedTarget;
 use walhook::handoff::{DeliveryBudget, FreshDeliveries};
-use walhook::store::delivery::{Claimed, DeliveryClass};
+use walhook::store::delivery::Claimed;
 use walhook::vault::Vault;
 
 const LIMITS: Limits = Limits {
@@ -65,22 +65,12 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
     for webhook in 1..=8 {
         add(&mut schedule, &budget, webhook, now);
         let started = schedule.next(now).expect("permits are free");
-        let webhook = started.webhook;
-        let bytes = started.bytes();
-        let took = Some(Duration::ZERO);
-        let feedback = Feedback::Responsive;
-
-        schedule.finish(
-            Finished {
-                webhook,
-                class: DeliveryClass::Fresh,
-                bytes,
-                request: None,
-                took,
-                feedback,
-            },
-            now,
-        );
+        let finished = Finished {
+            took: Some(Duration::ZERO),
+            feedback: Feedback::Responsive,
+            ..Finished::of(&started)
+        };
+        schedule.finish(finished, now);
     }
 
     (1..=8).for_each(|webhook| add(&mut schedule, &budget, webhook, now));
@@ -166,7 +156,9 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
         let webhooks = dispatch.next_read(now).expect("its webhook is read");
         dispatch.read(&webhooks, now, vec![target(&vault, webhooks[0])], now);
         if is_slow {
-            budget.counters().note_slow(webhooks[0]);
+            budget
+                .counters()
+                .note_slow(webhooks[0], DeliveryClass::Fresh, 0);
         }
         let started = dispatch.next_start(now + suspended);
         assert_eq!(started.is_some(), is_started, "after {suspended:?}");

@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
-use walhook::store::delivery::DeliveryClass;
+use walhook::domain::delivery::DeliveryClass;
+use walhook::store::delivery::claim_statement;
 
 use super::load::Load;
 use super::{MEMORY, Plan};
@@ -238,7 +239,7 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
 
     let explain = format!(
         "explain (analyze, buffers, format json) {}",
-        DeliveryClass::Retry.claim_statement()
+        claim_statement(DeliveryClass::Retry)
     );
     let row = rig.store.query_one(&explain, &parameters).await?;
 

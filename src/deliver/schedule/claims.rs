@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::congestion::Congestion;
-use crate::domain::delivery::Delivery;
+use crate::domain::delivery::{Delivery, DeliveryClass};
 use crate::handoff::{CAPACITY, ClaimLimits, DeliveryBudget};
-use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::delivery::{ClaimRequest, Claimed};
 
 /// The pause between two claims if the last one took everything that was due.
 const IDLE: Duration = Duration::from_millis(200);
@@ -225,7 +225,7 @@ mod tests {
     use super::super::fair_queue::tests::delivery;
     use super::*;
     use crate::domain::delivery::Feedback;
-    use crate::handoff::{CAPACITY_BYTES, Permit};
+    use crate::handoff::CAPACITY_BYTES;
 
     fn fresh(now: Instant) -> ClaimSchedule {
         ClaimSchedule::new(DeliveryClass::Fresh, Duration::from_secs(10), 4, now)
@@ -433,8 +433,14 @@ mod tests {
         for webhook in (1..=RESPONSIVE).rev().map(Uuid::from_u128) {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
-            counters.start(webhook, Permit::Fresh);
-            counters.finish(webhook, 1, Some(Duration::ZERO), Permit::Fresh);
+            counters.start(webhook, DeliveryClass::Fresh);
+            counters.finish(
+                webhook,
+                DeliveryClass::Fresh,
+                1,
+                Some(Duration::ZERO),
+                false,
+            );
         }
 
         for webhook in 10_000..20_000 {
@@ -551,8 +557,14 @@ mod tests {
         for webhook in webhooks() {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
-            counters.start(webhook, Permit::Fresh);
-            counters.finish(webhook, 1, Some(Duration::ZERO), Permit::Fresh);
+            counters.start(webhook, DeliveryClass::Fresh);
+            counters.finish(
+                webhook,
+                DeliveryClass::Fresh,
+                1,
+                Some(Duration::ZERO),
+                false,
+            );
         }
 
         assert!(webhooks().all(|webhook| budget.reserve(webhook, 1)));

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use uuid::Uuid;
 
-use crate::domain::delivery::Delivery;
-use crate::handoff::{Counters, Permit, Speed};
+use crate::domain::delivery::{Delivery, DeliveryClass};
+use crate::handoff::{Counters, Speed};
 
 /// A webhook may hold this fraction of the free permits, besides its own limit (a dynamic
 /// threshold): the more receivers hang, the fewer permits each of them holds.
@@ -84,9 +84,14 @@ impl ClassQueue {
         );
     }
 
-    /// Takes the next delivery for which there is a permit of this kind. There are `permits` in
-    /// total.
-    pub fn pop(&mut self, counters: &Counters, permits: usize, kind: Permit) -> Option<Delivery> {
+    /// Takes the next delivery for which there is a permit of `permits` in total. The deliveries are
+    /// of this class.
+    pub fn pop(
+        &mut self,
+        counters: &Counters,
+        permits: usize,
+        class: DeliveryClass,
+    ) -> Option<Delivery> {
         let mut speeds = Speed::ALL
             .into_iter()
             .cycle()
@@ -94,7 +99,7 @@ impl ClassQueue {
             .take(Speed::ALL.len());
         let (speed, webhook) = speeds.find_map(|speed| {
             let share = counters
-                .free_permits(permits, speed, kind)
+                .free_permits(permits, speed, class)
                 .div_ceil(SHARE_OF_FREE);
             let (place, webhook) = self.orders[speed as usize].first_key_value()?;
             place.in_flight.allows(share).then_some((speed, *webhook))

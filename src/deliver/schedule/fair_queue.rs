@@ -1,142 +1,46 @@
 //! Fair queueing of both classes, with limits that keep permits free for responsive receivers and
 //! for new ones. No I/O.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uuid::Uuid;
 
 use super::class_queue::{ClassQueue, InFlight};
-use super::congestion::Congestion;
-use super::running::{Request, Running};
-use crate::domain::delivery::{Delivery, Feedback};
-use crate::handoff::{Counters, DeliveryBudget, Permit, Speed};
-use crate::store::delivery::DeliveryClass;
+use super::running::Request;
+use super::{Finished, Schedule};
+use crate::domain::delivery::{Delivery, DeliveryClass};
+use crate::handoff::Speed;
 
-/// Limits on permits. A permit is the right to have one request in flight.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub total: usize,
-    pub per_webhook: usize,
-    /// Whether a webhook's limit follows its receiver's answers.
-    pub adaptive: bool,
-}
-
-/// A delivery whose request has ended, or was not made.
-#[derive(Clone, Copy, Debug)]
-pub struct Finished {
-    pub webhook: Uuid,
-    pub class: DeliveryClass,
-    pub bytes: usize,
-    /// The request, if one was started.
-    pub request: Option<Request>,
-    /// How long the request took, if one was made.
-    pub took: Option<Duration>,
-    pub feedback: Feedback,
-}
-
-/// The deliveries that wait for a permit.
-#[derive(Debug)]
-pub struct FairQueue {
-    limits: Limits,
-    budget: DeliveryBudget,
-    congestion: Congestion,
-    running: Running,
-    fresh: ClassQueue,
-    retry: ClassQueue,
-    /// The class that is served next if both have deliveries.
-    next: DeliveryClass,
-}
-
-fn permit_of(class: DeliveryClass) -> Permit {
-    match class {
-        DeliveryClass::Fresh => Permit::Fresh,
-        DeliveryClass::Retry => Permit::Retry,
-    }
-}
-
-/// Returns the speed of a webhook and what it has in flight.
-fn state(counters: &Counters, congestion: &Congestion, webhook: Uuid) -> (Speed, InFlight) {
-    let requests = counters.in_flight_of(webhook);
-    (
-        counters.speed(webhook),
-        InFlight {
-            is_at_limit: requests >= congestion.limit(webhook),
-            requests,
-        },
-    )
-}
-
-impl FairQueue {
-    /// Requests may take `timeout`.
-    pub fn new(limits: Limits, timeout: Duration, budget: DeliveryBudget) -> FairQueue {
-        FairQueue {
-            limits,
-            budget,
-            congestion: Congestion::new(limits.per_webhook, limits.adaptive, timeout),
-            running: Running::default(),
-            fresh: ClassQueue::default(),
-            retry: ClassQueue::default(),
-            next: DeliveryClass::Fresh,
-        }
-    }
-
+impl Schedule {
     /// Queues a delivery that the budget has admitted.
-    pub fn push(&mut self, delivery: Delivery) {
-        let FairQueue {
-            budget,
-            congestion,
-            fresh,
-            retry,
-            ..
-        } = self;
-
-        let counters = budget.counters();
-        let (speed, in_flight) = state(&counters, congestion, delivery.webhook);
-
-        match DeliveryClass::of(&delivery) {
-            DeliveryClass::Fresh => fresh.push(delivery, speed, in_flight),
-            DeliveryClass::Retry => retry.push(delivery, speed, in_flight),
-        }
+    pub(super) fn push(&mut self, delivery: Delivery) {
+        let (speed, in_flight) = self.state(delivery.webhook);
+        let class = DeliveryClass::of(&delivery);
+        self.queues[class as usize].push(delivery, speed, in_flight);
     }
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish). Takes
     /// retries only if they `may_retry`.
-    pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
-        let FairQueue {
-            fresh,
-            retry,
-            limits,
-            budget,
-            ..
-        } = self;
-
-        let mut counters = budget.counters();
-        let order = match self.next {
-            DeliveryClass::Fresh => [DeliveryClass::Fresh, DeliveryClass::Retry],
-            DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
-        };
-
-        let mut classes = order
+    pub(super) fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
+        let mut counters = self.budget.counters();
+        let mut classes = [self.next, self.next.other()]
             .into_iter()
             .filter(|class| may_retry || *class == DeliveryClass::Fresh);
-        let delivery = classes.find_map(|class| match class {
-            DeliveryClass::Fresh => fresh.pop(&counters, limits.total, Permit::Fresh),
-            DeliveryClass::Retry => retry.pop(&counters, limits.total, Permit::Retry),
+        let (class, delivery) = classes.find_map(|class| {
+            let queue = &mut self.queues[class as usize];
+            Some((class, queue.pop(&counters, self.limits.total, class)?))
         })?;
 
-        let class = DeliveryClass::of(&delivery);
-        counters.start(delivery.webhook, permit_of(class));
+        counters.start(delivery.webhook, class);
         drop(counters);
         self.update(delivery.webhook);
-        self.next = match class {
-            DeliveryClass::Fresh => DeliveryClass::Retry,
-            DeliveryClass::Retry => DeliveryClass::Fresh,
-        };
+        self.next = class.other();
 
         Some(delivery)
     }
 
-    /// Notes that the request of a delivery that was taken starts.
+    /// Notes that the request of a delivery that was taken starts. Returns what
+    /// [`finish`](Self::finish) needs to identify the request.
     pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
         self.running.start(webhook, class, now)
     }
@@ -163,68 +67,58 @@ impl FairQueue {
             self.running.end(request)
         });
 
-        let mut counters = self.budget.counters();
-        let permit = if is_detached {
-            Permit::None
-        } else {
-            permit_of(class)
-        };
-
-        counters.finish(webhook, bytes, took, permit);
-        drop(counters);
+        self.budget
+            .counters()
+            .finish(webhook, class, bytes, took, is_detached);
         self.update(webhook);
+
+        for claims in &mut self.claims {
+            claims.note_finished(1);
+        }
     }
 
     /// Takes back the permits of requests that take longer than responsive receivers need, and notes
     /// that their webhooks are slow.
-    pub fn note_slow(&mut self, now: Instant) {
+    pub(super) fn note_slow(&mut self, now: Instant) {
         while let Some((request, webhook, class)) = self.running.next_slow(now) {
-            let mut counters = self.budget.counters();
-            if counters.detach(webhook, permit_of(class), self.limits.total) {
+            let permits = self.limits.total;
+            if self.budget.counters().note_slow(webhook, class, permits) {
                 self.running.detach(request);
             }
 
-            counters.note_slow(webhook);
-            drop(counters);
             self.update(webhook);
         }
     }
 
-    /// Returns when to call [`note_slow`](Self::note_slow) again.
-    pub fn next_slow_at(&self) -> Option<Instant> {
-        self.running.next_slow_at()
-    }
-
     /// Moves the queues of a webhook whose speed, requests in flight or limit may have changed.
     fn update(&mut self, webhook: Uuid) {
-        let (speed, in_flight) = state(&self.budget.counters(), &self.congestion, webhook);
-        self.fresh.update(webhook, speed, in_flight);
-        self.retry.update(webhook, speed, in_flight);
+        let (speed, in_flight) = self.state(webhook);
+
+        for queue in &mut self.queues {
+            queue.update(webhook, speed, in_flight);
+        }
     }
 
-    pub fn congestion(&mut self) -> &mut Congestion {
-        &mut self.congestion
-    }
-
-    pub fn in_flight(&self) -> usize {
-        self.budget.counters().in_flight()
+    /// Returns the speed of a webhook and what it has in flight.
+    fn state(&self, webhook: Uuid) -> (Speed, InFlight) {
+        let counters = self.budget.counters();
+        let requests = counters.in_flight_of(webhook);
+        (
+            counters.speed(webhook),
+            InFlight {
+                is_at_limit: requests >= self.congestion.limit(webhook),
+                requests,
+            },
+        )
     }
 
     pub fn queued(&self) -> usize {
-        self.fresh.queued() + self.retry.queued()
-    }
-
-    pub fn queued_retries(&self) -> usize {
-        self.retry.queued()
+        self.queues.iter().map(ClassQueue::queued).sum()
     }
 
     /// Removes and returns all queued deliveries. They get no permits.
     pub fn drain(&mut self) -> Vec<Delivery> {
-        let classes = [
-            std::mem::take(&mut self.fresh),
-            std::mem::take(&mut self.retry),
-        ];
-        classes
+        std::mem::take(&mut self.queues)
             .into_iter()
             .flat_map(ClassQueue::into_deliveries)
             .collect()
@@ -233,11 +127,13 @@ impl FairQueue {
 
 #[cfg(test)]
 pub mod tests {
-    use std::time::Instant;
+    use std::time::Duration;
 
+    use super::super::Limits;
     use super::*;
     use crate::domain::delivery::Lease;
     use crate::domain::event::EventKind;
+    use crate::handoff::DeliveryBudget;
 
     const QUICK: Duration = Duration::from_millis(5);
     const HANGING: Duration = Duration::from_secs(10);
@@ -262,52 +158,51 @@ pub mod tests {
         }
     }
 
-    fn queue(total: usize, per_webhook: usize) -> FairQueue {
+    fn queue(total: usize, per_webhook: usize) -> Schedule {
         let limits = Limits {
             total,
             per_webhook,
             adaptive: true,
         };
-        FairQueue::new(limits, HANGING, DeliveryBudget::default())
+        Schedule::new(
+            limits,
+            1_000,
+            HANGING,
+            DeliveryBudget::default(),
+            Instant::now(),
+        )
     }
 
     /// Queues a delivery, as the budget admits it.
-    fn push(queue: &mut FairQueue, webhook: u128, number: u128, attempt: u16) {
+    fn push(queue: &mut Schedule, webhook: u128, number: u128, attempt: u16) {
         let delivery = delivery(webhook, number, attempt);
         assert!(queue.budget.reserve(delivery.webhook, delivery.bytes()));
         queue.push(delivery);
     }
 
-    fn finish(queue: &mut FairQueue, webhook: u128, took: Option<Duration>) {
+    fn finish(queue: &mut Schedule, webhook: u128, took: Option<Duration>) {
         finish_of(queue, webhook, DeliveryClass::Fresh, took);
     }
 
     fn finish_of(
-        queue: &mut FairQueue,
+        queue: &mut Schedule,
         webhook: u128,
         class: DeliveryClass,
         took: Option<Duration>,
     ) {
-        let delivery = delivery(webhook, 0, 1);
-        let webhook = delivery.webhook;
-        let bytes = delivery.bytes();
-        let feedback = Feedback::None;
-
+        let finished = Finished::of(&delivery(webhook, 0, 1));
         queue.finish(
             Finished {
-                webhook,
                 class,
-                bytes,
-                request: None,
                 took,
-                feedback,
+                ..finished
             },
             Instant::now(),
         );
     }
 
     /// Has each of the webhooks answer a request quickly.
-    fn prove(queue: &mut FairQueue, webhooks: std::ops::RangeInclusive<u128>) {
+    fn prove(queue: &mut Schedule, webhooks: std::ops::RangeInclusive<u128>) {
         for webhook in webhooks {
             push(queue, webhook, 0, 1);
             assert!(queue.pop(true).is_some());
@@ -315,13 +210,13 @@ pub mod tests {
         }
     }
 
-    fn pop(queue: &mut FairQueue) -> Option<(u128, u128)> {
+    fn pop(queue: &mut Schedule) -> Option<(u128, u128)> {
         queue
             .pop(true)
             .map(|delivery| (delivery.webhook.as_u128(), delivery.id.as_u128()))
     }
 
-    fn pop_all(queue: &mut FairQueue) -> Vec<(u128, u128)> {
+    fn pop_all(queue: &mut Schedule) -> Vec<(u128, u128)> {
         std::iter::from_fn(|| pop(queue)).collect()
     }
 
@@ -429,7 +324,7 @@ pub mod tests {
         prove(&mut queue, 1..=1_000);
 
         let mut now = Instant::now();
-        let start = |queue: &mut FairQueue, now: Instant| {
+        let start = |queue: &mut Schedule, now: Instant| {
             let started = pop_all(queue);
             for (webhook, _) in &started {
                 queue.start_request(Uuid::from_u128(*webhook), DeliveryClass::Fresh, now);
@@ -545,7 +440,7 @@ pub mod tests {
             queue
                 .budget
                 .counters()
-                .free_permits(64, Speed::Responsive, Permit::Retry),
+                .free_permits(64, Speed::Responsive, DeliveryClass::Retry),
             32 - 16
         );
 

@@ -18,26 +18,69 @@ use uuid::Uuid;
 
 use self::claims::ClaimSchedule;
 pub use self::claims::MAX_ROWS;
-use self::fair_queue::FairQueue;
-pub use self::fair_queue::{Finished, Limits};
+use self::class_queue::ClassQueue;
+use self::congestion::Congestion;
 use self::retry_throttle::RetryThrottle;
 pub use self::running::Request;
-use crate::domain::delivery::Delivery;
+use self::running::Running;
+use crate::domain::delivery::{Delivery, DeliveryClass, Feedback};
 use crate::handoff::{DeliveryBudget, Speed};
-use crate::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::delivery::{ClaimRequest, Claimed};
 
 /// The dispatcher sleeps at most this long during a claim, whose end wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3);
+
+/// Limits on permits. A permit is the right to have one request in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub total: usize,
+    pub per_webhook: usize,
+    /// Whether a webhook's limit follows its receiver's answers.
+    pub adaptive: bool,
+}
+
+/// A delivery whose request has ended, or was not made.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    pub webhook: Uuid,
+    pub class: DeliveryClass,
+    pub bytes: usize,
+    /// The request, if one was started.
+    pub request: Option<Request>,
+    /// How long the request took, if one was made.
+    pub took: Option<Duration>,
+    pub feedback: Feedback,
+}
+
+impl Finished {
+    /// Returns a delivery without a request.
+    pub fn of(delivery: &Delivery) -> Finished {
+        Finished {
+            webhook: delivery.webhook,
+            class: DeliveryClass::of(delivery),
+            bytes: delivery.bytes(),
+            request: None,
+            took: None,
+            feedback: Feedback::None,
+        }
+    }
+}
 
 /// The deliveries that this process has queued or in flight, and the schedule of the claims that
 /// add more.
 #[derive(Debug)]
 pub struct Schedule {
+    limits: Limits,
     budget: DeliveryBudget,
-    queue: FairQueue,
+    congestion: Congestion,
+    running: Running,
+    /// The deliveries that wait for a permit, by class.
+    queues: [ClassQueue; 2],
+    /// The class that is served next if both have deliveries.
+    next: DeliveryClass,
     throttle: RetryThrottle,
-    fresh_claims: ClaimSchedule,
-    retry_claims: ClaimSchedule,
+    /// By class.
+    claims: [ClaimSchedule; 2],
     /// One claim is made at a time.
     is_claiming: bool,
 }
@@ -53,12 +96,15 @@ impl Schedule {
     ) -> Schedule {
         let claims = |class| ClaimSchedule::new(class, timeout, limits.per_webhook, now);
         Schedule {
-            queue: FairQueue::new(limits, timeout, budget.clone()),
-            throttle: RetryThrottle::new(retries_per_second, now),
-            fresh_claims: claims(DeliveryClass::Fresh),
-            retry_claims: claims(DeliveryClass::Retry),
-            is_claiming: false,
+            limits,
             budget,
+            congestion: Congestion::new(limits.per_webhook, limits.adaptive, timeout),
+            running: Running::default(),
+            queues: Default::default(),
+            next: DeliveryClass::Fresh,
+            throttle: RetryThrottle::new(retries_per_second, now),
+            claims: [DeliveryClass::Fresh, DeliveryClass::Retry].map(claims),
+            is_claiming: false,
         }
     }
 
@@ -66,32 +112,19 @@ impl Schedule {
     pub fn add_fresh(&mut self, deliveries: Vec<Delivery>, now: Instant) {
         deliveries
             .into_iter()
-            .for_each(|delivery| self.queue.push(delivery));
+            .for_each(|delivery| self.push(delivery));
         self.throttle.note_fresh(now);
     }
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish).
     pub fn next(&mut self, now: Instant) -> Option<Delivery> {
-        self.queue.note_slow(now);
-        let delivery = self.queue.pop(self.throttle.opens_at(now) <= now)?;
+        self.note_slow(now);
+        let delivery = self.pop(self.throttle.opens_at(now) <= now)?;
         if DeliveryClass::of(&delivery) == DeliveryClass::Retry {
             self.throttle.note_retry(now);
         }
 
         Some(delivery)
-    }
-
-    /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to
-    /// identify the request.
-    pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
-        self.queue.start_request(webhook, class, now)
-    }
-
-    /// Returns the permit of a delivery, and releases its budget.
-    pub fn finish(&mut self, finished: Finished, now: Instant) {
-        self.queue.finish(finished, now);
-        self.fresh_claims.note_finished(1);
-        self.retry_claims.note_finished(1);
     }
 
     /// Returns the next claim, if one is due. The caller must pass its result to
@@ -101,21 +134,21 @@ impl Schedule {
             return None;
         }
 
-        let queued = self.queue.queued();
-        let queued_retries = self.queue.queued_retries();
-        let mut claims = [&mut self.fresh_claims, &mut self.retry_claims];
+        self.congestion.forget_idle(now);
+        let queued = self.queued();
+        let retries = self.queued_retries();
+        let mut claims: Vec<&mut ClaimSchedule> = self
+            .claims
+            .iter_mut()
+            .filter(|claims| claims.is_due(now, queued))
+            .collect();
 
         // The one that has been due longest: a backlog of one class must not keep the other from
         // being claimed.
         claims.sort_by_key(|claims| claims.next_at());
-        let congestion = self.queue.congestion();
-
-        congestion.forget_idle(now);
-        let mut due = claims
+        let request = claims
             .into_iter()
-            .filter(|claims| claims.is_due(now, queued));
-        let request =
-            due.find_map(|claims| claims.start(now, &self.budget, congestion, queued_retries));
+            .find_map(|claims| claims.start(now, &self.budget, &self.congestion, retries));
         self.is_claiming = request.is_some();
 
         request
@@ -130,10 +163,9 @@ impl Schedule {
         now: Instant,
     ) -> Vec<Delivery> {
         self.is_claiming = false;
-        let queued = self.queue.queued();
+        let queued = self.queued();
+        self.claims[request.class as usize].succeed(now, request, claimed, queued);
 
-        self.claims(request.class)
-            .succeed(now, request, claimed, queued);
         let is_admitted =
             |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
         let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut claimed.deliveries)
@@ -145,48 +177,41 @@ impl Schedule {
 
         admitted
             .into_iter()
-            .for_each(|delivery| self.queue.push(delivery));
+            .for_each(|delivery| self.push(delivery));
         refused
     }
 
     pub fn claim_failed(&mut self, request: &ClaimRequest, now: Instant) {
         self.is_claiming = false;
-        self.claims(request.class).fail(now);
-    }
-
-    fn claims(&mut self, class: DeliveryClass) -> &mut ClaimSchedule {
-        match class {
-            DeliveryClass::Fresh => &mut self.fresh_claims,
-            DeliveryClass::Retry => &mut self.retry_claims,
-        }
+        self.claims[request.class as usize].fail(now);
     }
 
     /// When to call [`next`](Self::next) and [`next_claim`](Self::next_claim) again if no delivery
     /// arrives and no request ends before.
     pub fn wake_at(&self, now: Instant) -> Instant {
-        let claim_at = if self.is_claiming {
-            now + LONGEST_SLEEP
-        } else {
-            self.fresh_claims.next_at().min(self.retry_claims.next_at())
-        };
+        let mut wake_at = now + LONGEST_SLEEP;
 
-        let claim_at = self
-            .queue
-            .next_slow_at()
-            .map_or(claim_at, |slow_at| slow_at.min(claim_at));
+        if !self.is_claiming {
+            let claims = self.claims.iter().map(ClaimSchedule::next_at);
+            wake_at = claims.min().unwrap_or(wake_at);
+        }
+
+        if let Some(slow_at) = self.running.next_slow_at() {
+            wake_at = wake_at.min(slow_at);
+        }
 
         // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);
-        if self.queue.queued_retries() > 0 && opens_at > now {
-            claim_at.min(opens_at)
-        } else {
-            claim_at
+        if self.queued_retries() > 0 && opens_at > now {
+            wake_at = wake_at.min(opens_at);
         }
+
+        wake_at
     }
 
     /// Returns how many webhooks get fewer requests at once because their receivers are overloaded.
-    pub fn limited(&mut self) -> usize {
-        self.queue.congestion().limited()
+    pub fn limited(&self) -> usize {
+        self.congestion.limited()
     }
 
     pub fn speed(&self, webhook: Uuid) -> Speed {
@@ -194,16 +219,11 @@ impl Schedule {
     }
 
     pub fn in_flight(&self) -> usize {
-        self.queue.in_flight()
+        self.budget.counters().in_flight()
     }
 
-    pub fn queued(&self) -> usize {
-        self.queue.queued()
-    }
-
-    /// Removes and returns all queued deliveries. They get no permits.
-    pub fn drain(&mut self) -> Vec<Delivery> {
-        self.queue.drain()
+    fn queued_retries(&self) -> usize {
+        self.queues[DeliveryClass::Retry as usize].queued()
     }
 }
 
@@ -211,7 +231,6 @@ impl Schedule {
 mod tests {
     use super::fair_queue::tests::delivery;
     use super::*;
-    use crate::domain::delivery::Feedback;
 
     #[test]
     fn retries_are_claimed_while_there_is_a_backlog_of_first_attempts() {
@@ -246,23 +265,12 @@ mod tests {
             // Receivers answer at once, so that no first attempt is queued when the next claim is
             // made.
             while let Some(delivery) = schedule.next(now) {
-                let webhook = delivery.webhook;
-                let class = DeliveryClass::of(&delivery);
-                let bytes = delivery.bytes();
-                let took = Some(Duration::ZERO);
-                let feedback = Feedback::Responsive;
-
-                schedule.finish(
-                    Finished {
-                        webhook,
-                        class,
-                        bytes,
-                        request: None,
-                        took,
-                        feedback,
-                    },
-                    now,
-                );
+                let finished = Finished {
+                    took: Some(Duration::ZERO),
+                    feedback: Feedback::Responsive,
+                    ..Finished::of(&delivery)
+                };
+                schedule.finish(finished, now);
             }
 
             retry_claims += usize::from(is_retry);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
+use crate::domain::delivery::DeliveryClass;
 use crate::handoff::RESPONSIVE;
-use crate::store::delivery::DeliveryClass;
 
 /// Timers are no more precise.
 const TIMER_PRECISION: Duration = Duration::from_millis(1);

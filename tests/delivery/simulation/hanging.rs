@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
-use walhook::domain::delivery::{Delivery, Feedback, TIME_TO_RECORD, lease_length};
+use walhook::domain::delivery::{Delivery, DeliveryClass, Feedback, TIME_TO_RECORD, lease_length};
 use walhook::handoff::{DeliveryBudget, Speed};
-use walhook::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
+use walhook::store::delivery::{ClaimRequest, Claimed};
 
 use super::schedule::delivery;
 
@@ -201,21 +201,13 @@ impl Simulation {
             None => Feedback::None,
         };
 
-        let webhook = delivery.webhook;
-        let class = DeliveryClass::of(delivery);
-        let bytes = delivery.bytes();
-
-        self.schedule.finish(
-            Finished {
-                webhook,
-                class,
-                bytes,
-                request,
-                took,
-                feedback,
-            },
-            self.now,
-        );
+        let finished = Finished {
+            request,
+            took,
+            feedback,
+            ..Finished::of(delivery)
+        };
+        self.schedule.finish(finished, self.now);
     }
 
     /// Leases the deliveries that the SQL statement would lease.

@@ -10,10 +10,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use uuid::Uuid;
 use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
-use walhook::domain::delivery::{Delivery, Feedback, Lease};
+use walhook::domain::delivery::{Delivery, DeliveryClass, Feedback, Lease};
 use walhook::domain::event::EventKind;
 use walhook::handoff::{CAPACITY, DeliveryBudget, RESPONSIVE, Speed};
-use walhook::store::delivery::{ClaimRequest, Claimed, DeliveryClass};
+use walhook::store::delivery::{ClaimRequest, Claimed};
 
 const CASES: u32 = 300;
 const WEBHOOKS: u128 = 6;
@@ -296,8 +296,6 @@ impl Pair {
     fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
         let delivery = self.in_flight.swap_remove(index);
         let webhook = delivery.webhook;
-        let class = DeliveryClass::of(&delivery);
-        let bytes = delivery.bytes();
         let request = self.requests.remove(&delivery.id);
         let feedback = match (took, is_accepted) {
             (None, _) => Feedback::None,
@@ -306,17 +304,13 @@ impl Pair {
             (Some(_), false) => Feedback::Overloaded,
         };
 
-        self.schedule.finish(
-            Finished {
-                webhook,
-                class,
-                bytes,
-                request,
-                took,
-                feedback,
-            },
-            self.now,
-        );
+        let finished = Finished {
+            request,
+            took,
+            feedback,
+            ..Finished::of(&delivery)
+        };
+        self.schedule.finish(finished, self.now);
 
         if let Some(took) = took {
             self.speeds.insert(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use walhook::store::delivery::DeliveryClass;
+use walhook::domain::delivery::DeliveryClass;
 use walhook::store::observe::WebhookStates;
 
 use crate::support::{Receiver, Sidecar, TestApp, eventually};
