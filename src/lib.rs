@@ -16,8 +16,8 @@
 //! - [`deliver`] receives fresh deliveries through [`handoff`], claims all others when they are
 //!   due, and serves webhooks fairly;
 //! - [`record`] stores the outcomes of attempts;
-//! - [`recover`] redelivers time ranges in the background; [`notify`] sends owners an e-mail when
-//!   their webhooks keep failing;
+//! - [`jobs`] redelivers time ranges and replays events in the background; [`notify`] sends owners
+//!   an e-mail when their webhooks keep failing;
 //! - [`primary`] prepares and inspects the platform's database; [`repair`] detects gaps and finds
 //!   the transitions that they hid;
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`]
@@ -61,6 +61,7 @@ pub mod failpoint;
 pub mod handoff;
 pub mod http;
 mod io;
+pub mod jobs;
 pub mod lookup;
 pub mod manage;
 pub mod notify;
@@ -69,7 +70,6 @@ pub mod postgres;
 pub mod primary;
 pub mod private_postgres;
 pub mod record;
-pub mod recover;
 pub mod repair;
 pub mod retry;
 pub mod sql;

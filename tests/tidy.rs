@@ -108,7 +108,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("deliver", STAGE),
     ("record", STAGE),
-    ("recover", STAGE),
+    ("jobs", STAGE),
     ("notify", STAGE),
     (
         "http",

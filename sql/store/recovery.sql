@@ -35,21 +35,27 @@ limit $5
 delete from walhook.recovery where finished_at < $1
 
 -- name: insert
--- $1 id, $2 user, $3 webhook, $4 since, $5 until, $6 outcomes, $7 whether to deliver missed events,
--- $8 expected deliveries, $9 the most unfinished jobs
-insert into walhook.recovery (id, webhook_id, kind, since, until, phase, outcomes, missed, total)
-select $1, webhook.id, 'recover', $4, $5, 'log', $6, $7, $8
+-- $1 id, $2 user, $3 webhook, $4 kind, $5 phase, $6 since, $7 until, $8 outcomes and $9 whether to
+-- deliver missed events, for a recovery, $10 events and $11 labels, for a replay, $12 expected
+-- deliveries, $13 the most unfinished jobs
+insert into walhook.recovery
+    (id, webhook_id, kind, phase, since, until, outcomes, missed, events, label_ids, total, last_sequence)
+select $1, webhook.id, $4, $5, $6, $7, $8, $9, $10, $11, $12, (select last from walhook.event_sequence)
 from walhook.webhook
 where webhook.user_id = $2 and webhook.id = $3
-    and (select count(*) from walhook.recovery where finished_at is null and webhook_id = $3) < $9::bigint
+    and (select count(*) from walhook.recovery where finished_at is null and webhook_id = $3) < $13::bigint
 
 -- name: move
--- $1 id, $2 phase, $3 position, $4 deliveries started, $5 whether it is finished, $6 seconds until
--- the next step
+-- $1 id, $2 phase, $3 position, $4 the number of the last event that was read, $5 deliveries
+-- started, $6 those that a replay created, $7 how many at most, $8 whether it is finished, $9
+-- seconds until the next step
 update walhook.recovery
-set phase = $2, position = $3, recovered = recovered + $4,
-    finished_at = case when $5::boolean then clock_timestamp() end,
-    due_at = clock_timestamp() + make_interval(secs => $6)
+set phase = $2, position = $3, sequence = $4, recovered = recovered + $5,
+    chunk = case when $8::boolean then array[]::uuid[] when cardinality($6::uuid[]) > 0 then $6 else chunk end,
+    chunk_at = case when cardinality($6) > 0 then clock_timestamp() else chunk_at end,
+    chunk_size = $7,
+    finished_at = case when $8 then clock_timestamp() end,
+    due_at = clock_timestamp() + make_interval(secs => $9)
 where id = $1
 returning recovered
 
@@ -170,27 +176,3 @@ from (
         coalesce(array_agg(data), '{}') as data
     from returned
 ) as returned
-
--- name: insert_replay
--- $1 id, $2 user, $3 webhook, $4 since, $5 until, $6 events, $7 labels, $8 expected deliveries, $9
--- the most unfinished jobs
-insert into walhook.recovery
-    (id, webhook_id, since, until, outcomes, missed, kind, phase, total, events, label_ids, last_sequence)
-select $1, webhook.id, $4, $5, array[]::text[], false, 'replay', 'pending', $8, $6, $7,
-    (select last from walhook.event_sequence)
-from walhook.webhook
-where webhook.user_id = $2 and webhook.id = $3
-    and (select count(*) from walhook.recovery where finished_at is null and webhook_id = $3) < $9::bigint
-
--- name: move_replay
--- $1 id, $2 phase, $3 position, $4 the number of the last event that was read, $5 the deliveries
--- that were created, $6 how many at most, $7 whether it is finished, $8 seconds until the next step
-update walhook.recovery
-set phase = $2, position = $3, sequence = $4, recovered = recovered + cardinality($5::uuid[]),
-    chunk = case when $7::boolean then array[]::uuid[] when cardinality($5) > 0 then $5 else chunk end,
-    chunk_at = case when cardinality($5) > 0 then clock_timestamp() else chunk_at end,
-    chunk_size = $6,
-    finished_at = case when $7 then clock_timestamp() end,
-    due_at = clock_timestamp() + make_interval(secs => $8)
-where id = $1
-returning recovered

@@ -4,15 +4,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{Checked, Members, Object, boolean, invalid, items, string};
+use super::body::{Checked, Object, invalid, items};
 use super::query::{JobId, Page, Parameters, UNKNOWN_EVENT, WebhookId};
-use super::recover::{report, time};
+use super::recover::Requested;
 use super::schema::{EventName, JobKindName, JobStateName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
@@ -20,13 +19,13 @@ use crate::domain::event::EventKind;
 use crate::domain::time::millis;
 use crate::http::problem::{FieldError, Problem, ProblemBody};
 use crate::manage::{
-    EventSet, Job, List, MAX_LABELS, ReplayDraft, ReplayEventFault, Settings, replayable,
+    EventSet, Job, JobDraft, List, MAX_LABELS, ReplayEventFault, Settings, replayable,
 };
 
 /// What to replay
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)] // The schema of the body; a `Replay` is what is read from it.
+#[allow(dead_code)] // The schema of the body; a `Requested` is what is read from it.
 pub struct ReplayWebhook {
     /// From this time on, or from the start of the retention period if that is later
     #[schema(format = DateTime, example = "2026-03-01T09:00:00Z")]
@@ -43,34 +42,6 @@ pub struct ReplayWebhook {
     /// Only count the deliveries
     #[schema(default = false, required = false)]
     dry_run: bool,
-}
-
-/// A valid [`ReplayWebhook`].
-struct Replay {
-    draft: ReplayDraft,
-    dry_run: bool,
-}
-
-impl Replay {
-    fn read(members: &mut Members, settings: &Settings) -> Option<Replay> {
-        let since = members.required("since", string(time));
-        let until = members.optional("until", string(time));
-        let events = members.optional("events", |value| events(value, settings));
-        let labels = members.optional("label_ids", labels);
-        let dry_run = members.optional("dry_run", boolean);
-        let (since, until): (Timestamp, _) = (since?, until?);
-        let all = |events, labels| ReplayDraft::new(settings, since, until, events, labels);
-
-        // Checked even if other members are invalid, so that all errors are reported at once.
-        all(None, None)
-            .map_err(|fault| report(members, fault))
-            .ok()?;
-        let draft = all(events?, labels?).ok()?;
-        Some(Replay {
-            draft,
-            dry_run: dry_run?.unwrap_or(false),
-        })
-    }
 }
 
 fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
@@ -183,18 +154,17 @@ pub async fn replay(
 
     // First, so that an unknown webhook is reported before errors of the body.
     let settings = manage.webhook(&actor.user, id).await?.settings;
-    let Replay { draft, dry_run } = body.read_with(|members| Replay::read(members, &settings))?;
-
-    let (status, job_id, scope) = if dry_run {
-        (
-            StatusCode::OK,
-            None,
-            manage.preview_replay(&actor.user, id, &draft).await?,
-        )
-    } else {
-        let started = manage.replay(&actor, id, &draft).await?;
-        (StatusCode::ACCEPTED, Some(started.id), started.scope)
-    };
+    let requested = body.read_with(|members| {
+        Requested::read(members, |members| {
+            let events = members.optional("events", |value| events(value, &settings));
+            let labels = members.optional("label_ids", labels);
+            let events = events?;
+            let labels = labels?;
+            let settings = &settings;
+            Some(move |since, until| JobDraft::replay(settings, since, until, events, labels))
+        })
+    })?;
+    let (status, job_id, scope) = requested.start(manage, &actor, id).await?;
 
     Ok((
         status,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{FromMembers, Members, Object, boolean, string};
+use super::body::{Members, Object, boolean, string};
 use super::query::{self, WebhookId};
 use super::schema::OutcomeName;
 use super::state::ApiState;
@@ -16,11 +16,12 @@ use crate::auth::Changer;
 use crate::domain::delivery::Outcome;
 use crate::domain::time::millis;
 use crate::http::problem::{FieldError, Problem, ProblemBody};
-use crate::manage::{JobScope, Manage, PeriodFault, RecoveryDraft};
+use crate::manage::{Actor, JobDraft, JobScope, Manage, PeriodFault, StartedJob};
 
 /// What to recover
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code)] // The schema of the body; a `Requested` is what is read from it.
 pub struct RecoverWebhook {
     /// From this time on, or from the start of the retention period if that is later
     #[schema(value_type = String, format = DateTime, example = "2026-03-01T09:00:00Z")]
@@ -37,37 +38,60 @@ pub struct RecoverWebhook {
     dry_run: bool,
 }
 
-impl FromMembers for RecoverWebhook {
-    fn from_members(members: &mut Members, _: &Manage) -> Option<Self> {
+/// A valid job to start, or to count.
+pub struct Requested {
+    draft: JobDraft,
+    dry_run: bool,
+}
+
+impl Requested {
+    /// Reads a job on a time range. `draft` reads the other members, and returns how to make the
+    /// draft of the range if they are valid.
+    pub fn read<D>(
+        members: &mut Members,
+        draft: impl FnOnce(&mut Members) -> Option<D>,
+    ) -> Option<Requested>
+    where
+        D: FnOnce(Timestamp, Option<Timestamp>) -> Result<JobDraft, PeriodFault>,
+    {
         let since = members.required("since", string(time));
         let until = members.optional("until", string(time));
-        let outcome = members.optional("outcome", string(|name| query::outcome(&name)));
+        let draft = draft(members);
         let dry_run = members.optional("dry_run", boolean);
         let since = since?;
         let until = until?;
 
-        // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at
-        // once.
-        RecoveryDraft::new(since, until, None)
+        // Checked even if other members are invalid, so that all errors are reported at once.
+        JobDraft::recovery(since, until, None)
             .map_err(|fault| report(members, fault))
             .ok()?;
-        Some(RecoverWebhook {
-            since,
-            until,
-            outcome: outcome?,
+        Some(Requested {
+            draft: draft?(since, until).ok()?,
             dry_run: dry_run?.unwrap_or(false),
         })
     }
-}
 
-impl RecoverWebhook {
-    fn draft(&self) -> Result<RecoveryDraft, PeriodFault> {
-        RecoveryDraft::new(self.since, self.until, self.outcome)
+    /// Starts the job, or counts its deliveries in a dry run.
+    pub async fn start(
+        self,
+        manage: &Manage,
+        actor: &Actor,
+        webhook: Uuid,
+    ) -> Result<(StatusCode, Option<Uuid>, JobScope), Problem> {
+        if self.dry_run {
+            let scope = manage
+                .preview_job(&actor.user, webhook, &self.draft)
+                .await?;
+            return Ok((StatusCode::OK, None, scope));
+        }
+
+        let StartedJob { id, scope } = manage.start_job(actor, webhook, &self.draft).await?;
+        Ok((StatusCode::ACCEPTED, Some(id), scope))
     }
 }
 
 /// Reports an invalid period.
-pub fn report(members: &mut Members, fault: PeriodFault) {
+fn report(members: &mut Members, fault: PeriodFault) {
     let detail = fault.to_string();
     members.error(match fault {
         PeriodFault::SinceInFuture => FieldError::new("/since", detail).transient(),
@@ -75,7 +99,7 @@ pub fn report(members: &mut Members, fault: PeriodFault) {
     });
 }
 
-pub fn time(text: String) -> Result<Timestamp, &'static str> {
+fn time(text: String) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| query::NOT_A_TIME)
 }
 
@@ -124,38 +148,21 @@ pub async fn recover(
 
     // First, so that an unknown webhook is reported before errors of the body.
     manage.webhook(&actor.user, id).await?;
-    let body: RecoverWebhook = body.read(manage)?;
-    let dry_run = body.dry_run;
-    let draft = body.draft().map_err(|_| Problem::internal())?;
-
-    let (status, job_id, scope) = if dry_run {
-        (
-            StatusCode::OK,
-            None,
-            manage.preview_recovery(&actor.user, id, draft).await?,
-        )
-    } else {
-        let started = manage.recover(&actor, id, draft).await?;
-        (StatusCode::ACCEPTED, Some(started.id), started.scope)
-    };
-
-    let JobScope {
-        count,
-        is_exact: count_is_exact,
-        since,
-        until,
-    } = scope;
-
-    let since = millis(since);
-    let until = millis(until);
+    let requested = body.read_with(|members| {
+        Requested::read(members, |members| {
+            let outcome = members.optional("outcome", string(|name| query::outcome(&name)))?;
+            Some(move |since, until| JobDraft::recovery(since, until, outcome))
+        })
+    })?;
+    let (status, job_id, scope) = requested.start(manage, &actor, id).await?;
 
     let body = RecoveryBody {
         job_id,
-        count,
-        count_is_exact,
-        since,
-        until,
-        dry_run,
+        count: scope.count,
+        count_is_exact: scope.is_exact,
+        since: millis(scope.since),
+        until: millis(scope.until),
+        dry_run: job_id.is_none(),
     };
 
     Ok((status, Json(body)))

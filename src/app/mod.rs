@@ -40,7 +40,7 @@ use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, traces};
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
-use crate::{capture, deliver, record, recover};
+use crate::{capture, deliver, jobs, record};
 
 /// The parts of Walhook that this process runs.
 #[derive(Clone, Copy, Debug)]
@@ -270,7 +270,7 @@ impl App {
         );
         tasks.spawn(
             "recovery",
-            recover::run(self.store.clone(), tasks.shutdown.clone()),
+            jobs::run(self.store.clone(), tasks.shutdown.clone()),
         );
 
         let notices = notify::Notifier {

@@ -134,7 +134,7 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
 
     // One day more: a partition is dropped when its last row has expired.
     let kept = SignedDuration::from_hours((i64::from(retention_days) + 1) * 24);
-    store.expire_recoveries(now.checked_sub(kept)?).await?;
+    store.expire_jobs(now.checked_sub(kept)?).await?;
     audit::remove_old(store, retention_days).await?;
     idempotency::remove_old(store).await?;
 

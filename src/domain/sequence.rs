@@ -1,8 +1,11 @@
-//! The numbering of a webhook's deliveries.
+//! New deliveries, and their numbers within their webhooks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use uuid::Uuid;
+
+use super::delivery::NewDelivery;
+use super::event::delivery_id;
 
 /// The numbers of webhooks' last deliveries. The transaction that makes deliveries has locked them,
 /// so no other transaction uses the same numbers, and a number becomes visible only after those
@@ -11,6 +14,8 @@ use uuid::Uuid;
 pub struct Sequences {
     last: HashMap<Uuid, i64>,
     changed: BTreeSet<Uuid>,
+    /// The webhooks and order keys of the deliveries that were made.
+    keys: HashSet<(Uuid, i64)>,
 }
 
 impl Sequences {
@@ -21,11 +26,25 @@ impl Sequences {
 
     /// Returns the number of the webhook's next delivery, from 1. None for a webhook that was not
     /// added: its deliveries have no numbers.
-    pub fn next(&mut self, webhook: Uuid) -> Option<i64> {
+    fn next(&mut self, webhook: Uuid) -> Option<i64> {
         let last = self.last.get_mut(&webhook)?;
         *last += 1;
         self.changed.insert(webhook);
         Some(*last)
+    }
+
+    /// Makes the next delivery of a webhook. It is parked if one with the same order key was made
+    /// before it.
+    pub fn delivery(&mut self, webhook: Uuid, event: Uuid, order_key: Option<i64>) -> NewDelivery {
+        NewDelivery {
+            id: delivery_id(event, webhook),
+            webhook,
+            event,
+            sequence: self.next(webhook),
+            order_key,
+            is_parked: order_key.is_some_and(|key| !self.keys.insert((webhook, key))),
+            leased: false,
+        }
     }
 
     /// Returns the webhooks whose number has changed, in order of id, with their numbers.

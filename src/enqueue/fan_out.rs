@@ -1,12 +1,12 @@
 //! Fan-out: from events to the deliveries to store, and the reservations for those that go to the
 //! local dispatcher.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use uuid::Uuid;
 
 use crate::domain::delivery::NewDelivery;
-use crate::domain::event::{Event, UserId, delivery_id};
+use crate::domain::event::{Event, UserId};
 use crate::domain::sequence::Sequences;
 use crate::domain::subject::Subject;
 use crate::store::enqueue::Subscription;
@@ -35,7 +35,6 @@ pub fn fan_out(
     mut keeps: impl FnMut(&Event, &NewDelivery, &Subscription) -> bool,
 ) -> FannedOut {
     let mut fanned_out = FannedOut::default();
-    let mut keys = HashSet::new();
 
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
@@ -49,17 +48,7 @@ pub fn fan_out(
             }
 
             let order_key = subscription.ordering.key(|| subject.release());
-
-            let mut delivery = NewDelivery {
-                id: delivery_id(event.id, webhook),
-                webhook,
-                event: event.id,
-                sequence: sequences.next(webhook),
-                order_key,
-                is_parked: order_key.is_some_and(|key| !keys.insert((webhook, key))),
-                leased: false,
-            };
-
+            let mut delivery = sequences.delivery(webhook, event.id, order_key);
             delivery.leased = !delivery.is_parked && keeps(event, &delivery, subscription);
             fanned_out.deliveries.push(delivery);
         }

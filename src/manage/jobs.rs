@@ -1,21 +1,24 @@
-//! Jobs: the list of a webhook's recoveries and replays, and replays, which deliver stored events
-//! to a webhook that never had them.
+//! Jobs: recoveries, which redeliver everything that failed or was missed in a time range, and
+//! replays, which deliver stored events to a webhook that never had them.
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::page::{Cursor, List, Page};
-use super::recover::{JobScope, Period, PeriodFault, StartedJob};
 use super::service::Manage;
 use super::settings::EventSet;
+use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::notice::recovery_since;
 use crate::store::audit::Actor;
-use crate::store::jobs::{self, Job};
-use crate::store::replay::{self, Selection};
+use crate::store::jobs::{self, Job, Order};
+use crate::store::recovery::Scope;
+use crate::store::replay::Selection;
 use crate::store::webhooks::{Settings, Webhook, event_names};
+use crate::store::{notices, recovery, replay};
 
 /// Every kind of job.
 pub const JOB_KINDS: [&str; 2] = ["recover", "replay"];
@@ -23,12 +26,54 @@ pub const JOB_KINDS: [&str; 2] = ["recover", "replay"];
 /// them.
 pub const MAX_LABELS: usize = 100;
 
-/// What to replay: a valid time range, event types and labels.
+/// A valid time range: from `since` on and before `until`, or up to now.
+#[derive(Clone, Copy, Debug)]
+pub struct Period {
+    since: Timestamp,
+    until: Option<Timestamp>,
+}
+
+impl Period {
+    pub fn new(since: Timestamp, until: Option<Timestamp>) -> Result<Period, PeriodFault> {
+        match until {
+            Some(until) if until <= since => Err(PeriodFault::UntilNotAfterSince),
+            _ if since > Timestamp::now() => Err(PeriodFault::SinceInFuture),
+            _ => Ok(Period { since, until }),
+        }
+    }
+
+    /// Limits the range to what is stored: from `oldest` to `now`.
+    fn limited(self, now: Timestamp, oldest: Timestamp) -> (Timestamp, Timestamp) {
+        let since = self.since.clamp(oldest, now);
+        (since, self.until.unwrap_or(now).clamp(since, now))
+    }
+}
+
+/// Why a time range is invalid. The text is a predicate of the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeriodFault {
+    /// `since` is wrong.
+    #[error("is in the future")]
+    SinceInFuture,
+    /// `until` is wrong.
+    #[error("must be after `since`")]
+    UntilNotAfterSince,
+}
+
+/// What to recover or to replay, in a valid time range.
 #[derive(Clone, Debug)]
-pub struct ReplayDraft {
+pub struct JobDraft {
     period: Period,
-    events: Vec<String>,
-    labels: Option<Vec<i64>>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Recovery(Option<Outcome>),
+    Replay {
+        events: Vec<String>,
+        labels: Option<Vec<i64>>,
+    },
 }
 
 /// Why an event type cannot be replayed to a webhook. The text is a predicate of the event type.
@@ -51,89 +96,161 @@ pub fn replayable(settings: &Settings, name: &str) -> Result<EventKind, ReplayEv
     }
 }
 
-impl ReplayDraft {
+impl JobDraft {
+    /// Recovers from `since` on and before `until`, or up to now: deliveries whose last attempt had
+    /// `outcome`. Without an outcome, those that failed permanently or were cancelled, and events
+    /// that occurred while the webhook was inactive.
+    pub fn recovery(
+        since: Timestamp,
+        until: Option<Timestamp>,
+        outcome: Option<Outcome>,
+    ) -> Result<JobDraft, PeriodFault> {
+        Ok(JobDraft {
+            period: Period::new(since, until)?,
+            kind: Kind::Recovery(outcome),
+        })
+    }
+
     /// Replays the events from `since` on and before `until`, or up to now: those of the types
     /// `events`, or all that the webhook is subscribed to, and of these labels, or all.
-    pub fn new(
+    pub fn replay(
         settings: &Settings,
         since: Timestamp,
         until: Option<Timestamp>,
         events: Option<EventSet>,
         labels: Option<Vec<i64>>,
-    ) -> Result<ReplayDraft, PeriodFault> {
+    ) -> Result<JobDraft, PeriodFault> {
         let distinct = |labels: Vec<i64>| BTreeSet::from_iter(labels).into_iter().collect();
-        let events =
-            events.map_or_else(|| settings.events.clone(), |events| event_names(&events.0));
-        Ok(ReplayDraft {
+        Ok(JobDraft {
             period: Period::new(since, until)?,
-            events,
-            labels: labels.map(distinct),
+            kind: Kind::Replay {
+                events: events
+                    .map_or_else(|| settings.events.clone(), |events| event_names(&events.0)),
+                labels: labels.map(distinct),
+            },
         })
     }
 
-    fn selection(&self, since: Timestamp, until: Timestamp) -> Selection {
-        Selection {
-            since,
-            until,
-            events: self.events.clone(),
-            labels: self.labels.clone(),
+    fn order(&self, since: Timestamp, until: Timestamp) -> Order {
+        match &self.kind {
+            Kind::Recovery(outcome) => {
+                let outcomes = match outcome {
+                    Some(outcome) => vec![*outcome],
+                    None => vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
+                };
+
+                Order::Recovery(Scope {
+                    since,
+                    until,
+                    outcomes: outcomes.iter().map(|one| one.as_str().to_owned()).collect(),
+                    missed: outcome.is_none(),
+                })
+            }
+            Kind::Replay { events, labels } => Order::Replay(Selection {
+                since,
+                until,
+                events: events.clone(),
+                labels: labels.clone(),
+            }),
         }
     }
 }
 
+/// What a job covers.
+#[derive(Clone, Copy, Debug)]
+pub struct JobScope {
+    /// The number of deliveries.
+    pub count: u64,
+    /// False if there is too much to count exactly. Then the number of a recovery is a lower bound,
+    /// and that of a replay an estimate.
+    pub is_exact: bool,
+    pub since: Timestamp,
+    pub until: Timestamp,
+}
+
+/// A job that was started. It runs in the background.
+#[derive(Clone, Copy, Debug)]
+pub struct StartedJob {
+    pub id: Uuid,
+    pub scope: JobScope,
+}
+
 impl Manage {
-    /// Counts what [`Manage::replay`] would deliver.
-    pub async fn preview_replay(
+    /// Returns from when on to recover a webhook that was disabled: from the first of the failures
+    /// that led to it.
+    pub async fn recovery_preset(&self, user: &UserId, webhook: Uuid) -> Result<Option<Timestamp>> {
+        let webhook = self.webhook(user, webhook).await?;
+        let failing_since = notices::last_failing_since(&self.store, webhook.id).await?;
+        Ok(failing_since.map(recovery_since))
+    }
+
+    /// Counts what [`Manage::start_job`] would deliver.
+    pub async fn preview_job(
         &self,
         user: &UserId,
         webhook: Uuid,
-        draft: &ReplayDraft,
+        draft: &JobDraft,
     ) -> Result<JobScope> {
         let webhook = self.webhook(user, webhook).await?;
-        Ok(self.count_replay(user, &webhook, draft).await?.1)
+        Ok(self.count_job(user, &webhook, draft).await?.1)
     }
 
-    /// Starts a replay of stored events to the webhook.
-    pub async fn replay(
+    /// Starts a recovery of the webhook's deliveries, or a replay of stored events to it.
+    pub async fn start_job(
         &self,
         actor: &Actor,
         webhook: Uuid,
-        draft: &ReplayDraft,
+        draft: &JobDraft,
     ) -> Result<StartedJob> {
         let target = self.webhook(&actor.user, webhook).await?;
         if !target.settings.active {
             return Err(Fault::WebhookInactive);
         }
 
-        let (selection, scope) = self.count_replay(&actor.user, &target, draft).await?;
-        let started = replay::begin(&self.store, actor, webhook, &selection, scope.count).await?;
+        let (order, scope) = self.count_job(&actor.user, &target, draft).await?;
+        let started = jobs::begin(&self.store, actor, webhook, &order, scope.count).await?;
         let id = started.ok_or(Fault::TooManyRecoveries)?;
 
-        tracing::info!(%webhook, replay = %id, count = scope.count, user = %actor.user, "replay started");
+        let kind = order.kind();
+        tracing::info!(%webhook, job = %id, kind, count = scope.count, user = %actor.user, "job started");
         Ok(StartedJob { id, scope })
     }
 
-    async fn count_replay(
+    async fn count_job(
         &self,
         user: &UserId,
         webhook: &Webhook,
-        draft: &ReplayDraft,
-    ) -> Result<(Selection, JobScope)> {
+        draft: &JobDraft,
+    ) -> Result<(Order, JobScope)> {
         let _counting = self.searches.begin_count(user)?;
         let (since, until) = self.stored_period(draft.period);
-        let selection = draft.selection(since, until);
-        let filter = webhook.settings.options.filter.as_ref();
-        let counted = replay::count(&self.store, user, webhook.id, filter, &selection).await?;
+        let order = draft.order(since, until);
 
-        Ok((
-            selection,
-            JobScope {
-                count: counted.count,
-                is_exact: counted.is_exact,
-                since,
-                until,
-            },
-        ))
+        let counted = match &order {
+            Order::Recovery(scope) => recovery::count(&self.store, webhook.id, scope).await?,
+            Order::Replay(selection) => {
+                let filter = webhook.settings.options.filter.as_ref();
+                replay::count(&self.store, user, webhook.id, filter, selection).await?
+            }
+        };
+
+        let scope = JobScope {
+            count: counted.count,
+            is_exact: counted.is_exact,
+            since,
+            until,
+        };
+        Ok((order, scope))
+    }
+
+    /// Limits a period to what is stored now.
+    fn stored_period(&self, period: Period) -> (Timestamp, Timestamp) {
+        let now = Timestamp::now();
+        let retention = SignedDuration::from_hours(i64::from(self.retention_days) * 24);
+        period.limited(
+            now,
+            now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH),
+        )
     }
 
     /// Lists the webhook's jobs, newest first.
@@ -163,5 +280,68 @@ impl Manage {
 
         tracing::info!(%webhook, %job, user = %actor.user, "job cancelled");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn limited(since: &str, until: Option<&str>) -> (Timestamp, Timestamp) {
+        let period = Period {
+            since: at(since),
+            until: until.map(at),
+        };
+        period.limited(at("2026-03-31T00:00:00Z"), at("2026-03-01T00:00:00Z"))
+    }
+
+    #[test]
+    fn the_period_is_limited_to_the_retention_period() {
+        let wide = limited("2020-01-01T00:00:00+02:00", None);
+        assert_eq!(
+            wide,
+            (at("2026-03-01T00:00:00Z"), at("2026-03-31T00:00:00Z"))
+        );
+
+        let until_later = limited("2026-03-02T00:00:00Z", Some("2027-01-01T00:00:00Z"));
+        assert_eq!(until_later, (at("2026-03-02T00:00:00Z"), wide.1));
+
+        let expired = limited("2020-01-01T00:00:00Z", Some("2020-01-02T00:00:00Z"));
+        assert_eq!(expired.0, expired.1, "no event of this range is stored");
+    }
+
+    #[test]
+    fn an_outcome_excludes_missed_events() {
+        let since = at("2026-03-02T00:00:00Z");
+        let scope = |outcome| {
+            let draft = JobDraft::recovery(since, None, outcome).unwrap();
+            match draft.order(since, since) {
+                Order::Recovery(scope) => scope,
+                Order::Replay(_) => panic!("it is a recovery"),
+            }
+        };
+
+        assert!(scope(None).missed && scope(None).outcomes == ["permanently_failed", "cancelled"]);
+        let failed = scope(Some(Outcome::Failed));
+        assert!(!failed.missed && failed.outcomes == ["failed"]);
+    }
+
+    #[test]
+    fn the_range_must_not_be_empty_or_in_the_future() {
+        let since = at("2026-03-02T00:00:00Z");
+        assert_eq!(
+            JobDraft::recovery(since, Some(since), None).unwrap_err(),
+            PeriodFault::UntilNotAfterSince
+        );
+
+        let tomorrow = Timestamp::now() + SignedDuration::from_hours(24);
+        assert_eq!(
+            JobDraft::recovery(tomorrow, None, None).unwrap_err(),
+            PeriodFault::SinceInFuture
+        );
     }
 }

@@ -19,7 +19,6 @@ mod option_fault;
 mod options;
 mod page;
 mod receivers;
-mod recover;
 mod reserved;
 mod searches;
 mod service;
@@ -32,7 +31,10 @@ mod webhooks;
 
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
-pub use self::jobs::{JOB_KINDS, MAX_LABELS, ReplayDraft, ReplayEventFault, replayable};
+pub use self::jobs::{
+    JOB_KINDS, JobDraft, JobScope, MAX_LABELS, PeriodFault, ReplayEventFault, StartedJob,
+    replayable,
+};
 pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::option_fault::{Checked, OptionFault};
@@ -43,7 +45,6 @@ pub use self::options::{
 };
 pub use self::page::{Cursor, List, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
-pub use self::recover::{JobScope, PeriodFault, RecoveryDraft, StartedJob};
 pub use self::service::Manage;
 pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, WebhookName};
 pub use self::stats::{BriefHour, Counts, Hour};

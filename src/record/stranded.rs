@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::delivery::Key;
 use crate::store::{Result, Store};
 use crate::telemetry::{Activity, recurring};
@@ -37,10 +36,7 @@ pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
         .await
         .is_some()
     {
-        match store
-            .in_time(ANSWER_TIMEOUT, store.promote_stranded(after, KEYS))
-            .await
-        {
+        match store.promote_stranded(after, KEYS).await {
             Ok(visited) => {
                 activity.succeeded();
 

@@ -32,9 +32,7 @@ use uuid::Uuid;
 use super::statement::{Statements, arrays, from_row};
 use super::{Result, Store, StoreError, hours, plan_by_index};
 use crate::domain::delivery::{Delivery, DeliveryClass, Lease, NewDelivery, lease_length};
-use crate::domain::ordering::Ordering;
 use crate::failpoint::failpoint;
-use crate::postgres::ANSWER_TIMEOUT;
 use crate::sql::store as sql;
 use crate::telemetry::recurring;
 
@@ -227,26 +225,23 @@ impl Claimed {
 impl Store {
     /// Leases deliveries that are due and not leased.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
-        self.in_time(ANSWER_TIMEOUT, self.claim_due(request)).await
-    }
-
-    async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
-        let mut connection = self.connection().await?;
         let lease = NewLease::starting_now(lease_length(request.timeout));
-        let transaction = connection.transaction().await?;
-        let ((), claimed) = tokio::try_join!(
-            biased;
-            plan_by_index(&transaction),
-            claim(&transaction, request, lease)
-        )?;
+        let claim = self.transaction(async |transaction| {
+            let ((), claimed) = tokio::try_join!(
+                biased;
+                plan_by_index(transaction),
+                claim(transaction, request, lease)
+            )?;
 
-        release_refused(&transaction, &claimed, lease.lease).await?;
+            release_refused(transaction, &claimed, lease.lease).await?;
 
-        if !claimed.deliveries.is_empty() {
-            failpoint!("deliveries_leased_claim_not_committed")?;
-        }
+            if !claimed.deliveries.is_empty() {
+                failpoint!("deliveries_leased_claim_not_committed")?;
+            }
 
-        transaction.commit().await?;
+            Ok::<_, StoreError>(claimed)
+        });
+        let claimed = claim.await?;
 
         if !claimed.deliveries.is_empty() {
             failpoint!("claim_committed_deliveries_not_queued")?;
@@ -257,47 +252,35 @@ impl Store {
 
     /// Releases the leases of deliveries that were not attempted.
     pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
-        self.in_time(ANSWER_TIMEOUT, self.release_all(deliveries))
-            .await
-    }
-
-    async fn release_all(&self, deliveries: &[Delivery]) -> Result<()> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
-
-        plan_by_index(&transaction).await?;
-        let held = deliveries
+        let held: Vec<(Uuid, Uuid)> = deliveries
             .iter()
             .map(|delivery| (delivery.id, delivery.lease.token))
             .collect();
-        release_leases(&transaction, held).await?;
 
-        Ok(transaction.commit().await?)
+        self.transaction(async |transaction| {
+            plan_by_index(transaction).await?;
+            release_leases(transaction, held).await
+        })
+        .await
     }
 
     /// Removes those of `deliveries` whose event does not exist. Deliveries that waited for them
     /// are due.
     pub async fn remove_orphans(&self, deliveries: &[Uuid]) -> Result<usize> {
-        self.in_time(ANSWER_TIMEOUT, self.remove(deliveries)).await
-    }
+        self.transaction(async |transaction| {
+            plan_by_index(transaction).await?;
+            let removed: Vec<(Uuid, Option<i64>)> = transaction
+                .fetch_all(sql::delivery::REMOVE_ORPHANS, &[&deliveries])
+                .await?;
+            let keys = removed
+                .iter()
+                .filter_map(|(webhook, key)| Some((*webhook, (*key)?)))
+                .collect();
 
-    async fn remove(&self, deliveries: &[Uuid]) -> Result<usize> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
-
-        plan_by_index(&transaction).await?;
-        let removed: Vec<(Uuid, Option<i64>)> = transaction
-            .fetch_all(sql::delivery::REMOVE_ORPHANS, &[&deliveries])
-            .await?;
-        let keys = removed
-            .iter()
-            .filter_map(|(webhook, key)| Some((*webhook, (*key)?)))
-            .collect();
-
-        promote(&transaction, &keys, None).await?;
-        transaction.commit().await?;
-
-        Ok(removed.len())
+            promote(transaction, &keys, None).await?;
+            Ok(removed.len())
+        })
+        .await
     }
 }
 
@@ -453,25 +436,9 @@ impl Store {
     /// Visits up to `limit` keys after `after`, and makes their first deliveries due if they are
     /// parked.
     pub async fn promote_stranded(&self, (webhook, key): Key, limit: i32) -> Result<Visited> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
-
-        plan_by_index(&transaction).await?;
-        let visited = transaction
-            .fetch_one(sql::delivery::PROMOTE_STRANDED, &[&webhook, &key, &limit])
-            .await?;
-        transaction.commit().await?;
-
-        Ok(visited)
+        self.fetch_by_index(sql::delivery::PROMOTE_STRANDED, &[&webhook, &key, &limit])
+            .await
     }
-}
-
-/// Returns the ordering of a webhook's new deliveries.
-pub async fn ordering(transaction: &Transaction<'_>, webhook: Uuid) -> Result<Ordering> {
-    let ordering: Option<Ordering> = transaction
-        .fetch_optional(sql::webhook::ORDERING, &[&webhook])
-        .await?;
-    Ok(ordering.unwrap_or(Ordering::None))
 }
 
 /// Webhooks with pending deliveries that are to be cancelled.
@@ -510,27 +477,20 @@ impl Store {
     /// deleted. Skips deliveries that another transaction has locked. Returns how many are no
     /// longer pending.
     pub async fn cancel_pending(&self, webhook: Uuid) -> Result<u64> {
-        self.in_time(ANSWER_TIMEOUT, self.cancel_chunk(webhook))
-            .await
-    }
+        self.transaction(async |transaction| {
+            plan_by_index(transaction).await?;
+            let CancelledChunk { removed, logged } = transaction
+                .fetch_one(sql::delivery::CANCEL, &[&webhook, &CANCELLED_AT_ONCE])
+                .await?;
 
-    async fn cancel_chunk(&self, webhook: Uuid) -> Result<u64> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
+            if removed > 0 {
+                hours::add_cancelled(transaction, webhook, logged.unsigned_abs()).await?;
+                failpoint!("deliveries_cancelled_chunk_not_committed")?;
+            }
 
-        plan_by_index(&transaction).await?;
-        let CancelledChunk { removed, logged } = transaction
-            .fetch_one(sql::delivery::CANCEL, &[&webhook, &CANCELLED_AT_ONCE])
-            .await?;
-        if removed == 0 {
-            return Ok(0);
-        }
-
-        hours::add_cancelled(&transaction, webhook, logged.unsigned_abs()).await?;
-        failpoint!("deliveries_cancelled_chunk_not_committed")?;
-        transaction.commit().await?;
-
-        Ok(removed.unsigned_abs())
+            Ok(removed.unsigned_abs())
+        })
+        .await
     }
 
     /// Cancels a chunk of the webhook's pending deliveries, so that few are cancelled at once. If

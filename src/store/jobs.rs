@@ -1,17 +1,25 @@
-//! Jobs, as a webhook's owner sees them: recoveries and replays.
+//! Jobs: recoveries, which redeliver a time range, and replays, which deliver stored events to a
+//! webhook that never had them.
+
+use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::statement::{Column, Statements, from_row};
+use super::logs::lowest_id_at;
+use super::recovery::Scope;
+use super::replay::{self, Replay, Selection};
+use super::statement::{Column, FromRow, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::UserId;
 use crate::sql::store as sql;
 
+const EXPIRE: [&str; 2] = [sql::recovery::EXPIRE, sql::webhook_hour::EXPIRE];
+
 /// The most unfinished jobs of one webhook. Each is a row that every replica reads twice a second.
-pub(super) const MAX_OPEN: i64 = 10;
+const MAX_OPEN: i64 = 10;
 
 /// How many deliveries a job would create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +95,243 @@ impl Column for JobState {
     }
 }
 
+/// What a job reads. A recovery has the phases `AttemptLog` and `MissedEvents`. A replay has all but
+/// `MissedEvents`, in their order: the first two find the events that the webhook has had. A
+/// delivery that ended before the first one, or ends between them, is in the log when the second
+/// begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    PendingDeliveries,
+    AttemptLog,
+    MissedEvents,
+    /// In the order of the events' numbers.
+    Events,
+}
+
+impl Phase {
+    const ALL: [Phase; 4] = [
+        Phase::PendingDeliveries,
+        Phase::AttemptLog,
+        Phase::MissedEvents,
+        Phase::Events,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Phase::PendingDeliveries => "pending",
+            Phase::AttemptLog => "log",
+            Phase::MissedEvents => "missed",
+            Phase::Events => "events",
+        }
+    }
+}
+
+impl Column for Phase {
+    type Stored = String;
+
+    fn from_stored(stored: String) -> std::result::Result<Phase, String> {
+        let mut phases = Phase::ALL.into_iter();
+        phases
+            .find(|phase| phase.as_str() == stored)
+            .ok_or_else(|| format!("unknown phase {stored}"))
+    }
+}
+
+/// How far a job has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub phase: Phase,
+    /// The last id of the phase that was read.
+    pub position: Uuid,
+    /// The number of the last event that was read.
+    pub sequence: i64,
+}
+
+from_row!(Progress {
+    phase,
+    position,
+    sequence
+});
+
+impl Progress {
+    /// Returns the start of a phase.
+    pub fn start_of(phase: Phase) -> Progress {
+        Progress {
+            phase,
+            position: Uuid::nil(),
+            sequence: 0,
+        }
+    }
+}
+
+/// What a new job delivers.
+#[derive(Clone, Debug)]
+pub enum Order {
+    Recovery(Scope),
+    Replay(Selection),
+}
+
+impl Order {
+    /// Returns the kind of job, as the API names it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Order::Recovery(_) => "recover",
+            Order::Replay(_) => "replay",
+        }
+    }
+}
+
+/// Queues a job that is expected to create `total` deliveries, and returns its id. Returns `None`
+/// if the webhook has too many unfinished jobs.
+pub async fn begin(
+    store: &Store,
+    actor: &Actor,
+    webhook: Uuid,
+    order: &Order,
+    total: u64,
+) -> Result<Option<Uuid>> {
+    let id = Uuid::now_v7();
+    let total = i64::try_from(total).unwrap_or(i64::MAX);
+    let none = Vec::new();
+
+    let (phase, action) = match order {
+        Order::Recovery(_) => (Phase::AttemptLog, Action::RecoveryBegun),
+        Order::Replay(_) => (Phase::PendingDeliveries, Action::ReplayStarted),
+    };
+
+    let (since, until) = match order {
+        Order::Recovery(Scope { since, until, .. }) => (since, until),
+        Order::Replay(Selection { since, until, .. }) => (since, until),
+    };
+
+    let (outcomes, missed, events, labels) = match order {
+        Order::Recovery(scope) => (&scope.outcomes, scope.missed, None, None),
+        Order::Replay(replay) => (&none, false, Some(&replay.events), replay.labels.as_ref()),
+    };
+
+    store
+        .transaction(async |transaction| {
+            let inserted = transaction
+                .run(
+                    sql::recovery::INSERT,
+                    &[
+                        &id,
+                        &actor.user,
+                        &webhook,
+                        &order.kind(),
+                        &phase.as_str(),
+                        since,
+                        until,
+                        outcomes,
+                        &missed,
+                        &events,
+                        &labels,
+                        &total,
+                        &MAX_OPEN,
+                    ],
+                )
+                .await?;
+            if inserted == 0 {
+                return Ok(None);
+            }
+
+            audit::record(transaction, actor, action, webhook, &[]).await?;
+            Ok(Some(id))
+        })
+        .await
+}
+
+/// A job that is locked by this transaction.
+#[derive(Clone, Debug)]
+pub struct LockedJob {
+    pub id: Uuid,
+    pub webhook: Uuid,
+    /// The webhook's owner. Empty if the webhook was deleted.
+    pub user: UserId,
+    /// Whether the webhook exists and is active.
+    pub active: bool,
+    pub progress: Progress,
+    pub work: Work,
+}
+
+/// What a job does.
+#[derive(Clone, Debug)]
+pub enum Work {
+    Recovery(Scope),
+    Replay(Box<Replay>),
+}
+
+from_row!(LockedJob {
+    id,
+    webhook = "webhook_id",
+    user = "user_id",
+    active,
+    progress: Progress::from_row,
+    work: work
+});
+
+fn work(row: &tokio_postgres::Row) -> Result<Work> {
+    match column::<String>(row, "kind")?.as_str() {
+        "replay" => Replay::from_row(row).map(|replay| Work::Replay(Box::new(replay))),
+        _ => Ok(Work::Recovery(Scope::from_row(row)?)),
+    }
+}
+
+/// Locks the job that has been due longest and that no other replica holds. Jobs of the users
+/// `later` come after those of others.
+pub async fn take(transaction: &Transaction<'_>, later: &[UserId]) -> Result<Option<LockedJob>> {
+    transaction
+        .fetch_optional(sql::recovery::TAKE, &[&later])
+        .await
+}
+
+/// The effects of a step, before they are committed.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// The number of deliveries that were started.
+    pub started: usize,
+    /// Those that a replay created.
+    pub created: Vec<Uuid>,
+    /// How many a replay creates at most.
+    pub chunk_size: i32,
+    /// Where to continue. `None` when the job is finished.
+    pub next: Option<Progress>,
+    /// When to continue.
+    pub wait: Duration,
+}
+
+impl LockedJob {
+    /// Stores the effects of a step. Returns how many deliveries the job has started, if it is
+    /// finished.
+    pub async fn advance(&self, transaction: &Transaction<'_>, done: &Done) -> Result<Option<i64>> {
+        let Progress {
+            phase,
+            position,
+            sequence,
+        } = done.next.unwrap_or(self.progress);
+        let is_finished = done.next.is_none();
+
+        let total = transaction
+            .fetch_one(
+                sql::recovery::MOVE,
+                &[
+                    &self.id,
+                    &phase.as_str(),
+                    &position,
+                    &sequence,
+                    &(done.started as i64),
+                    &done.created,
+                    &done.chunk_size,
+                    &is_finished,
+                    &done.wait.as_secs_f64(),
+                ],
+            )
+            .await?;
+
+        Ok(is_finished.then_some(total))
+    }
+}
+
 /// Lists the webhook's jobs, newest first, starting after the job `before`.
 pub async fn list(
     store: &Store,
@@ -116,26 +361,26 @@ pub async fn get(store: &Store, user: &UserId, webhook: Uuid, job: Uuid) -> Resu
 /// Cancels a job that has not ended. The deliveries that it has created remain. Returns false if
 /// there is no such job.
 pub async fn cancel(store: &Store, actor: &Actor, webhook: Uuid, job: Uuid) -> Result<bool> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    let found: Option<Job> = transaction
-        .fetch_optional(
-            sql::recovery::LIST,
-            &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64],
-        )
-        .await?;
+    store
+        .transaction(async |transaction| {
+            let found: Option<Job> = transaction
+                .fetch_optional(
+                    sql::recovery::LIST,
+                    &[&actor.user, &webhook, &job, &None::<Uuid>, &1_i64],
+                )
+                .await?;
+            if found.is_none() {
+                return Ok(false);
+            }
 
-    if found.is_none() {
-        return Ok(false);
-    }
+            // Waits for the step that a replica is running.
+            if end(transaction, job).await?.is_some() {
+                audit::record(transaction, actor, Action::JobCancelled, webhook, &[]).await?;
+            }
 
-    // Waits for the step that a replica is running.
-    if end(&transaction, job).await?.is_some() {
-        audit::record(&transaction, actor, Action::JobCancelled, webhook, &[]).await?;
-    }
-
-    transaction.commit().await?;
-    Ok(true)
+            Ok(true)
+        })
+        .await
 }
 
 /// Ends a job early. Returns how many deliveries it has created. None if it has ended before.
@@ -143,4 +388,20 @@ pub async fn end(transaction: &Transaction<'_>, job: Uuid) -> Result<Option<i64>
     transaction
         .fetch_optional(sql::recovery::END, &[&job])
         .await
+}
+
+impl Store {
+    /// Removes ended jobs, hourly statistics and rounds from before `oldest`.
+    pub async fn expire_jobs(&self, oldest: Timestamp) -> Result<()> {
+        for statement in EXPIRE {
+            self.run(statement, &[&oldest]).await?;
+        }
+
+        self.run(
+            sql::delivery_round::EXPIRE,
+            &[&lowest_id_at(oldest.as_millisecond())],
+        )
+        .await?;
+        replay::expire(self).await
+    }
 }

@@ -1,15 +1,12 @@
 //! Statements of replays, which deliver stored events to a webhook that never had them.
 
-use std::time::Duration;
-
-use deadpool_postgres::{GenericClient, Transaction};
+use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::audit::{self, Action, Actor};
-use super::jobs::{Counted, MAX_OPEN};
+use super::jobs::{Counted, Progress};
 use super::logs::{DAY_MS, ID_TOLERANCE_MS, lowest_id_at, start_of_day};
-use super::statement::{Column, Statements, column, from_row};
+use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::subject::{EventFilter, Subject};
@@ -92,56 +89,6 @@ from_row!(Replay {
     chunk_size,
     chunk_age
 });
-
-/// How far a replay has come.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    pub phase: Phase,
-    /// The last id of the phase that was read.
-    pub position: Uuid,
-    /// The number of the last event that was read.
-    pub sequence: i64,
-}
-
-from_row!(Progress {
-    phase,
-    position,
-    sequence
-});
-
-/// The phases of a replay, in their order, by what it reads. The first two find the events that the
-/// webhook has had: a delivery that ended before the first one, or ends between them, is in the log
-/// when the second begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    PendingDeliveries,
-    AttemptLog,
-    /// In the order of the events' numbers.
-    Events,
-}
-
-impl Phase {
-    const ALL: [Phase; 3] = [Phase::PendingDeliveries, Phase::AttemptLog, Phase::Events];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Phase::PendingDeliveries => "pending",
-            Phase::AttemptLog => "log",
-            Phase::Events => "events",
-        }
-    }
-}
-
-impl Column for Phase {
-    type Stored = String;
-
-    fn from_stored(stored: String) -> std::result::Result<Phase, String> {
-        let mut phases = Phase::ALL.into_iter();
-        phases
-            .find(|phase| phase.as_str() == stored)
-            .ok_or_else(|| format!("unknown phase {stored}"))
-    }
-}
 
 /// What was counted for a preview.
 struct Count {
@@ -244,52 +191,6 @@ pub async fn count(
         .await?;
 
     Ok(counted.counted(filter, limit))
-}
-
-/// Queues a replay that is expected to create `total` deliveries, and returns its id. Returns
-/// `None` if the webhook has too many unfinished jobs.
-pub async fn begin(
-    store: &Store,
-    actor: &Actor,
-    webhook: Uuid,
-    selection: &Selection,
-    total: u64,
-) -> Result<Option<Uuid>> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    let id = Uuid::now_v7();
-    let total = i64::try_from(total).unwrap_or(i64::MAX);
-    let Selection {
-        since,
-        until,
-        events,
-        labels,
-    } = selection;
-
-    let inserted = transaction
-        .run(
-            sql::recovery::INSERT_REPLAY,
-            &[
-                &id,
-                &actor.user,
-                &webhook,
-                since,
-                until,
-                events,
-                labels,
-                &total,
-                &MAX_OPEN,
-            ],
-        )
-        .await?;
-    if inserted == 0 {
-        return Ok(None);
-    }
-
-    audit::record(&transaction, actor, Action::ReplayStarted, webhook, &[]).await?;
-    transaction.commit().await?;
-
-    Ok(Some(id))
 }
 
 /// Excludes events from the webhook's unfinished replays, because another job delivers them.
@@ -497,41 +398,6 @@ impl Replay {
                 sql::replay_exclusion::FIND,
                 &[&self.id, &events, &deliveries],
             )
-            .await
-    }
-
-    /// Stores how far the replay has come, and the deliveries that were created. It is due again
-    /// after `wait`, or finished. Returns how many deliveries it has created.
-    pub async fn update(
-        &self,
-        transaction: &Transaction<'_>,
-        progress: Progress,
-        created: &[Uuid],
-        chunk_size: i32,
-        is_finished: bool,
-        wait: Duration,
-    ) -> Result<i64> {
-        let Progress {
-            phase,
-            position,
-            sequence,
-        } = progress;
-        let phase = phase.as_str();
-        let wait = wait.as_secs_f64();
-
-        let params: [&(dyn postgres_types::ToSql + Sync); 8] = [
-            &self.id,
-            &phase,
-            &position,
-            &sequence,
-            &created,
-            &chunk_size,
-            &is_finished,
-            &wait,
-        ];
-
-        transaction
-            .fetch_one(sql::recovery::MOVE_REPLAY, &params)
             .await
     }
 }

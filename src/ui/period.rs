@@ -15,7 +15,7 @@ use super::state::webhook_path;
 use super::stats::day_before;
 use super::time::field;
 use super::visit::Visit;
-use crate::manage::{Fault, JobScope, PeriodFault, StartedJob};
+use crate::manage::{Fault, JobDraft, JobScope, PeriodFault};
 
 /// The form as it is shown.
 pub struct PeriodForm {
@@ -41,14 +41,14 @@ pub type Refusal = (StatusCode, Vec<String>);
 pub type Shown = Result<Option<JobScope>, Refusal>;
 
 /// A parsed form, or everything that is wrong with it.
-pub type Parsed<T> = Result<T, Vec<String>>;
+pub type Parsed = Result<JobDraft, Vec<String>>;
 
 /// Parses the time range and makes a draft of it. `errors` are those of the other fields.
-pub fn parse<T>(
+pub fn parse(
     fields: &Fields,
     mut errors: Vec<String>,
-    draft: impl FnOnce(Timestamp, Option<Timestamp>) -> Result<T, PeriodFault>,
-) -> Parsed<T> {
+    draft: impl FnOnce(Timestamp, Option<Timestamp>) -> Result<JobDraft, PeriodFault>,
+) -> Parsed {
     let since = fields.optional("since", time, "“Since” is not a valid time.", &mut errors);
     let until = fields.optional("until", time, "“Until” is not a valid time.", &mut errors);
 
@@ -67,32 +67,43 @@ fn message(fault: PeriodFault) -> &'static str {
 }
 
 /// Previews a draft. The first visit, without any field, shows an empty form.
-pub async fn preview<T>(
+pub async fn preview(
+    visit: &Visit,
+    webhook: Uuid,
     fields: &Fields,
-    draft: Parsed<T>,
-    count: impl AsyncFnOnce(T) -> Result<JobScope, Fault>,
+    draft: Parsed,
 ) -> Result<Shown, PageError> {
     Ok(match draft {
         _ if fields.one("since").is_empty() => Ok(None),
-        Ok(draft) => Ok(Some(count(draft).await?)),
+        Ok(draft) => {
+            let user = visit.user();
+            Ok(Some(
+                visit.manage().preview_job(user, webhook, &draft).await?,
+            ))
+        }
         Err(errors) => Err((StatusCode::UNPROCESSABLE_ENTITY, errors)),
     })
 }
 
 /// Starts the job of a draft, which is called `name`, and leads to the list of jobs.
-pub async fn start<T>(
+pub async fn start(
+    visit: &Visit,
     webhook: Uuid,
     name: &str,
-    draft: Parsed<T>,
+    draft: Parsed,
     counted: fn(&JobScope) -> String,
-    begin: impl AsyncFnOnce(T) -> Result<StartedJob, Fault>,
 ) -> Result<Result<Response, Refusal>, PageError> {
     let draft = match draft {
         Ok(draft) => draft,
         Err(errors) => return Ok(Err((StatusCode::UNPROCESSABLE_ENTITY, errors))),
     };
 
-    match begin(draft).await {
+    let started = visit
+        .manage()
+        .start_job(&visit.actor, webhook, &draft)
+        .await;
+
+    match started {
         Ok(job) => {
             let text = format!(
                 "{name} of {} started. It runs in the background.",

@@ -12,7 +12,7 @@ use super::period::{self, Parsed, PeriodForm, Shown};
 use super::time::Exact;
 use super::visit::{Ids, Visit};
 use crate::domain::time::millis;
-use crate::manage::{self, JobScope, OUTCOMES, RecoveryDraft, Webhook};
+use crate::manage::{self, JobDraft, JobScope, OUTCOMES, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/recover.html")]
@@ -30,7 +30,7 @@ impl Page {
     }
 }
 
-fn parse(fields: &Fields) -> Parsed<RecoveryDraft> {
+fn parse(fields: &Fields) -> Parsed {
     let mut errors = Vec::new();
     let outcome = fields.optional(
         "outcome",
@@ -40,20 +40,13 @@ fn parse(fields: &Fields) -> Parsed<RecoveryDraft> {
     );
 
     period::parse(fields, errors, |since, until| {
-        RecoveryDraft::new(since, until, outcome)
+        JobDraft::recovery(since, until, outcome)
     })
 }
 
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let count = async |draft| {
-        visit
-            .manage()
-            .preview_recovery(visit.user(), id, draft)
-            .await
-    };
-
-    let shown = period::preview(&fields, parse(&fields), count).await?;
+    let shown = period::preview(&visit, id, &fields, parse(&fields)).await?;
     show(&visit, id, &fields, shown).await
 }
 
@@ -62,8 +55,7 @@ pub async fn start(
     Ids(id): Ids<Uuid>,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    let begin = async |draft| visit.manage().recover(&visit.actor, id, draft).await;
-    match period::start(id, "Recovery", parse(&fields), counted, begin).await? {
+    match period::start(&visit, id, "Recovery", parse(&fields), counted).await? {
         Ok(response) => Ok(response),
         Err(refusal) => show(&visit, id, &fields, Err(refusal)).await,
     }

@@ -13,7 +13,7 @@ use super::time::Exact;
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::domain::time::millis;
-use crate::manage::{EventSet, JobScope, MAX_LABELS, ReplayDraft, Webhook, replayable};
+use crate::manage::{EventSet, JobDraft, JobScope, MAX_LABELS, Webhook, replayable};
 
 #[derive(Template)]
 #[template(path = "ui/replay.html")]
@@ -50,7 +50,7 @@ fn label_ids(text: &str) -> Option<Vec<i64>> {
         .filter(|ids| (1..=MAX_LABELS).contains(&ids.len()))
 }
 
-fn parse(fields: &Fields, webhook: &Webhook) -> Parsed<ReplayDraft> {
+fn parse(fields: &Fields, webhook: &Webhook) -> Parsed {
     let mut errors = Vec::new();
     let wrong_labels = "“Label IDs” must be up to 100 whole numbers, separated by commas.";
     let labels = fields.optional("label_ids", label_ids, wrong_labels, &mut errors);
@@ -64,7 +64,7 @@ fn parse(fields: &Fields, webhook: &Webhook) -> Parsed<ReplayDraft> {
 
     // Without a selected event type, all are replayed.
     let draft = |since, until| {
-        ReplayDraft::new(
+        JobDraft::replay(
             &webhook.settings,
             since,
             until,
@@ -79,14 +79,7 @@ fn parse(fields: &Fields, webhook: &Webhook) -> Parsed<ReplayDraft> {
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    let count = async |draft| {
-        visit
-            .manage()
-            .preview_replay(visit.user(), id, &draft)
-            .await
-    };
-
-    let shown = period::preview(&fields, parse(&fields, &webhook), count).await?;
+    let shown = period::preview(&visit, id, &fields, parse(&fields, &webhook)).await?;
     Ok(show(&visit, webhook, &fields, shown))
 }
 
@@ -96,8 +89,8 @@ pub async fn start(
     fields: Fields,
 ) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    let begin = async |draft| visit.manage().replay(&visit.actor, id, &draft).await;
-    let started = period::start(id, "Replay", parse(&fields, &webhook), counted, begin).await?;
+    let draft = parse(&fields, &webhook);
+    let started = period::start(&visit, id, "Replay", draft, counted).await?;
     Ok(started.unwrap_or_else(|refusal| show(&visit, webhook, &fields, Err(refusal))))
 }
 

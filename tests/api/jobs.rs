@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use walhook::domain::event::delivery_id;
-use walhook::recover::{self, Step, Turns};
+use walhook::jobs::{self, Step, Turns};
 
 use crate::fixture::Service;
 use crate::support::plan::plans;
@@ -180,7 +180,7 @@ impl Scene {
     async fn step(&self) -> Step {
         let due = "update walhook.recovery set due_at = now() where kind = 'replay' and finished_at is null";
         self.service.sql.execute(due, &[]).await.unwrap();
-        recover::step(&self.service.store, &mut Turns::default())
+        jobs::step(&self.service.store, &mut Turns::default())
             .await
             .unwrap()
     }

@@ -11,6 +11,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use walhook::domain::delivery::Outcome;
 use walhook::domain::event::UserId;
+use walhook::store::jobs::{Phase, Progress};
 use walhook::store::logs::{self, Filter};
 use walhook::store::{Store, plan_by_index, recovery};
 
@@ -306,8 +307,7 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
     let until = Timestamp::now() + day;
     let outcomes = vec!["failed".to_owned()];
 
-    let criteria = recovery::Criteria {
-        webhook: log.webhook,
+    let scope = recovery::Scope {
         since,
         until,
         outcomes,
@@ -316,16 +316,13 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
 
     let store = Store::open(&log.app.store_url, 1).unwrap();
     let mut session = store.connection().await.unwrap();
-    let mut progress = recovery::Progress {
-        phase: recovery::Phase::AttemptLog,
-        position: Uuid::nil(),
-    };
+    let mut progress = Progress::start_of(Phase::AttemptLog);
 
     for _ in 0..STEPS {
         let transaction = session.transaction().await.unwrap();
         plan_by_index(&transaction).await.unwrap();
 
-        let scan = recovery::scan(&transaction, &criteria, progress, 1_000, true)
+        let scan = recovery::scan(&transaction, log.webhook, &scope, progress, 1_000, true)
             .await
             .unwrap();
         transaction.commit().await.unwrap();

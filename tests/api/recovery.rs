@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use walhook::domain::event::delivery_id;
-use walhook::recover::{self, Step, Turns};
+use walhook::jobs::{self, Step, Turns};
 
 use crate::fixture::Service;
 use crate::support::Api;
@@ -158,13 +158,13 @@ impl Logged {
         let mut started = 0;
 
         loop {
-            match recover::step(&self.service.store, &mut Turns::default())
+            match jobs::step(&self.service.store, &mut Turns::default())
                 .await
                 .unwrap()
             {
                 Step::Idle => return started,
                 Step::Worked => {}
-                Step::Finished { recovered, .. } => started += recovered,
+                Step::Finished { deliveries, .. } => started += deliveries,
             }
         }
     }
@@ -413,11 +413,11 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
         let mut replicas = [Turns::default(), Turns::default()];
         let [first, second] = &mut replicas;
         let store = &it.service.store;
-        let (one, other) = tokio::join!(recover::step(store, first), recover::step(store, second));
+        let (one, other) = tokio::join!(jobs::step(store, first), jobs::step(store, second));
 
         for step in [one.unwrap(), other.unwrap()] {
-            if let Step::Finished { recovered, .. } = step {
-                started += recovered;
+            if let Step::Finished { deliveries, .. } = step {
+                started += deliveries;
             }
         }
 
@@ -553,7 +553,7 @@ async fn users_take_turns_however_many_jobs_each_has() {
 
     // Two steps of the other's job, and as many of each job before it.
     for _ in 0..4 {
-        match recover::step(&service.store, &mut turns).await.unwrap() {
+        match jobs::step(&service.store, &mut turns).await.unwrap() {
             Step::Finished { webhook, .. } if webhook == own => return,
             Step::Finished { .. } => ended += 1,
             step => assert_eq!(step, Step::Worked),

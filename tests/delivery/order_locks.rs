@@ -28,13 +28,8 @@ async fn insert(transaction: &Transaction<'_>, webhook: Uuid, event: Uuid) -> (U
         .unwrap();
 
     let delivery = NewDelivery {
-        id,
-        webhook,
-        event,
-        sequence: sequences.next(webhook),
-        order_key: Some(KEY),
-        is_parked: false,
         leased: true,
+        ..sequences.delivery(webhook, event, Some(KEY))
     };
 
     let lease = NewLease::starting_now(Duration::ZERO);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use uuid::Uuid;
-use walhook::recover::{self, Step, Turns};
+use walhook::jobs::{self, Step, Turns};
 
 use super::{NONE, Scene, Stored, hours_ago};
 
@@ -61,11 +61,7 @@ async fn events_that_the_webhook_has_had_are_skipped() {
 
     assert_eq!(it.work().await, NONE);
     assert_eq!(it.job(&again).await["state"], "finished");
-    it.service
-        .store
-        .expire_recoveries(hours_ago(24))
-        .await
-        .unwrap();
+    it.service.store.expire_jobs(hours_ago(24)).await.unwrap();
 
     let kept = "select count(*) from walhook.replay_exclusion";
     assert_eq!(
@@ -184,7 +180,7 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     it.post("/recover", json!({ "since": hours_ago(3) })).await;
 
     assert_eq!(
-        recover::step(&it.service.store, &mut Turns::default())
+        jobs::step(&it.service.store, &mut Turns::default())
             .await
             .unwrap(),
         Step::Worked,
@@ -195,10 +191,10 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     let recovering = connection.transaction().await.unwrap();
 
     assert!(matches!(
-        recover::step_in(&recovering, &mut Turns::default())
+        jobs::step_in(&recovering, &mut Turns::default())
             .await
             .unwrap(),
-        Step::Finished { recovered: 1, .. }
+        Step::Finished { deliveries: 1, .. }
     ));
 
     let commit = async {
@@ -208,7 +204,7 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
 
     let (step, ()) = tokio::join!(it.step(), commit);
     assert!(
-        matches!(step, Step::Finished { recovered: 1, .. }),
+        matches!(step, Step::Finished { deliveries: 1, .. }),
         "{step:?}"
     );
 

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
+use super::{MAX_PENDING, PAUSE, deliver_stored, nothing};
 use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
 use crate::failpoint::failpoint;
 use crate::store::enqueue::{Subscription, subscriptions};
+use crate::store::jobs::{Done, Phase, Progress};
 use crate::store::recovery::{in_commit_order, remove_missed};
-use crate::store::replay::{Pending, Phase, Progress, Read, Replay, StoredEvent};
+use crate::store::replay::{Pending, Read, Replay, StoredEvent};
 use crate::store::{Result, Transaction, plan_by_index};
 
 /// The size of the first chunk. Even a slow receiver with one request at a time answers it within a
@@ -41,61 +42,24 @@ const LOG_ROWS: i64 = 5_000;
 /// events are selected.
 const EVENTS_PER_DELIVERY: i32 = 10;
 
-/// The effects of a step, before they are committed.
-struct Done {
-    created: Vec<Uuid>,
-    /// Where to continue. None when the replay is finished.
-    next: Option<Progress>,
-    wait: Duration,
-}
-
-impl Done {
-    /// Nothing was created. Continue at once.
-    fn at(next: Progress) -> Done {
-        Done {
-            created: Vec::new(),
-            next: Some(next),
-            wait: Duration::ZERO,
-        }
-    }
-
-    fn pause(replay: &Replay) -> Done {
-        Done {
-            wait: PAUSE,
-            ..Done::at(replay.progress)
-        }
-    }
-}
-
-/// Runs a step. If it is the last one, returns how many deliveries the replay has created.
-pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Option<i64>> {
+pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
     plan_by_index(transaction).await?;
     let size = next_chunk_size(replay);
-    let Done {
-        created,
-        next,
-        wait,
-    } = match replay.progress.phase {
+    let mut done = match replay.progress.phase {
         Phase::PendingDeliveries => exclude_pending(transaction, replay).await?,
         Phase::AttemptLog => exclude_logged(transaction, replay).await?,
-        Phase::Events => deliver_chunk(transaction, replay, size).await?,
+        Phase::MissedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
     };
 
-    if !created.is_empty() {
+    done.started = done.created.len();
+    done.chunk_size = replay.chunk_size;
+
+    if done.started > 0 {
         failpoint!("replay_deliveries_created_progress_not_stored")?;
+        done.chunk_size = size;
     }
 
-    let size = if created.is_empty() {
-        replay.chunk_size
-    } else {
-        size
-    };
-
-    let progress = next.unwrap_or(replay.progress);
-    let total = replay
-        .update(transaction, progress, &created, size, next.is_none(), wait)
-        .await?;
-    Ok(Some(total).filter(|_| next.is_none()))
+    Ok(done)
 }
 
 /// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one
@@ -105,14 +69,14 @@ async fn exclude_pending(transaction: &Transaction<'_>, replay: &Replay) -> Resu
         .pending(transaction, (MAX_PENDING, MAX_RETRIES))
         .await?;
     if has_backlog(pending) {
-        return Ok(Done::pause(replay));
+        return Ok(nothing(replay.progress, PAUSE));
     }
 
     replay.exclude_pending(transaction).await?;
-    Ok(Done::at(Progress {
-        phase: Phase::AttemptLog,
-        ..replay.progress
-    }))
+    Ok(nothing(
+        Progress::start_of(Phase::AttemptLog),
+        Duration::ZERO,
+    ))
 }
 
 async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
@@ -122,14 +86,10 @@ async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Resul
             position,
             ..replay.progress
         },
-        None => Progress {
-            phase: Phase::Events,
-            position: Uuid::nil(),
-            ..replay.progress
-        },
+        None => Progress::start_of(Phase::Events),
     };
 
-    Ok(Done::at(next))
+    Ok(nothing(next, Duration::ZERO))
 }
 
 async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32) -> Result<Done> {
@@ -137,7 +97,7 @@ async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32
         .pending(transaction, (MAX_PENDING, MAX_RETRIES))
         .await?;
     if has_backlog(pending) || !is_mostly_attempted(pending, replay.chunk.len()) {
-        return Ok(Done::pause(replay));
+        return Ok(nothing(replay.progress, PAUSE));
     }
 
     let limit = i64::from(size * EVENTS_PER_DELIVERY);
@@ -153,7 +113,7 @@ async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32
     Ok(Done {
         created,
         next: scan.next,
-        wait,
+        ..nothing(replay.progress, wait)
     })
 }
 
