@@ -65,7 +65,6 @@ pub mod jobs;
 pub mod lookup;
 pub mod manage;
 pub mod notify;
-pub mod partitions;
 pub mod postgres;
 pub mod primary;
 pub mod private_postgres;

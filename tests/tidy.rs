@@ -88,7 +88,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "sql",
         ],
     ),
-    ("partitions", &["postgres", "store"]),
     (
         "enqueue",
         &[

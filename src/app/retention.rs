@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
-use crate::partitions::{self, Maintained};
+use crate::store::partitions::Maintained;
 use crate::store::{
-    Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, unrouted,
+    Store, StoreError, access, audit, idempotency, keys, notices, partitions, sequences, unrouted,
 };
 use crate::telemetry::Activity;
 use crate::telemetry::health::Health;
@@ -154,7 +154,7 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
         );
     }
 
-    sessions::remove_old(store).await?;
+    access::remove_old(store).await?;
     keys::remove_expired(store).await?;
     sequences::remove_orphans(store).await?;
 

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::CommandResult;
 use crate::app::open_store;
 use crate::config::Config;
-use crate::store::sealed;
+use crate::store::keys;
 use crate::vault::Vault;
 
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let Action::Reencrypt = arguments.action;
     let store = open_store(config.store_url()?, 1).await?;
     let vault = Vault::new(&config.secrets.master_key)?;
-    let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&store, &vault).await?;
+    let keys::Reencrypted { done, unreadable } = keys::reencrypt(&store, &vault).await?;
 
     println!("{done} re-encrypted with key {}", vault.first_key());
 

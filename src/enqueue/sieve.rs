@@ -10,10 +10,9 @@ use crate::domain::change::Batch;
 use crate::domain::event::Event;
 use crate::domain::ledger::{LedgerChanges, State};
 use crate::domain::table::Table;
-use crate::store::addons::change_addons;
 use crate::store::enqueue::insert_events;
 use crate::store::ledger::change_ledger;
-use crate::store::lookup_rows::change_lookup_rows;
+use crate::store::lookup_rows::{change_addons, change_lookup_rows};
 use crate::store::unrouted::{Unrouted, insert_unrouted};
 use crate::store::{Store, StoreError, Transaction};
 

@@ -14,7 +14,7 @@ use crate::domain::table::{
     Table, label, outlet, release, track, transcoder_queue_file as file, user_addon,
 };
 use crate::events::{Release, TranscodedFile};
-use crate::store::addons::UserAddon;
+use crate::store::lookup_rows::UserAddon;
 
 /// Bounds the memory between batches, in bytes: enough for a hundred thousand rows.
 const MAX_WRITTEN: usize = 32 << 20;

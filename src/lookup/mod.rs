@@ -23,7 +23,7 @@ use crate::domain::position::Checkpoint;
 use crate::domain::table::{Table, distro_queue, transcoder_queue_file, user_addon};
 use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
 use crate::store::Store;
-use crate::store::addons::UserAddon;
+use crate::store::lookup_rows::UserAddon;
 
 pub use address::email_of;
 pub use fetch::{LookupError, try_queries};

@@ -52,6 +52,7 @@ pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
 pub use crate::domain::ordering::Ordering;
 pub use crate::domain::signing::Signing;
+pub use crate::store::access::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::feed::{
     Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline,
@@ -62,5 +63,4 @@ pub use crate::store::logs::{
     Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass,
 };
 pub use crate::store::options::Options;
-pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::webhooks::{Condition, Settings, Webhook};

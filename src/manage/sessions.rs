@@ -8,8 +8,8 @@ use super::fault::{Fault, Result};
 use super::service::Manage;
 use super::tokens::{self, hash, random_text};
 use crate::domain::event::UserId;
+use crate::store::access::{self, Session};
 use crate::store::audit::{Actor, Via};
-use crate::store::sessions::{self, Session};
 use crate::telemetry::recurring;
 
 impl Manage {
@@ -22,7 +22,7 @@ impl Manage {
     /// Returns the signed-in user of a session. None if the session has ended or its API token was
     /// revoked.
     pub async fn session_actor(&self, session: &str) -> Result<Option<Actor>> {
-        let found = sessions::find(&self.store, &hash(session)).await?;
+        let found = access::find_session(&self.store, &hash(session)).await?;
         Ok(found.map(|Session { user, token, .. }| Actor {
             user,
             via: Via::Session(token),
@@ -42,7 +42,7 @@ impl Manage {
         }
 
         let session = random_text();
-        sessions::insert(&self.store, &hash(session.expose_secret()), user, token).await?;
+        access::insert_session(&self.store, &hash(session.expose_secret()), user, token).await?;
         tracing::info!(%user, "signed in");
 
         Ok(session)
@@ -50,23 +50,23 @@ impl Manage {
 
     /// Ends a session.
     pub async fn sign_out(&self, session: &str) -> Result<()> {
-        Ok(sessions::end(&self.store, &hash(session)).await?)
+        Ok(access::end_session(&self.store, &hash(session)).await?)
     }
 
     /// Marks a sign-in link as used. False if it was used before. The caller must reject the link
     /// after `expires_at`.
     pub async fn use_link(&self, link: &str, expires_at: Timestamp) -> Result<bool> {
-        Ok(sessions::use_link(&self.store, &hash(link), expires_at).await?)
+        Ok(access::use_link(&self.store, &hash(link), expires_at).await?)
     }
 
     /// Allows the session to show the webhook's secret for ten minutes.
     pub async fn reveal_secret(&self, session: &str, webhook: Uuid) -> Result<()> {
-        Ok(sessions::reveal(&self.store, &hash(session), Some(webhook)).await?)
+        Ok(access::reveal(&self.store, &hash(session), Some(webhook)).await?)
     }
 
     /// Forbids the session to show a secret.
     pub async fn hide_secret(&self, session: &str) -> Result<()> {
-        Ok(sessions::reveal(&self.store, &hash(session), None).await?)
+        Ok(access::reveal(&self.store, &hash(session), None).await?)
     }
 
     /// Returns the webhook's secret if the session may show it and the webhook is its user's.
@@ -75,7 +75,7 @@ impl Manage {
         session: &str,
         webhook: Uuid,
     ) -> Result<Option<SecretString>> {
-        let Some(sealed) = sessions::revealed(&self.store, &hash(session), webhook).await? else {
+        let Some(sealed) = access::revealed(&self.store, &hash(session), webhook).await? else {
             return Ok(None);
         };
 

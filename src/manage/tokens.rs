@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::fault::Result;
 use crate::domain::event::UserId;
-pub use crate::store::tokens::Token;
-use crate::store::{Store, tokens};
+pub use crate::store::access::Token;
+use crate::store::{Store, access};
 use crate::vault::random_bytes;
 
 const PREFIX: &str = "whk_";
@@ -20,7 +20,7 @@ const ENCODED_LENGTH: usize = 43;
 /// Creates a token, which is shown only this once.
 pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretString> {
     let token: SecretString = format!("{PREFIX}{}", random_text().expose_secret()).into();
-    tokens::insert(
+    access::insert_token(
         store,
         Uuid::now_v7(),
         user,
@@ -34,18 +34,20 @@ pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretSt
 
 /// Lists one user's tokens or all, oldest first, revoked ones included.
 pub async fn list(store: &Store, user: Option<&UserId>) -> Result<Vec<Token>> {
-    Ok(tokens::list(store, user).await?)
+    Ok(access::list_tokens(store, user).await?)
 }
 
 /// Revokes a token. False if there is no such token.
 pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
-    Ok(tokens::revoke(store, id).await?)
+    Ok(access::revoke_token(store, id).await?)
 }
 
 /// Returns the token's id and user. None if it is unknown or revoked.
 pub(super) async fn user(store: &Store, token: &str) -> Result<Option<(Uuid, UserId)>> {
     match token.strip_prefix(PREFIX) {
-        Some(rest) if rest.len() == ENCODED_LENGTH => Ok(tokens::user(store, &hash(token)).await?),
+        Some(rest) if rest.len() == ENCODED_LENGTH => {
+            Ok(access::token_user(store, &hash(token)).await?)
+        }
         _ => Ok(None),
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::table::Table;
 use crate::postgres::row::row;
 use crate::postgres::{quote_identifier, quote_qualified};
 use crate::sql::primary as sql;
-use crate::store::setup::FoundIdentity;
+use crate::store::migrate::FoundIdentity;
 
 /// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";

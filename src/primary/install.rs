@@ -19,7 +19,7 @@ use crate::postgres;
 use crate::postgres::quote_identifier;
 use crate::sql::primary as sql;
 use crate::store::checkpoint::StoredCheckpoint;
-use crate::store::setup::FoundIdentity;
+use crate::store::migrate::FoundIdentity;
 use crate::store::{Store, migrate};
 
 /// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if

@@ -25,14 +25,15 @@ use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::fill;
 use crate::sql::primary as sql;
-use crate::store::addons::change_addons;
 use crate::store::checkpoint::{
     SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch,
     set_acknowledgement_limit,
 };
 use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
-use crate::store::lookup_rows::{change_lookup_rows, forget_lookup_rows, mark_lookup_table};
+use crate::store::lookup_rows::{
+    change_addons, change_lookup_rows, forget_lookup_rows, mark_lookup_table,
+};
 use crate::store::{Store, StoreError, Transaction};
 
 /// For each transaction that is older than the slot: a new slot waits until it has ended.

@@ -7,9 +7,8 @@ use postgres_types::ToSql;
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
 
-use super::logs::{lowest_id_at, start_of_day};
 use super::statement::Statements;
-use super::{Result, Store};
+use super::{Result, Store, lowest_id_at, start_of_day};
 use crate::domain::event::UserId;
 use crate::sql::store as sql;
 

@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use super::options::filter;
 use super::statement::{Params, Statements, arrays, from_row};
-use super::targets::target;
 use super::{Result, Store, delivery};
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
@@ -30,7 +29,7 @@ pub struct Subscription {
     pub filter: Option<EventFilter>,
 }
 
-from_row!(Subscription { user = "user_id", target: target, events: events, ordering, filter: filter, last });
+from_row!(Subscription { user = "user_id", target: SealedTarget::from_row, events: events, ordering, filter: filter, last });
 
 impl Subscription {
     /// Whether an event of one of `kinds` may make a delivery.

@@ -4,10 +4,8 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
-use super::sessions::{LONGEST_IDLE, LONGEST_LIFE};
 use super::statement::{Statements, column, from_row};
-use super::{Result, Store};
+use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at};
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
 
@@ -231,20 +229,6 @@ pub async fn users_with_events(
 ) -> Result<NewEvents> {
     store
         .fetch_one(sql::event::FEED_USERS, &[&after, &highest, &limit, &users])
-        .await
-}
-
-/// Returns those of the API tokens that are valid.
-pub async fn valid_tokens(store: &Store, ids: &[Uuid]) -> Result<Vec<Uuid>> {
-    store.fetch_all(sql::api_token::REVOKED, &[&ids]).await
-}
-
-/// Returns those of the sessions, by their hashes, that have not ended.
-pub async fn valid_sessions(store: &Store, hashes: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
-    let life = LONGEST_LIFE.as_secs_f64();
-    let idle = LONGEST_IDLE.as_secs_f64();
-    store
-        .fetch_all(sql::session::EXPIRED, &[&hashes, &life, &idle])
         .await
 }
 

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::attempt::CompletedAttempt;
-use super::statement::{FromRow, column, from_row};
+use super::statement::{FromRow, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::durations::{BUCKETS, Durations};
@@ -108,11 +108,10 @@ pub async fn add(transaction: &Transaction<'_>, attempts: &[&CompletedAttempt]) 
         .values()
         .flat_map(|hour| hour.durations.counts())
         .collect();
-    let statement = transaction.prepare_cached(sql::webhook_hour::ADD).await?;
 
     transaction
-        .execute(
-            &statement,
+        .run(
+            sql::webhook_hour::ADD,
             &[
                 &webhooks,
                 &begins,
@@ -132,11 +131,8 @@ pub async fn add(transaction: &Transaction<'_>, attempts: &[&CompletedAttempt]) 
 /// Adds deliveries that were just cancelled without an attempt.
 pub async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: u64) -> Result<()> {
     if count > 0 {
-        let statement = transaction
-            .prepare_cached(sql::webhook_hour::CANCEL)
-            .await?;
         transaction
-            .execute(&statement, &[&webhook, &(count as i64)])
+            .run(sql::webhook_hour::CANCEL, &[&webhook, &(count as i64)])
             .await?;
     }
 

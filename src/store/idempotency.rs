@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::statement::from_row;
+use super::statement::{Statements, from_row};
 use super::{Result, Store};
 use crate::domain::event::UserId;
 use crate::sql::store as sql;

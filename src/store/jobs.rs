@@ -8,11 +8,10 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::logs::lowest_id_at;
 use super::recovery::Scope;
 use super::replay::{self, Replay, Selection};
 use super::statement::{Column, FromRow, Statements, column, from_row};
-use super::{Result, Store};
+use super::{Result, Store, lowest_id_at};
 use crate::domain::event::UserId;
 use crate::sql::store as sql;
 

@@ -9,14 +9,10 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::statement::{Statements, column, from_row};
-use super::{Result, Store};
+use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at, start_of_day};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
-
-/// The time in an attempt's id may differ from its start by this much, because of long requests and
-/// clocks that disagree.
-pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
 
 /// Entries that one filtered page examines, which takes some milliseconds. A filter that matches
 /// nothing would otherwise read the webhook's whole log.
@@ -24,9 +20,6 @@ const MOST_EXAMINED: usize = 2_000;
 /// Entries that one statement examines. A longer statement would delay others that need the same
 /// processor.
 const EXAMINED_AT_ONCE: usize = 250;
-
-/// The length of the days by which the attempt log is partitioned.
-pub(super) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -343,15 +336,4 @@ fn first_id_of_day(id: Uuid) -> Uuid {
         .unwrap_or(i64::MAX)
         .min(Timestamp::now().as_millisecond());
     lowest_id_at(start_of_day(millis))
-}
-
-/// Returns the start of the UTC day of a time, both in milliseconds since 1970.
-pub(super) fn start_of_day(millis: i64) -> i64 {
-    millis - millis.rem_euclid(DAY_MS)
-}
-
-/// Returns the lowest UUIDv7 of a time.
-pub(super) fn lowest_id_at(millis: i64) -> Uuid {
-    let millis = u64::try_from(millis).unwrap_or(0);
-    Uuid::from_u128(u128::from(millis) << 80)
 }

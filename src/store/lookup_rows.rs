@@ -1,11 +1,12 @@
-//! The rows that events of other rows need, as of the checkpoint.
+//! The rows that events of other rows need, and the add-ons of users, as of the checkpoint.
 
 use std::collections::HashMap;
 
 use deadpool_postgres::GenericClient;
 
-use super::statement::{Statements, arrays};
+use super::statement::{Statements, arrays, from_row};
 use super::{Result, Store};
+use crate::domain::addons::AddonChanges;
 use crate::domain::ledger::{LedgerChanges, LedgerRow};
 use crate::domain::table::{Table, transcoder_queue_file};
 use crate::sql::store as sql;
@@ -35,6 +36,11 @@ impl Store {
         let table = Table::TranscoderQueueFile.number();
         self.fetch_all(sql::lookup_row::CHILDREN, &[&table, &entries])
             .await
+    }
+
+    /// Returns each add-on that one of `users` has.
+    pub async fn addons(&self, users: &[String]) -> Result<Vec<UserAddon>> {
+        self.fetch_all(sql::user_addon::LIST, &[&users]).await
     }
 }
 
@@ -108,5 +114,42 @@ pub async fn mark_lookup_table(
     transaction
         .run(sql::lookup_row::PUT_TABLE, &[&table.number(), &mapping])
         .await?;
+    Ok(())
+}
+
+/// An add-on of a user.
+pub struct UserAddon {
+    pub user: String,
+    pub addon: String,
+    /// The number of rows of the platform's table that say so.
+    pub copies: i32,
+}
+
+from_row!(UserAddon { user = "user_id", addon, copies });
+
+pub async fn change_addons(transaction: &impl GenericClient, changes: &AddonChanges) -> Result<()> {
+    if changes.is_cleared() {
+        transaction.run(sql::user_addon::CLEAR, &[]).await?;
+    }
+
+    let emptied: Vec<&str> = changes.emptied().collect();
+    if !emptied.is_empty() {
+        transaction
+            .run(sql::user_addon::REVOKE_ALL, &[&emptied])
+            .await?;
+    }
+
+    for (granted, sql) in [
+        (false, sql::user_addon::REVOKE),
+        (false, sql::user_addon::REDUCE),
+        (true, sql::user_addon::GRANT),
+    ] {
+        let rows = changes.rows(granted);
+        if !rows.is_empty() {
+            let rows = arrays!(rows, |row| (row.0, row.1, row.2));
+            transaction.run(sql, &rows.params()).await?;
+        }
+    }
+
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Migrates the store's schema, and checks whether this build can work on the schema it finds.
+//! Migrates the store's schema, checks whether this build can work on the schema it finds, and keeps
+//! what setup has changed on the primary.
 //!
 //! Replicas of an earlier build run during an upgrade. So a migration never waits long for a lock
 //! that they hold, and a build can work on the schema of a later one.
@@ -9,13 +10,16 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use refinery::{Migration, Runner, Target};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
 
-use super::{Result, StoreError};
+use super::statement::{FromRow, Statements, column, from_row};
+use super::{Result, Store, StoreError};
 use crate::failpoint::failpoint;
 use crate::postgres;
+use crate::sql::store as sql;
 
 mod embedded {
     refinery::embed_migrations!("migrations");
@@ -317,6 +321,95 @@ fn describe(error: &refinery::Error) -> String {
         Some(error) => format!("{text}: {}", postgres::describe(error)),
         None => format!("{text}: {cause}"),
     })
+}
+
+/// A table's replica identity before setup changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundIdentity {
+    pub table_oid: u32,
+    /// For messages. The oid identifies the table.
+    pub table_name: String,
+    /// As in `pg_class`: `d`, `n`, `f` or `i`.
+    pub identity: String,
+    pub index: Option<String>,
+}
+
+impl FromRow for FoundIdentity {
+    fn from_row(row: &Row) -> Result<Self> {
+        Ok(FoundIdentity {
+            // An oid, which is read as `u32` itself.
+            table_oid: row.try_get("table_oid")?,
+            table_name: column(row, "table_name")?,
+            identity: column(row, "identity")?,
+            index: column(row, "index_name")?,
+        })
+    }
+}
+
+/// The server, database and role of the store.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub system_identifier: i64,
+    pub database: String,
+    pub role: String,
+    pub encoding: String,
+    pub synchronous_commit: String,
+    /// Whether commits can wait for a standby.
+    pub synchronous: bool,
+    pub now: Timestamp,
+}
+
+from_row!(Identity {
+    system_identifier,
+    database,
+    role,
+    encoding,
+    synchronous_commit,
+    synchronous,
+    now
+});
+
+impl Store {
+    pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
+        let FoundIdentity {
+            table_oid,
+            table_name,
+            identity,
+            index,
+        } = found;
+
+        self.run(
+            sql::replica_identity::REMEMBER,
+            &[table_oid, table_name, identity, index],
+        )
+        .await?;
+        Ok(())
+    }
+
+    pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
+        self.fetch_all(sql::replica_identity::LIST, &[]).await
+    }
+
+    pub async fn forget_identities(&self) -> Result<()> {
+        self.run(sql::replica_identity::FORGET, &[]).await?;
+        Ok(())
+    }
+
+    pub async fn has_schema(&self) -> Result<bool> {
+        self.fetch_one(sql::server::SCHEMA_EXISTS, &[]).await
+    }
+
+    /// Drops the schema, also one without tables. Returns false if there is none.
+    pub async fn drop_schema(&self) -> Result<bool> {
+        let was_created = self.fetch_one(sql::server::SCHEMA_CREATED, &[]).await?;
+        self.run(sql::server::DROP_SCHEMA, &[]).await?;
+
+        Ok(was_created)
+    }
+
+    pub async fn identity(&self) -> Result<Identity> {
+        self.fetch_one(sql::server::IDENTIFY, &[]).await
+    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,11 @@
 //! does not know. The derives of `postgres-types` are not used: they map PostgreSQL's enumerated
 //! types, composite types and domains, of which the schema has none.
 
-pub mod addons;
+pub mod access;
 pub mod attempt;
 pub mod audit;
 pub mod checkpoint;
-mod committed;
 mod configured;
-mod connection;
 pub mod delivery;
 pub mod enqueue;
 pub mod erase;
@@ -28,27 +26,20 @@ pub mod notices;
 pub mod observe;
 pub mod options;
 pub mod partitions;
-mod pipelined;
 mod pool;
 pub mod recovery;
 pub mod replay;
-pub mod sealed;
 pub mod sequences;
-pub mod sessions;
-pub mod setup;
 mod statement;
-mod targets;
-pub mod tokens;
 pub mod unrouted;
 pub mod webhooks;
 
-pub use connection::cancel_on_drop;
 pub use deadpool_postgres::{GenericClient, Transaction};
-pub use pipelined::PipelinedTransaction;
-pub use pool::Store;
+pub use pool::{PipelinedTransaction, Store, cancel_on_drop};
 
 use deadpool_postgres::{HookError, PoolError};
 use tokio_postgres::error::SqlState;
+use uuid::Uuid;
 
 use crate::failpoint::Injected;
 use crate::postgres::DiskFault;
@@ -156,6 +147,24 @@ pub async fn plan_by_index(transaction: &impl GenericClient) -> Result<()> {
 /// Needed if the primary may remove WAL afterwards.
 async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(sql::server::DURABLE).await?)
+}
+
+/// The time in an attempt's id may differ from its start by this much, because of long requests and
+/// clocks that disagree.
+const ID_TOLERANCE_MS: i64 = 3_600_000;
+
+/// The length of the days by which the attempt log is partitioned.
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
+/// Returns the start of the UTC day of a time, both in milliseconds since 1970.
+fn start_of_day(millis: i64) -> i64 {
+    millis - millis.rem_euclid(DAY_MS)
+}
+
+/// Returns the lowest UUIDv7 of a time.
+fn lowest_id_at(millis: i64) -> Uuid {
+    let millis = u64::try_from(millis).unwrap_or(0);
+    Uuid::from_u128(u128::from(millis) << 80)
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

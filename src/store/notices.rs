@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::statement::{Column, from_row};
+use super::statement::{Column, Statements, from_row};
 use super::{Result, Store};
 use crate::domain::notice::{Notice, NoticeKind};
 use crate::sql::store as sql;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use postgres_types::ToSql;
 use uuid::Uuid;
 
-use super::statement::from_row;
+use super::statement::{Statements, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::DeliveryClass;
 use crate::sql::store as sql;

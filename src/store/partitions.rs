@@ -1,16 +1,18 @@
-//! Statements on the daily partitions of events, attempts and missed events.
+//! The daily partitions of events, attempts and missed events: creates them ahead, and drops them
+//! when their rows are too old. Rows of a day without a partition are in the default partition until
+//! the day gets one.
 
 use std::collections::BTreeSet;
 
 use deadpool_postgres::Transaction;
+use jiff::Span;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use uuid::Uuid;
 
-use super::logs::lowest_id_at;
-use super::statement::{FromRow, from_row};
-use super::{Result, Store, StoreError, delivery, hours, plan_by_index};
-use crate::postgres::fill;
+use super::statement::{Statements, from_row};
+use super::{Result, Store, StoreError, delivery, hours, lowest_id_at, plan_by_index};
+use crate::postgres::{describe, fill};
 use crate::sql::store as sql;
 
 /// The most rows that one transaction removes.
@@ -25,13 +27,13 @@ const TRY_LOCK: &str = "select pg_try_advisory_xact_lock(8097873612312603999)";
 
 /// A partitioned table.
 #[derive(Clone, Copy, Debug)]
-pub struct Table {
-    pub name: &'static str,
+struct Table {
+    name: &'static str,
     /// The column that it is partitioned by, a UUIDv7.
     id: &'static str,
 }
 
-pub const TABLES: [Table; 3] = [
+const TABLES: [Table; 3] = [
     Table {
         name: "event",
         id: "id",
@@ -48,7 +50,7 @@ pub const TABLES: [Table; 3] = [
 
 impl Table {
     /// The name of a day's partition. Names sort like their days.
-    pub fn partition(self, day: Date) -> String {
+    fn partition(self, day: Date) -> String {
         format!(
             "{}_{:04}{:02}{:02}",
             self.name,
@@ -61,6 +63,184 @@ impl Table {
     fn fill_in(self, template: &str) -> String {
         fill(template, &[("table", self.name), ("id", self.id)])
     }
+}
+
+/// How many days before they are needed partitions are created: maintenance may fail for that long.
+const DAYS_AHEAD: i64 = 3;
+
+/// The result of a round of maintenance.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    pub created: Vec<String>,
+    pub dropped: Vec<String>,
+    /// Deliveries that were cancelled because their events became too old.
+    pub expired: u64,
+    /// Partitions that could not be attached or dropped because another session holds a lock.
+    pub waiting: Vec<String>,
+    /// Partitions that could not be attached or dropped for another reason, and the reasons.
+    pub failed: Vec<String>,
+}
+
+impl Maintained {
+    pub fn is_complete(&self) -> bool {
+        self.waiting.is_empty() && self.failed.is_empty()
+    }
+}
+
+/// A change of a partition. Each is one transaction.
+#[derive(Clone, Copy)]
+enum Change {
+    Create(Date),
+    Drop,
+    /// Removes old rows from the default partition.
+    ExpireDefault,
+}
+
+/// The result of a change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Changed {
+    Done,
+    /// One transaction was not enough.
+    More,
+    /// Another replica is making the change, or has made it.
+    NotNeeded,
+    Failed,
+}
+
+/// A round of maintenance.
+struct Round<'a> {
+    store: &'a Store,
+    today: Date,
+    /// The oldest day to keep.
+    oldest: Date,
+    /// The lowest id to keep.
+    lowest: Uuid,
+    done: Maintained,
+}
+
+/// Creates the partitions of the days around `today`, moves rows out of the default partitions, and
+/// removes rows older than `retention_days`. Each partition has its own transaction: a failure does
+/// not affect the others.
+pub async fn maintain(store: &Store, today: Date, retention_days: u32) -> Result<Maintained> {
+    let oldest = shifted(today, -i64::from(retention_days))?;
+    let lowest = first_id(oldest)?;
+    let expired = store.expire_deliveries(lowest).await?;
+
+    let mut round = Round {
+        store,
+        today,
+        oldest,
+        lowest,
+        done: Maintained {
+            expired,
+            ..Maintained::default()
+        },
+    };
+
+    for table in TABLES {
+        round.maintain(table).await?;
+    }
+
+    Ok(round.done)
+}
+
+impl Round<'_> {
+    async fn maintain(&mut self, table: Table) -> Result<()> {
+        let present = self.store.partitions(table).await?;
+        let oldest = table.partition(self.oldest);
+        let dated = |name: &&String| name.len() == oldest.len() && !name.ends_with("default");
+        for name in present.iter().filter(dated).filter(|name| **name < oldest) {
+            if self.change(table, name, Change::Drop).await? == Changed::Done {
+                self.done.dropped.push(name.clone());
+            }
+        }
+
+        let default = format!("{}_default", table.name);
+        while self.change(table, &default, Change::ExpireDefault).await? == Changed::More {}
+
+        for day in -1..=DAYS_AHEAD {
+            let day = shifted(self.today, day)?;
+            if !present.contains(&table.partition(day)) && !self.create(table, day).await? {
+                return Ok(());
+            }
+        }
+
+        // Days whose transactions were read late, or on which no maintenance ran.
+        let mut from = self.lowest;
+        while let Some(day) = self
+            .store
+            .oldest_day_in_default(table, from)
+            .await?
+            .filter(|day| *day <= self.today)
+        {
+            if !self.create(table, day).await? {
+                return Ok(());
+            }
+
+            from = first_id(shifted(day, 1)?)?;
+        }
+
+        Ok(())
+    }
+
+    /// Creates a day's partition. Returns false if that failed: the table's other days would fail
+    /// too.
+    async fn create(&mut self, table: Table, day: Date) -> Result<bool> {
+        let name = table.partition(day);
+        let changed = self.change(table, &name, Change::Create(day)).await?;
+        if changed == Changed::Done {
+            self.done.created.push(name);
+        }
+
+        Ok(changed != Changed::Failed)
+    }
+
+    /// Makes a change. If the server rejects it, adds the partition to `waiting` or `failed`.
+    /// Returns the error if the connection fails.
+    async fn change(&mut self, table: Table, name: &str, change: Change) -> Result<Changed> {
+        match self.try_change(table, name, change).await {
+            Err(error) if error.is_lock_timeout() => self.done.waiting.push(name.to_owned()),
+            Err(StoreError::Query(error)) if error.as_db_error().is_some() => {
+                self.done
+                    .failed
+                    .push(format!("{name}: {}", describe(&error)));
+            }
+            result => return result,
+        }
+
+        Ok(Changed::Failed)
+    }
+
+    async fn try_change(&self, table: Table, name: &str, change: Change) -> Result<Changed> {
+        self.store
+            .transaction(async |transaction| {
+                if !try_lock(transaction).await? {
+                    return Ok(Changed::NotNeeded);
+                }
+
+                let exists = exists(transaction, name).await?;
+
+                match change {
+                    Change::Create(_) if exists => return Ok(Changed::NotNeeded),
+                    Change::Drop if !exists => return Ok(Changed::NotNeeded),
+                    Change::Create(day) => create(transaction, table, day).await?,
+                    Change::Drop => drop_partition(transaction, table, name, self.lowest).await?,
+                    Change::ExpireDefault => {
+                        if expire_default(transaction, table, self.lowest).await? {
+                            return Ok(Changed::More);
+                        }
+                    }
+                }
+
+                Ok(Changed::Done)
+            })
+            .await
+    }
+}
+
+fn shifted(day: Date, days: i64) -> Result<Date> {
+    day.checked_add(Span::new().days(days))
+        .map_err(|error| StoreError::Corrupt(format!("the clock: {error}")))
 }
 
 impl Store {
@@ -83,7 +263,7 @@ impl Store {
     }
 
     /// Returns the names of the table's partitions.
-    pub async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
+    async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
         Ok(self
             .fetch_all(sql::partition::LIST, &[&table.name])
             .await?
@@ -93,7 +273,7 @@ impl Store {
 
     /// Returns the day of the lowest id in the table's default partition, not counting ids below
     /// `from`.
-    pub async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
+    async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
         let id: Option<Uuid> = self
             .fetch_optional(&table.fill_in(sql::partition::DEFAULT_LOWEST), &[&from])
             .await?;
@@ -101,7 +281,7 @@ impl Store {
     }
 
     /// Cancels the deliveries of events below this id. Returns how many.
-    pub async fn expire_deliveries(&self, lowest: Uuid) -> Result<u64> {
+    async fn expire_deliveries(&self, lowest: Uuid) -> Result<u64> {
         let mut expired = 0;
 
         loop {
@@ -119,25 +299,23 @@ impl Store {
 
 /// Bounds the transaction's waits for locks, and makes it the only one that changes partitions.
 /// Returns false if another one does.
-pub async fn try_lock(transaction: &Transaction<'_>) -> Result<bool> {
+async fn try_lock(transaction: &Transaction<'_>) -> Result<bool> {
     transaction.batch_execute(LOCK_TIMEOUT).await?;
-    bool::from_row(&transaction.query_one(TRY_LOCK, &[]).await?)
+    transaction.fetch_one(TRY_LOCK, &[]).await
 }
 
 /// Whether the partition exists. Another replica may have created or dropped it since partitions
 /// were listed.
-pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
+async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
     let sql = "select to_regclass($1) is not null";
-    bool::from_row(
-        &transaction
-            .query_one(sql, &[&format!("walhook.{name}")])
-            .await?,
-    )
+    transaction
+        .fetch_one(sql, &[&format!("walhook.{name}")])
+        .await
 }
 
 /// Creates a day's partition and moves the day's rows out of the default partition. Most rows are
 /// moved before the table is locked, the rest under the lock that attaching needs.
-pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
+async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
     let name = table.partition(day);
     let from = first_id(day)?;
     let to = first_id(day.tomorrow().map_err(out_of_calendar)?)?;
@@ -168,7 +346,7 @@ pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> R
 
 /// Drops a partition, whose rows have ids below `lowest`. First cancels the deliveries of its
 /// events.
-pub async fn drop_partition(
+async fn drop_partition(
     transaction: &Transaction<'_>,
     table: Table,
     name: &str,
@@ -191,18 +369,9 @@ pub async fn drop_partition(
 }
 
 /// Removes rows below this id from the default partition. Returns whether there may be more.
-pub async fn expire_default(
-    transaction: &Transaction<'_>,
-    table: Table,
-    lowest: Uuid,
-) -> Result<bool> {
-    let removed = transaction
-        .execute(
-            &table.fill_in(sql::partition::DEFAULT_EXPIRE),
-            &[&lowest, &CHUNK],
-        )
-        .await?;
-    Ok(removed >= CHUNK as u64)
+async fn expire_default(transaction: &Transaction<'_>, table: Table, lowest: Uuid) -> Result<bool> {
+    let sql = table.fill_in(sql::partition::DEFAULT_EXPIRE);
+    Ok(transaction.run(&sql, &[&lowest, &CHUNK]).await? >= CHUNK as u64)
 }
 
 /// The deliveries of a webhook that were removed, and how many of them got a row in the attempt
@@ -224,17 +393,17 @@ async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Resul
     let mut total = 0;
     let mut ended = BTreeSet::new();
 
-    for row in transaction
-        .query(sql::delivery::EXPIRE, &[&lowest, &CHUNK])
-        .await?
-    {
-        let Expired {
-            webhook,
-            removed,
-            logged,
-            keys,
-        } = Expired::from_row(&row)?;
+    let expired: Vec<Expired> = transaction
+        .fetch_all(sql::delivery::EXPIRE, &[&lowest, &CHUNK])
+        .await?;
 
+    for Expired {
+        webhook,
+        removed,
+        logged,
+        keys,
+    } in expired
+    {
         hours::add_cancelled(transaction, webhook, logged).await?;
         total += removed;
         ended.extend(keys.into_iter().map(|key| (webhook, key)));
@@ -245,7 +414,7 @@ async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Resul
 }
 
 /// The lowest UUIDv7 of a day, UTC.
-pub fn first_id(day: Date) -> Result<Uuid> {
+fn first_id(day: Date) -> Result<Uuid> {
     let midnight = day.to_zoned(TimeZone::UTC).map_err(out_of_calendar)?;
     Ok(lowest_id_at(midnight.timestamp().as_millisecond()))
 }

@@ -1,15 +1,23 @@
-//! The pool of connections to the store.
+//! The pool of connections to the store, transactions, and the cancellation of statements whose
+//! request was dropped.
 
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
-    Transaction,
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime,
+    Timeouts, Transaction,
 };
+use tokio_postgres::NoTls;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::committed::Committed;
+use super::checkpoint::Committed;
 use super::configured::{Configured, SessionSettings};
-use super::connection::{Canceller, Connection, cancel_on_drop};
 use super::observe::PoolUse;
 use super::{Result, StoreError};
 use crate::postgres::{self, ANSWER_TIMEOUT};
@@ -139,11 +147,7 @@ impl Store {
 
         let canceller = Canceller(connector.clone());
         let manager = match connector {
-            None => Manager::from_connect(
-                config,
-                Configured::new(tokio_postgres::NoTls, settings),
-                manager_config,
-            ),
+            None => Manager::from_connect(config, Configured::new(NoTls, settings), manager_config),
             Some(tls) => {
                 Manager::from_connect(config, Configured::new(tls, settings), manager_config)
             }
@@ -191,6 +195,11 @@ impl Store {
             self.pool.get().await?,
             self.canceller.clone(),
         ))
+    }
+
+    /// Borrows a connection for one transaction, which starts with [`PipelinedTransaction::begin`].
+    pub async fn pipelined_transaction(&self) -> Result<PipelinedTransaction> {
+        Ok(PipelinedTransaction(Some(self.connection().await?)))
     }
 
     /// Runs `work` with a time limit. When it is exceeded, the connection may be dead, so it and
@@ -254,5 +263,163 @@ impl Store {
     pub async fn ping(&self) -> Result<()> {
         self.statement(async { Ok(self.connection().await?.batch_execute("select 1").await?) })
             .await
+    }
+}
+
+/// Sends statements behind `begin` without waiting for its answer, which saves a round trip.
+/// Dropping it without [`PipelinedTransaction::release`] closes the connection, which rolls back
+/// what is not committed.
+pub struct PipelinedTransaction(Option<Connection>);
+
+impl PipelinedTransaction {
+    pub async fn begin(&self) -> Result<()> {
+        Ok(self.batch_execute(sql::server::BEGIN_PIPELINED).await?)
+    }
+
+    /// Can be sent together with the last statements: if one of them fails, the server rolls back.
+    pub async fn commit(&self) -> Result<()> {
+        Ok(self.batch_execute("commit").await?)
+    }
+
+    /// Returns the connection to the pool. Call it when the transaction is known to have ended.
+    pub fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Deref for PipelinedTransaction {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.0.as_ref().expect("present until it is released")
+    }
+}
+
+impl Drop for PipelinedTransaction {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            connection.close();
+        }
+    }
+}
+
+/// A cancellation needs its own connection. If it takes longer, the server's `statement_timeout`
+/// ends the statement.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+tokio::task_local! {
+    static REQUEST: Arc<AtomicBool>;
+}
+
+/// Runs `work`. If the returned future is dropped before it ends, the running statements of `work`
+/// are cancelled on the server, and their connections are closed. Otherwise a statement would keep
+/// running on a connection that the next borrower waits for. Tasks that `work` spawns are not
+/// affected.
+pub fn cancel_on_drop<T>(work: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
+    let abandoned = Arc::new(AtomicBool::new(false));
+    Abandonable {
+        work: Box::pin(REQUEST.scope(abandoned.clone(), work)),
+        abandoned,
+    }
+}
+
+struct Abandonable<F> {
+    work: Pin<Box<F>>,
+    abandoned: Arc<AtomicBool>,
+}
+
+impl<F: Future> Future for Abandonable<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.work.as_mut().poll(context)
+    }
+}
+
+impl<F> Drop for Abandonable<F> {
+    /// Runs before `work`, and the connections that it holds, are dropped. Finished work holds
+    /// none.
+    fn drop(&mut self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How cancel requests reach the server.
+#[derive(Clone)]
+struct Canceller(Option<MakeRustlsConnect>);
+
+/// A borrowed connection. Dropping it returns it to the pool, or closes it if the request that
+/// borrowed it was dropped.
+pub struct Connection {
+    object: Option<Object>,
+    canceller: Canceller,
+    /// Whether the request that borrowed it was dropped. `None` outside of a request.
+    abandoned: Option<Arc<AtomicBool>>,
+}
+
+impl Connection {
+    fn new(object: Object, canceller: Canceller) -> Connection {
+        Connection {
+            object: Some(object),
+            canceller,
+            abandoned: REQUEST.try_with(Arc::clone).ok(),
+        }
+    }
+
+    /// Closes the connection, which rolls back an open transaction.
+    fn close(mut self) {
+        if let Some(object) = self.object.take() {
+            drop(Object::take(object));
+        }
+    }
+}
+
+impl Deref for Connection {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.object.as_ref().expect("present until it is dropped")
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut Object {
+        self.object.as_mut().expect("present until it is dropped")
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let is_abandoned = self
+            .abandoned
+            .as_ref()
+            .is_some_and(|abandoned| abandoned.load(Ordering::Relaxed));
+        if !is_abandoned {
+            return;
+        }
+
+        // Without a runtime the process is ending, and cannot cancel anything.
+        let (Some(object), Ok(runtime)) =
+            (self.object.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+
+        let (token, Canceller(tls)) = (object.cancel_token(), self.canceller.clone());
+        runtime.spawn(async move {
+            let cancelled = async {
+                match tls {
+                    Some(tls) => token.cancel_query(tls).await,
+                    None => token.cancel_query(NoTls).await,
+                }
+            };
+
+            if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, cancelled).await, Ok(Ok(()))) {
+                tracing::debug!("a statement of an abandoned request could not be cancelled; it ends by its timeout");
+            }
+
+            // Held until now, so that abandoned statements count against the pool's limit.
+            drop(Object::take(object));
+        });
     }
 }

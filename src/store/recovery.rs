@@ -7,9 +7,8 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::jobs::{Counted, Phase, Progress};
-use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
 use super::statement::{Statements, from_row};
-use super::{Result, Store};
+use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at};
 use crate::sql::store as sql;
 
 /// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that

@@ -5,9 +5,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::jobs::{Counted, Progress};
-use super::logs::{DAY_MS, ID_TOLERANCE_MS, lowest_id_at, start_of_day};
 use super::statement::{Statements, column, from_row};
-use super::{Result, Store};
+use super::{DAY_MS, ID_TOLERANCE_MS, Result, Store, lowest_id_at, start_of_day};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::subject::{EventFilter, Subject};
 use crate::sql::store as sql;

@@ -34,15 +34,17 @@ use crate::telemetry::count_disk_fault;
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
 
-/// Statements on a connection or in a transaction.
-pub trait Statements: GenericClient {
+/// Runs statements on a connection, in a transaction, or on a connection that the store borrows for
+/// one statement.
+pub trait Statements: Sync {
     /// Runs a statement and returns how many rows it affected.
-    fn run(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<u64>> + Send {
-        async move {
-            let statement = self.prepare_cached(sql).await.map_err(failed)?;
-            self.execute(&statement, params).await.map_err(failed)
-        }
-    }
+    fn run(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<u64>> + Send;
+
+    fn fetch_rows(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
 
     fn fetch_all<T: FromRow>(
         &self,
@@ -50,88 +52,62 @@ pub trait Statements: GenericClient {
         params: &Params<'_>,
     ) -> impl Future<Output = Result<Vec<T>>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await.map_err(failed)?;
-            self.query(&statement, params)
-                .await
-                .map_err(failed)?
-                .iter()
-                .map(T::from_row)
-                .collect()
+            let rows = self.fetch_rows(sql, params).await?;
+            rows.iter().map(T::from_row).collect()
         }
     }
 
-    /// Fetches at most one row. More are an error.
+    /// Fetches the first row.
     fn fetch_optional<T: FromRow>(
         &self,
         sql: &str,
         params: &Params<'_>,
     ) -> impl Future<Output = Result<Option<T>>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await.map_err(failed)?;
-            self.query_opt(&statement, params)
-                .await
-                .map_err(failed)?
-                .as_ref()
-                .map(T::from_row)
-                .transpose()
+            let rows = self.fetch_rows(sql, params).await?;
+            rows.first().map(T::from_row).transpose()
         }
     }
 
-    /// Fetches exactly one row. None and more are errors.
+    /// Like `fetch_optional`, for statements that always return a row.
     fn fetch_one<T: FromRow>(
         &self,
         sql: &str,
         params: &Params<'_>,
     ) -> impl Future<Output = Result<T>> + Send {
         async move {
-            let statement = self.prepare_cached(sql).await.map_err(failed)?;
-            let row = self.query_one(&statement, params).await.map_err(failed)?;
-            T::from_row(&row)
+            let row = self.fetch_optional(sql, params).await?;
+            row.ok_or_else(|| StoreError::Corrupt("a statement returned no row".to_owned()))
         }
     }
 }
 
-impl<C: GenericClient> Statements for C {}
-
-/// Counts a fault of the store's disk.
-fn failed(error: tokio_postgres::Error) -> StoreError {
-    if let Some(fault) = DiskFault::of(&error) {
-        count_disk_fault("store", fault.as_str());
+impl<C: GenericClient> Statements for C {
+    async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
+        let statement = self.prepare_cached(sql).await.map_err(failed)?;
+        self.execute(&statement, params).await.map_err(failed)
     }
 
-    StoreError::Query(error)
+    async fn fetch_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>> {
+        let statement = self.prepare_cached(sql).await.map_err(failed)?;
+        self.query(&statement, params).await.map_err(failed)
+    }
 }
 
-/// The same on a connection of the pool, borrowed for one statement, within the store's time limit.
-impl Store {
-    pub(super) async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
+/// Within the store's time limit.
+impl Statements for Store {
+    async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
         self.statement(async { self.connection().await?.run(sql, params).await })
             .await
     }
 
-    pub(super) async fn fetch_all<T: FromRow>(
-        &self,
-        sql: &str,
-        params: &Params<'_>,
-    ) -> Result<Vec<T>> {
-        self.statement(async { self.connection().await?.fetch_all(sql, params).await })
+    async fn fetch_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>> {
+        self.statement(async { self.connection().await?.fetch_rows(sql, params).await })
             .await
     }
+}
 
-    pub(super) async fn fetch_optional<T: FromRow>(
-        &self,
-        sql: &str,
-        params: &Params<'_>,
-    ) -> Result<Option<T>> {
-        self.statement(async { self.connection().await?.fetch_optional(sql, params).await })
-            .await
-    }
-
-    pub(super) async fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
-        self.statement(async { self.connection().await?.fetch_one(sql, params).await })
-            .await
-    }
-
+impl Store {
     /// Like `fetch_one`, for statements that read pending deliveries or webhooks in the order of an
     /// index.
     pub(super) async fn fetch_by_index<T: FromRow>(
@@ -145,6 +121,15 @@ impl Store {
         })
         .await
     }
+}
+
+/// Counts a fault of the store's disk.
+fn failed(error: tokio_postgres::Error) -> StoreError {
+    if let Some(fault) = DiskFault::of(&error) {
+        count_disk_fault("store", fault.as_str());
+    }
+
+    StoreError::Query(error)
 }
 
 /// A type that a row is read as: a struct with [`from_row!`], or the value of a row's only column,

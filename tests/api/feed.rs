@@ -594,7 +594,7 @@ async fn reads_of_the_feed_use_indexes() {
         .unwrap();
 
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
+    walhook::store::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
         .await
         .unwrap();
 

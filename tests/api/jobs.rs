@@ -708,7 +708,7 @@ async fn the_next_events_are_read_by_an_index() {
     let it = Scene::start().await;
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
 
-    walhook::partitions::maintain(&it.service.store, today, 30)
+    walhook::store::partitions::maintain(&it.service.store, today, 30)
         .await
         .unwrap();
 

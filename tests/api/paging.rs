@@ -149,7 +149,7 @@ async fn reads_of_the_api_use_indexes() {
         .to_zoned(jiff::tz::TimeZone::UTC)
         .date();
 
-    walhook::partitions::maintain(&own, today, 30)
+    walhook::store::partitions::maintain(&own, today, 30)
         .await
         .unwrap();
     let store = app.store().await;
@@ -216,7 +216,7 @@ impl LongLog {
             .unwrap();
 
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
+        walhook::store::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30)
             .await
             .unwrap();
 

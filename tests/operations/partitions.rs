@@ -106,7 +106,7 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
         ["event", "attempt", "missed_event"]
     );
 
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+    let done = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
     assert!(done.is_complete(), "{done:?}");
@@ -158,7 +158,7 @@ async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
         .await
         .unwrap();
 
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+    let done = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
     assert_eq!(
@@ -168,7 +168,7 @@ async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
     );
     dump.batch_execute("commit").await.unwrap();
 
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+    let done = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
     assert_eq!(
@@ -184,7 +184,7 @@ async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_c
     let scene = Scene::new().await;
     let old = id_at("2026-01-01T12:00:00Z", 1);
     let webhook = insert(&scene.client, old).await;
-    walhook::partitions::maintain(&scene.store, day("2026-01-10"), 30)
+    walhook::store::partitions::maintain(&scene.store, day("2026-01-10"), 30)
         .await
         .unwrap();
     // One whose event is in a partition, one whose event is in the default one, and one of today.
@@ -208,7 +208,7 @@ async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_c
         .await
         .unwrap()
         .get(0);
-    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30)
+    let done = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
         .unwrap();
     assert!(done.is_complete(), "{done:?}");

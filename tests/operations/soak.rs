@@ -41,7 +41,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
         let date = (now - SignedDuration::from_hours(24 * day as i64))
             .to_zoned(TimeZone::UTC)
             .date();
-        walhook::partitions::maintain(&maintained, date, 365)
+        walhook::store::partitions::maintain(&maintained, date, 365)
             .await
             .unwrap();
     }

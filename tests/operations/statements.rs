@@ -46,7 +46,7 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
 
     let store = walhook::store::Store::open(&app.store_url, 2).unwrap();
     let day = |text: &str| text.parse::<jiff::civil::Date>().unwrap();
-    let first = walhook::partitions::maintain(&store, day("2026-03-01"), 30)
+    let first = walhook::store::partitions::maintain(&store, day("2026-03-01"), 30)
         .await
         .unwrap();
 
@@ -60,7 +60,7 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
         "{first:?}"
     );
 
-    let again = walhook::partitions::maintain(&store, day("2026-03-01"), 30)
+    let again = walhook::store::partitions::maintain(&store, day("2026-03-01"), 30)
         .await
         .unwrap();
     assert_eq!(
@@ -70,7 +70,7 @@ async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() 
     );
 
     // 30 days after 1 March, that day is the oldest that is kept.
-    let later = walhook::partitions::maintain(&store, day("2026-03-31"), 30)
+    let later = walhook::store::partitions::maintain(&store, day("2026-03-31"), 30)
         .await
         .unwrap();
     assert_eq!(later.dropped.len(), 3, "{later:?}");

@@ -241,7 +241,7 @@ async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
     }
 
     let own = walhook::store::Store::open(&visitor.stage.app.store_url, 1).unwrap();
-    walhook::store::sessions::remove_old(&own).await.unwrap();
+    walhook::store::access::remove_old(&own).await.unwrap();
 
     let remaining: i64 = store
         .query_one("select count(*) from walhook.session", &[])

@@ -15,7 +15,7 @@ use crate::primary::error::PrimaryError;
 use crate::primary::finding::{Finding, Severity};
 use crate::primary::inspect::{Database, inspect_primary};
 use crate::primary::uninstall::inspect_remains;
-use crate::store::{Store, sealed};
+use crate::store::{Store, keys as stored_keys};
 use crate::vault::Vault;
 
 #[derive(Debug, clap::Args)]
@@ -125,7 +125,7 @@ async fn remains_of_wal_capture(config: &Config) -> Vec<Finding> {
 async fn secrets_at_rest(config: &Config) -> Option<Finding> {
     const SUBJECT: &str = "secrets at rest";
     let vault = Vault::new(&config.secrets.master_key).ok()?;
-    let keys = sealed::keys(&Store::open(config.store_url().ok()?, 1).ok()?)
+    let keys = stored_keys::master_keys(&Store::open(config.store_url().ok()?, 1).ok()?)
         .await
         .ok()?;
     let count = |wanted: &dyn Fn(&str) -> bool| {

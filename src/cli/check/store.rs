@@ -9,8 +9,7 @@ use crate::domain::time::millis;
 use crate::primary::finding::Finding;
 use crate::primary::inspect::Database;
 use crate::primary::lineage;
-use crate::store::migrate::{self, Incompatibility, Schema};
-use crate::store::setup::Identity;
+use crate::store::migrate::{self, Identity, Incompatibility, Schema};
 use crate::store::unrouted::Count;
 use crate::store::{Result, Store};
 

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::domain::event::UserId;
 use crate::manage::limits::{ConcurrencyLimit, Permit};
 use crate::store::feed::{self, NewEvents};
-use crate::store::{Result, Store, StoreError};
+use crate::store::{Result, Store, StoreError, access};
 use crate::telemetry::{self, Activity};
 
 /// Between two polls of the counter. A waiting client gets an event a tenth of a second later on
@@ -210,12 +210,12 @@ impl Followers {
 
         let tokens = match tokens.is_empty() {
             true => Vec::new(),
-            false => feed::valid_tokens(&self.store, &tokens).await?,
+            false => access::valid_tokens(&self.store, &tokens).await?,
         };
 
         let sessions = match sessions.is_empty() {
             true => Vec::new(),
-            false => feed::valid_sessions(&self.store, &sessions).await?,
+            false => access::valid_sessions(&self.store, &sessions).await?,
         };
 
         let (tokens, sessions): (std::collections::HashSet<_>, std::collections::HashSet<_>) =

@@ -1,5 +1,4 @@
-//! Statements on sessions of the web UI and on used sign-in links. The store has the hashes of
-//! their ids only.
+//! API tokens, sessions of the web UI, and used sign-in links. The store has their hashes only.
 
 use std::time::Duration;
 
@@ -13,10 +12,90 @@ use crate::domain::event::UserId;
 use crate::sql::store as sql;
 use crate::vault::Sealed;
 
+/// An API token without the token itself.
+#[derive(Clone, Debug)]
+pub struct Token {
+    pub id: Uuid,
+    pub user: UserId,
+    pub name: String,
+    pub created_at: Timestamp,
+    pub revoked_at: Option<Timestamp>,
+}
+
+from_row! { Token { id, user = "user_id", name, created_at, revoked_at } }
+
+/// Inserts a token by its hash.
+pub async fn insert_token(
+    store: &Store,
+    id: Uuid,
+    user: &UserId,
+    name: &str,
+    hash: &[u8; 32],
+) -> Result<()> {
+    let actor = Actor {
+        user: user.clone(),
+        via: Via::CommandLine,
+    };
+
+    store
+        .transaction(async |transaction| {
+            transaction
+                .run(sql::api_token::INSERT, &[&id, user, &name, &&hash[..]])
+                .await?;
+            audit::record(transaction, &actor, Action::TokenCreated, id, &[]).await
+        })
+        .await
+}
+
+/// Returns the id and the user of the token with this hash. None if there is no such token or it is
+/// revoked.
+pub async fn token_user(store: &Store, hash: &[u8; 32]) -> Result<Option<(Uuid, UserId)>> {
+    store
+        .fetch_optional(sql::api_token::FIND_USER, &[&&hash[..]])
+        .await
+}
+
+/// Lists one user's tokens or all, oldest first, revoked ones included.
+pub async fn list_tokens(store: &Store, user: Option<&UserId>) -> Result<Vec<Token>> {
+    store
+        .fetch_all(sql::api_token::LIST, &[&user.map(|user| &*user.0)])
+        .await
+}
+
+struct Revoked {
+    user: UserId,
+    /// False if the token was revoked before.
+    ended_now: bool,
+}
+
+from_row! { Revoked { user = "user_id", ended_now } }
+
+/// Revokes a token. False if there is no such token.
+pub async fn revoke_token(store: &Store, id: Uuid) -> Result<bool> {
+    store
+        .transaction(async |transaction| {
+            let revoked: Option<Revoked> = transaction
+                .fetch_optional(sql::api_token::REVOKE, &[&id])
+                .await?;
+            let Some(Revoked { user, ended_now }) = revoked else {
+                return Ok(false);
+            };
+
+            let via = Via::CommandLine;
+            let actor = Actor { user, via };
+            if ended_now {
+                audit::record(transaction, &actor, Action::TokenRevoked, id, &[]).await?;
+            }
+
+            Ok(true)
+        })
+        .await
+}
+
 /// The longest duration of a session: a working day. Then its user signs in again.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(12 * 3_600);
 /// A session ends when it has not been used for this long.
-pub(super) const LONGEST_IDLE: Duration = Duration::from_secs(2 * 3_600);
+const LONGEST_IDLE: Duration = Duration::from_secs(2 * 3_600);
 /// Sessions of one user: a new one ends the oldest.
 const MOST_OF_A_USER: i64 = 20;
 /// How long the page of a new secret can be reloaded.
@@ -36,7 +115,7 @@ from_row! { Session { user = "user_id", token = "token_id", stale } }
 from_row! { Sealed { bytes = "secret", key_id = "secret_key_id" } }
 
 /// Inserts a session by the hash of its id, and records the sign-in.
-pub async fn insert(
+pub async fn insert_session(
     store: &Store,
     hash: &[u8; 32],
     user: &UserId,
@@ -63,7 +142,7 @@ pub async fn insert(
 }
 
 /// Returns the session with this hash. None if there is none, or if it or its token has ended.
-pub async fn find(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
+pub async fn find_session(store: &Store, hash: &[u8; 32]) -> Result<Option<Session>> {
     let connection = store.connection().await?;
     let life = LONGEST_LIFE.as_secs_f64();
     let idle = LONGEST_IDLE.as_secs_f64();
@@ -96,7 +175,7 @@ pub async fn revealed(store: &Store, hash: &[u8; 32], webhook: Uuid) -> Result<O
         .await
 }
 
-pub async fn end(store: &Store, hash: &[u8; 32]) -> Result<()> {
+pub async fn end_session(store: &Store, hash: &[u8; 32]) -> Result<()> {
     store.run(sql::session::END, &[&&hash[..]]).await.map(drop)
 }
 
@@ -118,4 +197,18 @@ pub async fn remove_old(store: &Store) -> Result<()> {
         )
         .await?;
     store.run(sql::session::REMOVE_LINKS, &[]).await.map(drop)
+}
+
+/// Returns those of the API tokens that are valid.
+pub async fn valid_tokens(store: &Store, ids: &[Uuid]) -> Result<Vec<Uuid>> {
+    store.fetch_all(sql::api_token::REVOKED, &[&ids]).await
+}
+
+/// Returns those of the sessions, by their hashes, that have not ended.
+pub async fn valid_sessions(store: &Store, hashes: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    let life = LONGEST_LIFE.as_secs_f64();
+    let idle = LONGEST_IDLE.as_secs_f64();
+    store
+        .fetch_all(sql::session::EXPIRED, &[&hashes, &life, &idle])
+        .await
 }
