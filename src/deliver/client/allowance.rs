@@ -34,7 +34,6 @@ pub struct Exceeded;
 #[derive(Debug)]
 pub struct Allowance {
     bytes: usize,
-    exchanges: usize,
     /// All requests that were sent.
     requests: usize,
     /// The most that remains when an exchange ends: what the connection and its other exchanges
@@ -55,7 +54,6 @@ impl Allowance {
         let frames = is_http2.then(Frames::default);
         Allowance {
             bytes,
-            exchanges: 0,
             requests: 0,
             granted: bytes,
             is_exceeded: false,
@@ -65,7 +63,6 @@ impl Allowance {
 
     /// Notes that a request is sent.
     pub fn begin(&mut self) {
-        self.exchanges += 1;
         self.requests += 1;
         self.grant(HEAD_BYTES);
     }
@@ -77,7 +74,6 @@ impl Allowance {
 
     /// Notes that an exchange has ended, with the head of a response or without.
     pub fn end(&mut self, has_head: bool) {
-        self.exchanges -= 1;
         self.granted -= if has_head {
             HEAD_BYTES + BODY_BYTES
         } else {
