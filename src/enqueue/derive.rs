@@ -239,12 +239,9 @@ enum Step {
     RowMissing,
 }
 
-/// Adds the events of one change. Adds nothing if a looked-up row is missing.
+/// Adds the events of one change. Adds nothing if a looked-up row is missing. A muted change raises
+/// nothing, but counts as its release's distribution.
 fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut Raised) -> Step {
-    if change.muted {
-        return derive_muted(lookups, change, raised);
-    }
-
     let mut results = Vec::new();
 
     for rule in rules_for(change.table) {
@@ -255,7 +252,11 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     }
 
     for (rule, result) in results {
+        let unrouted = |reason, detail| Unrouted::new(rule.kind, change, lineage, reason, detail);
+
         match result {
+            Ok(derived) if change.muted => raised.distributed.extend(derived.once_for_release),
+            Err(_) if change.muted => {}
             Err(NoEvent::NotApplicable | NoEvent::Lookup(_)) => {}
             Err(NoEvent::Ignored(reason)) => raised.ignored.push(reason),
             Ok(derived) => {
@@ -280,22 +281,10 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                 });
             }
             Err(NoEvent::Unrouted(reason)) => {
-                raised.unrouted.push(Unrouted::new(
-                    rule.kind,
-                    change,
-                    lineage,
-                    reason,
-                    String::new(),
-                ));
+                raised.unrouted.push(unrouted(reason, String::new()));
             }
             Err(NoEvent::LookupFailed(detail)) => {
-                raised.unrouted.push(Unrouted::new(
-                    rule.kind,
-                    change,
-                    lineage,
-                    "lookup_failed",
-                    detail,
-                ));
+                raised.unrouted.push(unrouted("lookup_failed", detail));
             }
             Err(NoEvent::Malformed(detail)) => {
                 let table = change.table.name();
@@ -309,13 +298,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     "rows do not match the mapping: they are stored as unrouted events"
                 );
 
-                raised.unrouted.push(Unrouted::new(
-                    rule.kind,
-                    change,
-                    lineage,
-                    "malformed_row",
-                    detail,
-                ));
+                raised.unrouted.push(unrouted("malformed_row", detail));
             }
         }
     }
@@ -334,19 +317,6 @@ fn run_rule(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, 
         }),
         result => result,
     }
-}
-
-/// Derives a muted change, which raises nothing but counts as its release's distribution.
-fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
-    for rule in rules_for(change.table) {
-        match run_rule(rule, change, lookups) {
-            Err(NoEvent::Lookup(_)) => return Step::RowMissing,
-            Ok(derived) => raised.distributed.extend(derived.once_for_release),
-            _ => {}
-        }
-    }
-
-    Step::Done
 }
 
 /// Returns the rows that the rules of the remaining changes need next.

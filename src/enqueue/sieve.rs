@@ -1,13 +1,10 @@
 //! Finds what the store refuses in a batch: a value that is too long for an index, or that its
 //! encoding lacks. One such event must not hold up the others.
 
-use std::ops::Range;
-
 use super::derive::Derivation;
 use super::save::subscriptions_of;
 use crate::domain::addons::AddonChanges;
 use crate::domain::change::Batch;
-use crate::domain::event::Event;
 use crate::domain::ledger::{LedgerChanges, State};
 use crate::domain::table::Table;
 use crate::store::enqueue::insert_events;
@@ -17,59 +14,6 @@ use crate::store::unrouted::{Unrouted, insert_unrouted};
 use crate::store::{Store, StoreError, Transaction};
 
 type Row = (Table, i64, Option<State>);
-
-/// Rows of one kind that a batch stores.
-#[derive(Clone, Copy)]
-enum Rows<'a> {
-    Events(&'a [Event]),
-    Unrouted(&'a [Unrouted]),
-    Ledger(&'a [Row]),
-    LookedUp(&'a [Row]),
-    /// Users with their new add-ons.
-    Addons(&'a [(String, String)]),
-}
-
-impl<'a> Rows<'a> {
-    const fn len(self) -> usize {
-        match self {
-            Rows::Events(events) => events.len(),
-            Rows::Unrouted(unrouted) => unrouted.len(),
-            Rows::Ledger(rows) | Rows::LookedUp(rows) => rows.len(),
-            Rows::Addons(pairs) => pairs.len(),
-        }
-    }
-
-    fn part(self, range: Range<usize>) -> Rows<'a> {
-        match self {
-            Rows::Events(events) => Rows::Events(&events[range]),
-            Rows::Unrouted(unrouted) => Rows::Unrouted(&unrouted[range]),
-            Rows::Ledger(rows) => Rows::Ledger(&rows[range]),
-            Rows::LookedUp(rows) => Rows::LookedUp(&rows[range]),
-            Rows::Addons(pairs) => Rows::Addons(&pairs[range]),
-        }
-    }
-
-    async fn put(self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
-        match self {
-            Rows::Events(events) => {
-                subscriptions_of(transaction, events, false).await?;
-                insert_events(transaction, events, false).await
-            }
-            Rows::Unrouted(unrouted) => insert_unrouted(transaction, unrouted).await,
-            Rows::Ledger(rows) => change_ledger(transaction, &changes_of(rows)).await,
-            Rows::LookedUp(rows) => change_lookup_rows(transaction, &changes_of(rows)).await,
-            Rows::Addons(pairs) => {
-                let mut changes = AddonChanges::default();
-
-                for (user, addon) in pairs {
-                    changes.grant(user, addon);
-                }
-
-                change_addons(transaction, &changes).await
-            }
-        }
-    }
-}
 
 /// Replaces events that the store refuses by unrouted events, and removes other rows that it
 /// refuses. Each is tried in a transaction that is rolled back. Returns the number of refused rows.
@@ -82,7 +26,11 @@ pub(super) async fn sieve(
         return Ok(0);
     };
 
-    let events = refused(store, Rows::Events(&raised.events)).await?;
+    let events = refused(store, &raised.events, async |transaction, events| {
+        subscriptions_of(transaction, events, false).await?;
+        insert_events(transaction, events, false).await
+    });
+    let events = events.await?;
     let mut count = events.len();
 
     for (index, detail) in events.into_iter().rev() {
@@ -105,7 +53,10 @@ pub(super) async fn sieve(
         raised.unrouted.extend(unrouted);
     }
 
-    let unrouted = refused(store, Rows::Unrouted(&raised.unrouted)).await?;
+    let unrouted = refused(store, &raised.unrouted, async |transaction, unrouted| {
+        insert_unrouted(transaction, unrouted).await
+    });
+    let unrouted = unrouted.await?;
     count += unrouted.len();
 
     for (index, _) in unrouted {
@@ -113,20 +64,35 @@ pub(super) async fn sieve(
     }
 
     let rows = rows_of(&raised.ledger);
-    let ledger = refused(store, Rows::Ledger(&rows)).await?;
+    let ledger = refused(store, &rows, async |transaction, rows| {
+        change_ledger(transaction, &changes_of(rows)).await
+    });
+    let ledger = ledger.await?;
 
     count += ledger.len();
     remove(&mut raised.ledger, &rows, &ledger);
 
     let rows = rows_of(&raised.lookup_rows);
-    let looked_up = refused(store, Rows::LookedUp(&rows)).await?;
+    let looked_up = refused(store, &rows, async |transaction, rows| {
+        change_lookup_rows(transaction, &changes_of(rows)).await
+    });
+    let looked_up = looked_up.await?;
 
     count += looked_up.len();
     remove(&mut raised.lookup_rows, &rows, &looked_up);
 
     let owned = |(user, addon, _): (&str, &str, i32)| (user.to_owned(), addon.to_owned());
     let granted: Vec<(String, String)> = raised.addons.rows(true).into_iter().map(owned).collect();
-    let addons = refused(store, Rows::Addons(&granted)).await?;
+    let addons = refused(store, &granted, async |transaction, granted| {
+        let mut changes = AddonChanges::default();
+
+        for (user, addon) in granted {
+            changes.grant(user, addon);
+        }
+
+        change_addons(transaction, &changes).await
+    });
+    let addons = addons.await?;
     for (index, _) in &addons {
         let (user, addon) = &granted[*index];
         raised.addons.withdraw(user, addon);
@@ -165,18 +131,23 @@ fn remove(changes: &mut LedgerChanges, rows: &[Row], refused: &[(usize, String)]
 
 /// Returns the indexes of the rows that the store refuses, in ascending order, each with its error.
 /// Halves what is refused.
-async fn refused(store: &Store, rows: Rows<'_>) -> Result<Vec<(usize, String)>, StoreError> {
+async fn refused<T>(
+    store: &Store,
+    rows: &[T],
+    put: impl AsyncFn(&Transaction<'_>, &[T]) -> Result<(), StoreError>,
+) -> Result<Vec<(usize, String)>, StoreError> {
     let mut found = Vec::new();
-    let mut pending = Vec::new();
-
-    if rows.len() > 0 {
-        pending.push(0..rows.len());
-    }
+    let whole = 0..rows.len();
+    let mut pending = vec![whole];
 
     while let Some(range) = pending.pop() {
+        if range.is_empty() {
+            continue;
+        }
+
         let mut connection = store.connection().await?;
         let transaction = connection.transaction().await?;
-        let result = rows.part(range.clone()).put(&transaction).await;
+        let result = put(&transaction, &rows[range.clone()]).await;
 
         transaction.rollback().await?;
 
