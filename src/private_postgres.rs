@@ -111,21 +111,18 @@ impl PrivatePostgres {
         Ok(server)
     }
 
+    /// Starts a server with a copy of this server's data. This server must be stopped.
+    pub async fn copy(&self, options: Options<'_>) -> Result<PrivatePostgres> {
+        let mut copy = self.copy_data(&options).await?;
+        copy.start_on_free_port(&options).await?;
+
+        Ok(copy)
+    }
+
     /// Starts a standby of this server, which must be stopped. The standby connects as soon as this
     /// server runs again.
     pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
-        let mut standby = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
-        let mut command = tokio::process::Command::new("cp");
-
-        run(
-            "cp",
-            command
-                .arg("-a")
-                .arg(self.data_dir())
-                .arg(standby.data_dir()),
-        )
-        .await?;
-
+        let mut standby = self.copy_data(&options).await?;
         let signal = standby.data_dir().join("standby.signal");
         std::fs::write(&signal, "").map_err(io(format!("write {}", signal.display())))?;
 
@@ -142,6 +139,19 @@ impl PrivatePostgres {
             .await?;
 
         Ok(standby)
+    }
+
+    async fn copy_data(&self, options: &Options<'_>) -> Result<PrivatePostgres> {
+        let copy = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
+        let mut command = tokio::process::Command::new("cp");
+
+        run(
+            "cp",
+            command.arg("-a").arg(self.data_dir()).arg(copy.data_dir()),
+        )
+        .await?;
+
+        Ok(copy)
     }
 
     /// Creates an empty directory and the process that will remove it.

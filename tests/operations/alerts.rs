@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use walhook::private_postgres::{Options, free_port};
 
-use crate::support::{Api, Receiver, SmtpSink, TestApp, are_installed, eventually};
+use crate::support::{Api, Receiver, SmtpSink, TestApp, are_installed, eventually, run_sql};
 
 /// Prometheus with the shipped configuration, but shorter intervals. Killed when dropped.
 struct Prometheus {
@@ -308,15 +308,14 @@ async fn another_reader_of_the_slot(scene: &Scene) {
     let running = scene.start(&[]).await;
     let filler = "select count(pg_logical_emit_message(false, 'filler', repeat('x', 8000))) from generate_series(1, 4000)";
 
-    client.batch_execute(filler).await.unwrap();
+    run_sql(&client, filler).await;
     scene.fires("WalhookNotCapturing").await;
     scene.fires("WalhookSlotRetainsWal").await;
     intruder.kill().await.expect("a child can be killed");
     scene.clears("WalhookNotCapturing").await;
 
     eventually("WalhookSlotRetainsWal clears", async || {
-        // WAL is retained from the last record of running transactions, which a checkpoint writes.
-        client.batch_execute("checkpoint").await.unwrap();
+        // WAL is retained from the last record of running transactions, which a checkpoint run_sql(&writes.client, "checkpoint").await;
         let firing = scene.prometheus.firing().await;
         (!firing.contains(&"WalhookSlotRetainsWal".to_owned())).then_some(())
     })

@@ -1,6 +1,6 @@
 //! Warnings of `walhook check` about settings that work and are unsafe.
 
-use crate::support::TestApp;
+use crate::support::{TestApp, run_sql};
 
 async fn line(app: &TestApp, name: &str) -> Option<String> {
     let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
@@ -84,10 +84,7 @@ async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
     app.setup().await;
 
     let store = app.store().await;
-    store
-        .batch_execute("alter table walhook.gap rename to gap_away")
-        .await
-        .unwrap();
+    run_sql(&store, "alter table walhook.gap rename to gap_away").await;
 
     // Its database is reached before the statement fails.
     let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();

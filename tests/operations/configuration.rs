@@ -37,42 +37,6 @@ fn effective(run: &Run) -> toml::Table {
 }
 
 #[test]
-fn defaults_are_the_documented_ones() {
-    let config = effective(&walhook(&["config"], &[]));
-    let delivery = config["delivery"].as_table().unwrap();
-
-    assert_eq!(config["service"]["name"].as_str(), Some("Walhook"));
-    assert_eq!(config["http"]["listen"].as_str(), Some("127.0.0.1:8080"));
-    assert_eq!(config["http"]["base_path"].as_str(), Some("/api/public"));
-    assert_eq!(config["http"]["max_body_bytes"].as_str(), Some("64KiB"));
-    assert_eq!(
-        config["http"]["metrics_listen"].as_str(),
-        Some("127.0.0.1:9464")
-    );
-    assert_eq!(delivery["timeout"].as_str(), Some("10s"));
-    assert_eq!(delivery["retry_jitter"].as_str(), Some("30s"));
-    assert_eq!(delivery["max_payload_bytes"].as_integer(), Some(65_536));
-
-    let waits: Vec<&str> = delivery["retry_schedule"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|wait| wait.as_str().unwrap())
-        .collect();
-
-    assert_eq!(
-        waits,
-        ["30s", "1m", "2m", "4m", "8m", "16m", "32m", "64m", "128m"]
-    );
-    assert_eq!(config["disable"]["policy"].as_str(), Some("consecutive"));
-    assert_eq!(config["disable"]["threshold"].as_integer(), Some(100));
-    assert_eq!(config["disable"]["min_duration"].as_str(), Some("0s"));
-    assert_eq!(config["limits"]["webhooks_per_user"].as_integer(), Some(10));
-    assert_eq!(config["source"]["slot"].as_str(), Some("walhook"));
-    assert_eq!(config["retention"]["days"].as_integer(), Some(30));
-}
-
-#[test]
 fn the_output_of_config_is_a_valid_configuration_file() {
     let printed = walhook(&["config"], &[("WALHOOK_DELIVERY__TIMEOUT", "1500ms")]);
     let again = file(&printed.stdout);

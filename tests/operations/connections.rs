@@ -3,10 +3,10 @@
 
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
-use walhook::private_postgres::{Options, PrivatePostgres};
+use walhook::private_postgres::Options;
 use walhook::store::{Store, StoreError};
 
-use crate::support::eventually;
+use crate::support::{eventually, run_sql, server};
 
 const CONNECTIONS: usize = 3;
 
@@ -55,43 +55,29 @@ async fn until_accepted(url: &str) {
 
 #[tokio::test]
 async fn no_more_are_opened_while_as_many_as_the_pool_has_wait_in_the_server() {
-    let server = PrivatePostgres::start(Options::default()).await.unwrap();
+    let server = server(Options::default()).await;
     let url = server.url("postgres");
     let holder = walhook::postgres::connect(&url).await.unwrap();
 
-    holder
-        .batch_execute("create table entry (id bigint)")
-        .await
-        .unwrap();
-    holder
-        .batch_execute("begin; lock table entry")
-        .await
-        .unwrap();
+    run_sql(&holder, "create table entry (id bigint)").await;
+    run_sql(&holder, "begin; lock table entry").await;
 
     let waiting = wait_with("insert into entry values (1)", &url, &holder, "relation").await;
     assert_refused(&url).await;
     drop(waiting);
-    holder.batch_execute("commit").await.unwrap();
+    run_sql(&holder, "commit").await;
     until_accepted(&url).await;
 
-    holder
-        .batch_execute("alter system set synchronous_standby_names = 'absent'")
-        .await
-        .unwrap();
-    holder
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .unwrap();
+    run_sql(
+        &holder,
+        "alter system set synchronous_standby_names = 'absent'",
+    )
+    .await;
+    run_sql(&holder, "select pg_reload_conf()").await;
 
     let _waiting = wait_with("insert into entry values (1)", &url, &holder, "SyncRep").await;
     assert_refused(&url).await;
-    holder
-        .batch_execute("alter system reset synchronous_standby_names")
-        .await
-        .unwrap();
-    holder
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .unwrap();
+    run_sql(&holder, "alter system reset synchronous_standby_names").await;
+    run_sql(&holder, "select pg_reload_conf()").await;
     until_accepted(&url).await;
 }

@@ -29,74 +29,6 @@ fn walhook(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-#[test]
-fn the_annotated_settings_are_the_defaults() {
-    let shipped = path("deploy/walhook.toml");
-    assert_eq!(
-        walhook(&["--config", shipped.to_str().unwrap(), "config"]),
-        walhook(&["config"])
-    );
-}
-
-/// Every setting is in the file, including those without a default, which are commented out.
-#[test]
-fn the_annotated_settings_are_complete() {
-    let text = read("deploy/walhook.toml");
-    let defaults: toml::Table = walhook(&["config"]).parse().unwrap();
-    for (section, keys) in &defaults {
-        assert!(
-            text.contains(&format!("[{section}]")) || section == "auth",
-            "[{section}] is missing"
-        );
-
-        for key in keys.as_table().into_iter().flat_map(|keys| keys.keys()) {
-            let named = text.lines().any(|line| {
-                line.trim_start_matches("# ")
-                    .starts_with(&format!("{key} ="))
-            });
-
-            let section = text.contains(&format!("[{section}.{key}"));
-            assert!(named || section, "{section:?} {key} is missing");
-        }
-    }
-
-    // Settings that are commented out must be valid too.
-    let uncommented: String = text
-        .lines()
-        .map(|line| match line.strip_prefix("# ") {
-            Some(rest) if rest.starts_with('[') || is_setting(rest) => format!("{rest}\n"),
-            _ => format!("{line}\n"),
-        })
-        .filter(|line| !line.starts_with("master_key = []") && !line.contains('…'))
-        .filter(|line| !line.starts_with("jwks_file"))
-        .collect();
-
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), &uncommented).unwrap();
-
-    let config = walhook(&["--config", file.path().to_str().unwrap(), "config"]);
-
-    for expected in [
-        "[source.tables.distro_queue",
-        "jwks_url",
-        "proxy",
-        "smtp_url",
-        "extra_ca_file",
-    ] {
-        assert!(
-            config.contains(expected),
-            "{expected} was not applied:\n{config}"
-        );
-    }
-}
-
-fn is_setting(line: &str) -> bool {
-    line.split_once(" = ").is_some_and(|(key, value)| {
-        key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
-            && value.starts_with(['"', '[', '{', '5'])
-    })
-}
-
 /// Finds the names of metrics in a rule file, its tests or the dashboard.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
@@ -115,7 +47,7 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn rules_and_dashboard_name_metrics_that_the_binary_has() {
-    let known = read("src/telemetry.rs");
+    let known = read("src/telemetry/mod.rs");
 
     for file in [
         "deploy/prometheus/walhook.rules.yml",

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::support::{DEADLINE, Receiver, are_installed};
+use crate::support::{DEADLINE, Receiver, are_installed, server};
 use tempfile::TempDir;
 use tokio::process::Command;
 use walhook::private_postgres::{Options, PrivatePostgres, free_port};
@@ -63,9 +63,7 @@ struct Machine {
 
 impl Machine {
     async fn start() -> Machine {
-        let server = PrivatePostgres::start(Options::default())
-            .await
-            .expect("a private PostgreSQL");
+        let server = server(Options::default()).await;
         server
             .create_database("platform")
             .await

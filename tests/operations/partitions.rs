@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, one, run_sql};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use tokio_postgres::Client;
@@ -137,15 +137,7 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
                   where parent.indrelid in (select partrelid from pg_partitioned_table)
                       and (select count(*) from pg_inherits where inhparent = parent.indexrelid)
                           <> (select count(*) from pg_inherits where inhparent = parent.indrelid)";
-    assert_eq!(
-        scene
-            .client
-            .query_one(unlike, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&scene.client, unlike).await, 0);
 }
 
 #[tokio::test]
@@ -154,9 +146,11 @@ async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
 
     // Like a running pg_dump.
     let dump = scene.app.store().await;
-    dump.batch_execute("begin; lock table walhook.attempt in access share mode")
-        .await
-        .unwrap();
+    run_sql(
+        &dump,
+        "begin; lock table walhook.attempt in access share mode",
+    )
+    .await;
 
     let done = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
@@ -166,7 +160,7 @@ async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
         (10, 1, &Vec::new()),
         "{done:?}"
     );
-    dump.batch_execute("commit").await.unwrap();
+    run_sql(&dump, "commit").await;
 
     let done = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30)
         .await
@@ -316,7 +310,7 @@ async fn a_running_dump_does_not_block_a_start() {
     let dump = app.store().await;
     let lock = "begin; lock table walhook.event, walhook.attempt, walhook.missed_event in access share mode";
 
-    dump.batch_execute(lock).await.unwrap();
+    run_sql(&dump, lock).await;
     app.run().await;
     assert!(app.stop().await.success());
 }
@@ -334,7 +328,7 @@ async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
                   create trigger refuse before delete on walhook.event_default
                       for each statement execute function public.refuse()";
 
-    client.batch_execute(refuse).await.unwrap();
+    run_sql(&client, refuse).await;
     let mut sidecar = app.spawn(&[]);
     let report = async || {
         sidecar
@@ -355,19 +349,9 @@ async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
 
     // The other tables have their partitions.
     let others = "select count(*) from pg_inherits where inhparent = 'walhook.attempt'::regclass";
-    assert_eq!(
-        client
-            .query_one(others, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        6
-    );
+    assert_eq!(one::<i64>(&client, others).await, 6);
 
-    client
-        .batch_execute("drop trigger refuse on walhook.event_default")
-        .await
-        .unwrap();
+    run_sql(&client, "drop trigger refuse on walhook.event_default").await;
     sidecar.wait_until_ready().await;
 
     let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();

@@ -63,13 +63,13 @@ async fn threads_of_the_api_yield_to_those_of_deliveries() {
 /// The operator may lower the priority of the whole process in favour of other programs.
 #[tokio::test]
 async fn threads_of_the_api_yield_in_a_process_of_low_priority_too() {
-    let mut app = TestApp::prepare().await;
-    app.set_environment("PROGRAM", env!("CARGO_BIN_EXE_walhook"));
-    app.set_program(Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/operations/nice"
-    )));
-    app.setup().await;
-    app.run().await;
+    let mut app = TestApp::start_with(|app| {
+        app.set_environment("PROGRAM", env!("CARGO_BIN_EXE_walhook"))
+            .set_program(Path::new(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/operations/nice"
+            )))
+    })
+    .await;
     assert_niceness(&mut app, 12, 19);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use walhook::postgres;
-use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+use walhook::private_postgres::{Options, PrivatePostgres};
 
 async fn start() -> PrivatePostgres {
     PrivatePostgres::start(Options {
@@ -18,66 +18,9 @@ async fn start() -> PrivatePostgres {
     .unwrap()
 }
 
-async fn setting(server: &PrivatePostgres, name: &str) -> String {
-    let client = postgres::connect(&server.url("postgres")).await.unwrap();
-    client
-        .query_one("select current_setting($1)", &[&name])
-        .await
-        .unwrap()
-        .get(0)
-}
-
 /// An ended process may stay listed until its parent waits for it. Then it has no command line.
 fn is_running(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-}
-
-#[tokio::test]
-async fn a_server_supports_logical_decoding_and_has_the_given_settings() {
-    let server = start().await;
-    assert_eq!(setting(&server, "wal_level").await, "logical");
-    assert_eq!(setting(&server, "work_mem").await, "5MB");
-    assert_eq!(setting(&server, "fsync").await, "off");
-    assert!(
-        server
-            .directory()
-            .join(format!(".s.PGSQL.{}", server.port()))
-            .exists()
-    );
-}
-
-#[tokio::test]
-async fn data_survives_restarts_on_the_same_port() {
-    let server = start().await;
-    server.create_database("Platform \"1\"").await.unwrap();
-    server.create_database("platform").await.unwrap();
-
-    let url = server.url("platform");
-    let client = postgres::connect(&url).await.unwrap();
-
-    client
-        .batch_execute("create table kept (id int); insert into kept values (7)")
-        .await
-        .unwrap();
-    let before = server.pid().unwrap();
-
-    for mode in [StopMode::Fast, StopMode::Immediate] {
-        server.restart(mode).await.unwrap();
-        let client = postgres::connect(&url).await.unwrap();
-        assert_eq!(
-            client
-                .query_one("select id from kept", &[])
-                .await
-                .unwrap()
-                .get::<_, i32>(0),
-            7
-        );
-    }
-
-    assert_ne!(server.pid().unwrap(), before);
-    server.stop(StopMode::Fast).await.unwrap();
-    assert!(postgres::connect(&url).await.is_err());
-    assert_eq!(server.pid(), None);
 }
 
 #[tokio::test]

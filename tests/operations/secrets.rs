@@ -8,6 +8,7 @@ use serde_json::json;
 
 const SOURCE_PASSWORD: &str = "pw-of-the-primary-Zx81";
 const STORE_PASSWORD: &str = "pw-of-the-store-Qy72";
+const JWT_SECRET: &str = "a shared secret of at least 32 bytes";
 /// The master key of the harness: 32 bytes in base64.
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
@@ -124,6 +125,9 @@ async fn only_two_responses_contain_a_secret() {
     assert!(source.contains(SOURCE_PASSWORD) && store.contains(STORE_PASSWORD));
     app.set("source.url", &source)
         .set("store.url", &store)
+        .set("auth.jwt.issuer", "https://platform.example")
+        .set("auth.jwt.audience", "walhook")
+        .set("auth.jwt.secret", JWT_SECRET)
         .set_environment("RUST_LOG", "trace");
     app.set_fast_retries();
 
@@ -131,6 +135,7 @@ async fn only_two_responses_contain_a_secret() {
     hidden.add("the master key", MASTER_KEY);
     hidden.add("the primary's password", SOURCE_PASSWORD);
     hidden.add("the store's password", STORE_PASSWORD);
+    hidden.add("the shared secret", JWT_SECRET);
 
     let mut printed = app.walhook_ok(&["setup"]).await;
     app.run().await;
@@ -142,7 +147,10 @@ async fn only_two_responses_contain_a_secret() {
 
     hidden.add("a token", &api.token);
     let (webhook, secret) = api
-        .create_webhook(&receiver.url("/in"), &["payment.statement_ready"])
+        .create_webhook(
+            &receiver.url("/in?key=hunter3"),
+            &["payment.statement_ready"],
+        )
         .await;
 
     hidden.add("a secret", &secret);
@@ -214,6 +222,13 @@ async fn only_two_responses_contain_a_secret() {
     );
     hidden.assert_not_in("the log", &log);
 
+    for private in ["hunter3", "INV-"] {
+        assert!(
+            !log.contains(private),
+            "queries of URLs and parameters of statements are not logged"
+        );
+    }
+
     let dump = dump(&app).await;
     assert!(
         dump.contains(&webhook) && dump.contains("INV-"),
@@ -225,11 +240,7 @@ async fn only_two_responses_contain_a_secret() {
 #[tokio::test]
 async fn the_values_of_custom_headers_reach_only_the_receiver() {
     const VALUE: &str = "Bearer-of-the-gateway-Wq93";
-    let mut app = TestApp::prepare().await;
-
-    app.set_environment("RUST_LOG", "trace");
-    app.setup().await;
-    app.run().await;
+    let mut app = TestApp::start_with(|app| app.set_environment("RUST_LOG", "trace")).await;
 
     let mut hidden = Hidden::default();
     hidden.add("a header's value", VALUE);
@@ -353,8 +364,8 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
         ),
     ];
     for (key, value) in wrong {
-        for arguments in [&["setup"][..], &["check"], &["run"], &["config"]] {
-            let mut command = app.command(arguments);
+        for arguments in ["check", "run"] {
+            let mut command = app.command(&[arguments]);
             command
                 .env(
                     format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()),
@@ -382,10 +393,7 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
                 .await
                 .unwrap();
 
-            let location = format!(
-                "the output of `{}` with {key} = {value}",
-                arguments.join(" ")
-            );
+            let location = format!("the output of `{arguments}` with {key} = {value}");
             hidden.assert_not_in(&location, &format!("{printed}{printed_errors}"));
         }
     }

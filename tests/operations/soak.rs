@@ -1,11 +1,9 @@
-//! Reads an attempt log of ten million rows, and kills processes for ten minutes. Needs minutes and
-//! gigabytes: `make soak` runs it.
+//! Reads an attempt log of ten million rows. Needs minutes and gigabytes: `make soak` runs it.
 
 use std::time::{Duration, Instant};
 
 use crate::support::plan::{assert_stays_on_indexes, plans, reads};
-use crate::support::storm::{Plan, storm};
-use crate::support::{Api, TestApp};
+use crate::support::{Api, TestApp, one, run_sql};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use walhook::store::Store;
 
@@ -77,7 +75,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
                   insert into walhook.session (hash, user_id) select hash, user_id from walhook.api_token;
                   vacuum (analyze)";
     for statement in tokens.split(';') {
-        store.batch_execute(statement).await.unwrap();
+        run_sql(&store, statement).await;
     }
 }
 
@@ -184,7 +182,7 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     fill(&app, rows, &webhook).await;
     let store = app.store().await;
     let size = "select pg_size_pretty(sum(pg_total_relation_size(relid))) from pg_partition_tree('walhook.attempt')";
-    let size: String = store.query_one(size, &[]).await.unwrap().get(0);
+    let size: String = one(&store, size).await;
 
     println!("{rows} rows, {size}, made in {:.0?}", started.elapsed());
 
@@ -236,19 +234,4 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         false,
     )
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes ten minutes: `make soak`"]
-async fn ten_minutes_of_kills_restarts_and_misbehaving_receivers() {
-    let plan = Plan {
-        length: Duration::from_secs(600),
-        payment_interval: Duration::from_millis(200),
-        kill_interval: Duration::from_secs(3),
-        kills_per_restart: 6,
-    };
-
-    let report = storm(&plan).await;
-    println!("{report:#?}");
-    assert!(report.most_memory_kib < 120 << 10, "{report:?}");
 }

@@ -1,7 +1,7 @@
 //! Every statement of the store is valid in the migrated store.
 
-use crate::support::TestApp;
 use crate::support::plan::plans;
+use crate::support::{TestApp, run_sql};
 
 #[tokio::test]
 async fn every_statement_of_the_store_prepares() {
@@ -132,13 +132,10 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             "insert into walhook.delivery (id, webhook_id, event_id, due_at)
              select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() from generate_series(1, {deliveries})"
         );
-        client.batch_execute(&fill).await.unwrap();
-        client
-            .batch_execute("vacuum analyze walhook.delivery")
-            .await
-            .unwrap();
-        client.batch_execute("begin").await.unwrap();
-        client.batch_execute(BY_INDEX).await.unwrap();
+        run_sql(&client, &fill).await;
+        run_sql(&client, "vacuum analyze walhook.delivery").await;
+        run_sql(&client, "begin").await;
+        run_sql(&client, BY_INDEX).await;
 
         for (name, statement, types, arguments) in statements {
             let [_, generic] = plans(&client, statement, types, arguments).await;
@@ -156,6 +153,6 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             );
         }
 
-        client.batch_execute("rollback").await.unwrap();
+        run_sql(&client, "rollback").await;
     }
 }

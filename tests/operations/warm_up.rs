@@ -1,6 +1,6 @@
 //! What a sidecar prepares at its start, so that the first event does not wait for it.
 
-use crate::support::TestApp;
+use crate::support::{TestApp, one, run_sql};
 
 /// The warm-up has a limit of a second, which a busy machine may exceed.
 const STARTS: usize = 10;
@@ -13,14 +13,10 @@ async fn statements_are_prepared_before_the_first_event_needs_them() {
     for url in [&app.source_url, &app.store_url] {
         // The server logs each statement that a session prepares.
         let client = walhook::postgres::connect(url).await.unwrap();
-        let database: String = client
-            .query_one("select current_database()", &[])
-            .await
-            .unwrap()
-            .get(0);
+        let database: String = one(&client, "select current_database()").await;
         let log = format!("alter database \"{database}\" set log_min_duration_statement = 0");
 
-        client.batch_execute(&log).await.unwrap();
+        run_sql(&client, &log).await;
     }
 
     let platform = app.platform().await;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::process::Command;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::Client;
 use walhook::postgres;
-use walhook::private_postgres::{Options, PrivatePostgres};
+use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use super::sidecar::Sidecar;
 use super::{Api, Namespace, Platform, eventually};
@@ -49,6 +49,35 @@ pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
     SERVER.get_or_init(start).await.clone()
 }
 
+/// Starts a server of its own for a test. `initdb` runs once for each version: other servers start
+/// with a copy of its data.
+pub async fn server(options: Options<'_>) -> PrivatePostgres {
+    type Templates = BTreeMap<Option<PathBuf>, Arc<PrivatePostgres>>;
+    static TEMPLATES: Mutex<Templates> = Mutex::const_new(BTreeMap::new());
+
+    let programs = options.programs.map(Path::to_owned);
+    let mut templates = TEMPLATES.lock().await;
+    let template = match templates.get(&programs) {
+        Some(template) => Arc::clone(template),
+        None => {
+            let first = Options {
+                programs: options.programs,
+                ..Options::default()
+            };
+            let template = PrivatePostgres::start(first)
+                .await
+                .expect("a private PostgreSQL");
+            template.stop(StopMode::Fast).await.expect("it stops");
+            let template = Arc::new(template);
+            templates.insert(programs, Arc::clone(&template));
+            template
+        }
+    };
+
+    drop(templates);
+    template.copy(options).await.expect("a private PostgreSQL")
+}
+
 impl TestApp {
     /// Creates databases with the reference schema, and settings. No command of Walhook has run.
     pub async fn prepare() -> TestApp {
@@ -58,10 +87,7 @@ impl TestApp {
     /// Like [`TestApp::prepare`] on a separate server, for tests that stop the server or change its
     /// settings.
     pub async fn prepare_alone(options: Options<'_>) -> TestApp {
-        let server = PrivatePostgres::start(options)
-            .await
-            .expect("a private PostgreSQL");
-        TestApp::prepare_on(Arc::new(server)).await
+        TestApp::prepare_on(Arc::new(server(options).await)).await
     }
 
     pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
@@ -147,6 +173,15 @@ impl TestApp {
     /// Prepares, sets up and runs a sidecar, and waits until it is ready.
     pub async fn start() -> TestApp {
         let mut app = TestApp::prepare().await;
+        app.setup().await;
+        app.run().await;
+        app
+    }
+
+    /// Like [`TestApp::start`], with settings.
+    pub async fn start_with(configure: impl FnOnce(&mut TestApp) -> &mut TestApp) -> TestApp {
+        let mut app = TestApp::prepare().await;
+        configure(&mut app);
         app.setup().await;
         app.run().await;
         app
@@ -325,8 +360,7 @@ impl TestApp {
             .expect("the store's database")
     }
 
-    /// Waits until the store has exactly this many events. A request may arrive before its event is
-    /// committed.
+    /// Waits until the store has exactly this many events.
     pub async fn wait_for_events(&self, count: usize) {
         let store = self.store().await;
         eventually(&format!("{count} events in the store"), || async {

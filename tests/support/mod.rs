@@ -27,14 +27,13 @@ mod sidecar;
 mod smtp;
 pub mod sse;
 mod stages;
-pub mod storm;
 mod tls;
 mod tools;
 mod tunnel;
 pub mod versions;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
-pub use app::{REFERENCE_SCHEMA, TestApp};
+pub use app::{REFERENCE_SCHEMA, TestApp, server};
 pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
 pub use jwt::{Issuer, base64_url, hs256_token, hs256_token_with};
@@ -50,6 +49,9 @@ pub use tunnel::TunnelProxy;
 
 use std::time::Duration;
 
+use postgres_types::FromSqlOwned;
+use tokio_postgres::Client;
+
 /// How long a test waits for anything. Generous, for slow and busy machines, because it only ends
 /// hanging tests.
 pub const DEADLINE: Duration = Duration::from_secs(180);
@@ -62,6 +64,19 @@ pub async fn metrics(metrics_url: &str) -> String {
         .await
         .expect("metrics")
         .1
+}
+
+/// Executes statements that must succeed.
+pub async fn run_sql(client: &Client, statements: &str) {
+    let result = client.batch_execute(statements).await;
+    result.unwrap_or_else(|error| panic!("{statements}: {}", walhook::postgres::describe(&error)));
+}
+
+/// Returns the only value of the only row of a query.
+pub async fn one<T: FromSqlOwned>(client: &Client, query: &str) -> T {
+    let row = client.query_one(query, &[]).await;
+    row.unwrap_or_else(|error| panic!("{query}: {}", walhook::postgres::describe(&error)))
+        .get(0)
 }
 
 /// Waits until `probe` returns a value. Panics with `what` if it takes too long.

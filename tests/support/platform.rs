@@ -168,4 +168,14 @@ impl Platform {
 
         id
     }
+
+    /// Commits `count` ready payment statements in one transaction.
+    pub async fn payments(&self, user: i64, count: usize) -> Vec<i64> {
+        let ids: Vec<i64> = (0..count).map(|_| next_id()).collect();
+        let insert =
+            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+                      select id, $2, 'INV', 1, 1, 'ready' from unnest($1::bigint[]) as id";
+        self.execute(insert, &[&ids, &user]).await;
+        ids
+    }
 }

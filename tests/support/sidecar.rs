@@ -164,11 +164,6 @@ impl Sidecar {
         self.ended().await
     }
 
-    /// Returns its process id, or `None` after its end was observed.
-    pub fn running_pid(&self) -> Option<u32> {
-        self.child.id()
-    }
-
     pub fn has_ended(&mut self) -> bool {
         self.child
             .try_wait()

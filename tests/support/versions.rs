@@ -49,3 +49,10 @@ pub fn selected() -> Option<u32> {
         .find(|(_, found)| *found == programs)
         .map(|(version, _)| version)
 }
+
+/// Returns the selected version, or else the latest one. `make soak` selects one after another.
+pub fn selected_or_latest() -> Option<(u32, PathBuf)> {
+    let mut versions = installed();
+    versions.retain(|(version, _)| selected().is_none_or(|selected| selected == *version));
+    versions.pop()
+}

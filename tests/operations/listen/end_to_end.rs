@@ -53,7 +53,13 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
         platform.payment(user, "ready").await;
 
         if round == 2 {
+            let before = listen;
             listen = start().await;
+            assert_eq!(
+                (listen.webhook, &listen.secret),
+                (before.webhook, &before.secret),
+                "id and secret stay the same"
+            );
         }
 
         receiver.wait_for(2 * (round + 1)).await;

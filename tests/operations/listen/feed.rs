@@ -10,7 +10,6 @@ use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, Response};
 use axum::routing::get;
-use futures_util::stream;
 use rustls::ServerConfig;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -28,8 +27,6 @@ pub enum Reply {
     /// As the API does.
     Page,
     Full(u16, Vec<(&'static str, String)>, String),
-    /// As the API does, but the connection is closed in the middle of the body.
-    Cut,
 }
 
 #[derive(Clone)]
@@ -169,19 +166,10 @@ async fn events(
         );
     };
 
-    let body = match reply {
-        Reply::Cut => {
-            let half = page[..page.len() / 2].to_owned();
-            let parts = [Ok(half), Err(std::io::Error::other("cut"))];
-            Body::from_stream(stream::iter(parts))
-        }
-        _ => page.into(),
-    };
-
     respond(
         200,
         &[("content-type", "application/json".to_owned())],
-        body,
+        page.into(),
     )
 }
 

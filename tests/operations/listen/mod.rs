@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use uuid::Uuid;
-use walhook::domain::event::{EventKind, delivery_id};
+use walhook::domain::event::delivery_id;
 
 use self::feed::{Event, FeedServer, Reply, TOKEN};
 
@@ -296,92 +296,6 @@ fn repeats(received: &[Received], events: &[String]) -> usize {
     );
 
     all.len() - distinct.len()
-}
-
-#[tokio::test]
-async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per_kill() {
-    const EVENTS: usize = 130;
-    const KILLS: usize = 6;
-
-    let feed = FeedServer::start().await;
-    let receiver = Receiver::start().await;
-    let directory = tempfile::tempdir().unwrap();
-    let state = directory.path().join("state.json");
-    let events: Vec<Event> = (0..EVENTS)
-        .map(|index| feed.push(EventKind::ALL[index % EventKind::ALL.len()].as_str()))
-        .collect();
-    let mut responses = 0;
-
-    feed.script(move |_| {
-        responses += 1;
-
-        if responses % 3 == 1 {
-            Reply::Cut
-        } else {
-            Reply::Page
-        }
-    });
-
-    let start = |from: Option<&'static str>| {
-        let mut command = command(&feed.url(), &receiver.url("/"));
-        command
-            .arg("--state")
-            .arg(&state)
-            .args(from.map(|from| format!("--from={from}")));
-
-        Listen::start(command)
-    };
-
-    let mut listen = start(Some("earliest")).await;
-    let webhook = listen.webhook;
-    let secret = listen.secret.clone();
-
-    for kill in 1..=KILLS {
-        receiver.wait_for(kill * EVENTS / (KILLS + 1)).await;
-        listen.child.kill().await.unwrap();
-        listen = start(None).await;
-        assert_eq!(
-            (listen.webhook, &listen.secret),
-            (webhook, &secret),
-            "id and secret stay the same"
-        );
-    }
-
-    let last = events.last().unwrap().id.to_string();
-    let received = receiver.wait_until("the last event", |requests| {
-        requests
-            .last()
-            .is_some_and(|request| request.header("x-webhook-event-id") == last)
-    });
-
-    let received = received.await;
-    let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
-
-    assert!(repeats(&received, &ids) <= KILLS);
-    received
-        .iter()
-        .for_each(|request| request.assert_sound(&secret));
-
-    // An orderly end repeats nothing, and an explicit position replaces the stored one.
-    assert!(listen.interrupt().await.success());
-    receiver.clear();
-
-    let new = feed.push("delivery.failed");
-    let listen = start(None).await;
-
-    assert_eq!(
-        receiver.wait_for(1).await[0].header("x-webhook-event-id"),
-        new.id.to_string()
-    );
-    assert!(listen.interrupt().await.success());
-    receiver.clear();
-
-    let listen = start(Some("earliest")).await;
-    assert_eq!(
-        receiver.wait_for(1).await[0].header("x-webhook-event-id"),
-        events[0].id.to_string()
-    );
-    assert_eq!(listen.secret, secret);
 }
 
 #[tokio::test]

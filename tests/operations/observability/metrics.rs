@@ -6,7 +6,7 @@ use std::path::Path;
 use walhook::domain::delivery::DeliveryClass;
 use walhook::store::observe::WebhookStates;
 
-use crate::support::{Receiver, Sidecar, TestApp, eventually};
+use crate::support::{Receiver, Sidecar, TestApp, eventually, run_sql};
 
 fn read(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
@@ -51,7 +51,7 @@ fn documented() -> BTreeMap<String, Metric> {
 
 /// The metrics that the source declares: name and type.
 fn described() -> BTreeMap<String, String> {
-    let source = read("src/telemetry.rs");
+    let source = read("src/telemetry/mod.rs");
     let declarations = source
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("describe_")?.split_once(' '));
@@ -127,10 +127,8 @@ fn the_guide_lists_every_metric_by_its_type() {
 
 #[tokio::test]
 async fn scraped_metrics_match_the_documentation() {
-    let mut app = TestApp::prepare().await;
-    app.set("source.heartbeat", "200ms").set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let mut app =
+        TestApp::start_with(|app| app.set("source.heartbeat", "200ms").set_fast_retries()).await;
 
     let platform = app.platform().await;
     let receiver = Receiver::start().await;
@@ -272,7 +270,7 @@ async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
         select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() - n * interval '1 second', 2
         from generate_series(-10, 6000) n";
 
-    app.store().await.batch_execute(rows).await.unwrap();
+    run_sql(&app.store().await, rows).await;
     let store = walhook::store::Store::open_for_service(&app.store_url, 2).unwrap();
     let fresh = store.queue(DeliveryClass::Fresh).await.unwrap();
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::{World, server_log_length, wait_for_server_log};
-use crate::support::are_installed;
+use crate::support::{are_installed, server};
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 const IO: &str = "the server reports I/O errors";
@@ -51,7 +51,7 @@ impl Faults {
             ..Options::default()
         };
 
-        PrivatePostgres::start(options).await.unwrap()
+        server(options).await
     }
 
     /// Lets `operation` fail on files whose paths contain `pattern`.

@@ -1,7 +1,7 @@
 //! Disks that fill up and have free space again.
 
 use super::{Disk, World, server, server_log_length, wait_for_server_log};
-use crate::support::eventually;
+use crate::support::{eventually, run_sql};
 use walhook::postgres;
 use walhook::private_postgres::PrivatePostgres;
 
@@ -63,10 +63,7 @@ async fn a_store_without_space_for_its_tables_continues_when_there_is_space() {
         .await
         .unwrap();
 
-    admin
-        .batch_execute("alter database events set tablespace small")
-        .await
-        .unwrap();
+    run_sql(&admin, "alter database events set tablespace small").await;
     world
         .app
         .set("limits.webhooks_per_user", "100000")
@@ -138,12 +135,13 @@ async fn a_store_without_space_for_temporary_files_continues_when_there_is_space
         .await
         .unwrap();
 
-    admin
-        .batch_execute("alter database events set temp_tablespaces = scratch")
-        .await
-        .unwrap();
+    run_sql(
+        &admin,
+        "alter database events set temp_tablespaces = scratch",
+    )
+    .await;
     world.begin().await;
-    world.app.store().await.batch_execute(SORT).await.unwrap();
+    run_sql(&world.app.store().await, SORT).await;
 
     let pid = world.app.sidecar().pid();
     let load = world.load();

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
-use crate::support::{POLL, Receiver, TestApp, eventually, next_id, skip};
+use crate::support::{POLL, Receiver, TestApp, eventually, next_id, one, run_sql, skip};
 
 /// The most warnings and errors that one outage may cause: each activity that fails logs one.
 const CALM: usize = 12;
@@ -82,13 +82,11 @@ impl Disk {
         let location = self.directory_of(name, server);
         let admin = postgres::connect(&server.url("postgres")).await.unwrap();
 
-        admin
-            .batch_execute(&format!(
-                "create tablespace {name} location '{}'",
-                location.display()
-            ))
-            .await
-            .unwrap();
+        run_sql(
+            &admin,
+            &format!("create tablespace {name} location '{}'", location.display()),
+        )
+        .await;
     }
 
     /// Moves a server's WAL to this disk.
@@ -262,13 +260,12 @@ impl std::fmt::Display for Account {
 }
 
 async fn server(settings: &[(&str, &str)]) -> PrivatePostgres {
-    PrivatePostgres::start(Options {
+    crate::support::server(Options {
         fsync: true,
         settings,
         ..Options::default()
     })
     .await
-    .unwrap()
 }
 
 impl World {
@@ -366,11 +363,7 @@ impl World {
     /// Waits until the slot is beyond the end of the last payment.
     async fn wait_for_acknowledgement(&self) {
         let client = self.app.source().await;
-        let end: postgres_types::PgLsn = client
-            .query_one("select pg_current_wal_lsn()", &[])
-            .await
-            .unwrap()
-            .get(0);
+        let end: postgres_types::PgLsn = one(&client, "select pg_current_wal_lsn()").await;
         let confirmed =
             "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
 
@@ -469,11 +462,7 @@ impl World {
         );
 
         let ended = "select count(*) from walhook.attempt where outcome in ('permanently_failed', 'cancelled')";
-        assert_eq!(
-            store.query_one(ended, &[]).await.unwrap().get::<_, i64>(0),
-            0,
-            "another final state"
-        );
+        assert_eq!(one::<i64>(&store, ended).await, 0, "another final state");
 
         let arrived: HashSet<i64> = received
             .iter()

@@ -6,7 +6,7 @@ use super::{World, server};
 use postgres_types::PgLsn;
 use rustix::process::Signal;
 
-use crate::support::eventually;
+use crate::support::{eventually, one, run_sql};
 use walhook::postgres;
 use walhook::private_postgres::{PrivatePostgres, StopMode};
 
@@ -36,12 +36,8 @@ async fn reset(server: &PrivatePostgres, mode: StopMode) {
 }
 
 async fn checkpoint(server: &PrivatePostgres) {
-    postgres::connect(&server.url("postgres"))
-        .await
-        .unwrap()
-        .batch_execute("checkpoint")
-        .await
-        .unwrap();
+    let client = postgres::connect(&server.url("postgres")).await.unwrap();
+    run_sql(&client, "checkpoint").await;
 }
 
 impl World {
@@ -95,10 +91,7 @@ impl World {
 
         self.app.sidecar().wait_until_ready().await;
         let open = "select count(*) from walhook.gap where repaired_at is null";
-        assert_eq!(
-            store.query_one(open, &[]).await.unwrap().get::<_, i64>(0),
-            0
-        );
+        assert_eq!(one::<i64>(&store, open).await, 0);
     }
 
     /// The ids of the payments that the primary has.
@@ -225,14 +218,7 @@ async fn lose_commits(world: &mut World, primary_crashes: bool) {
         .get(0);
 
     let stored = "select resume_lsn from walhook.checkpoint";
-    let stored: PgLsn = world
-        .app
-        .store()
-        .await
-        .query_one(stored, &[])
-        .await
-        .unwrap()
-        .get(0);
+    let stored: PgLsn = one(&world.app.store().await, stored).await;
 
     world.app.sidecar().signal(Signal::CONT);
     let is_gap = confirmed > stored;
@@ -249,17 +235,7 @@ async fn lose_commits(world: &mut World, primary_crashes: bool) {
     let account = world.account(&load.stop().await, &HashSet::new()).await;
     let open = "select count(*) from walhook.gap where repaired_at is null";
 
-    assert_eq!(
-        world
-            .app
-            .store()
-            .await
-            .query_one(open, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&world.app.store().await, open).await, 0);
 
     world.app.sidecar().wait_until_ready().await;
     world.assert_log_is_calm(2);

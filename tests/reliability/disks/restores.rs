@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::{World, copy, give_to_owner};
-use crate::support::eventually;
+use crate::support::{eventually, one, server};
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
@@ -38,7 +38,7 @@ impl Backup {
             ..Options::default()
         };
 
-        PrivatePostgres::start(options).await.unwrap()
+        server(options).await
     }
 
     /// Takes a base backup, without slots, as `pg_basebackup` does.
@@ -181,7 +181,6 @@ async fn world_with_earlier_store(backup: &Backup) -> (World, HashSet<i64>) {
     backup.take(&world.store).await;
     world.pay(20).await;
 
-    // A request may arrive before the commit of its event.
     world.wait_for_acknowledgement().await;
     backup.mark(&world.store, "before").await;
 
@@ -224,14 +223,7 @@ async fn a_store_restored_while_nothing_runs_is_repaired_before_the_start() {
     world.app.walhook_ok(&["repair", "--force"]).await;
 
     let repaired = "select count(*) from walhook.event where repaired";
-    let found: i64 = world
-        .app
-        .store()
-        .await
-        .query_one(repaired, &[])
-        .await
-        .unwrap()
-        .get(0);
+    let found: i64 = one(&world.app.store().await, repaired).await;
 
     assert_eq!(
         found as usize,

@@ -12,7 +12,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use super::clock::SharedClock;
 use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, skip};
+use crate::support::{TestApp, eventually, server, skip};
 
 const STANDBY_SLOT: &str = "standby";
 /// Either server may be the standby.
@@ -67,11 +67,9 @@ impl Servers {
             ..options
         };
 
-        let first = Arc::new(PrivatePostgres::start(of_nodes).await.expect("the primary"));
+        let first = Arc::new(server(of_nodes).await);
         let mut app = TestApp::prepare_on(first.clone()).await;
-        let store = PrivatePostgres::start(options)
-            .await
-            .expect("the store's server");
+        let store = server(options).await;
 
         store
             .create_database(&app.name)

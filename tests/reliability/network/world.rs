@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,10 +17,9 @@ use walhook::private_postgres::free_port;
 
 use crate::support::collector::Collector;
 use crate::support::proxy::{Direction, Proxy, Weather};
-use crate::support::storm::Load;
 use crate::support::{
     Api, Authority, Issuer, NETWORK, Namespace, POLL, Platform, Received, Receiver, SmtpSink,
-    TestApp, TunnelProxy, eventually, fetch, serve_tls,
+    TestApp, TunnelProxy, eventually, fetch, next_id, serve_tls,
 };
 
 const EVENT: &str = "payment.statement_ready";
@@ -32,6 +32,48 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// backlog of thousands.
 const PROGRESS: usize = 1_000;
 const MAX_WAITS: usize = 10;
+
+/// Commits payments until it is stopped. Reconnects when the database restarts.
+struct Load {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Load {
+    fn start(url: String, users: Vec<i64>, interval: Duration) -> Load {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+
+        let task = tokio::spawn(async move {
+            while !stopped.load(Ordering::Relaxed) {
+                let Ok(client) = walhook::postgres::connect(&url).await else {
+                    tokio::time::sleep(POLL).await;
+                    continue;
+                };
+
+                let insert = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+                              values ($1, $2, 'INV', 1, 1, 'ready')";
+
+                'connected: while !stopped.load(Ordering::Relaxed) {
+                    for user in &users {
+                        if client.execute(insert, &[&next_id(), user]).await.is_err() {
+                            break 'connected;
+                        }
+                    }
+
+                    tokio::time::sleep(interval).await;
+                }
+            }
+        });
+
+        Load { stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.expect("the load does not panic");
+    }
+}
 
 /// What a sidecar connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
