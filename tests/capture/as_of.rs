@@ -1,7 +1,7 @@
 //! Owners, names and add-ons are those of the moment of the change, however late it is read, in
 //! both capture modes.
 
-use crate::support::{Platform, TestApp};
+use crate::support::{Platform, TestApp, one};
 
 const MODES: [&str; 2] = ["wal", "trigger"];
 
@@ -38,7 +38,7 @@ async fn owners(app: &TestApp, event: &str) -> Vec<String> {
         .collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_event_that_is_read_late_belongs_to_the_owner_as_of_its_change() {
     for mode in MODES {
         let mut app = prepared(mode).await;
@@ -85,7 +85,7 @@ async fn an_event_that_is_read_late_belongs_to_the_owner_as_of_its_change() {
 }
 
 /// In a column of text, `0100` is another value than `100`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_id_in_another_form_is_another_row() {
     for mode in MODES {
         let mut app = prepared(mode).await;
@@ -118,7 +118,7 @@ async fn an_id_in_another_form_is_another_row() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_add_on_counts_until_its_last_row_is_deleted() {
     for mode in MODES {
         let mut app = prepared(mode).await;
@@ -164,7 +164,7 @@ async fn an_add_on_counts_until_its_last_row_is_deleted() {
 
 /// Rows that were copied by other names are not used: they are looked up by the present names until
 /// they are copied again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_changed_mapping_of_looked_up_rows_takes_effect_at_once() {
     let mut app = prepared("wal").await;
     let platform = app.platform().await;
@@ -200,13 +200,13 @@ async fn a_changed_mapping_of_looked_up_rows_takes_effect_at_once() {
     app.walhook_ok(&["repair", "--force"]).await;
 
     let copied = "select state from walhook.lookup_row where relation = 8";
-    let copied: String = store.query_one(copied, &[]).await.unwrap().get(0);
+    let copied: String = one(&store, copied).await;
     assert_eq!(copied, r#"["Shown"]"#);
 }
 
 /// The rows of a transcode are known although they were written long before, moved, or deleted by
 /// their key alone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn files_that_were_written_before_capture_began_are_those_of_the_change() {
     for mode in MODES {
         let mut app = prepared(mode).await;
@@ -251,7 +251,7 @@ async fn files_that_were_written_before_capture_began_are_those_of_the_change() 
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn add_ons_that_a_transaction_replaces_are_those_that_it_inserts() {
     for mode in MODES {
         let mut app = prepared(mode).await;

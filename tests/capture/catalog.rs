@@ -2,7 +2,7 @@
 
 use walhook::private_postgres::Options;
 
-use crate::support::TestApp;
+use crate::support::{TestApp, run_sql};
 
 /// The rows of all catalog tables that can contain a user's objects.
 const CATALOG: &str = "
@@ -54,7 +54,7 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
          alter table release replica identity nothing;
          alter table stream_radar_flag replica identity full";
 
-    app.source().await.batch_execute(variety).await.unwrap();
+    run_sql(&app.source().await, variety).await;
     let before = dump(&app).await;
 
     assert!(before.len() > 200, "{}", before.len());
@@ -84,11 +84,7 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
     // Without the store's record, Walhook's index is still dropped, and the primary key becomes the
     // replica identity.
     app.set("source.replica_identity", "index").setup().await;
-    app.store()
-        .await
-        .batch_execute("drop schema walhook cascade")
-        .await
-        .unwrap();
+    run_sql(&app.store().await, "drop schema walhook cascade").await;
 
     let output = app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(

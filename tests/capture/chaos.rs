@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use postgres_types::PgLsn;
 use rustix::process::Signal;
-use tokio_postgres::Client;
 use walhook::private_postgres::{Options, StopMode, free_port};
 
-use crate::support::proxy::{Proxy, Weather};
-use crate::support::{Platform, Receiver, TestApp, eventually};
+use crate::support::{Platform, Receiver, TestApp, eventually, one, run_sql};
 
 /// A running sidecar, a webhook, and the payments whose events must be delivered to it.
 pub struct Scenario {
@@ -100,69 +98,6 @@ pub const IMPATIENT: [(&str, &str); 1] = [("wal_sender_timeout", "4s")];
 /// For connections that must survive while thousands of rows are decoded.
 pub const BUSY: [(&str, &str); 1] = [("wal_sender_timeout", "10s")];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_event_is_lost_or_repeated_over_bad_networks() {
-    let mut app = TestApp::prepare_alone(Options {
-        settings: &IMPATIENT,
-        ..Options::default()
-    })
-    .await;
-    let proxy = Proxy::start(app.server.port()).await;
-    let url = app
-        .source_url
-        .replace(&app.server.port().to_string(), &proxy.port.to_string());
-
-    app.set("source.url", &url);
-    let mut scenario = Scenario::start(app).await;
-    let pid = scenario.app.sidecar().pid();
-
-    scenario.pay(5).await;
-    scenario.assert_delivered().await;
-
-    proxy.weather(Weather::Frozen);
-    scenario.pay(20).await;
-    scenario.wait_until_slot_is_inactive().await;
-    proxy.weather(Weather::Fair);
-    scenario.pay(5).await;
-    scenario.assert_delivered().await;
-
-    for _ in 0..5 {
-        scenario.pay(5).await;
-        proxy.reset();
-    }
-
-    scenario.assert_delivered().await;
-
-    proxy.weather(Weather::Slow(64));
-    scenario.pay(10).await;
-    proxy.weather(Weather::Slow(2_000));
-    scenario.assert_delivered().await;
-    proxy.weather(Weather::Fair);
-
-    for bytes in [1, 7, 61, 350, 1_001, 4_099] {
-        proxy.cut_after(bytes);
-        scenario.pay(5).await;
-        eventually("the cut", async || proxy.has_cut().then_some(())).await;
-    }
-
-    scenario.assert_delivered().await;
-
-    let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots
-         where slot_name = $1 and active_pid is not null";
-
-    for _ in 0..3 {
-        let (client, name): (&Client, &str) = (&scenario.platform.client, &scenario.app.name);
-        eventually("a walsender to end", async || {
-            client.query_opt(ended, &[&name]).await.unwrap()
-        })
-        .await;
-        scenario.pay(5).await;
-    }
-
-    scenario.assert_delivered().await;
-    assert_eq!(scenario.app.sidecar().pid(), pid, "the same process");
-}
-
 /// Returns the number of bytes up to which the kernel enlarges a connection's buffer.
 fn largest_buffer(setting: &str) -> u64 {
     let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{setting}")).unwrap();
@@ -171,7 +106,7 @@ fn largest_buffer(setting: &str) -> u64 {
 
 /// The part that fits into the socket's buffer has arrived before the sidecar reads any of it. The
 /// rest arrives only after that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
     let mut scenario = Scenario::start(TestApp::prepare().await).await;
     scenario.pay(1).await;
@@ -181,12 +116,7 @@ async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
     let bytes = 2 * (largest_buffer("tcp_rmem") + largest_buffer("tcp_wmem"));
     let large = format!("select pg_logical_emit_message(false, 'large', repeat('x', {bytes}))");
 
-    scenario
-        .platform
-        .client
-        .batch_execute(&large)
-        .await
-        .unwrap();
+    run_sql(&scenario.platform.client, &large).await;
 
     // Flushes it too.
     scenario.pay(1).await;
@@ -209,7 +139,7 @@ async fn a_message_larger_than_the_buffers_of_a_connection_does_not_block_it() {
     scenario.assert_delivered().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_sidecar_that_was_stopped_for_longer_than_wal_sender_timeout_continues() {
     let app = TestApp::prepare_alone(Options {
         settings: &IMPATIENT,
@@ -227,25 +157,7 @@ async fn a_sidecar_that_was_stopped_for_longer_than_wal_sender_timeout_continues
     scenario.assert_delivered().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes more than a minute: `make soak`"]
-async fn a_sidecar_that_was_stopped_for_a_minute_continues() {
-    let settings = [("wal_sender_timeout", "5s")];
-    let app = TestApp::prepare_alone(Options {
-        settings: &settings,
-        ..Options::default()
-    })
-    .await;
-    let mut scenario = Scenario::start(app).await;
-
-    scenario.app.sidecar().signal(Signal::STOP);
-    scenario.pay(200).await;
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-    scenario.app.sidecar().signal(Signal::CONT);
-    scenario.assert_delivered().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     const ROWS: i64 = 20_000;
     let app = TestApp::prepare_alone(Options {
@@ -304,25 +216,18 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     })
     .await;
 
-    assert_eq!(
-        client
-            .query_one(walsender, &[])
-            .await
-            .unwrap()
-            .get::<_, i32>(0),
-        pid
-    );
+    assert_eq!(one::<i32>(&client, walsender).await, pid);
 }
 
 /// A deadlock to avoid: the server shuts down only after the stream has received everything. The
 /// stream waits for the store, which is on that server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_primary_that_is_also_the_store_can_shut_down_while_changes_wait() {
     shut_down_while_changes_wait(TestApp::prepare_alone(Options::default()).await).await;
 }
 
 /// The error of the second host does not hide that the first one shuts down.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_primary_that_is_one_of_several_hosts_can_shut_down_while_changes_wait() {
     let mut app = TestApp::prepare_alone(Options::default()).await;
     let port = format!(":{}/", app.server.port());
@@ -354,12 +259,7 @@ async fn shut_down_while_changes_wait(app: TestApp) {
     let client = &scenario.platform.client;
     eventually("a statement to wait for the lock", async || {
         let waiting = "select exists (select from pg_locks where not granted)";
-        client
-            .query_one(waiting, &[])
-            .await
-            .unwrap()
-            .get::<_, bool>(0)
-            .then_some(())
+        one::<bool>(&client, waiting).await.then_some(())
     })
     .await;
 
@@ -368,54 +268,7 @@ async fn shut_down_while_changes_wait(app: TestApp) {
     scenario.assert_delivered().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_replica_takes_over_after_a_kill() {
-    let mut app = TestApp::prepare().await;
-
-    // The application name identifies each process.
-    let named = |app: &mut TestApp, name: &str| {
-        let url = format!("{}?application_name={name}", app.source_url);
-        app.set("source.url", &url);
-    };
-
-    named(&mut app, "first");
-    let mut scenario = Scenario::start(app).await;
-
-    scenario.pay(3).await;
-    scenario.assert_delivered().await;
-    named(&mut scenario.app, "standing_by");
-
-    let _others = [
-        scenario.app.replica(&[]).await,
-        scenario.app.replica(&[]).await,
-    ];
-    let client = scenario.app.source().await;
-    let name = scenario.app.name.clone();
-
-    let reader = async || {
-        let reader = "select application_name from pg_stat_replication join pg_replication_slots on active_pid = pid
-             where slot_name = $1";
-        Some(
-            client
-                .query_opt(reader, &[&name])
-                .await
-                .unwrap()?
-                .get::<_, String>(0),
-        )
-    };
-
-    assert_eq!(
-        reader().await.as_deref(),
-        Some("first"),
-        "the others are ready and stand by"
-    );
-    scenario.app.kill().await;
-    scenario.pay(3).await;
-    scenario.assert_delivered().await;
-    assert_eq!(reader().await.as_deref(), Some("standing_by"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_slot_retains_no_wal_while_only_another_database_writes() {
     /// Segments have 16 MiB; the server keeps the WAL since the checkpoint before last.
     const BOUND: i64 = 64 << 20;
@@ -426,12 +279,7 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
     let busy = walhook::postgres::connect(&scenario.app.server.url("busy"))
         .await
         .unwrap();
-    let current = async || {
-        busy.query_one("select pg_current_wal_lsn()", &[])
-            .await
-            .unwrap()
-            .get::<_, PgLsn>(0)
-    };
+    let current = async || one::<PgLsn>(&busy, "select pg_current_wal_lsn()").await;
 
     let start = current().await;
 
@@ -439,7 +287,7 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
         let write = format!(
             "create table t{table} as select n, repeat('x', 1000) from generate_series(1, 16000) n"
         );
-        busy.batch_execute(&write).await.unwrap();
+        run_sql(&busy, &write).await;
     }
 
     let written = current().await;
@@ -447,7 +295,7 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
         u64::from(written) - u64::from(start) > 128 << 20,
         "several segments"
     );
-    busy.batch_execute("checkpoint").await.unwrap();
+    run_sql(&busy, "checkpoint").await;
 
     let statement = "select confirmed_flush_lsn, (pg_current_wal_lsn() - restart_lsn)::bigint
          from pg_replication_slots where slot_name = $1";
@@ -459,8 +307,7 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
         let retained: i64 = row.get(1);
 
         // The slot releases WAL only up to a record of the running transactions: a checkpoint
-        // writes one.
-        busy.batch_execute("checkpoint").await.unwrap();
+        // writes run_sql(&one.busy, "checkpoint").await;
         (row.get::<_, PgLsn>(0) >= written && retained < BOUND).then_some(retained)
     })
     .await;
@@ -471,15 +318,5 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
         retained >> 10
     );
     let events = "select count(*) from walhook.event";
-    assert_eq!(
-        scenario
-            .app
-            .store()
-            .await
-            .query_one(events, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&scenario.app.store().await, events).await, 0);
 }

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Platform, Received, Receiver, TestApp, eventually, next_id};
+use crate::support::{Platform, Received, Receiver, TestApp, eventually, next_id, one, server};
 use postgres_types::PgLsn;
 use tokio_postgres::Client;
 use uuid::Uuid;
 use walhook::domain::lsn::Lsn;
-use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+use walhook::private_postgres::{Options, StopMode};
 use walhook::store::Store;
 
 /// The pause between the load's transactions.
@@ -133,99 +133,14 @@ async fn subscribe(app: &TestApp, platform: &Platform) -> (i64, Receiver) {
     (user, receiver)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
-    let mut app = TestApp::prepare().await;
-    app.set("delivery.timeout", "5s");
-    app.setup().await;
-    app.run().await;
-
-    let platform = app.platform().await;
-    let (user, receiver) = subscribe(&app, &platform).await;
-    let load = Load::start(app.source().await, user);
-    let mut seen = 0;
-
-    for round in 0..20_u64 {
-        // A different moment in each round: after some more deliveries, and after some more
-        // microseconds.
-        seen = receiver
-            .wait_for(seen + 20 + (round as usize * 7) % 40)
-            .await
-            .len();
-        tokio::time::sleep(std::time::Duration::from_micros(round * 977 % 15_000)).await;
-        app.kill().await;
-        app.run().await;
-    }
-
-    let (committed, rolled_back) = load.stop().await;
-    assert!(committed.len() > 400, "there was load: {}", committed.len());
-    assert_complete(&app, &receiver, &committed, &rolled_back).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sidecar_survives_restarts_of_either_postgres() {
-    let store_server = Arc::new(
-        PrivatePostgres::start(Options::default())
-            .await
-            .expect("a private PostgreSQL"),
-    );
-    let mut app = TestApp::prepare_alone(Options {
-        fsync: true,
-        ..Options::default()
-    })
-    .await;
-
-    store_server.create_database("elsewhere").await.unwrap();
-    app.store_url = store_server.url("elsewhere");
-
-    let store_url = app.store_url.clone();
-    app.set("store.url", &store_url)
-        .set("delivery.timeout", "5s");
-    app.setup().await;
-    app.run().await;
-
-    let pid = app.sidecar().pid();
-    let platform = app.platform().await;
-    let (user, receiver) = subscribe(&app, &platform).await;
-    let mut committed = Vec::new();
-    let mut rolled_back = Vec::new();
-
-    for mode in [StopMode::Fast, StopMode::Immediate] {
-        // The store restarts while the platform continues to commit.
-        let load = Load::start(app.source().await, user);
-        receiver.wait_for(committed.len() + 20).await;
-        store_server.restart(mode).await.unwrap();
-        receiver.wait_for(committed.len() + 60).await;
-
-        let (more, never) = load.stop().await;
-        committed.extend(more);
-        rolled_back.extend(never);
-
-        // The primary restarts between two loads: a load cannot commit without it.
-        app.server.restart(mode).await.unwrap();
-        let load = Load::start(app.source().await, user);
-        let before = receiver.requests().len();
-
-        receiver.wait_for(before + 40).await;
-        let (more, never) = load.stop().await;
-        committed.extend(more);
-        rolled_back.extend(never);
-    }
-
-    assert_complete(&app, &receiver, &committed, &rolled_back).await;
-    assert_eq!(app.sidecar().pid(), pid);
-    assert!(app.stop().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
-    let store_server = PrivatePostgres::start(Options {
+    let store_server = server(Options {
         settings: &settings,
         ..Options::default()
     })
-    .await
-    .unwrap();
+    .await;
 
     let mut app = TestApp::prepare().await;
     store_server.create_database("elsewhere").await.unwrap();
@@ -247,23 +162,13 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     let (user, receiver) = subscribe(&app, &platform).await;
 
     // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about
-    // events.
-    app.store()
-        .await
-        .batch_execute("set synchronous_commit = on; create table flushed ()")
-        .await
-        .unwrap();
+    // run_sql(&events.app.store().await, "set synchronous_commit = on; create table flushed ()").await;
     let load = Load::start(app.source().await, user);
 
     for round in 1..=3 {
         receiver.wait_for(40 * round).await;
         let written = "select pg_current_wal_lsn()";
-        let end: PgLsn = platform
-            .client
-            .query_one(written, &[])
-            .await
-            .unwrap()
-            .get(0);
+        let end: PgLsn = one(&platform.client, written).await;
 
         let slot =
             "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
@@ -285,15 +190,14 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
 
 /// After a crash of the store, the slot is compared with these: if one were undone, WAL would seem
 /// to have been acknowledged by another.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rely_on() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
-    let server = PrivatePostgres::start(Options {
+    let server = server(Options {
         settings: &settings,
         ..Options::default()
     })
-    .await
-    .unwrap();
+    .await;
 
     let mut app = TestApp::prepare().await;
     server.create_database("elsewhere").await.unwrap();

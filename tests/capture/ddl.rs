@@ -6,7 +6,7 @@ use std::path::Path;
 use walhook::private_postgres::Options;
 
 use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, skip};
+use crate::support::{TestApp, eventually, one, run_sql, skip};
 use crate::wait_until_unready;
 
 const GAPS: &str = "select count(*) from walhook.gap";
@@ -37,7 +37,7 @@ fn version_18() -> Option<std::path::PathBuf> {
 
 /// With replica identity full, PostgreSQL 18 rejects updates of a published table whose generated
 /// columns are not published.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_alone() {
     let Some(programs) = version_18() else { return };
     let mut app = prepared(Some(&programs)).await;
@@ -84,21 +84,13 @@ async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_al
     .await;
     app.wait_for_events(3).await;
 
-    assert_eq!(
-        app.store()
-            .await
-            .query_one(GAPS, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&app.store().await, GAPS).await, 0);
 
     let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(!check.contains("fail  replica identity"), "{check}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe() {
     let Some(programs) = version_18() else { return };
     let app = prepared(Some(&programs)).await;
@@ -124,7 +116,7 @@ async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe(
 }
 
 /// A replica identity may contain only columns that every publication of the table has.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_refused() {
     let Some(programs) = version_18() else { return };
     let mut app = prepared(Some(&programs)).await;
@@ -147,15 +139,7 @@ async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_
         app.name
     );
 
-    assert_eq!(
-        platform
-            .client
-            .query_one(&own, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&platform.client, &own).await, 0);
 
     platform
         .transaction(
@@ -177,7 +161,7 @@ async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_
 }
 
 /// Capture by triggers and from the WAL may exist side by side, each with its own store.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_installation_on_the_same_database_keeps_its_replica_identity() {
     let first = {
         let mut app = prepared(None).await;
@@ -204,76 +188,14 @@ async fn another_installation_on_the_same_database_keeps_its_replica_identity() 
     second.walhook_ok(&["teardown", "--yes"]).await;
 
     let identity = "select relreplident::text from pg_class where relname = 'payment'";
-    let identity: String = first
-        .source()
-        .await
-        .query_one(identity, &[])
-        .await
-        .unwrap()
-        .get(0);
+    let identity: String = one(&first.source().await, identity).await;
 
     assert_eq!(identity, "i");
 }
 
-/// With and without a primary key, from which a partition gets a default identity.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
-    for key in ["primary key (id)", "check (id > 0)"] {
-        let mut app = prepared(None).await;
-        let platform = app.platform().await;
-        let partitioned = format!(
-            "alter table payment rename to old_payment;
-             create table payment (like old_payment including defaults, {key}) partition by range (id);
-             create table payment_old partition of payment for values from (minvalue) to (100)"
-        );
-
-        platform.transaction(&partitioned).await;
-        app.setup().await;
-        app.run().await;
-
-        let user = platform.user(&[]).await;
-        platform
-            .transaction(
-                "create table payment_new partition of payment for values from (100) to (200)",
-            )
-            .await;
-
-        let identity = "select relreplident = 'f' from pg_class where relname = 'payment_new'";
-        eventually("the replica identity", async || {
-            platform
-                .client
-                .query_one(identity, &[])
-                .await
-                .unwrap()
-                .get::<_, bool>(0)
-                .then_some(())
-        })
-        .await;
-
-        let rows = format!(
-            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
-             values (1, {user}, 'A', 1, 1, 'draft'), (101, {user}, 'B', 1, 1, 'draft')"
-        );
-        platform.transaction(&rows).await;
-        platform
-            .transaction("update payment set status = 'ready'")
-            .await;
-        app.wait_for_events(2).await;
-        platform.transaction("drop table payment_old").await;
-        platform
-            .transaction("update payment set status = 'draft'; update payment set status = 'ready'")
-            .await;
-        app.wait_for_events(3).await;
-
-        let gaps: i64 = app.store().await.query_one(GAPS, &[]).await.unwrap().get(0);
-        assert_eq!(gaps, 0, "{key}");
-        app.sidecar().wait_until_ready().await;
-    }
-}
-
 /// The server looks the publication up as of the WAL that it decodes: one that is created again is
 /// not there yet.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_process() {
     let mut app = prepared(None).await;
     let platform = app.platform().await;
@@ -300,56 +222,6 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
     app.wait_for_events(3).await;
 }
 
-/// Partitions of before PostgreSQL 10: tables that inherit, each with its own identity, publication
-/// and triggers.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_that_inherit_from_a_mapped_table_are_captured() {
-    for (mode, identity) in [("wal", "full"), ("wal", "index"), ("trigger", "full")] {
-        let mut app = prepared(None).await;
-        app.set("source.capture", mode)
-            .set("source.replica_identity", identity)
-            .set("source.poll_interval", "20ms");
-
-        let platform = app.platform().await;
-        platform
-            .transaction("create table payment_2025 (check (id < 1000)) inherits (payment)")
-            .await;
-        app.setup().await;
-        app.run().await;
-
-        let user = platform.user(&[]).await;
-        let rows = format!(
-            "insert into payment_2025 (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'A', 1, 1, 'draft');
-             insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (2000, {user}, 'B', 1, 1, 'draft')"
-        );
-
-        platform.transaction(&rows).await;
-        platform
-            .transaction("update payment set status = 'ready'")
-            .await;
-        app.wait_for_events(2).await;
-
-        // One that is created later is named until setup has prepared it.
-        platform
-            .transaction("create table payment_2026 () inherits (payment)")
-            .await;
-        let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
-
-        assert!(
-            check.contains("fail ") && check.contains("payment_2026"),
-            "{mode}: {check}"
-        );
-        app.setup().await;
-
-        let later = format!(
-            "insert into payment_2026 (id, user_id, invoice_number, amount, total_due_usd, status) values (3, {user}, 'C', 1, 1, 'draft');
-             update payment set status = 'ready' where id = 3; delete from payment where id = 1"
-        );
-        platform.transaction(&later).await;
-        app.wait_for_events(3).await;
-    }
-}
-
 /// PostgreSQL's functions see a drop at once, even if the table is in the query's snapshot.
 #[tokio::test]
 async fn the_tables_can_be_read_while_one_is_dropped() {
@@ -357,15 +229,8 @@ async fn the_tables_can_be_read_while_one_is_dropped() {
     let reader = app.source().await;
     let platform = app.platform().await;
 
-    reader
-        .batch_execute("begin isolation level repeatable read; select 1")
-        .await
-        .unwrap();
-    platform
-        .client
-        .batch_execute("drop table payment")
-        .await
-        .unwrap();
+    run_sql(&reader, "begin isolation level repeatable read; select 1").await;
+    run_sql(&platform.client, "drop table payment").await;
 
     let schemas = ["public"; 2];
     let tables = ["payment", "outlet"];

@@ -9,7 +9,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 use crate::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, skip};
+use crate::support::{TestApp, eventually, one, run_sql, server, skip};
 
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";
@@ -73,11 +73,7 @@ pub async fn pair(
 }
 
 pub async fn until_caught_up(primary: &tokio_postgres::Client, standby: &PrivatePostgres) {
-    let end: PgLsn = primary
-        .query_one("select pg_current_wal_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let end: PgLsn = one(&primary, "select pg_current_wal_lsn()").await;
     let standby = postgres::connect(&standby.url("postgres")).await.unwrap();
     let replayed = "select coalesce(pg_last_wal_replay_lsn() >= $1, false)";
 
@@ -98,23 +94,12 @@ pub async fn until_slot_is_synchronized(scenario: &Scenario, standby: &PrivatePo
     let synced = "select to_jsonb(slot) from pg_replication_slots slot
          where slot_name = $1 and synced and not temporary and confirmed_flush_lsn >= $2";
 
-    let end: PgLsn = scenario
-        .platform
-        .client
-        .query_one("select pg_current_wal_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let end: PgLsn = one(&scenario.platform.client, "select pg_current_wal_lsn()").await;
 
     // The standby synchronizes a slot up to a record of the running transactions: a checkpoint
     // writes one.
     eventually("the slot on the standby", async || {
-        scenario
-            .platform
-            .client
-            .batch_execute("checkpoint")
-            .await
-            .unwrap();
+        run_sql(&scenario.platform.client, "checkpoint").await;
         follower
             .query_opt(synced, &[&scenario.app.name, &end])
             .await
@@ -125,13 +110,7 @@ pub async fn until_slot_is_synchronized(scenario: &Scenario, standby: &PrivatePo
 
 pub async fn promote(standby: &PrivatePostgres) {
     let client = postgres::connect(&standby.url("postgres")).await.unwrap();
-    assert!(
-        client
-            .query_one("select pg_promote()", &[])
-            .await
-            .unwrap()
-            .get::<_, bool>(0)
-    );
+    assert!(one::<bool>(&client, "select pg_promote()").await);
 }
 
 async fn gap(app: &TestApp) -> String {
@@ -154,9 +133,9 @@ async fn create_slot(scenario: &Scenario) {
         .unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_standby_without_the_slot_is_a_gap() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Pair { app, standby } = pair(None, &[], &store).await;
     let mut scenario = Scenario::start(app).await;
 
@@ -168,9 +147,9 @@ async fn a_standby_without_the_slot_is_a_gap() {
     assert_eq!(gap(&scenario.app).await, "slot_missing");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Pair { app, standby } = pair(None, &[], &store).await;
     let mut scenario = Scenario::start(app).await;
 
@@ -190,7 +169,7 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     // The WAL of the new timeline grows beyond the end of the old one, and a slot of the same name
     // is created.
     let grow = "create table growth as select n, repeat('x', 500) from generate_series(1, 20000) n";
-    scenario.platform.client.batch_execute(grow).await.unwrap();
+    run_sql(&scenario.platform.client, grow).await;
     create_slot(&scenario).await;
 
     let _sidecar = scenario.app.spawn(&[]);
@@ -199,9 +178,9 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
 
 /// The standby has a payment that is not stored. A slot of the same name is created on it after its
 /// promotion, before capture connects.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Pair { app, standby } = pair(None, &[], &store).await;
     let mut scenario = Scenario::start(app).await;
 
@@ -253,10 +232,10 @@ async fn check_warns_if_an_asynchronous_failover_can_undo_the_store() {
     assert!(checked.contains(WARNING), "{checked}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
     let Some(programs) = programs() else { return };
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Pair { app, standby } = pair(Some(programs), &[], &store).await;
 
     app.setup().await;
@@ -287,10 +266,7 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
 
     // A slot on a standby starts at a record of the primary's running transactions.
     eventually("the slot on the standby", async || {
-        primary
-            .batch_execute("select pg_log_standby_snapshot()")
-            .await
-            .unwrap();
+        run_sql(&primary, "select pg_log_standby_snapshot()").await;
         created.is_finished().then_some(())
     })
     .await;
@@ -358,41 +334,22 @@ async fn pay_on_the_primary_alone(
     standby.stop(StopMode::Fast).await.unwrap();
     let filler = "select pg_logical_emit_message(false, 'filler', repeat('x', 4000000))";
 
-    scenario
-        .platform
-        .client
-        .batch_execute(filler)
-        .await
-        .unwrap();
+    run_sql(&scenario.platform.client, filler).await;
 
     let mut payments = Vec::new();
-    scenario
-        .platform
-        .client
-        .batch_execute("begin")
-        .await
-        .unwrap();
+    run_sql(&scenario.platform.client, "begin").await;
 
     for _ in 0..3 {
         payments.push(scenario.platform.payment(scenario.user, "ready").await);
     }
 
-    scenario
-        .platform
-        .client
-        .batch_execute("commit")
-        .await
-        .unwrap();
+    run_sql(&scenario.platform.client, "commit").await;
 
     (payments, wal_end(&scenario.platform.client).await)
 }
 
 async fn wal_end(client: &tokio_postgres::Client) -> PgLsn {
-    client
-        .query_one("select pg_current_wal_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(&client, "select pg_current_wal_lsn()").await
 }
 
 /// Returns the payments whose events are stored.
@@ -409,12 +366,11 @@ async fn stored_payments(app: &TestApp) -> Vec<i64> {
 }
 
 async fn timeline(app: &TestApp) -> i32 {
-    app.store()
-        .await
-        .query_one("select timeline from walhook.checkpoint", &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(
+        &app.store().await,
+        "select timeline from walhook.checkpoint",
+    )
+    .await
 }
 
 async fn until_streamed(scenario: &Scenario) {
@@ -429,9 +385,9 @@ async fn until_streamed(scenario: &Scenario) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn capture_continues_on_a_standby_that_has_the_slot() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
@@ -482,9 +438,9 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
 
 /// The primary is lost while the commit of its last changes hangs in the store. The standby does
 /// not have these changes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
@@ -574,9 +530,9 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
 
 /// One replica cannot reach the store with its last changes. The other takes over on the new
 /// primary first.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let proxy = Proxy::start(store.port()).await;
     let through_proxy = store
         .url("{database}")
@@ -645,59 +601,9 @@ async fn a_late_replica_with_an_undone_batch_loses_nothing_of_the_new_timeline()
     assert_eq!(timeline(&scenario.app).await, 2);
 
     assert_eq!(
-        client
-            .query_one("select count(*) from walhook.gap", &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
+        one::<i64>(&client, "select count(*) from walhook.gap").await,
         0
     );
 
     drop(other);
-}
-
-/// Deliveries are sent before the commit of their transaction. If the commit is lost, the changes
-/// are read again from the new primary.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_that_are_read_again_after_a_failover_keep_their_ids() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else {
-        return;
-    };
-
-    let mut client = scenario.app.store().await;
-    let lock = client.transaction().await.unwrap();
-
-    lock.batch_execute("lock table walhook.event in access exclusive mode")
-        .await
-        .unwrap();
-    scenario.pay(1).await;
-
-    let received = scenario.receiver.wait_for_deliveries(6).await.len();
-    until_caught_up(&scenario.platform.client, &standby).await;
-    scenario.app.kill().await;
-
-    let ended = "select pg_terminate_backend(pid) from pg_stat_activity
-         where datname = current_database() and wait_event_type = 'Lock'";
-    let hanging = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    let observer = scenario.app.store().await;
-
-    eventually("the commit to be lost", async || {
-        observer.execute(ended, &[]).await.unwrap();
-        observer
-            .query_opt(hanging, &[])
-            .await
-            .unwrap()
-            .is_none()
-            .then_some(())
-    })
-    .await;
-
-    lock.rollback().await.unwrap();
-    scenario.app.server.stop(StopMode::Immediate).await.unwrap();
-    fail_over(&mut scenario, &standby).await;
-    scenario.app.run().await;
-    scenario.receiver.wait_for(received + 1).await;
-    scenario.assert_delivered().await;
-    assert_eq!(timeline(&scenario.app).await, 2);
 }

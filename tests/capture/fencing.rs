@@ -9,7 +9,7 @@ use walhook::store::checkpoint::advance_checkpoint;
 
 use crate::chaos::{IMPATIENT, Scenario};
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, one, run_sql};
 
 /// Writes the message of a switch as a new role without any privileges.
 async fn forge_a_switch(app: &TestApp) {
@@ -26,24 +26,14 @@ const FORGE: &str = "select pg_logical_emit_message(true, 'walhook', 'handover')
 
 async fn captures_from_wal(app: &TestApp) -> bool {
     let is_wal = "select window_number is null from walhook.checkpoint";
-    app.store()
-        .await
-        .query_one(is_wal, &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(&app.store().await, is_wal).await
 }
 
 async fn gaps(app: &TestApp) -> i64 {
-    app.store()
-        .await
-        .query_one("select count(*) from walhook.gap", &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(&app.store().await, "select count(*) from walhook.gap").await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_switch_message_of_a_role_without_privileges_is_ignored() {
     let mut scenario = Scenario::start(TestApp::prepare().await).await;
     scenario.pay(2).await;
@@ -54,7 +44,7 @@ async fn a_switch_message_of_a_role_without_privileges_is_ignored() {
     assert_eq!(gaps(&scenario.app).await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn forged_switch_messages_are_checked_over_one_connection() {
     const MESSAGES: u64 = 50;
     let mut app = TestApp::prepare().await;
@@ -76,7 +66,7 @@ async fn forged_switch_messages_are_checked_over_one_connection() {
     let before = proxy.accepted();
 
     for _ in 0..MESSAGES {
-        scenario.platform.client.batch_execute(FORGE).await.unwrap();
+        run_sql(&scenario.platform.client, FORGE).await;
     }
 
     scenario.pay(2).await;
@@ -91,7 +81,7 @@ async fn forged_switch_messages_are_checked_over_one_connection() {
     assert!(captures_from_wal(&scenario.app).await);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
     let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
     scenario.pay(2).await;
@@ -99,13 +89,10 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
 
     // The check reads this catalog. The session that has locked it can still read it.
     let holder = scenario.app.source().await;
-    holder
-        .batch_execute("begin; lock table pg_catalog.pg_namespace")
-        .await
-        .unwrap();
+    run_sql(&holder, "begin; lock table pg_catalog.pg_namespace").await;
 
     let client = &scenario.platform.client;
-    client.batch_execute(FORGE).await.unwrap();
+    run_sql(&client, FORGE).await;
 
     let waits = "select clock_timestamp() from pg_locks where relation = 'pg_namespace'::regclass and not granted limit 1";
     let waits = eventually("the check to wait", async || {
@@ -119,7 +106,7 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
         holder.query_opt(later, &[&since]).await.unwrap()
     })
     .await;
-    holder.batch_execute("rollback").await.unwrap();
+    run_sql(&holder, "rollback").await;
     scenario.pay(2).await;
     scenario.assert_delivered().await;
     assert!(captures_from_wal(&scenario.app).await);
@@ -127,7 +114,7 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
 
 /// The forged message is read after the triggers were installed, but it is not the position of the
 /// switch.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_forged_switch_before_a_real_one_loses_nothing() {
     let mut scenario = Scenario::start(TestApp::prepare().await).await;
     scenario.pay(2).await;
@@ -148,7 +135,7 @@ async fn a_forged_switch_before_a_real_one_loses_nothing() {
 }
 
 /// A replica whose connection to the primary was frozen stops after another one has taken over.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     let options = Options {
         settings: &IMPATIENT,
@@ -191,15 +178,12 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     })
     .await;
 
-    client
-        .batch_execute("select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))")
-        .await
-        .unwrap();
-    let end: PgLsn = client
-        .query_one("select pg_current_wal_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    run_sql(
+        &client,
+        "select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))",
+    )
+    .await;
+    let end: PgLsn = one(&client, "select pg_current_wal_lsn()").await;
     let acknowledged =
         "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
 
@@ -214,11 +198,7 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
 
     assert!(scenario.app.stop().await.success());
     let store = scenario.app.store().await;
-    let limit: PgLsn = store
-        .query_one("select limit_lsn from walhook.acknowledgement", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let limit: PgLsn = one(&store, "select limit_lsn from walhook.acknowledgement").await;
 
     assert!(
         limit >= end,
@@ -233,7 +213,7 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
 
 /// The update to a new timeline waits for a concurrent commit, and fails if that has moved the
 /// checkpoint.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
     let app = TestApp::prepare().await;
     app.setup().await;

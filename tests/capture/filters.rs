@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{Receiver, TestApp};
 use crate::wait_until_unready;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_repair_delivers_only_events_that_pass_the_filter() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;

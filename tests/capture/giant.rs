@@ -1,6 +1,6 @@
 //! One very large transaction: every event is raised, in bounded memory.
 
-use crate::support::{Receiver, TestApp, eventually};
+use crate::support::{Receiver, TestApp, eventually, one};
 
 /// Many times the number of changes that are in memory at once.
 const ROWS: i64 = 100_000;
@@ -13,18 +13,18 @@ const JOBS: i64 = 1_000;
 const SHIPPED_LIMIT_KIB: u64 = 384 * 1024;
 const MEMORY_LIMIT_KIB: u64 = 150 * 1024;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_large_transaction_raises_all_events_in_bounded_memory() {
     assert_raises_all(ROWS).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 #[ignore = "takes minutes: `make soak`"]
 async fn a_transaction_of_a_million_updates_raises_all_events_in_bounded_memory() {
     assert_raises_all(SOAK_ROWS).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_large_transaction_that_rewrites_its_rows_raises_nothing_in_bounded_memory() {
     let mut app = TestApp::prepare().await;
     let platform = app.platform().await;
@@ -49,7 +49,7 @@ async fn a_large_transaction_that_rewrites_its_rows_raises_nothing_in_bounded_me
 
 /// Texts that a change does not have, but its events: data that is produced is bounded, not only
 /// what is read.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in_bounded_memory() {
     for capture in ["wal", "trigger"] {
         for releases in [1, JOBS] {
@@ -89,12 +89,7 @@ async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in
 
             let data: String = {
                 let query = "select data::text from walhook.event where kind = 'delivery.completed' limit 1";
-                app.store()
-                    .await
-                    .query_one(query, &[])
-                    .await
-                    .unwrap()
-                    .get(0)
+                one(&app.store().await, query).await
             };
 
             assert!(

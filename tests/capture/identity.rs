@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Platform, Received, Receiver, TestApp, next_id};
+use crate::support::{Platform, Received, Receiver, TestApp, next_id, one, run_sql};
 
 const LONG: usize = 6_000;
 
@@ -15,7 +15,7 @@ async fn store_long_values_externally(app: &TestApp) {
          alter table distro_queue alter column message set storage external;
          alter table payment alter column invoice_number set storage external;
          alter table outlet alter column name set storage external";
-    app.source().await.batch_execute(statement).await.unwrap();
+    run_sql(&app.source().await, statement).await;
 }
 
 fn long(letter: &str) -> String {
@@ -145,7 +145,7 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
     assert_eq!(received.len(), 5);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn long_values_arrive_complete_with_either_identity_and_after_a_switch_between_them() {
     let mut app = TestApp::prepare().await;
     store_long_values_externally(&app).await;
@@ -228,11 +228,7 @@ async fn a_long_value_of_a_deleted_row_makes_the_event_unrouted_and_is_not_null(
     let (reason, row) = crate::support::eventually("the event without its title", unrouted).await;
     assert_eq!((reason.as_str(), row), ("row_gone", release.to_string()));
 
-    let events: i64 = store
-        .query_one("select count(*) from walhook.event", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let events: i64 = one(&store, "select count(*) from walhook.event").await;
     assert_eq!(events, 0);
 }
 
@@ -246,7 +242,7 @@ async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
          insert into payment (id, invoice_number, amount, total_due_usd, status)
             values (1, 'a', 1, 1, 'draft'), (1, 'b', 1, 1, 'draft')";
 
-    owner.batch_execute(doubles).await.unwrap();
+    run_sql(&owner, doubles).await;
     let refused = app.walhook(&["setup"]).await;
     let output = String::from_utf8(refused.stderr).unwrap();
 
@@ -261,43 +257,13 @@ async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
             "create unique index concurrently walhook_identity_payment on payment (id, status)",
         )
         .await;
-    owner
-        .batch_execute("delete from payment where invoice_number = 'b'")
-        .await
-        .unwrap();
+    run_sql(&owner, "delete from payment where invoice_number = 'b'").await;
 
     let valid =
         "select indisvalid from pg_index where indexrelid = 'walhook_identity_payment'::regclass";
-    assert!(!owner.query_one(valid, &[]).await.unwrap().get::<_, bool>(0));
+    assert!(!one::<bool>(&owner, valid).await);
     app.setup().await;
-    assert!(owner.query_one(valid, &[]).await.unwrap().get::<_, bool>(0));
-}
-
-#[tokio::test]
-async fn setup_times_out_and_names_the_session_that_holds_the_lock() {
-    let app = TestApp::prepare().await;
-    let mut other = app.source().await;
-
-    other
-        .batch_execute("set application_name = 'nightly report'")
-        .await
-        .unwrap();
-    let transaction = other.transaction().await.unwrap();
-
-    transaction
-        .batch_execute("lock table payment in access share mode")
-        .await
-        .unwrap();
-    let refused = app.walhook(&["setup"]).await;
-    let output = String::from_utf8(refused.stderr).unwrap();
-
-    assert!(
-        output.contains(r#"table "public"."payment" is locked by process "#),
-        "{output}"
-    );
-    assert!(output.contains("(nightly report)"), "{output}");
-    transaction.rollback().await.unwrap();
-    app.setup().await;
+    assert!(one::<bool>(&owner, valid).await);
 }
 
 #[tokio::test]
@@ -306,19 +272,16 @@ async fn setup_drops_no_index_of_another_table() {
     app.set("source.replica_identity", "full");
 
     let owner = app.source().await;
-    owner
-        .batch_execute("create index walhook_identity_payment on label (name)")
-        .await
-        .unwrap();
+    run_sql(
+        &owner,
+        "create index walhook_identity_payment on label (name)",
+    )
+    .await;
     app.setup().await;
 
     let index = "select 'walhook_identity_payment'::regclass::text";
     assert_eq!(
-        owner
-            .query_one(index, &[])
-            .await
-            .unwrap()
-            .get::<_, String>(0),
+        one::<String>(&owner, index).await,
         "walhook_identity_payment"
     );
 }

@@ -2,7 +2,7 @@
 //! gap in the stream.
 
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{Platform, Receiver, TestApp, eventually};
+use crate::support::{Platform, Receiver, TestApp, eventually, run_sql};
 use crate::{wait_until_reading, wait_until_unready};
 
 const STATUS: &str = "distribution.outlet.status_changed";
@@ -47,7 +47,7 @@ async fn flag(platform: &Platform, release: i64) {
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_change() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
@@ -64,7 +64,7 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
          create function refuse() returns trigger language plpgsql as
          $$ begin if exists (select from public.refusal) then raise 'not now'; end if; return new; end $$;
          create trigger refuse before insert on walhook.event for each row execute function refuse()";
-    store.batch_execute(refuse).await.unwrap();
+    run_sql(&store, refuse).await;
 
     let statements = format!(
         "update distro_queue set status = 'batched' where id = {entry};
@@ -73,7 +73,7 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     );
     platform.transaction(&statements).await;
     wait_until_unready(app.sidecar(), "enqueue: events cannot be stored now").await;
-    store.batch_execute("delete from refusal").await.unwrap();
+    run_sql(&store, "delete from refusal").await;
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
 
@@ -92,7 +92,7 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
 }
 
 /// The lookups of a replica whose batch another one has stored are as old as its last change.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_label() {
     let mut app = TestApp::prepare().await;
     let source = app.source_url.clone();
@@ -129,7 +129,7 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
          then raise 'not now'; end if; return new; end $$;
          create trigger refuse before insert on walhook.event for each row execute function refuse()";
 
-    client.batch_execute(refuse).await.unwrap();
+    run_sql(&client, refuse).await;
     platform.set_distribution_status(entry, "batched").await;
     wait_until_unready(app.sidecar(), "enqueue: events cannot be stored now").await;
 
@@ -152,7 +152,7 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
 
     // The first replica finds its batch stored, and stands by.
     proxy.weather(Weather::Fair);
-    client.batch_execute("delete from refusal").await.unwrap();
+    run_sql(&client, "delete from refusal").await;
 
     let first = &*app.sidecar();
     eventually("the first replica to stand by", async || {
@@ -178,113 +178,9 @@ async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_la
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_its_former_owner() {
-    let mut app = TestApp::prepare().await;
-
-    // The stream must notice it, not the check after a heartbeat.
-    app.set("source.heartbeat", "1h");
-    app.setup().await;
-    app.run().await;
-
-    let platform = app.platform().await;
-    let before = owner(&app, &platform, &[], &[STATUS]).await;
-    let after = owner(&app, &platform, &[], &[STATUS]).await;
-    let (label, entry) = distributed(&platform, &before).await;
-
-    before.receiver.wait_for(1).await;
-    platform
-        .execute(
-            &format!("alter publication {} drop table label", app.name),
-            &[],
-        )
-        .await;
-
-    platform
-        .execute(
-            "update label set user_id = $2 where id = $1",
-            &[&label, &after.id],
-        )
-        .await;
-
-    platform.set_distribution_status(entry, "batched").await;
-    wait_until_unready(app.sidecar(), ": lacks public.label; run `walhook setup`").await;
-    assert!(
-        app.walhook_ok(&["setup"])
-            .await
-            .contains(r#"added "public"."label""#)
-    );
-    wait_until_reading(app.sidecar()).await;
-    platform.set_distribution_status(entry, "transcoding").await;
-
-    let received = after.receiver.wait_for(2).await;
-    let mut statuses: Vec<String> = received
-        .iter()
-        .map(|request| request.data()["status"].to_string())
-        .collect();
-
-    statuses.sort_unstable();
-    assert_eq!(statuses, [r#""batched""#, r#""transcoding""#]);
-    assert_eq!(before.receiver.requests().len(), 1);
-    app.wait_for_events(3).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_owner() {
-    let mut app = TestApp::prepare().await;
-    app.set("source.heartbeat", "1h");
-    app.setup().await;
-    app.run().await;
-
-    let platform = app.platform().await;
-    let former = owner(&app, &platform, &[], &[STATUS]).await;
-    let owner = owner(&app, &platform, &[], &[STATUS]).await;
-    let (label, entry) = distributed(&platform, &former).await;
-
-    former.receiver.wait_for(1).await;
-    let drop = format!("alter publication {} drop table label", app.name);
-    let add = format!("alter publication {} add table label", app.name);
-
-    platform.execute(&drop, &[]).await;
-    platform
-        .execute(
-            "update label set user_id = $2 where id = $1",
-            &[&label, &owner.id],
-        )
-        .await;
-
-    platform.execute(&add, &[]).await;
-    platform.set_distribution_status(entry, "batched").await;
-    owner.receiver.wait_for(1).await;
-    assert_eq!(former.receiver.requests().len(), 1);
-    wait_until_unready(app.sidecar(), "changes were lost (publication_changed)").await;
-    assert!(app.stop().await.success());
-    app.walhook_ok(&["repair"]).await;
-
-    // Also while no process runs.
-    app.run().await;
-    platform.set_distribution_status(entry, "transcoding").await;
-    owner.receiver.wait_for(2).await;
-    assert!(app.stop().await.success());
-    platform.execute(&drop, &[]).await;
-    platform.execute(&add, &[]).await;
-
-    let sidecar = app.spawn(&[]);
-    wait_until_unready(&sidecar, "changes were lost (publication_changed)").await;
-    assert!(sidecar.stop().await.success());
-    app.walhook_ok(&["repair"]).await;
-    app.run().await;
-    platform.set_distribution_status(entry, "batched").await;
-    owner.receiver.wait_for(3).await;
-    app.wait_for_events(4).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
-    let mut app = TestApp::prepare().await;
-    app.set("source.heartbeat", "200ms");
-    app.setup().await;
-    app.run().await;
+    let mut app = TestApp::start_with(|app| app.set("source.heartbeat", "200ms")).await;
 
     let platform = app.platform().await;
     let owner = owner(&app, &platform, &["stream_radar"], &[FLAG, PAYMENT]).await;
@@ -318,14 +214,14 @@ async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
     app.wait_for_events(2).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     let mut app = TestApp::prepare().await;
     let owner_of_tables = app.source().await;
     let by_user =
         "alter table user_addon drop constraint user_addon_pkey, add primary key (user_id)";
 
-    owner_of_tables.batch_execute(by_user).await.unwrap();
+    run_sql(&owner_of_tables, by_user).await;
     app.setup().await;
     app.run().await;
 

@@ -10,7 +10,6 @@ mod connections;
 mod crash;
 mod ddl;
 mod ddl_catalogue;
-mod domains;
 mod drift;
 mod equivalence;
 mod events;

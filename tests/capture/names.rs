@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use walhook::domain::table::Table;
 use walhook::postgres::{self, quote_identifier, quote_qualified};
 
-use crate::support::{Receiver, TestApp};
+use crate::support::{Receiver, TestApp, run_sql};
 
 const SCHEMA: &str = r#"my "schema".é 'x';--"#;
 
@@ -70,7 +70,7 @@ async fn rename_all(owner: &Client, role: &str) {
     }
 
     statements += &format!("alter schema {} owner to {role};", quote_identifier(SCHEMA));
-    owner.batch_execute(&statements).await.unwrap();
+    run_sql(&owner, &statements).await;
 }
 
 fn map_all(app: &mut TestApp) {
@@ -129,12 +129,11 @@ async fn prepare() -> (TestApp, String) {
     let quoted_role = quote_identifier(&role);
     let owner = app.source().await;
 
-    owner
-        .batch_execute(&format!(
-            "create role {quoted_role} login replication password 'x'"
-        ))
-        .await
-        .unwrap();
+    run_sql(
+        &owner,
+        &format!("create role {quoted_role} login replication password 'x'"),
+    )
+    .await;
 
     rename_all(&owner, &quoted_role).await;
     let database = format!(r#"{} plat"form.?&=é"#, app.name);
@@ -158,7 +157,7 @@ async fn prepare() -> (TestApp, String) {
         quote_identifier(&database)
     );
 
-    admin.batch_execute(&grant).await.unwrap();
+    run_sql(&admin, &grant).await;
     let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
 
     app.source_url = format!(
@@ -237,7 +236,7 @@ fn rows() -> String {
     rows.concat()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn every_name_is_quoted() {
     let (mut app, publication) = prepare().await;
     let printed = app.walhook_ok(&["setup", "--print"]).await;

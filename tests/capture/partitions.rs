@@ -5,7 +5,7 @@ use serde_json::Value;
 use walhook::domain::change::{Change, Operation};
 
 use crate::stage::Stage;
-use crate::support::{Platform, TestApp};
+use crate::support::{Platform, TestApp, run_sql};
 
 /// Primary keys must contain the partition key.
 const PARTITIONED: &str = "
@@ -31,7 +31,7 @@ async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
         .set("source.poll_interval", "20ms");
 
     let platform = app.platform().await;
-    platform.client.batch_execute(PARTITIONED).await.unwrap();
+    run_sql(&platform.client, PARTITIONED).await;
 
     let user = platform.user(&[]).await;
     app.setup().await;
@@ -77,126 +77,6 @@ fn moves(events: &[(String, Value)]) -> Vec<String> {
         .replace('"', "")
     };
     events.iter().map(one).collect()
-}
-
-async fn assert_archived_rows_raise_nothing_again(capture: &str) {
-    let (app, platform, user) = partitioned(capture).await;
-    let label = platform.label(user).await;
-    let release = platform.release(label).await;
-    let insert = format!(
-        "insert into distro_queue (id, release_id, status) select n, {release}, 'scheduled' from generate_series(1, 6) n"
-    );
-    let mute =
-        "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
-
-    platform
-        .transaction(&format!(
-            "{mute}; {insert}; update distro_queue set status = 'complete' where id < 6"
-        ))
-        .await;
-
-    platform
-        .transaction("update distro_queue set archived = true where id in (1, 2)")
-        .await;
-    platform
-        .transaction("update distro_queue set archived = false where id = 2")
-        .await;
-
-    // Moved by one statement that deletes and inserts, by two statements, and by statements on
-    // leaves, back in the same transaction.
-    let moved =
-        format!("insert into distro_queue ({COLUMNS}, archived) select {COLUMNS}, true from gone");
-    platform
-        .transaction(&format!(
-            "with gone as (delete from distro_queue where id = 3 returning *) {moved}"
-        ))
-        .await;
-
-    let two = format!(
-        "create temporary table gone on commit drop as select * from distro_queue where id = 4;
-         delete from distro_queue where id = 4; savepoint s; {moved}; rollback to s; {moved}"
-    );
-    platform.transaction(&two).await;
-
-    let leaves = format!(
-        "with gone as (delete from distro_queue_live where id = 5 returning *)
-         insert into distro_queue_leaf ({COLUMNS}, archived) select {COLUMNS}, true from gone;
-         update distro_queue set archived = false where id = 5"
-    );
-    platform.transaction(&leaves).await;
-
-    // A move that is also a transition.
-    platform
-        .transaction("update distro_queue set archived = true, status = 'complete' where id = 6")
-        .await;
-
-    // Deleted in another transaction: the inserted row is new.
-    platform
-        .transaction("delete from distro_queue where id = 1")
-        .await;
-    platform
-        .transaction(&format!(
-            "insert into distro_queue (id, release_id, status) values (1, {release}, 'complete')"
-        ))
-        .await;
-
-    let expected = [
-        "1 delivery.completed null complete",
-        "1 distribution.outlet.status_changed null complete",
-        "6 delivery.completed null complete",
-        "6 distribution.outlet.status_changed scheduled complete",
-    ];
-
-    assert_eq!(
-        moves(&events(&app, &platform, user).await),
-        expected,
-        "{capture}"
-    );
-}
-
-#[tokio::test]
-async fn an_archived_complete_row_raises_nothing_again() {
-    assert_archived_rows_raise_nothing_again("wal").await;
-}
-
-#[tokio::test]
-async fn an_archived_complete_row_raises_nothing_again_by_triggers() {
-    assert_archived_rows_raise_nothing_again("trigger").await;
-}
-
-async fn assert_review_changes_are_raised(capture: &str) {
-    let (app, platform, user) = partitioned(capture).await;
-    let label = platform.label(user).await;
-    let release = platform.release(label).await;
-
-    for status in ["to_review", "draft", "approved"] {
-        platform.set_review_status(release, status).await;
-    }
-
-    let events = events(&app, &platform, user).await;
-    let mut changes: Vec<String> = events
-        .iter()
-        .map(|(_, data)| {
-            format!("{} {}", data["previous_status"], data["new_status"]).replace('"', "")
-        })
-        .collect();
-
-    changes.sort();
-    assert_eq!(
-        changes,
-        ["draft approved", "draft to_review", "to_review draft"],
-        "{capture}"
-    );
-}
-
-#[tokio::test]
-async fn a_review_change_on_a_partitioned_release_is_raised() {
-    assert_review_changes_are_raised("wal").await;
-}
-
-#[tokio::test]
-async fn a_review_change_on_a_partitioned_release_is_raised_by_triggers() {
-    assert_review_changes_are_raised("trigger").await;
 }
 
 /// The deletions are in earlier batches than the insertions.
@@ -254,7 +134,7 @@ async fn many_rewritten_rows_raise_only_transitions_by_triggers() {
     assert_many_rewritten_rows_raise_only_transitions("trigger").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
     const ROWS: usize = 2_000;
     let app = TestApp::prepare().await;
@@ -264,14 +144,14 @@ async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
          insert into distro_queue (id, release_id, status) select n, 1, 'batched' from generate_series(1, {ROWS}) n"
     );
 
-    source.batch_execute(&fill).await.unwrap();
+    run_sql(&source, &fill).await;
     app.setup().await;
 
     let mut stage = Stage::start(&app).await;
     let again = "begin; create temporary table gone on commit drop as select * from distro_queue;
         delete from distro_queue; insert into distro_queue select * from gone; commit";
 
-    source.batch_execute(again).await.unwrap();
+    run_sql(&source, again).await;
     let mut changes: Vec<Change> = Vec::new();
     while changes.len() < ROWS / 2 {
         let batch = stage.receive().await;

@@ -7,7 +7,7 @@ use walhook::store::Store;
 use walhook::telemetry::health::Health;
 
 use crate::stage::source;
-use crate::support::TestApp;
+use crate::support::{TestApp, run_sql};
 
 /// Everything on the primary that setup may change.
 async fn catalog(app: &TestApp) -> Vec<String> {
@@ -107,7 +107,7 @@ async fn setup_completes_a_publication_and_keeps_sufficient_identities() {
         app.name
     );
 
-    source.batch_execute(&statement).await.unwrap();
+    run_sql(&source, &statement).await;
     app.setup().await;
 
     let prepared = catalog(&app).await;
@@ -139,7 +139,7 @@ async fn teardown_leaves_the_catalog_as_it_was() {
     let statement = "create unique index by_id on payment (id); alter table payment replica identity using index by_id;
          alter table release replica identity nothing; alter table stream_radar_flag replica identity full";
 
-    source.batch_execute(statement).await.unwrap();
+    run_sql(&source, statement).await;
     let before = catalog(&app).await;
 
     app.setup().await;
@@ -179,7 +179,7 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
     let role = format!("{}_reader", app.name);
     let grants = format!("create role {role} login replication; grant pg_read_all_data to {role}");
 
-    source.batch_execute(&grants).await.unwrap();
+    run_sql(&source, &grants).await;
     let as_owner = app.setting("source.url").to_owned();
     let as_reader = as_owner.replace("postgres://postgres@", &format!("postgres://{role}@"));
 
@@ -204,7 +204,7 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
 
     let script = app.walhook_ok(&["teardown", "--print"]).await;
     assert_eq!(catalog(&app).await, prepared);
-    source.batch_execute(&script).await.unwrap();
+    run_sql(&source, &script).await;
 
     let slot = app.walhook_ok(&["teardown", "--yes"]).await;
     assert_eq!(slot.trim(), format!("slot {}: dropped", app.name));
@@ -260,7 +260,7 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
         app.name
     );
 
-    owner.batch_execute(&statement).await.unwrap();
+    run_sql(&owner, &statement).await;
     let before = catalog(&app).await;
     let url = app.source_url.replace("postgres@", &format!("{role}@"));
 
@@ -288,37 +288,7 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
             .unwrap()
     );
 
-    owner
-        .batch_execute(&format!("drop owned by {role}; drop role {role}"))
-        .await
-        .unwrap();
-}
-
-#[tokio::test]
-async fn partitions_get_their_identity_too() {
-    let app = TestApp::prepare().await;
-    let statement = "alter table payment rename to old_payment;
-         create table payment (like old_payment, primary key (id)) partition by hash (id);
-         create table payment_0 partition of payment for values with (modulus 2, remainder 0);
-         create table payment_1 partition of payment for values with (modulus 2, remainder 1)";
-
-    app.source().await.batch_execute(statement).await.unwrap();
-    app.setup().await;
-
-    let prepared = catalog(&app).await;
-
-    for line in ["identity payment_0 f", "identity payment_1 f"] {
-        assert!(
-            prepared.iter().any(|have| have == line),
-            "{line} in {prepared:?}"
-        );
-    }
-
-    assert!(
-        app.walhook_ok(&["setup"])
-            .await
-            .contains("everything is set up")
-    );
+    run_sql(&owner, &format!("drop owned by {role}; drop role {role}")).await;
 }
 
 #[tokio::test]
@@ -333,7 +303,7 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
     let unfinished =
         "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
             .replace("$1", &format!("'{}'", app.name));
-    store.batch_execute(&unfinished).await.unwrap();
+    run_sql(&store, &unfinished).await;
 
     let output = app.walhook_ok(&["setup"]).await;
     assert!(
@@ -345,10 +315,7 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
             .await
             .contains("everything is set up")
     );
-    store
-        .batch_execute("drop schema walhook cascade")
-        .await
-        .unwrap();
+    run_sql(&store, "drop schema walhook cascade").await;
 
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("`walhook teardown`"), "{refused}");
@@ -424,12 +391,11 @@ async fn preflight_names_what_is_missing() {
 
     // A table that nobody has written to would be prepared at once.
     let written = "insert into payment (id, invoice_number, amount, total_due_usd, status) values (1, 'A', 1, 1, 'draft')";
-    owner
-        .batch_execute(&format!(
-            "{written}; alter table payment replica identity default"
-        ))
-        .await
-        .unwrap();
+    run_sql(
+        &owner,
+        &format!("{written}; alter table payment replica identity default"),
+    )
+    .await;
 
     // Events of other tables can be captured.
     preflight().await.unwrap();
@@ -445,10 +411,7 @@ async fn preflight_names_what_is_missing() {
     app.setup().await;
     preflight().await.unwrap();
     assert_eq!(health.reasons().len(), 1);
-    owner
-        .batch_execute(&format!("drop publication \"{}\"", app.name))
-        .await
-        .unwrap();
+    run_sql(&owner, &format!("drop publication \"{}\"", app.name)).await;
 
     assert!(
         preflight()
@@ -469,56 +432,14 @@ async fn preflight_names_what_is_missing() {
 }
 
 #[tokio::test]
-async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
-    let app = TestApp::prepare().await;
-    let refused = async || {
-        let refused = refusal(&app, &["run"]).await;
-        let output: Vec<&str> = refused
-            .lines()
-            .filter(|line| line.starts_with("walhook: "))
-            .collect();
-        assert_eq!(output.len(), 1, "{refused}");
-
-        output[0].to_owned()
-    };
-
-    assert!(refused().await.contains("run `walhook setup` first"));
-    app.setup().await;
-    app.source()
-        .await
-        .execute("select pg_drop_replication_slot($1)", &[&app.name])
-        .await
-        .unwrap();
-
-    let output = refusal(&app, &["setup"]).await;
-    assert!(
-        output.contains("is missing and the store has a checkpoint"),
-        "{output}"
-    );
-
-    let slots: i64 = app
-        .source()
-        .await
-        .query_one(
-            "select count(*) from pg_replication_slots where slot_name = $1",
-            &[&app.name],
-        )
-        .await
-        .unwrap()
-        .get(0);
-
-    assert_eq!(slots, 0, "run never recreates a slot");
-}
-
-#[tokio::test]
 async fn another_cluster_is_rejected() {
     let app = TestApp::prepare().await;
     app.setup().await;
-    app.store()
-        .await
-        .batch_execute("update walhook.checkpoint set system_identifier = 1")
-        .await
-        .unwrap();
+    run_sql(
+        &app.store().await,
+        "update walhook.checkpoint set system_identifier = 1",
+    )
+    .await;
 
     let store = Store::open(&app.store_url, 2).unwrap();
     let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
@@ -537,7 +458,7 @@ async fn print_changes_nothing_and_prints_the_sql_that_setup_needs() {
     let sql = app.walhook_ok(&["setup", "--print"]).await;
 
     assert_eq!(catalog(&app).await, before);
-    app.source().await.batch_execute(&sql).await.unwrap();
+    run_sql(&app.source().await, &sql).await;
 
     let output = app.walhook_ok(&["setup"]).await;
     assert!(
@@ -587,7 +508,7 @@ async fn check_warns_of_a_shared_database_and_row_level_security() {
          alter table label enable row level security"
     );
 
-    owner.batch_execute(&statement).await.unwrap();
+    run_sql(&owner, &statement).await;
     let shared = app.source_url.clone();
 
     app.set(
@@ -602,8 +523,5 @@ async fn check_warns_of_a_shared_database_and_row_level_security() {
         "{lines}"
     );
     assert!(lines.contains("warn  store database"), "{lines}");
-    owner
-        .batch_execute(&format!("drop owned by {role}; drop role {role}"))
-        .await
-        .unwrap();
+    run_sql(&owner, &format!("drop owned by {role}; drop role {role}")).await;
 }

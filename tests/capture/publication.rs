@@ -1,6 +1,7 @@
 //! Changes of the publication under a running process and while none runs: no event goes to the
 //! former owner of a label whose transfer the stream lacks, and what the stream lacks is reported.
 
+use crate::support::run_sql;
 use crate::support::{Platform, Receiver, TestApp, skip, versions::installed};
 use crate::wait_until_unready;
 use walhook::private_postgres::Options;
@@ -127,7 +128,7 @@ async fn of_version_15_or_later() -> Option<TestApp> {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_publication_that_lacks_an_operation_stops_capture() {
     let mut scene = Scene::start(TestApp::prepare().await).await;
     scene
@@ -149,7 +150,7 @@ async fn a_publication_that_lacks_an_operation_stops_capture() {
     assert_eq!(scene.former.requests().len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn options_that_were_changed_and_restored_are_a_gap() {
     let mut scene = Scene::start(TestApp::prepare().await).await;
     let restore = format!(
@@ -178,7 +179,27 @@ async fn options_that_were_changed_and_restored_are_a_gap() {
     assert!(sidecar.stop().await.success());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// Verifies that a gap is reported if `member` leaves the publication and returns.
+async fn assert_gap_of(app: TestApp, member: &str) {
+    let mut scene = Scene::start(app).await;
+    let publication = scene.publication();
+
+    scene.execute(&format!("{publication} drop {member}")).await;
+    scene.execute(&scene.transfer()).await;
+    scene.execute(&format!("{publication} add {member}")).await;
+    scene
+        .platform
+        .set_distribution_status(scene.entry, "batched")
+        .await;
+    scene.require_gap_and_owner().await;
+}
+
+#[tokio::test]
+async fn a_table_that_leaves_the_publication_and_returns_is_a_gap() {
+    assert_gap_of(TestApp::prepare().await, "table label").await;
+}
+
+#[tokio::test]
 async fn a_schema_that_leaves_the_publication_and_returns_is_a_gap() {
     let Some(app) = of_version_15_or_later().await else {
         return;
@@ -188,32 +209,11 @@ async fn a_schema_that_leaves_the_publication_and_returns_is_a_gap() {
         "create publication {} for tables in schema public",
         app.name
     );
-    app.source().await.batch_execute(&create).await.unwrap();
-
-    let mut scene = Scene::start(app).await;
-    scene
-        .execute(&format!(
-            "{} drop tables in schema public",
-            scene.publication()
-        ))
-        .await;
-
-    scene.execute(&scene.transfer()).await;
-    scene
-        .execute(&format!(
-            "{} add tables in schema public",
-            scene.publication()
-        ))
-        .await;
-
-    scene
-        .platform
-        .set_distribution_status(scene.entry, "batched")
-        .await;
-    scene.require_gap_and_owner().await;
+    run_sql(&app.source().await, &create).await;
+    assert_gap_of(app, "tables in schema public").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_row_filter_stops_capture_and_setup_names_it() {
     let Some(app) = of_version_15_or_later().await else {
         return;
@@ -226,7 +226,7 @@ async fn a_row_filter_stops_capture_and_setup_names_it() {
         scene.transfer()
     );
 
-    scene.platform.client.batch_execute(&filter).await.unwrap();
+    run_sql(&scene.platform.client, &filter).await;
     scene
         .platform
         .set_distribution_status(scene.entry, "batched")
@@ -259,7 +259,7 @@ async fn a_row_filter_stops_capture_and_setup_names_it() {
     assert_eq!(scene.former.requests().len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_table_that_takes_the_name_of_a_looked_up_one_is_noticed_with_the_next_change() {
     let mut scene = Scene::start(TestApp::prepare().await).await;
     let swap = format!(

@@ -1,9 +1,9 @@
 //! `walhook repair`: every transition missed in a gap is found and raised once.
 
 use std::collections::BTreeMap;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use crate::support::{Platform, Receiver, Sidecar, TestApp, eventually};
+use crate::support::{Platform, Receiver, Sidecar, TestApp, eventually, one, run_sql};
 use crate::wait_until_unready;
 use tokio_postgres::Client;
 use walhook::private_postgres::Options;
@@ -193,7 +193,7 @@ fn missed_events() -> BTreeMap<String, i64> {
     ])
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raises_it_once() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
@@ -308,139 +308,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Starts repairs until `reached` returns true, and kills the repair that runs then.
-async fn kill_repair_at<F: Future<Output = bool>>(
-    app: &TestApp,
-    what: &str,
-    mut reached: impl FnMut() -> F,
-) {
-    let start = || {
-        app.command(&["repair"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
-    };
-
-    let mut repair = start();
-    let end = tokio::time::Instant::now() + crate::support::DEADLINE;
-
-    while !reached().await {
-        assert!(
-            tokio::time::Instant::now() < end,
-            "no repair reached {what}"
-        );
-
-        // The locks of a killed repair are released when the server notices its end.
-        if repair
-            .try_wait()
-            .unwrap()
-            .is_some_and(|status| !status.success())
-        {
-            repair = start();
-        }
-
-        tokio::time::sleep(crate::support::POLL).await;
-    }
-
-    repair.kill().await.unwrap();
-}
-
-/// Kills a repair that waits for a lock on one of the store's tables, and releases the lock.
-async fn kill_while_locked(app: &TestApp, table: &str) {
-    let blocker = app.store().await;
-    let watcher = app.store().await;
-
-    // A stronger lock would assign a transaction id, and the creation of a slot waits for such
-    // transactions.
-    blocker
-        .batch_execute(&format!("begin; lock table {table} in exclusive mode"))
-        .await
-        .unwrap();
-    let waiting = format!(
-        "select from pg_locks where not granted and relation = '{table}'::regclass limit 1"
-    );
-    kill_repair_at(app, table, async || {
-        watcher.query_opt(&waiting, &[]).await.unwrap().is_some()
-    })
-    .await;
-    blocker.batch_execute("rollback").await.unwrap();
-}
-
-/// Kills a repair while its new slot waits for an older transaction.
-async fn kill_while_the_slot_is_created(app: &TestApp) {
-    let blocker = app.source().await;
-    let watcher = app.source().await;
-
-    blocker
-        .batch_execute("begin; select txid_current()")
-        .await
-        .unwrap();
-    let active = "select from pg_replication_slots where slot_name = $1 and active";
-    let reached = async || {
-        watcher
-            .query_opt(active, &[&app.name])
-            .await
-            .unwrap()
-            .is_some()
-    };
-
-    kill_repair_at(app, "a slot", reached).await;
-    blocker.batch_execute("rollback").await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once() {
-    // On its own server: other tests' slots would wait for its locks.
-    let mut app = TestApp::prepare_alone(Options::default()).await;
-    app.setup().await;
-    app.run().await;
-
-    let scene = Scene::new(&mut app).await;
-    app.drop_slot().await;
-    wait_for_gap(app.sidecar(), "slot_missing").await;
-    scene.change_rows_in_the_gap().await;
-    kill_while_the_slot_is_created(&app).await;
-
-    for table in [
-        "checkpoint",
-        "last_seen",
-        "event",
-        "user_addon",
-        "gap",
-        "acknowledgement",
-    ] {
-        kill_while_locked(&app, &format!("walhook.{table}")).await;
-        let store = app.store().await;
-        assert_eq!(repaired(&store).await, counts([]), "{table}");
-        // If a slot exists, it is not read.
-        assert!(
-            app.sidecar()
-                .readiness()
-                .await
-                .is_none_or(|(status, _)| status == 503),
-            "{table}"
-        );
-    }
-
-    // The slot that a killed repair left is held until its server notices.
-    let real = eventually("a repair to succeed", async || {
-        let output = app.walhook(&["repair"]).await;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8(output.stdout).unwrap())
-    })
-    .await;
-
-    assert_eq!(reported(&real), missed_events(), "{real}");
-    app.sidecar().wait_until_ready().await;
-    scene.receiver.wait_for(6).await;
-    assert_eq!(repaired(&app.store().await).await, missed_events());
-    assert_eq!(open_gaps(&app).await, [""; 0]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
@@ -461,18 +329,17 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
             let status = CYCLE[last % CYCLE.len()];
             let statement =
                 format!("update distro_queue set status = '{status}' where id = {entry}");
-            writer.batch_execute(&statement).await.unwrap();
+            run_sql(&writer, &statement).await;
 
             // Some load is enough.
             tokio::time::sleep(PAUSE).await;
         }
 
-        writer
-            .batch_execute(&format!(
-                "update distro_queue set status = 'last' where id = {entry}"
-            ))
-            .await
-            .unwrap();
+        run_sql(
+            &writer,
+            &format!("update distro_queue set status = 'last' where id = {entry}"),
+        )
+        .await;
     });
 
     let report = app.walhook_ok(&["repair"]).await;
@@ -530,7 +397,7 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     assert_eq!(rows.iter().filter(|row| row.get(2)).count(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_slot_that_was_advanced_by_others_is_reported() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
@@ -571,7 +438,7 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
         "select pg_replication_slot_advance('{}', pg_current_wal_lsn())",
         app.name
     );
-    client.batch_execute(&advance).await.unwrap();
+    run_sql(&client, &advance).await;
 
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_ahead").await;
@@ -599,67 +466,7 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
     sidecar.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
-    let mut app = TestApp::prepare().await;
-    app.set("source.heartbeat", "100ms");
-    app.setup().await;
-    app.run().await;
-
-    let scene = Scene::new(&mut app).await;
-    scene
-        .platform
-        .execute("alter table distro_queue replica identity default", &[])
-        .await;
-    scene
-        .platform
-        .set_distribution_status(scene.entries[0], "complete")
-        .await;
-    wait_for_gap(app.sidecar(), "identity_lost").await;
-    app.walhook_ok(&["setup"]).await;
-
-    // Capture continues, and the gap stays open until it is repaired.
-    scene
-        .platform
-        .set_review_status(scene.releases[0], "to_review")
-        .await;
-    scene.receiver.wait_for(1).await;
-    wait_for_gap(app.sidecar(), "identity_lost").await;
-
-    let alter = format!("alter publication {} drop table distro_queue", app.name);
-    scene.platform.execute(&alter, &[]).await;
-    scene
-        .platform
-        .set_distribution_status(scene.entries[1], "complete")
-        .await;
-
-    eventually("the publication's gap", async || {
-        open_gaps(&app)
-            .await
-            .contains(&"publication_changed".to_owned())
-            .then_some(())
-    })
-    .await;
-
-    stop(&mut app).await;
-
-    // The repair completes the publication first.
-    let report = app.walhook_ok(&["repair"]).await;
-    let expected = counts([
-        ("delivery.completed", 2),
-        ("distribution.outlet.status_changed", 2),
-    ]);
-
-    assert_eq!(reported(&report), expected, "{report}");
-    app.run().await;
-    scene
-        .platform
-        .set_distribution_status(scene.entries[1], "scheduled")
-        .await;
-    scene.receiver.wait_for(4).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
     let settings = [
         ("max_slot_wal_keep_size", "1MB"),
@@ -683,7 +490,7 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
         let fill =
             "insert into app_user (id, email) select n, repeat('x', 1000) from generate_series(100000, 140000) n;
                     delete from app_user where id >= 100000; checkpoint";
-        scene.platform.client.batch_execute(fill).await.unwrap();
+        run_sql(&scene.platform.client, fill).await;
         let lost = "select from pg_replication_slots where wal_status = 'lost'";
         scene.platform.client.query_opt(lost, &[]).await.unwrap()
     })
@@ -709,12 +516,9 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
     sidecar.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_can_recover_them() {
-    let mut app = TestApp::prepare().await;
-    app.set("source.ledger", "false");
-    app.setup().await;
-    app.run().await;
+    let mut app = TestApp::start_with(|app| app.set("source.ledger", "false")).await;
 
     let scene = Scene::new(&mut app).await;
     scene
@@ -745,13 +549,11 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
         "{report}"
     );
 
-    let missed: i64 = app
-        .store()
-        .await
-        .query_one("select count(*) from walhook.missed_event", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let missed: i64 = one(
+        &app.store().await,
+        "select count(*) from walhook.missed_event",
+    )
+    .await;
 
     assert_eq!((missed, scene.receiver.requests().len()), (2, 0));
     app.kill().await;
@@ -778,7 +580,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     assert!(!report.contains("cannot be determined"), "{report}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_store_restored_from_a_backup_finds_later_transitions() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
@@ -831,7 +633,7 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
 }
 
 /// As numbers, 9 is before 10; as texts, after it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_repair_compares_ids_of_different_lengths_in_their_order_as_numbers() {
     let mut app = TestApp::prepare().await;
     app.setup().await;

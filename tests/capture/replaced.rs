@@ -14,7 +14,7 @@ use walhook::store::Store;
 
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up, with_slot_on_standby};
-use crate::support::{Platform, Sidecar, TestApp, eventually, next_id};
+use crate::support::{Platform, Sidecar, TestApp, eventually, next_id, one, run_sql, server};
 use crate::visibility::{HELD_BACK, commit_unseen, is_visible, payment};
 use crate::wait_until_unready;
 
@@ -94,11 +94,7 @@ impl Replaced {
 
     async fn timeline(&self) -> i32 {
         let store = self.scenario.app.store().await;
-        store
-            .query_one("select timeline from walhook.checkpoint", &[])
-            .await
-            .unwrap()
-            .get(0)
+        one(&store, "select timeline from walhook.checkpoint").await
     }
 
     /// Starts a replica whose URL names both servers, without waiting for it.
@@ -112,13 +108,7 @@ impl Replaced {
     /// Waits until more sessions have reached the replaced primary.
     async fn until_sessions(&self) {
         let sessions = "select sessions from pg_stat_database where datname = current_database()";
-        let count = async || {
-            self.old
-                .query_one(sessions, &[])
-                .await
-                .unwrap()
-                .get::<_, i64>(0)
-        };
+        let count = async || one::<i64>(&self.old, sessions).await;
 
         let before = count().await;
         eventually("sessions on the replaced primary", async || {
@@ -166,20 +156,16 @@ impl Replaced {
 
 async fn fill(client: &Client, bytes: usize) {
     let filler = format!("select pg_logical_emit_message(true, 'filler', repeat('x', {bytes}))");
-    client.batch_execute(&filler).await.unwrap();
+    run_sql(&client, &filler).await;
 }
 
 async fn end_of_wal(client: &Client) -> PgLsn {
-    client
-        .query_one("select pg_current_wal_flush_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(&client, "select pg_current_wal_flush_lsn()").await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
@@ -246,9 +232,9 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
 
 /// A primary that was restored to a time before a failover cannot be distinguished from a replaced
 /// one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
@@ -290,9 +276,9 @@ async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
 }
 
 /// As above, with trigger capture. The process must not run during the repair.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
 
@@ -320,9 +306,9 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
 
 /// Heartbeats, over a connection of their own, reach the replaced primary, whose commits wait for
 /// no standby. Those of the stream do.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else {
         return;
     };
@@ -337,21 +323,13 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     replaced.start_old().await;
 
     let synchronous = "alter system set synchronous_standby_names = 'absent'";
-    replaced
-        .scenario
-        .platform
-        .client
-        .batch_execute(synchronous)
-        .await
-        .unwrap();
+    run_sql(&replaced.scenario.platform.client, synchronous).await;
 
-    replaced
-        .scenario
-        .platform
-        .client
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .unwrap();
+    run_sql(
+        &replaced.scenario.platform.client,
+        "select pg_reload_conf()",
+    )
+    .await;
 
     let cut = "select pg_terminate_backend(pid) from pg_stat_activity
          where wait_event = 'SyncRep' and query like '%pg_logical_emit_message%'";
@@ -394,21 +372,13 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     replaced.scenario.assert_delivered().await;
 
     let asynchronous = "alter system reset synchronous_standby_names";
-    replaced
-        .scenario
-        .platform
-        .client
-        .batch_execute(asynchronous)
-        .await
-        .unwrap();
+    run_sql(&replaced.scenario.platform.client, asynchronous).await;
 
-    replaced
-        .scenario
-        .platform
-        .client
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .unwrap();
+    run_sql(
+        &replaced.scenario.platform.client,
+        "select pg_reload_conf()",
+    )
+    .await;
 
     assert!(committing.await.unwrap());
     replaced.scenario.payments.insert(unseen);
@@ -443,9 +413,9 @@ async fn until_outbox_is_empty(client: &Client) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
 
@@ -488,9 +458,9 @@ async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
 
 /// Rows are deleted from the outbox after their events are stored. If the connection is lost in
 /// between, the next one must not delete anything on another server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_there() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
 
@@ -527,9 +497,9 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
 }
 
 /// The removal of capture from the WAL opens its own connections, beside the one of the reader.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
 
@@ -541,7 +511,7 @@ async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary
         .await;
     let publication = format!("create publication \"{}\"", replaced.scenario.app.name);
 
-    replaced.old.batch_execute(&publication).await.unwrap();
+    run_sql(&replaced.old, &publication).await;
     replaced.until_sessions().await;
 
     let publications = replaced
@@ -561,38 +531,6 @@ async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary
         200
     );
     replaced.assert_no_gap().await;
-}
-
-/// The event of a row is stored, and the standby that is promoted before the row is deleted does
-/// not have it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let (mut scenario, standby) = by_triggers(&store).await;
-    let old = scenario.app.source().await;
-
-    until_caught_up(&old, &standby).await;
-    standby.stop(StopMode::Fast).await.unwrap();
-    old.batch_execute("begin; lock table walhook_capture.progress in exclusive mode")
-        .await
-        .unwrap();
-    scenario.pay(1).await;
-    scenario.assert_delivered().await;
-
-    let waits = "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
-    eventually("the deletion to wait", async || {
-        old.query_opt(waits, &[]).await.unwrap()
-    })
-    .await;
-    scenario.app.server.stop(StopMode::Immediate).await.unwrap();
-    standby.start_again().await.unwrap();
-    promote(&standby).await;
-
-    let gaps = scenario.app.store().await;
-    let open = "select reason from walhook.gap where repaired_at is null";
-    let gap = eventually("the gap", async || gaps.query_opt(open, &[]).await.unwrap()).await;
-
-    assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
 }
 
 /// The owners that it knows may be those of before the failover.

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use walhook::postgres;
 
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, one, run_sql};
 
 /// A database with another encoding, on the app's server. Returns its URL.
 async fn database(app: &TestApp, encoding: &str) -> String {
@@ -17,7 +17,7 @@ async fn database(app: &TestApp, encoding: &str) -> String {
         "create database {name} encoding '{encoding}' lc_collate 'C' lc_ctype 'C' template template0"
     );
 
-    client.batch_execute(&create).await.unwrap();
+    run_sql(&client, &create).await;
     app.server.url(&name)
 }
 
@@ -26,7 +26,7 @@ fn error_of(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_primary_in_latin1_is_served() {
     for mode in ["wal", "trigger"] {
         let mut app = TestApp::prepare().await;
@@ -51,20 +51,14 @@ async fn a_primary_in_latin1_is_served() {
 
         app.wait_for_events(1).await;
         let title = "select data->>'release_title' from walhook.event";
-        let title: String = app
-            .store()
-            .await
-            .query_one(title, &[])
-            .await
-            .unwrap()
-            .get(0);
+        let title: String = one(&app.store().await, title).await;
 
         assert_eq!(title, "Été", "{mode}");
         app.kill().await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn encodings_that_cannot_have_or_give_every_text_are_refused() {
     let mut app = TestApp::prepare().await;
     let source = app.source_url.clone();
@@ -94,7 +88,7 @@ async fn encodings_that_cannot_have_or_give_every_text_are_refused() {
     app.setup().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_column_whose_type_has_no_ids_or_times_is_named_by_setup_and_check() {
     for ledger in ["true", "false"] {
         let mut app = TestApp::prepare().await;
@@ -128,7 +122,7 @@ async fn a_column_whose_type_has_no_ids_or_times_is_named_by_setup_and_check() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn rows_whose_ids_are_no_integers_are_named_and_hold_up_neither_setup_nor_repair() {
     for mode in ["wal", "trigger"] {
         let mut app = TestApp::prepare().await;

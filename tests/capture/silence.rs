@@ -12,7 +12,7 @@ use walhook::store::Store;
 use super::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::versions::installed;
-use crate::support::{DEADLINE, TestApp, eventually, skip};
+use crate::support::{DEADLINE, TestApp, eventually, one, run_sql, skip};
 
 const LAG: &str = "walhook_capture_lag_seconds";
 
@@ -35,24 +35,7 @@ async fn wait_for_lag(scenario: &mut Scenario, what: &str, holds: fn(f64) -> boo
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_to_the_store_that_go_silent_are_replaced() {
-    let mut app = TestApp::prepare().await;
-    let proxy = Proxy::start(app.server.port()).await;
-
-    app.set("store.url", &through(&proxy, &app, &app.store_url));
-    let mut scenario = Scenario::start(app).await;
-
-    scenario.pay(3).await;
-    scenario.assert_delivered().await;
-    proxy.forget();
-    scenario.pay(3).await;
-    wait_for_lag(&mut scenario, "the lag to grow", |lag| lag > 3.0).await;
-    scenario.assert_delivered().await;
-    wait_for_lag(&mut scenario, "the lag to end", |lag| lag < 3.0).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_lag_grows_while_the_primary_is_silent() {
     let mut app = TestApp::prepare().await;
     let proxy = Proxy::start(app.server.port()).await;
@@ -70,7 +53,7 @@ async fn the_lag_grows_while_the_primary_is_silent() {
     wait_for_lag(&mut scenario, "the lag to end", |lag| lag < 1.0).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let app = TestApp::prepare().await;
     app.setup().await;
@@ -86,12 +69,7 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     );
     let keys = HashSet::from([LookupKey::Label(label)]);
     let committed = "select mod(pg_current_xact_id()::text::bigint, 4294967296)";
-    let committed: i64 = platform
-        .client
-        .query_one(committed, &[])
-        .await
-        .unwrap()
-        .get(0);
+    let committed: i64 = one(&platform.client, committed).await;
 
     // With a transaction, the wait until it is visible has a shorter limit than the query.
     for transaction in [None, Some(u32::try_from(committed).unwrap())] {
@@ -105,7 +83,7 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
 
 /// A primary that is busy sends only keepalives, here because it waits for a standby. A new stream
 /// would not get further.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 #[ignore = "takes more than a minute: `make soak`"]
 async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
     let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version >= 17) else {
@@ -132,37 +110,10 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
     }
 
     let client = &scenario.platform.client;
-    client
-        .batch_execute("alter system reset synchronized_standby_slots")
-        .await
-        .unwrap();
-    client
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .unwrap();
+    run_sql(&client, "alter system reset synchronized_standby_slots").await;
+    run_sql(&client, "select pg_reload_conf()").await;
     scenario.assert_delivered().await;
 
     let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
     assert_eq!(log.matches("reading changes").count(), 1, "{log}");
-}
-
-/// All connections of the process go silent: the stream, heartbeats, lookups and those to the
-/// store.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes more than a minute: `make soak`"]
-async fn the_sidecar_recovers_when_all_connections_go_silent() {
-    let mut app = TestApp::prepare().await;
-    let proxy = Proxy::start(app.server.port()).await;
-
-    app.set("source.url", &through(&proxy, &app, &app.source_url));
-    app.set("store.url", &through(&proxy, &app, &app.store_url));
-
-    let mut scenario = Scenario::start(app).await;
-    scenario.pay(3).await;
-    scenario.assert_delivered().await;
-    proxy.forget();
-    scenario.pay(3).await;
-    wait_for_lag(&mut scenario, "the lag to grow", |lag| lag > 30.0).await;
-    wait_for_lag(&mut scenario, "the lag to end", |lag| lag < 3.0).await;
-    scenario.assert_delivered().await;
 }

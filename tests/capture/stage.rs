@@ -152,11 +152,6 @@ impl Stage {
         }
     }
 
-    /// Opens new connections to the store: its server has been restarted.
-    pub fn reconnect_store(&mut self, app: &TestApp) {
-        self.store = Store::open(&app.store_url, 2).unwrap();
-    }
-
     /// Receives batches without changes while `work` runs: the end of a transaction may arrive in
     /// its own batch.
     pub async fn serve_until<T>(&mut self, work: impl Future<Output = T>) -> T {
@@ -180,13 +175,5 @@ impl Stage {
             .expect("capture ends")
             .unwrap()
             .unwrap();
-    }
-
-    /// Waits until capture ends without a shutdown.
-    pub async fn ended(self) -> Result<(), CaptureError> {
-        tokio::time::timeout(DEADLINE, self.task)
-            .await
-            .expect("capture ends")
-            .unwrap()
     }
 }

@@ -28,7 +28,7 @@ async fn wait_for_unrouted(app: &TestApp, count: usize) {
 }
 
 /// A reference may be wider than the id to which it leads.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_reference_that_is_too_large_for_an_id_leads_to_no_row() {
     for mode in MODES {
         let app = prepared(mode).await;
@@ -52,7 +52,7 @@ async fn a_reference_that_is_too_large_for_an_id_leads_to_no_row() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_corrected() {
     for mode in MODES {
         let mut app = prepared(mode).await;
@@ -145,7 +145,7 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
 }
 
 /// Lookups that need longer together than a statement may take are divided until they are answered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn what_the_store_refuses_is_kept_apart_and_can_be_discarded() {
     for mode in MODES {
         let mut app = prepared(mode).await;
@@ -231,7 +231,7 @@ async fn distributed_for_a_refused_user(mode: &str) -> (TestApp, Platform) {
     (app, platform)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_or_by_the_next_distribution()
  {
     for mode in MODES {
@@ -279,7 +279,7 @@ async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_o
 }
 
 /// A lock or a cancelled query is no fault of the rows.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards() {
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.set("source.tables.outlet.computed.name", "upper(this.name)");
@@ -340,7 +340,7 @@ async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards(
 }
 
 /// Together the rows need longer than a statement may take.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 #[ignore = "takes more than a minute: `make soak`"]
 async fn slow_computed_columns_of_many_rows_are_evaluated_in_parts() {
     let mut app = prepared("wal").await;
@@ -366,7 +366,7 @@ async fn slow_computed_columns_of_many_rows_are_evaluated_in_parts() {
 }
 
 /// The lookup that the guide shows casts the keys, which may be no numbers.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_lookup_query_that_fails_for_one_user_fails_for_no_other() {
     for mode in MODES {
         let mut app = prepared(mode).await;

@@ -111,7 +111,7 @@ async fn test_version(version: u32) {
 macro_rules! versions {
     ($($test:ident: $version:literal,)+) => {
         $(
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[tokio::test]
             async fn $test() {
                 test_version($version).await;
             }

@@ -11,21 +11,19 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up, until_slot_is_synchronized};
 use crate::support::versions::installed;
-use crate::support::{Platform, TestApp, eventually, next_id, skip};
+use crate::support::{Platform, TestApp, eventually, next_id, one, run_sql, server, skip};
 use crate::wait_until_unready;
 
 pub const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";
 
 /// Makes commits wait for the standby.
 pub async fn make_synchronous(client: &Client) {
-    client
-        .batch_execute("alter system set synchronous_standby_names = 'walreceiver'")
-        .await
-        .unwrap();
-    client
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .unwrap();
+    run_sql(
+        &client,
+        "alter system set synchronous_standby_names = 'walreceiver'",
+    )
+    .await;
+    run_sql(&client, "select pg_reload_conf()").await;
     eventually("the standby to be synchronous", async || {
         let standby =
             "select from pg_stat_replication where sync_state = 'sync' and state = 'streaming'";
@@ -40,11 +38,7 @@ pub struct Stopped(Pid);
 impl Stopped {
     pub async fn receiver_of(standby: &PrivatePostgres) -> Stopped {
         let client = postgres::connect(&standby.url("postgres")).await.unwrap();
-        let pid: i32 = client
-            .query_one("select pid from pg_stat_wal_receiver", &[])
-            .await
-            .unwrap()
-            .get(0);
+        let pid: i32 = one(&client, "select pid from pg_stat_wal_receiver").await;
         let pid = Pid::from_raw(pid).expect("a process id");
 
         kill_process(pid, Signal::STOP).expect("a process can be stopped");
@@ -63,11 +57,7 @@ pub async fn commit_unseen(
     client: Client,
     statement: String,
 ) -> JoinHandle<bool> {
-    let pid: i32 = client
-        .query_one("select pg_backend_pid()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let pid: i32 = one(&client, "select pg_backend_pid()").await;
     let committing = tokio::spawn(async move { client.batch_execute(&statement).await.is_ok() });
     let watching = &scenario.platform.client;
 
@@ -76,11 +66,7 @@ pub async fn commit_unseen(
         watching.query_opt(waits, &[&pid]).await.unwrap()
     })
     .await;
-    let flushed: PgLsn = watching
-        .query_one("select pg_current_wal_flush_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let flushed: PgLsn = one(&watching, "select pg_current_wal_flush_lsn()").await;
     eventually("the commit to be sent", async || {
         let sent =
             "select from pg_replication_slots slot join pg_stat_replication sender on sender.pid = slot.active_pid
@@ -98,11 +84,7 @@ async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
     let message = "select pg_logical_emit_message(true, 'other', 'x')".to_owned();
     let committing = commit_unseen(scenario, scenario.app.source().await, message).await;
     let watching = &scenario.platform.client;
-    let end: PgLsn = watching
-        .query_one("select pg_current_wal_flush_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let end: PgLsn = one(&watching, "select pg_current_wal_flush_lsn()").await;
 
     let replied = async |after: f64| {
         let reply = "select extract(epoch from reply_time)::float8 from pg_stat_replication
@@ -176,9 +158,9 @@ async fn synchronous_scenario(
     (scenario, standby)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_event_waits_until_its_transaction_is_visible() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let (mut scenario, standby) = synchronous_scenario(&[], &store).await;
     let receiver = Stopped::receiver_of(&standby).await;
     let unacknowledged = commit_unacknowledged(&scenario).await;
@@ -205,14 +187,14 @@ async fn an_event_waits_until_its_transaction_is_visible() {
 
 /// The server keeps the connection of a commit that waits for a standby, also after its client has
 /// closed it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn at_most_one_heartbeat_waits_for_a_standby() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let (mut scenario, standby) = synchronous_scenario(&[], &store).await;
     let receiver = Stopped::receiver_of(&standby).await;
     let waiting = async |client: &Client| -> i64 {
         let waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
-        client.query_one(waiting, &[]).await.unwrap().get(0)
+        one(&client, waiting).await
     };
 
     eventually("a heartbeat to wait", async || {
@@ -238,9 +220,9 @@ async fn at_most_one_heartbeat_waits_for_a_standby() {
     second.wait_until_ready().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limit() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
 
     // Of the looked-up rows, only those with computed columns are read from the primary.
     let settings = [
@@ -286,7 +268,7 @@ async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limi
     scenario.app.sidecar().wait_until_ready().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     let Some(programs) = installed()
         .into_iter()
@@ -297,7 +279,7 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
         return;
     };
 
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let settings = [
         ("sync_replication_slots", "on"),
         ("hot_standby_feedback", "on"),
@@ -345,35 +327,18 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     scenario.assert_delivered().await;
 
     let gaps = "select count(*) from walhook.gap";
-    assert_eq!(
-        scenario
-            .app
-            .store()
-            .await
-            .query_one(gaps, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&scenario.app.store().await, gaps).await, 0);
 
     scenario.app.sidecar().wait_until_ready().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for_it() {
     const CHECKING: &str = "select count(*) from pg_stat_activity
         where query like '-- The current snapshot and the server%' and pid <> pg_backend_pid()";
     let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
-    let sessions = async |scenario: &Scenario| -> i64 {
-        scenario
-            .platform
-            .client
-            .query_one(CHECKING, &[])
-            .await
-            .unwrap()
-            .get(0)
-    };
+    let sessions =
+        async |scenario: &Scenario| -> i64 { one(&scenario.platform.client, CHECKING).await };
 
     scenario.pay(5).await;
     scenario.assert_delivered().await;
@@ -397,13 +362,7 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
     .await;
 
     // Idle WAL is acknowledged up to the last visible heartbeat.
-    let end: PgLsn = scenario
-        .platform
-        .client
-        .query_one("select pg_current_wal_lsn()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let end: PgLsn = one(&scenario.platform.client, "select pg_current_wal_lsn()").await;
 
     let slot = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
     eventually("idle WAL to be acknowledged", async || {
@@ -425,9 +384,9 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
 
 /// `*` also matches the connection that reads the slot: commits would wait for the store, and
 /// capture for the commits to become visible.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_standby() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let mut app = TestApp::prepare_alone(Options::default()).await;
 
     store.create_database(&app.name).await.unwrap();
@@ -443,17 +402,13 @@ async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_sta
     let client = scenario.app.source().await;
 
     for names in ["*", "first 1 (standby, \"Walhook\")"] {
-        client
-            .batch_execute(&format!(
-                "alter system set synchronous_standby_names = '{names}'"
-            ))
-            .await
-            .unwrap();
+        run_sql(
+            &client,
+            &format!("alter system set synchronous_standby_names = '{names}'"),
+        )
+        .await;
 
-        client
-            .batch_execute("select pg_reload_conf()")
-            .await
-            .unwrap();
+        run_sql(&client, "select pg_reload_conf()").await;
         wait_until_unready(scenario.app.sidecar(), "includes Walhook's own connection").await;
 
         let reader =
@@ -475,14 +430,8 @@ async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_sta
             checked.contains("fail  synchronous_standby_names: includes Walhook's own connection"),
             "{checked}"
         );
-        client
-            .batch_execute("alter system reset synchronous_standby_names")
-            .await
-            .unwrap();
-        client
-            .batch_execute("select pg_reload_conf()")
-            .await
-            .unwrap();
+        run_sql(&client, "alter system reset synchronous_standby_names").await;
+        run_sql(&client, "select pg_reload_conf()").await;
         scenario.app.sidecar().wait_until_ready().await;
         scenario.pay(2).await;
         scenario.assert_delivered().await;

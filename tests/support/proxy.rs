@@ -154,12 +154,6 @@ impl Proxy {
         self.shared.budget.store(bytes, Ordering::SeqCst);
     }
 
-    /// Whether the requested cut has happened.
-    pub fn has_cut(&self) -> bool {
-        // Bytes of the next connection were subtracted as well.
-        self.shared.budget.load(Ordering::SeqCst) > UNLIMITED / 2
-    }
-
     /// Returns how many connections were accepted.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)

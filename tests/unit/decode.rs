@@ -1,22 +1,9 @@
 use pg_walstream::encode_message_to_bytes;
 
 use super::*;
-use crate::config::{Sources, load};
-use crate::domain::table::{distro_queue, user_addon};
+use crate::domain::table::distro_queue;
 
 const RELATION: u32 = 41;
-
-fn source(settings: &str) -> Source {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), settings).unwrap();
-
-    load(Sources {
-        file: Some(file.path().to_owned()),
-        ..Sources::default()
-    })
-    .unwrap()
-    .source
-}
 
 /// Encodes a message as the server sends it.
 fn wire(message: &Message) -> Bytes {
@@ -66,15 +53,13 @@ fn relation(schema: &str, name: &str, columns: &[&str]) -> Message {
 #[derive(Clone, Copy)]
 enum Value {
     Null,
-    Unchanged,
     Text(&'static str),
 }
-use Value::{Null, Text, Unchanged};
+use Value::{Null, Text};
 
 fn row(values: &[Value]) -> TupleData {
     let column = |value: &Value| match value {
         Null => ColumnData::null(),
-        Unchanged => ColumnData::unchanged(),
         Text(text) => ColumnData::text(text.as_bytes().to_vec()),
     };
     TupleData::new(values.iter().map(column).collect())
@@ -84,16 +69,6 @@ fn insert(values: &[Value]) -> Message {
     Message::Insert {
         relation_id: RELATION,
         tuple: row(values),
-    }
-}
-
-/// Builds an update. `key_type` is `O` for a whole old row and `K` for the replica identity only.
-fn update(key_type: Option<char>, old: Option<&[Value]>, new: &[Value]) -> Message {
-    Message::Update {
-        relation_id: RELATION,
-        old_tuple: old.map(row),
-        new_tuple: row(new),
-        key_type,
     }
 }
 
@@ -143,274 +118,6 @@ fn changes(source: &Source, events: Vec<Message>) -> Vec<Change> {
     }
 
     changes
-}
-
-#[test]
-fn names_and_values_are_mapped() {
-    let source = source(
-        r#"
-        [source.tables.distro_queue]
-        table = "shop.deliveries"
-        columns = { status = "state", id = "delivery_id" }
-        values.status = { 5 = "complete" }
-        "#,
-    );
-
-    let columns = [
-        "delivery_id",
-        "release_id",
-        "extra",
-        "outlet_id",
-        "state",
-        "takedown",
-        "message",
-    ];
-
-    let found = changes(
-        &source,
-        vec![
-            relation("shop", "deliveries", &columns),
-            insert(&[
-                Text("7"),
-                Text("1"),
-                Text("x"),
-                Text("4"),
-                Text("5"),
-                Text("f"),
-                Unchanged,
-            ]),
-            insert(&[
-                Text("8"),
-                Text("1"),
-                Text("x"),
-                Null,
-                Text("6"),
-                Text("f"),
-                Null,
-            ]),
-        ],
-    );
-
-    let Operation::Insert { new } = &found[0].operation else {
-        panic!("{found:?}")
-    };
-
-    assert_eq!(
-        (new.text(distro_queue::id), new.text(distro_queue::status)),
-        (Some("7"), Some("complete"))
-    );
-    assert_eq!(*new.get(distro_queue::message), Datum::Absent);
-
-    let Operation::Insert { new } = &found[1].operation else {
-        panic!("{found:?}")
-    };
-
-    assert_eq!(
-        (
-            new.text(distro_queue::status),
-            new.get(distro_queue::outlet_id)
-        ),
-        (Some("6"), &Datum::Null)
-    );
-
-    assert_eq!(
-        found[1].position,
-        Position::Wal {
-            timeline: 2,
-            commit: Lsn(100),
-            ordinal: 2
-        }
-    );
-}
-
-#[test]
-fn rows_of_unmapped_tables_count_and_are_skipped() {
-    let mut events = vec![relation("public", "unknown", &["id"]), insert(&[Text("1")])];
-    events.extend([
-        relation("public", "distro_queue", &DISTRO_QUEUE),
-        insert(&ROW),
-    ]);
-
-    let found = changes(&Source::default(), events);
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].position.ordinal(), 2);
-}
-
-#[test]
-fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
-    let old = [
-        Text("1"),
-        Text("2"),
-        Null,
-        Text("batched"),
-        Text("f"),
-        Text("long"),
-    ];
-
-    let new = [
-        Text("1"),
-        Text("2"),
-        Null,
-        Text("complete"),
-        Text("f"),
-        Unchanged,
-    ];
-
-    let found = changes(
-        &Source::default(),
-        vec![
-            relation("public", "distro_queue", &DISTRO_QUEUE),
-            update(Some('O'), Some(&old), &new),
-        ],
-    );
-
-    let Operation::Update {
-        old: Some(old),
-        new,
-    } = &found[0].operation
-    else {
-        panic!("{found:?}")
-    };
-
-    assert_eq!(
-        (
-            old.text(distro_queue::status),
-            old.get(distro_queue::outlet_id)
-        ),
-        (Some("batched"), &Datum::Null)
-    );
-
-    assert_eq!(
-        (
-            new.text(distro_queue::status),
-            new.text(distro_queue::message)
-        ),
-        (Some("complete"), Some("long"))
-    );
-}
-
-#[test]
-fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as_null() {
-    let old = [Text("1"), Null, Null, Text("batched"), Null, Null];
-    let new = [
-        Text("1"),
-        Text("2"),
-        Text("4"),
-        Text("complete"),
-        Text("f"),
-        Unchanged,
-    ];
-
-    let relation = keyed_relation(
-        "public",
-        "distro_queue",
-        &DISTRO_QUEUE,
-        &["id", "status"],
-        b'i',
-    );
-
-    let found = changes(
-        &Source::default(),
-        vec![
-            relation,
-            update(Some('K'), Some(&old), &new),
-            update(None, None, &new),
-        ],
-    );
-
-    let Operation::Update {
-        old: Some(old),
-        new,
-    } = &found[0].operation
-    else {
-        panic!("{found:?}")
-    };
-
-    assert_eq!(
-        (
-            old.text(distro_queue::status),
-            old.get(distro_queue::outlet_id)
-        ),
-        (Some("batched"), &Datum::Absent)
-    );
-
-    assert_eq!(
-        *new.get(distro_queue::message),
-        Datum::Absent,
-        "the old key does not include it"
-    );
-    assert!(matches!(
-        &found[1].operation,
-        Operation::Update { old: None, .. }
-    ));
-}
-
-#[test]
-fn deletions_in_looked_up_tables_have_their_key() {
-    let columns = ["user_id", "addon"];
-    let delete = Message::Delete {
-        relation_id: RELATION,
-        old_tuple: row(&[Text("3"), Text("preflight_qc")]),
-        key_type: 'K',
-    };
-
-    let relation = keyed_relation("public", "user_addon", &columns, &columns, b'd');
-    let found = changes(&Source::default(), vec![relation, delete]);
-    let Operation::Delete { old } = &found[0].operation else {
-        panic!("{found:?}")
-    };
-
-    assert_eq!(
-        (found[0].table, old.text(user_addon::user_id)),
-        (Table::UserAddon, Some("3"))
-    );
-}
-
-#[test]
-fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
-    let source = source(
-        r#"
-        [source.tables.distro_queue]
-        computed = { message = "this.code || ': ' || this.detail" }
-        [source.tables.payment]
-        absent = true
-        [source.lookups]
-        outlet = "select 1 as id, 'x' as name where '1' = any($1)"
-        "#,
-    );
-
-    let mut without_message = DISTRO_QUEUE.to_vec();
-    without_message.pop();
-
-    for columns in [without_message.as_slice(), &DISTRO_QUEUE] {
-        let row = vec![Text("1"); columns.len()];
-        let found = changes(
-            &source,
-            vec![relation("public", "distro_queue", columns), insert(&row)],
-        );
-        let Operation::Insert { new } = &found[0].operation else {
-            panic!("{found:?}")
-        };
-
-        assert_eq!(
-            (
-                new.text(distro_queue::status),
-                new.get(distro_queue::message)
-            ),
-            (Some("1"), &Datum::Absent)
-        );
-    }
-
-    for name in ["payment", "outlet"] {
-        let found = changes(
-            &source,
-            vec![relation("public", name, &["id"]), insert(&[Text("1")])],
-        );
-        assert!(
-            found.is_empty(),
-            "a table with the default name is not the mapped one: {found:?}"
-        );
-    }
 }
 
 #[test]
@@ -604,61 +311,6 @@ fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
         old.text(distro_queue::status),
         new.text(distro_queue::status),
     ))
-}
-
-#[test]
-fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
-    let deleted = [Text("1"), Null, Null, Text("batched"), Null, Null];
-    let inserted = [
-        Text("1"),
-        Text("2"),
-        Text("3"),
-        Text("complete"),
-        Text("f"),
-        Null,
-    ];
-
-    for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', deleted)] {
-        let table = keyed_relation(
-            "public",
-            "distro_queue",
-            &DISTRO_QUEUE,
-            &["id", "status"],
-            identity,
-        );
-
-        let other = insert(&[
-            Text("2"),
-            Text("2"),
-            Null,
-            Text("complete"),
-            Text("f"),
-            Null,
-        ]);
-
-        let found = changes(
-            &Source::default(),
-            vec![
-                table,
-                delete(key_type, &old),
-                other,
-                insert(&inserted),
-                insert(&inserted),
-            ],
-        );
-
-        let pairs: Vec<_> = found.iter().map(replaced).collect();
-        assert_eq!(
-            pairs,
-            [None, None, Some((Some("batched"), Some("complete"))), None]
-        );
-
-        let ordinals: Vec<u64> = found
-            .iter()
-            .map(|change| change.position.ordinal())
-            .collect();
-        assert_eq!(ordinals, [1, 2, 3, 4], "positions do not depend on pairs");
-    }
 }
 
 #[test]

@@ -31,16 +31,6 @@ fn release(id: i64, title: Option<&str>) -> Tuple {
     row
 }
 
-fn file(id: &str, entry: &str, status: &str) -> Tuple {
-    let values = [
-        ("id", id),
-        ("transcoder_queue_id", entry),
-        ("asset_type_id", "1"),
-        ("status", status),
-    ];
-    row(Table::TranscoderQueueFile, &values)
-}
-
 fn insert(new: Tuple) -> Operation {
     Operation::Insert { new }
 }
@@ -78,16 +68,6 @@ fn follow(
     }
 
     changes
-}
-
-fn statuses(cache: &Cache, entry: i64) -> Option<Vec<String>> {
-    Some(
-        cache
-            .files(entry)?
-            .iter()
-            .map(|file| file.status.clone())
-            .collect(),
-    )
 }
 
 #[test]
@@ -182,94 +162,4 @@ fn a_row_that_is_fetched_is_older_than_one_that_the_stream_has_shown() {
         matches!(cache.release(1), Some(Some(_))),
         "later events may refer to it"
     );
-}
-
-#[test]
-fn a_release_without_a_label_has_no_owner() {
-    let mut cache = Cache::default();
-    let mut released = release(1, Some("a"));
-
-    released.set(release::label_id, Datum::Null);
-    follow(
-        &mut cache,
-        Table::Release,
-        [insert(release(1, Some("a"))), update(released)],
-    );
-    assert!(matches!(cache.release(1), Some(None)));
-}
-
-#[test]
-fn ids_that_are_not_canonical_are_other_rows() {
-    let mut cache = Cache::default();
-    let label = |id, user| insert(row(Table::Label, &[("id", id), ("user_id", user)]));
-    follow(
-        &mut cache,
-        Table::Label,
-        [label("100", "1"), label("0100", "2")],
-    );
-    assert_eq!(cache.label_owner(100), Some(Some(Some(UserId("1".into())))));
-}
-
-#[test]
-fn files_follow_their_entry() {
-    let mut cache = Cache::default();
-    cache.files_fetched(
-        &[5, 6],
-        &[file("1", "5", "queued"), file("2", "5", "queued")],
-    );
-    assert_eq!(statuses(&cache, 5).unwrap(), ["queued", "queued"]);
-
-    let key = row(Table::TranscoderQueueFile, &[("id", "2")]);
-    let operations = [
-        update(file("1", "5", "complete")),
-        insert(file("3", "5", "error")),
-        update(file("3", "6", "error")),
-        Operation::Delete { old: key },
-    ];
-
-    follow(&mut cache, Table::TranscoderQueueFile, operations);
-    assert_eq!(
-        (statuses(&cache, 5).unwrap(), statuses(&cache, 6).unwrap()),
-        (vec!["complete".into()], vec!["error".into()])
-    );
-    assert_eq!(statuses(&cache, 7), None);
-    follow(
-        &mut cache,
-        Table::TranscoderQueueFile,
-        [Operation::Truncate],
-    );
-    cache.files_fetched(&[5], &[file("1", "5", "queued")]);
-    assert_eq!(
-        statuses(&cache, 5).unwrap(),
-        [""; 0],
-        "the store has the rows of before the truncation"
-    );
-}
-
-#[test]
-fn one_of_two_rows_of_an_add_on_can_be_deleted() {
-    let mut cache = Cache::default();
-    let user = UserId("1".into());
-    let addon = UserAddon {
-        user: "1".into(),
-        addon: "stream_radar".into(),
-        copies: 2,
-    };
-
-    cache.addons_fetched(&["1".into()], &[addon]);
-    let old = || {
-        row(
-            Table::UserAddon,
-            &[("user_id", "1"), ("addon", "stream_radar")],
-        )
-    };
-
-    for expected in [true, false] {
-        follow(
-            &mut cache,
-            Table::UserAddon,
-            [Operation::Delete { old: old() }],
-        );
-        assert_eq!(cache.has_addon(&user, Addon::StreamRadar), Some(expected));
-    }
 }

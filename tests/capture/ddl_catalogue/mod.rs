@@ -15,7 +15,7 @@ use walhook::private_postgres::Options;
 use self::cases::{CASES, Case, Expected, Setup};
 use self::writes::{Shape, expected_ids, shape, writes};
 use crate::support::versions::{installed, selected};
-use crate::support::{DEADLINE, POLL, TestApp, eventually, skip};
+use crate::support::{DEADLINE, POLL, TestApp, eventually, one, skip};
 
 /// How long a statement is retried: several times the time after which the running process has
 /// repaired a table.
@@ -249,14 +249,7 @@ impl Catalogue {
     /// Executes the platform's statements, and judges what capture has made of them.
     async fn write(&mut self, case: &Case, shape: &Shape, from: i64) -> Outcome {
         if let Some(settled) = case.settled.filter(|_| self.setup != Setup::Trigger) {
-            let is_settled = async || {
-                self.platform
-                    .query_one(settled, &[])
-                    .await
-                    .unwrap()
-                    .get::<_, bool>(0)
-                    .then_some(())
-            };
+            let is_settled = async || one::<bool>(&self.platform, settled).await.then_some(());
             eventually(case.name, is_settled).await;
         }
 
@@ -556,7 +549,7 @@ macro_rules! catalogue {
     ($($(#[$attribute:meta])? $test:ident: $version:literal $setup:ident,)+) => {
         $(
             $(#[$attribute])?
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[tokio::test]
             async fn $test() {
                 assert_catalogue($version, Setup::$setup).await;
             }
@@ -568,9 +561,9 @@ catalogue! {
     #[ignore = "for `make soak`"] version_14_with_full_identity: 14 Full,
     #[ignore = "for `make soak`"] version_14_with_an_index: 14 Index,
     #[ignore = "for `make soak`"] version_14_with_triggers: 14 Trigger,
-    version_15_with_full_identity: 15 Full,
-    version_15_with_an_index: 15 Index,
-    version_15_with_triggers: 15 Trigger,
+    #[ignore = "for `make soak`"] version_15_with_full_identity: 15 Full,
+    #[ignore = "for `make soak`"] version_15_with_an_index: 15 Index,
+    #[ignore = "for `make soak`"] version_15_with_triggers: 15 Trigger,
     #[ignore = "for `make soak`"] version_16_with_full_identity: 16 Full,
     #[ignore = "for `make soak`"] version_16_with_an_index: 16 Index,
     #[ignore = "for `make soak`"] version_16_with_triggers: 16 Trigger,

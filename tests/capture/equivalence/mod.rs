@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use self::oracle::{KeyChange, Model, RaisedEvent};
 use self::workload::Workload;
-use crate::support::versions::{installed, selected};
-use crate::support::{DEADLINE, TestApp};
+use crate::support::versions::selected_or_latest;
+use crate::support::{DEADLINE, TestApp, run_sql, server};
 use walhook::private_postgres::{Options, PrivatePostgres};
 
 const TRANSACTIONS: usize = 10_000;
@@ -75,8 +75,8 @@ async fn primary(server: &Arc<PrivatePostgres>, more: &str) -> TestApp {
     let app = TestApp::prepare_on(Arc::clone(server)).await;
     let source = app.source().await;
 
-    source.batch_execute(WITHOUT_REFERENCES).await.unwrap();
-    source.batch_execute(more).await.unwrap();
+    run_sql(&source, WITHOUT_REFERENCES).await;
+    run_sql(&source, more).await;
     app
 }
 
@@ -163,12 +163,12 @@ fn assert_same(mode: &str, found: Vec<RaisedEvent>, expected: &[RaisedEvent]) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn full_identity_index_identity_and_triggers_raise_the_same_events_as_the_model() {
     assert_all_raise_the_same(TRANSACTIONS, "", INDEXES).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn rows_that_move_between_partitions_raise_the_same_events_as_the_model() {
     let full = format!("{PARTITIONED}; {WHOLE_OLD_ROWS}");
     assert_all_raise_the_same(TRANSACTIONS / 2, &full, PARTITIONED).await;
@@ -177,7 +177,7 @@ async fn rows_that_move_between_partitions_raise_the_same_events_as_the_model() 
 /// `full` and `index` prepare the two primaries; triggers capture from the first.
 async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str) {
     let workload = Workload::record(SEED, transactions);
-    let server = Arc::new(PrivatePostgres::start(Options::default()).await.unwrap());
+    let server = Arc::new(server(Options::default()).await);
     let mut full = primary(
         &server,
         &format!("alter table payment alter user_id type text; {full}"),
@@ -219,13 +219,13 @@ const SHAPE_TRANSACTIONS: usize = 400;
 
 /// Seeds that draw every type, and every layout with a primary key, without one, and with stored
 /// and dropped columns.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn tables_of_drawn_shapes_raise_the_same_events_as_the_model() {
     assert_shapes(&[1, 3, 17, 36]).await;
 }
 
 #[ignore = "for `make soak`"]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn tables_of_many_drawn_shapes_raise_the_same_events_as_the_model() {
     assert_shapes(&Vec::from_iter(1..=40)).await;
 }
@@ -233,10 +233,7 @@ async fn tables_of_many_drawn_shapes_raise_the_same_events_as_the_model() {
 /// On the selected version, or else on the latest one, which has the most kinds of columns. Tests
 /// every seed before it fails.
 async fn assert_shapes(seeds: &[u64]) {
-    let mut versions = installed();
-    versions.retain(|(version, _)| selected().is_none_or(|selected| selected == *version));
-
-    let (version, programs) = versions.pop().expect("an installed PostgreSQL");
+    let (version, programs) = selected_or_latest().expect("an installed PostgreSQL");
     let mut failed = Vec::new();
 
     for &seed in seeds {
@@ -259,12 +256,11 @@ async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
 
     println!("seed {seed}:\n{}", lines.join("\n"));
     let workload = Workload::record(seed, SHAPE_TRANSACTIONS);
-    let server = PrivatePostgres::start(Options {
+    let server = server(Options {
         programs: Some(programs),
         ..Options::default()
-    })
-    .await;
-    let server = Arc::new(server.unwrap());
+    });
+    let server = Arc::new(server.await);
     let tables = |inline: bool| {
         let tables: String = shape.iter().map(|table| table.statements(inline)).collect();
         format!("{}; {tables}", shapes::TYPES)

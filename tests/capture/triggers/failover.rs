@@ -11,7 +11,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 use super::{by_triggers, number};
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up};
-use crate::support::{Platform, Receiver, eventually};
+use crate::support::{Platform, Receiver, eventually, one, run_sql, server};
 use crate::visibility::{Stopped, make_synchronous};
 
 /// A scenario whose sidecar waits before it deletes rows that it has stored.
@@ -30,20 +30,12 @@ const IS_EMPTY: &str =
 
 impl Held {
     async fn start(synchronous: bool) -> Held {
-        let store = PrivatePostgres::start(Options::default()).await.unwrap();
+        let store = server(Options::default()).await;
 
         // A test compares the ids of transactions on both servers.
         let Pair { mut app, standby } = pair(None, &[("autovacuum", "off")], &store).await;
-        app.source()
-            .await
-            .batch_execute("alter system set autovacuum = off")
-            .await
-            .unwrap();
-        app.source()
-            .await
-            .batch_execute("select pg_reload_conf()")
-            .await
-            .unwrap();
+        run_sql(&app.source().await, "alter system set autovacuum = off").await;
+        run_sql(&app.source().await, "select pg_reload_conf()").await;
         by_triggers(&mut app);
 
         if synchronous {
@@ -60,10 +52,11 @@ impl Held {
         })
         .await;
         until_caught_up(&holder, &standby).await;
-        holder
-            .batch_execute("begin; lock table walhook_capture.progress in exclusive mode")
-            .await
-            .unwrap();
+        run_sql(
+            &holder,
+            "begin; lock table walhook_capture.progress in exclusive mode",
+        )
+        .await;
 
         Held {
             scenario,
@@ -76,20 +69,10 @@ impl Held {
     /// Commits payments in one transaction, and waits until their events are delivered and the
     /// deletion of their rows waits.
     async fn pay(&mut self) {
-        self.scenario
-            .platform
-            .client
-            .batch_execute("begin")
-            .await
-            .unwrap();
+        run_sql(&self.scenario.platform.client, "begin").await;
 
         self.scenario.pay(3).await;
-        self.scenario
-            .platform
-            .client
-            .batch_execute("commit")
-            .await
-            .unwrap();
+        run_sql(&self.scenario.platform.client, "commit").await;
 
         self.scenario.assert_delivered().await;
         eventually("the deletion to wait", async || {
@@ -172,7 +155,7 @@ async fn deleted_rows_continue(restart: bool) {
     held.pay().await;
 
     let _receiver = Stopped::receiver_of(&held.standby).await;
-    held.holder.batch_execute("rollback").await.unwrap();
+    run_sql(&held.holder, "rollback").await;
     eventually("an empty outbox", async || {
         held.holder.query_opt(IS_EMPTY, &[]).await.unwrap()
     })
@@ -213,30 +196,30 @@ async fn deleted_rows_continue(restart: bool) {
     held.assert_continued().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_same_process_continues_with_stored_rows_on_the_new_primary() {
     stored_rows_continue(false).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_process_continues_with_stored_rows_on_the_new_primary() {
     stored_rows_continue(true).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_same_process_continues_although_a_deletion_was_undone() {
     deleted_rows_continue(false).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_process_continues_although_a_deletion_was_undone() {
     deleted_rows_continue(true).await;
 }
 
 /// The process that switches to triggers is killed before it reads the outbox.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_failover() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Pair { mut app, standby } = pair(None, &[], &store).await;
 
     make_synchronous(&app.source().await).await;
@@ -266,9 +249,9 @@ async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_f
 }
 
 /// Nothing has read the outbox since its setup.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_failover() {
-    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let store = server(Options::default()).await;
     let Pair { mut app, standby } = pair(None, &[], &store).await;
 
     by_triggers(&mut app);
@@ -311,10 +294,10 @@ async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_fai
 }
 
 /// Nothing has read the outbox since a repair.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_process_continues_with_an_outbox_that_was_repaired_before_the_failover() {
     let mut held = Held::start(true).await;
-    held.holder.batch_execute("rollback").await.unwrap();
+    run_sql(&held.holder, "rollback").await;
     assert!(held.scenario.app.stop().await.success());
     held.scenario.app.walhook_ok(&["repair", "--force"]).await;
     held.scenario.pay(3).await;
@@ -325,7 +308,7 @@ async fn another_process_continues_with_an_outbox_that_was_repaired_before_the_f
 
 /// With asynchronous replication, the new primary lacks stored rows and gives their numbers and
 /// their transaction's id to others.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let mut held = Held::start(false).await;
     let from = "select last_value from walhook_capture.outbox_seq_seq";
@@ -336,7 +319,7 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     const ROWS: &str =
         "select array_agg(seq || ' ' || xid order by seq) from walhook_capture.outbox";
 
-    let stored: Vec<String> = held.holder.query_one(ROWS, &[]).await.unwrap().get(0);
+    let stored: Vec<String> = one(&held.holder, ROWS).await;
     held.scenario.app.kill().await;
     held.scenario
         .app
@@ -355,17 +338,14 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
 
     // A standby numbers rows after those that the primary had reserved: here it had none left.
     let restart = format!("select setval('walhook_capture.outbox_seq_seq', {from})");
-    new.client
-        .batch_execute(&format!("begin; {restart}"))
-        .await
-        .unwrap();
+    run_sql(&new.client, &format!("begin; {restart}")).await;
 
     for _ in 0..3 {
         new.payment(held.scenario.user, "ready").await;
     }
 
-    new.client.batch_execute("commit").await.unwrap();
-    let others: Vec<String> = new.client.query_one(ROWS, &[]).await.unwrap().get(0);
+    run_sql(&new.client, "commit").await;
+    let others: Vec<String> = one(&new.client, ROWS).await;
 
     assert_eq!(others, stored, "only the rows' times differ");
     let _sidecar = held.scenario.app.spawn(&[]);

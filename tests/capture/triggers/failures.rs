@@ -2,11 +2,10 @@
 //! reported as a gap.
 
 use tokio_postgres::Client;
-use walhook::private_postgres::Options;
 
 use super::{by_triggers, number, prepared};
 use crate::publication::Scene;
-use crate::support::{TestApp, eventually, metrics};
+use crate::support::{TestApp, eventually, metrics, one, run_sql};
 use crate::wait_until_unready;
 
 const INSERT: &str =
@@ -69,10 +68,11 @@ async fn failures_of_the_outbox_abort_no_transaction_and_are_reported() {
             .batch_execute(&harm.replace("{owner}", &format!("owner_{}", app.name)))
             .await
             .unwrap();
-        client
-            .batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
-            .await
-            .unwrap();
+        run_sql(
+            &client,
+            &format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')"),
+        )
+        .await;
         assert_eq!(
             number(&client, "select count(*) from payment").await,
             1,
@@ -106,7 +106,7 @@ async fn running_as_owner() -> (TestApp, Client, i64) {
          end $$"
     );
 
-    platform.client.batch_execute(&give).await.unwrap();
+    run_sql(&platform.client, &give).await;
     app.run().await;
 
     (app, platform.client, user)
@@ -115,16 +115,17 @@ async fn running_as_owner() -> (TestApp, Client, i64) {
 #[tokio::test]
 async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_captured() {
     let (mut app, client, user) = running().await;
-    client
-        .batch_execute("alter table release rename column cat to catalogue")
-        .await
-        .unwrap();
+    run_sql(
+        &client,
+        "alter table release rename column cat to catalogue",
+    )
+    .await;
 
     let statements = format!(
         "insert into label (id, user_id, name) values (1, {user}, 'L');
          insert into release (id, label_id, review_status, delivery_status) values (1, 1, 'draft', 'pending')"
     );
-    client.batch_execute(&statements).await.unwrap();
+    run_sql(&client, &statements).await;
     assert_eq!(number(&client, "select count(*) from release").await, 1);
 
     let recorded = gap(&mut app, "trigger_failed").await;
@@ -133,10 +134,11 @@ async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_capture
         "{recorded}"
     );
     wait_until_unready(app.sidecar(), "capture: table public.release: lacks cat").await;
-    client
-        .batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
-        .await
-        .unwrap();
+    run_sql(
+        &client,
+        &format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')"),
+    )
+    .await;
     app.wait_for_events(1).await;
 
     let check = app.walhook(&["check"]).await;
@@ -169,10 +171,11 @@ async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_capture
 #[tokio::test]
 async fn a_disabled_trigger_is_reported() {
     let (mut app, client, _) = running().await;
-    client
-        .batch_execute("alter table payment disable trigger walhook_insert")
-        .await
-        .unwrap();
+    run_sql(
+        &client,
+        "alter table payment disable trigger walhook_insert",
+    )
+    .await;
 
     let recorded = gap(&mut app, "trigger_missing").await;
     assert!(
@@ -187,7 +190,7 @@ async fn a_disabled_trigger_is_reported() {
 }
 
 /// As scripts for bulk updates do.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_event_is_routed() {
     const GAP: &str = "gap: changes were lost (trigger_missing)";
     let mut scene = Scene::start(prepared().await).await;
@@ -240,7 +243,7 @@ async fn a_cancelled_statement_stays_cancelled() {
         "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$;
         create trigger slow before insert on walhook_capture.outbox for each row execute function slow()";
 
-    client.batch_execute(slow).await.unwrap();
+    run_sql(&client, slow).await;
     let statement =
         format!("set statement_timeout = '200ms'; {INSERT} (1, {user}, 'I', 1, 1, 'ready')");
     let error = client.batch_execute(&statement).await.unwrap_err();
@@ -251,54 +254,12 @@ async fn a_cancelled_statement_stays_cancelled() {
     );
     assert_eq!(number(&client, "select count(*) from payment").await, 0);
 
-    let called: bool = client
-        .query_one("select is_called from walhook_capture.failures", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let called: bool = one(&client, "select is_called from walhook_capture.failures").await;
     assert!(!called, "nothing failed");
     drop(app);
 }
 
 #[tokio::test]
-async fn setup_gives_up_before_it_causes_a_deadlock_and_names_the_blocking_session() {
-    let settings = [("deadlock_timeout", "200ms")];
-    let mut app = TestApp::prepare_alone(Options {
-        settings: &settings,
-        ..Options::default()
-    })
-    .await;
-
-    by_triggers(&mut app);
-    let platform = app.platform().await;
-    let user = platform.user(&[]).await;
-    let open = app.source().await;
-
-    open.batch_execute(&format!("begin; {INSERT} (1, {user}, 'I', 1, 1, 'ready')"))
-        .await
-        .unwrap();
-    let refused = app.walhook(&["setup"]).await;
-    let output = String::from_utf8_lossy(&refused.stderr);
-
-    assert!(
-        !refused.status.success() && output.contains("process ") && output.contains("on payment"),
-        "{output}"
-    );
-
-    assert_eq!(
-        number(
-            &platform.client,
-            "select count(*) from pg_namespace where nspname = 'walhook_capture'"
-        )
-        .await,
-        0
-    );
-
-    open.batch_execute("commit").await.unwrap();
-    app.setup().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_dropped_and_created_again_is_named_and_a_gap_once_it_has_rows() {
     let mut app = prepared().await;
     let platform = app.platform().await;

@@ -11,7 +11,7 @@ use walhook::private_postgres::{Options, PrivatePostgres};
 
 use super::{number, prepared};
 use crate::support::versions::installed;
-use crate::support::{eventually, next_id, skip};
+use crate::support::{eventually, next_id, one, run_sql, server, skip};
 
 const SCHEMA: &str = walhook::sql::primary::triggers::SCHEMA;
 const PAGE: &str = walhook::sql::primary::outbox::PAGE;
@@ -47,7 +47,7 @@ async fn entries_per_poll(client: &Client) -> i64 {
     more_entries / more_scans
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
     let mut app = prepared().await;
     app.setup().await;
@@ -58,9 +58,11 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
 
     // Reads only, as a dump does.
     let dump = app.source().await;
-    dump.batch_execute("begin isolation level repeatable read; select count(*) from payment")
-        .await
-        .unwrap();
+    run_sql(
+        &dump,
+        "begin isolation level repeatable read; select count(*) from payment",
+    )
+    .await;
 
     // Its row has a lower number than the others.
     let writer = app.source().await;
@@ -81,7 +83,7 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
          select {last} + n, {user}, 'I', 1, 1, 'draft' from generate_series(1, {DELETED}) n"
     );
 
-    platform.client.batch_execute(&many).await.unwrap();
+    run_sql(&platform.client, &many).await;
     let observer = app.source().await;
     let until_empty = async || {
         let unread = "select count(*) from walhook_capture.outbox";
@@ -100,7 +102,7 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
     );
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
-    writer.batch_execute("commit").await.unwrap();
+    run_sql(&writer, "commit").await;
     app.wait_for_events(2).await;
     until_empty().await;
 
@@ -120,7 +122,7 @@ async fn polls_do_not_visit_deleted_rows_that_vacuum_cannot_remove() {
         restarted < DELETED / 10,
         "{restarted} entries in each poll, after a restart"
     );
-    dump.batch_execute("commit").await.unwrap();
+    run_sql(&dump, "commit").await;
 }
 
 /// A server with an outbox, whose rows are inserted by hand.
@@ -142,21 +144,17 @@ struct Found {
 
 impl Outbox {
     async fn start(programs: &Path) -> Outbox {
-        let server = PrivatePostgres::start(Options {
+        let server = server(Options {
             programs: Some(programs),
             ..Options::default()
         })
-        .await
-        .unwrap();
+        .await;
 
         let client = postgres::connect(&server.url("postgres")).await.unwrap();
-        client
-            .batch_execute(&format!("{SCHEMA} create table written (n int)"))
-            .await
-            .unwrap();
+        run_sql(&client, &format!("{SCHEMA} create table written (n int)")).await;
 
         let timeline = "select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)";
-        let timeline = client.query_one(timeline, &[]).await.unwrap().get(0);
+        let timeline = one(&client, timeline).await;
         Outbox {
             server,
             client,
@@ -224,7 +222,7 @@ impl Outbox {
             transactions.join(",")
         );
 
-        let plan: serde_json::Value = self.client.query_one(&explained, &[]).await.unwrap().get(0);
+        let plan: serde_json::Value = one(&self.client, &explained).await;
         let blocks = |kind: &str| plan[0]["Plan"][kind].as_u64().expect("a number of blocks");
         blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")
     }
@@ -266,21 +264,18 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
 
         match numbers.below(12) {
             0..=2 if !*open => {
-                session
-                    .batch_execute("begin; insert into written values (1)")
-                    .await
-                    .unwrap();
+                run_sql(&session, "begin; insert into written values (1)").await;
                 *open = true;
             }
-            0..=2 => session.batch_execute(ROW).await.unwrap(),
-            3 if *open => session
-                .batch_execute(&format!("savepoint s; {ROW}; rollback to s; {ROW}"))
+            0..=2 => run_sql(&session, ROW).await,
+            3 if *open => {
+                run_sql(
+                    &session,
+                    &format!("savepoint s; {ROW}; rollback to s; {ROW}"),
+                )
                 .await
-                .unwrap(),
-            4 | 5 => session
-                .batch_execute(&format!("{ROW}; {ROW}"))
-                .await
-                .unwrap(),
+            }
+            4 | 5 => run_sql(&session, &format!("{ROW}; {ROW}")).await,
             // The first session is one with long transactions.
             6 | 7 if *open && (chosen > 0 || numbers.below(8) == 0) => {
                 session
@@ -359,24 +354,22 @@ async fn assert_polls_are_cheap(version: u32, programs: &Path) {
     let page =
         format!("prepare page (text, text, bigint, bigint, bigint, bigint[], text[]) as {PAGE}");
 
-    outbox.client.batch_execute(&page).await.unwrap();
+    run_sql(&outbox.client, &page).await;
     let dump = outbox.session().await;
 
-    dump.batch_execute("begin isolation level repeatable read; select count(*) from written")
-        .await
-        .unwrap();
+    run_sql(
+        &dump,
+        "begin isolation level repeatable read; select count(*) from written",
+    )
+    .await;
     let many = "insert into walhook_capture.outbox (relation, operation, muted, new)
          select 'payment', 'I', false, array[repeat('x', 100)] from generate_series(1, 20000)";
 
-    outbox.client.batch_execute(many).await.unwrap();
+    run_sql(&outbox.client, many).await;
     let found = outbox.read("1:1:", &Default::default()).await;
 
     assert_eq!(outbox.clear(20_000, &found.snapshot, 1).await, 20_000);
-    outbox
-        .client
-        .batch_execute("vacuum analyze walhook_capture.outbox")
-        .await
-        .unwrap();
+    run_sql(&outbox.client, "vacuum analyze walhook_capture.outbox").await;
 
     let from = outbox.read(&found.snapshot, &outbox.floors).await.snapshot;
     let before = outbox.blocks(&from, &Default::default()).await;
@@ -409,29 +402,21 @@ async fn assert_numbering_is_identified(version: u32, programs: &Path) {
         "truncate walhook_capture.outbox restart identity",
         "alter table walhook_capture.outbox alter seq restart",
     ] {
-        outbox
-            .client
-            .batch_execute(&format!("{change}; {ROW}"))
-            .await
-            .unwrap();
+        run_sql(&outbox.client, &format!("{change}; {ROW}")).await;
         let found = outbox.read("1:1:", &none).await;
         assert_eq!(found.assigned, Some(1), "PostgreSQL {version}");
         assert!(
             seen.insert(found.numbering.expect("a file")),
             "PostgreSQL {version}: {change}"
         );
-        outbox
-            .client
-            .batch_execute("delete from walhook_capture.outbox")
-            .await
-            .unwrap();
+        run_sql(&outbox.client, "delete from walhook_capture.outbox").await;
     }
 
-    outbox
-        .client
-        .batch_execute("alter table walhook_capture.outbox alter seq set cache 10")
-        .await
-        .unwrap();
+    run_sql(
+        &outbox.client,
+        "alter table walhook_capture.outbox alter seq set cache 10",
+    )
+    .await;
     let found = outbox.read("1:1:", &none).await;
 
     assert_eq!(
@@ -444,7 +429,7 @@ async fn assert_numbering_is_identified(version: u32, programs: &Path) {
     let limited = "alter table walhook_capture.outbox alter seq set cache 1; create role reader;
         grant usage on schema walhook_capture to reader; grant select on all tables in schema walhook_capture to reader;
         grant select on walhook_capture.failures to reader; grant pg_read_all_stats to reader; set role reader";
-    outbox.client.batch_execute(limited).await.unwrap();
+    run_sql(&outbox.client, limited).await;
 
     let found = outbox.read("1:1:", &none).await;
     assert!(
@@ -453,7 +438,7 @@ async fn assert_numbering_is_identified(version: u32, programs: &Path) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn floors_hold_on_every_version() {
     let installed = installed();
     if installed.len() < 5 {

@@ -14,7 +14,7 @@ const GENERATED: &str = "
     alter table distro_queue add code integer not null default 5,
         add state text generated always as (case code when 5 then 'complete' else 'error' end) virtual";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name() {
     let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version == 18) else {
         skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use super::prepared;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_reader_that_takes_the_lease_again_continues_after_the_reader_in_between() {
     let mut app = prepared().await;
     let platform = app.platform().await;

@@ -3,10 +3,10 @@
 use walhook::private_postgres::Options;
 
 use super::by_triggers;
-use crate::support::TestApp;
+use crate::support::{TestApp, run_sql};
 use crate::wait_until_unready;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_flush_that_gets_no_answer_ends_the_session() {
     // Otherwise a page needs no flush.
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
@@ -24,12 +24,13 @@ async fn a_flush_that_gets_no_answer_ends_the_session() {
     let user = platform.user(&[]).await;
     let holder = app.source().await;
 
-    holder
-        .batch_execute("begin; select from walhook_capture.progress for update")
-        .await
-        .unwrap();
+    run_sql(
+        &holder,
+        "begin; select from walhook_capture.progress for update",
+    )
+    .await;
     platform.payment(user, "ready").await;
     wait_until_unready(app.sidecar(), "capture: changes cannot be read now").await;
-    holder.batch_execute("rollback").await.unwrap();
+    run_sql(&holder, "rollback").await;
     app.wait_for_events(1).await;
 }

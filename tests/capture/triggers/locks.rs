@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use walhook::private_postgres::Options;
 
 use super::{by_triggers, number, prepared};
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, one, run_sql};
 
 /// An index as setup creates it.
 pub const INDEX: &str = "create unique index walhook_identity_payment on payment (id, status)";
@@ -18,13 +18,7 @@ pub const INDEXES: &str =
 
 /// Records in the store what setup has found as the replica identity of `payment`.
 pub async fn remember_identity(app: &TestApp, identity: &str, index: Option<&str>) {
-    let table: u32 = app
-        .source()
-        .await
-        .query_one("select 'payment'::regclass::oid", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let table: u32 = one(&app.source().await, "select 'payment'::regclass::oid").await;
 
     let remember =
         "insert into walhook.replica_identity (table_oid, table_name, identity, index_name)
@@ -39,10 +33,11 @@ pub async fn remember_identity(app: &TestApp, identity: &str, index: Option<&str
 /// A session with an open transaction that has read a table, such as `pg_dump` or a report.
 pub async fn long_report(app: &TestApp) -> Client {
     let session = app.source().await;
-    session
-        .batch_execute("set application_name = 'nightly report'; begin; select from payment")
-        .await
-        .unwrap();
+    run_sql(
+        &session,
+        "set application_name = 'nightly report'; begin; select from payment",
+    )
+    .await;
 
     session
 }
@@ -57,10 +52,7 @@ pub struct Probe {
 impl Probe {
     pub async fn start(app: &TestApp) -> Probe {
         let session = app.source().await;
-        session
-            .batch_execute("set statement_timeout = '4s'")
-            .await
-            .unwrap();
+        run_sql(&session, "set statement_timeout = '4s'").await;
 
         let stopped = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stopped);
@@ -90,7 +82,7 @@ impl Probe {
 
 pub async fn identity(client: &Client) -> String {
     let query = "select relreplident::text from pg_class where oid = 'payment'::regclass";
-    client.query_one(query, &[]).await.unwrap().get(0)
+    one(&client, query).await
 }
 
 /// Runs a command, which must give up on the table without blocking it. Returns its error.
@@ -103,7 +95,7 @@ async fn refused(app: &TestApp, command: &[&str]) -> String {
     String::from_utf8(refused.stderr).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
     let app = prepared().await;
     app.setup().await;
@@ -113,7 +105,7 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
         "{INDEX}; alter table payment replica identity using index walhook_identity_payment"
     );
     for (leftover, expected) in [(&*identity_index, "i"), ("", "d")] {
-        owner.batch_execute(leftover).await.unwrap();
+        run_sql(&owner, leftover).await;
 
         if expected == "i" {
             // Setup has found an index that another store's setup had left.
@@ -129,7 +121,7 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
         );
         assert!(error.contains("(nightly report)"), "{error}");
         assert_eq!(identity(&owner).await, expected);
-        report.batch_execute("commit").await.unwrap();
+        run_sql(&report, "commit").await;
         app.walhook_ok(&["teardown", "--yes"]).await;
         assert_eq!(identity(&owner).await, "d");
         assert_eq!(number(&owner, INDEXES).await, 0);
@@ -139,28 +131,23 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn setup_enables_triggers_again_without_blocking_the_table() {
     let app = prepared().await;
     app.setup().await;
 
     let owner = app.source().await;
-    owner
-        .batch_execute("alter table payment disable trigger walhook_insert")
-        .await
-        .unwrap();
+    run_sql(&owner, "alter table payment disable trigger walhook_insert").await;
 
     let open = app.source().await;
-    open.batch_execute("begin; delete from payment where false")
-        .await
-        .unwrap();
+    run_sql(&open, "begin; delete from payment where false").await;
 
     let error = refused(&app, &["setup"]).await;
     assert!(
         error.contains("could not be locked") && error.contains(", on payment holds them"),
         "{error}"
     );
-    open.batch_execute("commit").await.unwrap();
+    run_sql(&open, "commit").await;
     app.setup().await;
 
     let disabled =
@@ -169,7 +156,7 @@ async fn setup_enables_triggers_again_without_blocking_the_table() {
 }
 
 /// Creating and dropping hundreds of triggers takes longer than Walhook may wait for locks.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
     const SETTINGS: &[(&str, &str)] = &[
         ("deadlock_timeout", "100ms"),
@@ -190,7 +177,7 @@ async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
         end loop; end $$;
         drop table before cascade";
 
-    owner.batch_execute(partitioned).await.unwrap();
+    run_sql(&owner, partitioned).await;
     app.setup().await;
 
     let triggers = "select count(*) from pg_trigger where tgrelid::regclass::text like 'payment%' and tgenabled = 'A'";
@@ -217,7 +204,7 @@ async fn with_slow_autovacuum() -> (TestApp, Client) {
          insert into payment (id, invoice_number, amount, total_due_usd, status)
             select id, repeat('x', 500), 1, 1, 'draft' from generate_series(1, 40000) id;
          update payment set amount = 2";
-    owner.batch_execute(slow).await.unwrap();
+    run_sql(&owner, slow).await;
 
     (app, owner)
 }
@@ -235,7 +222,7 @@ async fn wait_for_autovacuum(client: &Client) {
 /// PostgreSQL cancels an autovacuum only for a session that waits for longer than
 /// `deadlock_timeout`. Walhook waits for that in a way that blocks no statement that reads or
 /// writes rows.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn setup_and_teardown_do_not_wait_for_an_autovacuum() {
     let (mut app, owner) = with_slow_autovacuum().await;
 
@@ -255,7 +242,7 @@ async fn setup_and_teardown_do_not_wait_for_an_autovacuum() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn setup_names_an_autovacuum_that_the_role_may_not_end() {
     let (mut app, owner) = with_slow_autovacuum().await;
     by_triggers(&mut app);
@@ -265,7 +252,7 @@ async fn setup_names_an_autovacuum_that_the_role_may_not_end() {
          grant select, trigger on all tables in schema public to walhook",
         app.name
     );
-    owner.batch_execute(&grants).await.unwrap();
+    run_sql(&owner, &grants).await;
 
     for (key, url) in [
         ("source.url", app.source_url.clone()),
@@ -281,9 +268,10 @@ async fn setup_names_an_autovacuum_that_the_role_may_not_end() {
         error.contains(" (autovacuum), on payment holds them"),
         "{error}"
     );
-    owner
-        .batch_execute("alter table payment set (autovacuum_enabled = false)")
-        .await
-        .unwrap();
+    run_sql(
+        &owner,
+        "alter table payment set (autovacuum_enabled = false)",
+    )
+    .await;
     app.setup().await;
 }

@@ -9,13 +9,11 @@ mod floors;
 mod generated;
 mod lease;
 mod limits;
-mod load;
 mod locks;
 mod pooler;
 mod removal;
 mod repair;
 mod statements;
-mod switch;
 
 use crate::support::TestApp;
 

@@ -12,7 +12,7 @@ use walhook::store::Store;
 
 use super::crash::store_elsewhere;
 use super::{by_triggers, events, number, prepared};
-use crate::support::{TestApp, are_installed, eventually};
+use crate::support::{TestApp, are_installed, eventually, run_sql};
 
 /// The number of server sessions that all clients share.
 const POOL_SIZE: usize = 4;
@@ -116,7 +116,7 @@ async fn left_behind(url: &str) -> (usize, Vec<String>) {
 
     for _ in 0..POOL_SIZE {
         let client = postgres::connect(url).await.unwrap();
-        client.batch_execute("begin").await.unwrap();
+        run_sql(&client, "begin").await;
         let row = client.query_typed_one(LEFT, &[]).await.unwrap();
 
         sessions.insert(row.get::<_, i32>(0));
@@ -125,7 +125,7 @@ async fn left_behind(url: &str) -> (usize, Vec<String>) {
     }
 
     for client in holders {
-        client.batch_execute("commit").await.unwrap();
+        run_sql(&client, "commit").await;
     }
 
     (sessions.len(), found.into_iter().collect())
@@ -158,10 +158,7 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
                 let client = postgres::connect(&url).await.unwrap();
 
                 for _ in 0..200 {
-                    client
-                        .batch_execute("begin; select 1; commit")
-                        .await
-                        .unwrap();
+                    run_sql(&client, "begin; select 1; commit").await;
                 }
             })
         })
@@ -199,10 +196,7 @@ async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
     // The statement finds what is left: in one transaction, because the next one may get another
     // session.
     let client = postgres::connect(&url).await.unwrap();
-    client
-        .batch_execute("begin; set statement_timeout = '7s'")
-        .await
-        .unwrap();
+    run_sql(&client, "begin; set statement_timeout = '7s'").await;
 
     let row = client.query_typed_one(LEFT, &[]).await.unwrap();
     assert_eq!(row.get::<_, Vec<String>>(1), ["statement_timeout = 7000"]);
@@ -238,7 +232,7 @@ async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
 
 /// The pooler hides the crash: the connection over which a page was read leads to the recovered
 /// server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events() {
     if !are_installed(&["pgbouncer"]) {
         return;

@@ -3,9 +3,9 @@
 
 use walhook::private_postgres::Options;
 
-use super::locks::{INDEX, INDEXES, Probe, identity, long_report, remember_identity};
+use super::locks::{INDEXES, Probe, identity, long_report, remember_identity};
 use super::{by_triggers, number, prepared};
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, run_sql};
 
 /// The end of the reader's warning about the removal.
 const WARNING: &str = "after the switch to triggers; retrying";
@@ -20,7 +20,7 @@ async fn wait_for_warning(app: &TestApp) -> String {
     eventually("a warning about the removal", warning).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn after_a_switch_a_long_transaction_delays_the_removal_and_neither_the_platform_nor_capture()
 {
     for replica_identity in ["full", "index"] {
@@ -73,7 +73,7 @@ async fn after_a_switch_a_long_transaction_delays_the_removal_and_neither_the_pl
             0
         );
 
-        report.batch_execute("commit").await.unwrap();
+        run_sql(&report, "commit").await;
         app.restart().await;
 
         let removed = async || {
@@ -89,7 +89,7 @@ async fn after_a_switch_a_long_transaction_delays_the_removal_and_neither_the_pl
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_index_that_cannot_be_dropped_now_stays_valid_and_does_not_stop_the_reader() {
     let mut app = prepared().await;
     app.setup().await;
@@ -97,8 +97,7 @@ async fn an_index_that_cannot_be_dropped_now_stays_valid_and_does_not_stop_the_r
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
 
-    // As a removal leaves it that was killed before the last step.
-    platform.client.batch_execute(INDEX).await.unwrap();
+    // As a removal leaves it that was killed before the last run_sql(&step.platform.client, INDEX).await;
     remember_identity(&app, "d", None).await;
 
     let report = long_report(&app).await;
@@ -111,14 +110,14 @@ async fn an_index_that_cannot_be_dropped_now_stays_valid_and_does_not_stop_the_r
 
     let valid = "select count(*) from pg_index where indexrelid = 'walhook_identity_payment'::regclass and indisvalid";
     assert_eq!(number(&platform.client, valid).await, 1);
-    report.batch_execute("commit").await.unwrap();
+    run_sql(&report, "commit").await;
     app.restart().await;
 
     let dropped = async || (number(&platform.client, INDEXES).await == 0).then_some(());
     eventually("the index to be dropped", dropped).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn what_the_role_may_not_remove_is_reported_and_removed_by_setup_as_its_owner() {
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.setup().await;
@@ -130,7 +129,7 @@ async fn what_the_role_may_not_remove_is_reported_and_removed_by_setup_as_its_ow
         app.name
     );
 
-    owner.batch_execute(&grants).await.unwrap();
+    run_sql(&owner, &grants).await;
     let owners_url = app.source_url.clone();
 
     app.set("source.url", &owners_url.replace("postgres@", "walhook@"));

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{number, prepared};
-use crate::support::{Receiver, TestApp, eventually};
+use crate::support::{Receiver, TestApp, eventually, run_sql};
 
 const STATUS: &str = "distribution.outlet.status_changed";
 
@@ -79,7 +79,7 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
         assert!(!busy.status.success(), "another process captures");
         assert!(app.stop().await.success());
         let restore = "alter table if exists walhook_capture.outbox drop constraint full_up";
-        platform.client.batch_execute(restore).await.unwrap();
+        run_sql(&platform.client, restore).await;
 
         let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
         assert!(

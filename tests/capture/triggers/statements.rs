@@ -2,8 +2,8 @@
 //! captured.
 
 use super::{by_triggers, events, number, prepared};
-use crate::support::versions::installed;
-use crate::support::{Platform, TestApp};
+use crate::support::versions::selected_or_latest;
+use crate::support::{Platform, TestApp, run_sql};
 use walhook::private_postgres::Options;
 
 const FAILED: &str = "select count(*) from walhook_capture.failures where is_called";
@@ -27,11 +27,11 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
     fill(&platform, ROWS, "scheduled").await;
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
-    platform
-        .client
-        .batch_execute("set temp_file_limit = 0; set work_mem = '64kB'")
-        .await
-        .unwrap();
+    run_sql(
+        &platform.client,
+        "set temp_file_limit = 0; set work_mem = '64kB'",
+    )
+    .await;
     platform
         .transaction("update distro_queue set updated_at = now()")
         .await;
@@ -56,55 +56,54 @@ async fn a_statement_on_many_rows_needs_no_temporary_file() {
 /// The session's plans have the earlier types.
 #[tokio::test]
 async fn a_session_that_used_a_table_before_a_type_was_altered_is_captured() {
-    for (version, programs) in installed() {
-        let mut app = TestApp::prepare_alone(Options {
-            programs: Some(&programs),
-            ..Options::default()
-        })
+    let (version, programs) = selected_or_latest().expect("an installed PostgreSQL");
+    let mut app = TestApp::prepare_alone(Options {
+        programs: Some(&programs),
+        ..Options::default()
+    })
+    .await;
+    by_triggers(&mut app);
+
+    let platform = app.platform().await;
+    fill(&platform, 2, "scheduled").await;
+    app.setup().await;
+    app.run_with(&["--roles", "capture"]).await;
+    platform
+        .transaction("update distro_queue set status = 'batched' where id = 1")
         .await;
-        by_triggers(&mut app);
 
-        let platform = app.platform().await;
-        fill(&platform, 2, "scheduled").await;
-        app.setup().await;
-        app.run_with(&["--roles", "capture"]).await;
-        platform
-            .transaction("update distro_queue set status = 'batched' where id = 1")
-            .await;
+    let altered = "create domain state as varchar(40); alter table distro_queue alter id type integer, alter status type state";
+    run_sql(&app.source().await, altered).await;
 
-        let altered = "create domain state as varchar(40); alter table distro_queue alter id type integer, alter status type state";
-        app.source().await.batch_execute(altered).await.unwrap();
+    let statements = "update distro_queue set updated_at = now(); update distro_queue set status = 'complete' where id = 1;
+        insert into distro_queue (id, release_id, status) select 3, release_id, 'error' from distro_queue where id = 2;
+        delete from distro_queue where id = 2; truncate distro_queue";
+    platform.transaction(statements).await;
+    app.wait_for_events(5).await;
 
-        let statements = "update distro_queue set updated_at = now(); update distro_queue set status = 'complete' where id = 1;
-            insert into distro_queue (id, release_id, status) select 3, release_id, 'error' from distro_queue where id = 2;
-            delete from distro_queue where id = 2; truncate distro_queue";
-        platform.transaction(statements).await;
-        app.wait_for_events(5).await;
+    let found = events(&app).await;
+    let found: Vec<String> = found
+        .iter()
+        .filter(|(kind, _)| kind == "distribution.outlet.status_changed")
+        .map(|(_, data)| {
+            format!(
+                "{} {} {}",
+                data["distro_queue_id"], data["previous_status"], data["status"]
+            )
+        })
+        .collect();
 
-        let found = events(&app).await;
-        let found: Vec<String> = found
-            .iter()
-            .filter(|(kind, _)| kind == "distribution.outlet.status_changed")
-            .map(|(_, data)| {
-                format!(
-                    "{} {} {}",
-                    data["distro_queue_id"], data["previous_status"], data["status"]
-                )
-            })
-            .collect();
-
-        let expected = [
-            r#"1 "scheduled" "batched""#,
-            r#"1 "batched" "complete""#,
-            r#"3 null "error""#,
-        ];
-        assert_eq!(found, expected, "PostgreSQL {version}");
-        assert_eq!(
-            number(&platform.client, FAILED).await,
-            0,
-            "PostgreSQL {version}"
-        );
-    }
+    let expected = [
+        r#"1 "scheduled" "batched""#,
+        r#"1 "batched" "complete""#,
+        r#"3 null "error""#,
+    ];
+    assert_eq!(found, expected, "PostgreSQL {version}");
+    assert_eq!(
+        number(&platform.client, FAILED).await,
+        0,
+        "PostgreSQL {version}"
+    );
 }
 
 #[tokio::test]
@@ -116,21 +115,13 @@ async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
     app.setup().await;
 
     let holder = app.source().await;
-    holder
-        .batch_execute("begin; lock table walhook_capture.outbox")
-        .await
-        .unwrap();
+    run_sql(&holder, "begin; lock table walhook_capture.outbox").await;
 
-    // A second per row would take longer.
-    platform
-        .client
-        .batch_execute("set statement_timeout = '50s'")
-        .await
-        .unwrap();
+    // A second per row would take run_sql(&longer.platform.client, "set statement_timeout = '50s'").await;
     platform
         .transaction("update distro_queue set status = 'batched'")
         .await;
-    holder.batch_execute("rollback").await.unwrap();
+    run_sql(&holder, "rollback").await;
 
     assert_eq!(
         number(
@@ -156,66 +147,65 @@ async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
 }
 
 /// As routine retention does, by a role that has no rights to what setup created.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
-    for (version, programs) in installed() {
-        let mut app = TestApp::prepare_alone(Options {
-            programs: Some(&programs),
-            ..Options::default()
-        })
+    let (version, programs) = selected_or_latest().expect("an installed PostgreSQL");
+    let mut app = TestApp::prepare_alone(Options {
+        programs: Some(&programs),
+        ..Options::default()
+    })
+    .await;
+    by_triggers(&mut app);
+
+    let platform = app.platform().await;
+    let partitioned = "alter default privileges revoke execute on functions from public;
+        create role keeper; alter table payment rename to old_payment;
+        create table payment (like old_payment including defaults, primary key (id)) partition by range (id);
+        create table payment_1 partition of payment for values from (0) to (100);
+        create table payment_2 partition of payment for values from (100) to (200);
+        alter table payment owner to keeper; alter table payment_1 owner to keeper; alter table payment_2 owner to keeper;
+        grant all on schema public to keeper; grant all on all tables in schema public to keeper";
+
+    platform.transaction(partitioned).await;
+    app.setup().await;
+    app.run().await;
+
+    let user = platform.user(&[]).await;
+    let insert = |id: i64| {
+        format!(
+            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ({id}, {user}, 'A', 1, 1, 'ready')"
+        )
+    };
+
+    platform
+        .transaction(&format!("{}; {}", insert(1), insert(101)))
         .await;
-        by_triggers(&mut app);
+    app.wait_for_events(2).await;
 
-        let platform = app.platform().await;
-        let partitioned = "alter default privileges revoke execute on functions from public;
-            create role keeper; alter table payment rename to old_payment;
-            create table payment (like old_payment including defaults, primary key (id)) partition by range (id);
-            create table payment_1 partition of payment for values from (0) to (100);
-            create table payment_2 partition of payment for values from (100) to (200);
-            alter table payment owner to keeper; alter table payment_1 owner to keeper; alter table payment_2 owner to keeper;
-            grant all on schema public to keeper; grant all on all tables in schema public to keeper";
+    let retention = "set local role keeper; drop table payment_1; alter table payment detach partition payment_2;
+        create table payment_3 partition of payment for values from (200) to (300);
+        create table payment_4 (like payment including defaults including constraints);
+        alter table payment attach partition payment_4 for values from (300) to (400)";
+    platform.transaction(retention).await;
+    platform
+        .transaction(&format!("{}; {}", insert(201), insert(301)))
+        .await;
+    app.wait_for_events(4).await;
 
-        platform.transaction(partitioned).await;
-        app.setup().await;
-        app.run().await;
-
-        let user = platform.user(&[]).await;
-        let insert = |id: i64| {
-            format!(
-                "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ({id}, {user}, 'A', 1, 1, 'ready')"
-            )
-        };
-
-        platform
-            .transaction(&format!("{}; {}", insert(1), insert(101)))
-            .await;
-        app.wait_for_events(2).await;
-
-        let retention = "set local role keeper; drop table payment_1; alter table payment detach partition payment_2;
-            create table payment_3 partition of payment for values from (200) to (300);
-            create table payment_4 (like payment including defaults including constraints);
-            alter table payment attach partition payment_4 for values from (300) to (400)";
-        platform.transaction(retention).await;
-        platform
-            .transaction(&format!("{}; {}", insert(201), insert(301)))
-            .await;
-        app.wait_for_events(4).await;
-
-        let check = app.walhook_ok(&["check"]).await;
-        assert!(
-            check.contains("ok    triggers of public.payment: exist, on 3 tables"),
-            "PostgreSQL {version}: {check}"
-        );
-        assert_eq!(
-            app.walhook_ok(&["setup"]).await.trim(),
-            "everything is set up",
-            "PostgreSQL {version}"
-        );
-        assert_eq!(
-            number(&app.store().await, GAPS).await,
-            0,
-            "PostgreSQL {version}"
-        );
-        app.sidecar().wait_until_ready().await;
-    }
+    let check = app.walhook_ok(&["check"]).await;
+    assert!(
+        check.contains("ok    triggers of public.payment: exist, on 3 tables"),
+        "PostgreSQL {version}: {check}"
+    );
+    assert_eq!(
+        app.walhook_ok(&["setup"]).await.trim(),
+        "everything is set up",
+        "PostgreSQL {version}"
+    );
+    assert_eq!(
+        number(&app.store().await, GAPS).await,
+        0,
+        "PostgreSQL {version}"
+    );
+    app.sidecar().wait_until_ready().await;
 }

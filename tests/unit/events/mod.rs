@@ -1,7 +1,6 @@
 //! Tests of the catalogue as a whole: its order, schemas and examples.
 
 pub mod fixtures;
-mod histories;
 
 use serde_json::Value;
 
