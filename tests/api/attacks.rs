@@ -136,22 +136,6 @@ async fn malformed_and_hostile_bodies_cause_no_server_error() {
 }
 
 #[tokio::test]
-async fn a_duplicate_key_is_rejected() {
-    let service = service().await;
-    let api = service.api("1").await;
-    let body = format!(r#"{{"name":"x","url":"{URL}","events":["delivery.failed"],"name":"y"}}"#);
-    let headers = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
-    let answer = send_raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
-
-    assert_eq!(statuses(&answer), [400], "{answer}");
-    assert!(
-        answer.contains("/problems/malformed-json") && answer.contains("twice"),
-        "{answer}"
-    );
-    assert!(api.webhooks().await.is_empty());
-}
-
-#[tokio::test]
 async fn the_user_is_determined_by_the_token_only() {
     let service = service().await;
     let owner = service.api("owner").await;

@@ -4,6 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::fixture::{BLOCKED_URL, Service};
+use crate::support::run_sql;
 
 const URL: &str = "https://receiver.example/in";
 
@@ -119,11 +120,11 @@ async fn a_change_and_its_audit_record_are_one_transaction() {
     let before = api.webhook(&id).await;
     let secret = service.stored_secret(&id).await;
 
-    service
-        .sql
-        .batch_execute("alter table walhook.audit add check (action = 'none') not valid")
-        .await
-        .unwrap();
+    run_sql(
+        &service.sql,
+        "alter table walhook.audit add check (action = 'none') not valid",
+    )
+    .await;
     api.patch(&path, json!({ "name": "new" })).await.expect(500);
     api.post(&format!("{path}/regenerate-secret"), json!({}))
         .await

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use crate::fixture::{BASE, Service};
-use crate::support::{Api, ApiAnswer};
+use crate::support::{Api, ApiAnswer, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 const EVENTS: [&str; 1] = ["delivery.failed"];
@@ -117,7 +117,7 @@ async fn a_cursor_of_another_list_is_refused() {
     let entries = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms, outcome)
                    select gen_random_uuid(), id, id, id, 'delivery.failed', 1, n, now(), 5, 'failed'
                    from walhook.webhook, generate_series(1, 2) as n";
-    service.sql.batch_execute(entries).await.unwrap();
+    run_sql(&service.sql, entries).await;
 
     let lists = [
         "/webhooks".to_owned(),
@@ -362,34 +362,6 @@ async fn documents_can_be_cached_and_are_compressed() {
     }
 
     assert_eq!(etags.len(), 4);
-}
-
-#[tokio::test]
-async fn a_dry_run_starts_nothing_and_says_so() {
-    let service = Service::start().await;
-    let api = service.api("1").await;
-    let (id, _) = api.create_webhook(URL, &EVENTS).await;
-
-    for operation in ["recover", "replay"] {
-        let path = format!("/webhooks/{id}/{operation}");
-        let body = |dry_run: bool| json!({ "since": "2026-01-01T00:00:00Z", "dry_run": dry_run });
-        assert_eq!(
-            api.post(&path, body(true)).await.expect(200).json()["job_id"],
-            Value::Null
-        );
-        api.post(&path, body(false)).await.expect(202);
-    }
-
-    let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
-
-    for operation in ["recover", "replay"] {
-        let responses =
-            &document["paths"][format!("/webhooks/{{webhook}}/{operation}")]["post"]["responses"];
-        assert!(
-            responses["200"].is_object() && responses["202"].is_object(),
-            "{operation}"
-        );
-    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use walhook::config::Config;
 use walhook::store::Store;
 
 use crate::fixture::{BASE, BLOCKED_URL, PLAIN_URL, Service, serve, state};
-use crate::support::{Api, ApiAnswer};
+use crate::support::{Api, ApiAnswer, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 
@@ -336,10 +336,11 @@ async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
     let token = service.api("1").await.token;
     let holder = service.app.store().await;
 
-    holder
-        .batch_execute("begin; lock table walhook.api_token, walhook.session")
-        .await
-        .unwrap();
+    run_sql(
+        &holder,
+        "begin; lock table walhook.api_token, walhook.session",
+    )
+    .await;
 
     for (name, value) in [
         ("authorization", format!("Bearer {token}")),
@@ -410,11 +411,7 @@ async fn internal_errors_reveal_nothing() {
     let service = Service::start().await;
     let api = service.api("1").await;
 
-    service
-        .sql
-        .batch_execute("drop schema walhook cascade")
-        .await
-        .unwrap();
+    run_sql(&service.sql, "drop schema walhook cascade").await;
     let answer = api.get("/webhooks").await;
 
     assert!(

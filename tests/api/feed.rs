@@ -16,7 +16,7 @@ use walhook::store::{Store, enqueue};
 
 use crate::fixture::Service;
 use crate::support::plan::plans;
-use crate::support::{Api, TestApp, eventually};
+use crate::support::{Api, TestApp, eventually, one, run_sql};
 
 fn event(user: &str, kind: EventKind, label: Option<i64>) -> Event {
     static ORDINAL: AtomicU64 = AtomicU64::new(1);
@@ -84,11 +84,7 @@ async fn write(store: Store, of: usize) {
             .await
             .unwrap();
 
-        // The counter is locked meanwhile: readers and the other writers get their turns.
-        transaction
-            .batch_execute(&format!("select pg_sleep(0.00{})", (n * 7 + of) % 5))
-            .await
-            .unwrap();
+        // The counter is locked meanwhile: readers and the other writers get their run_sql(&turns.transaction, &format!("select pg_sleep(0.00{})", (n * 7 + of) % 5)).await;
 
         match (n + of) % 5 {
             0 => transaction.rollback().await.unwrap(),
@@ -139,14 +135,7 @@ async fn concurrent_readers_get_each_event_once_and_in_order_while_events_are_co
     }
 
     let gapless = "select count(*) = max(sequence) and count(*) = (select last from walhook.event_sequence) from walhook.event";
-    assert!(
-        service
-            .sql
-            .query_one(gapless, &[])
-            .await
-            .unwrap()
-            .get::<_, bool>(0)
-    );
+    assert!(one::<bool>(&service.sql, gapless).await);
 }
 
 #[tokio::test]
@@ -194,12 +183,7 @@ async fn another_user_s_events_and_tests_are_not_in_the_feed() {
         .post(&format!("/webhooks/{webhook}/test"), json!({}))
         .await
         .expect(200);
-    let test = service
-        .sql
-        .query_one("select id::text from walhook.event", &[])
-        .await
-        .unwrap()
-        .get::<_, String>(0);
+    let test = one::<String>(&service.sql, "select id::text from walhook.event").await;
 
     assert_eq!(page(&owner, "").await.0, Vec::<String>::new());
     owner.get(&format!("/events/{test}")).await.expect(404);
@@ -303,7 +287,7 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
                 from generate_series(1, 25000) as n;
                 update walhook.event_sequence set last = 25000";
 
-    service.sql.batch_execute(fill).await.unwrap();
+    run_sql(&service.sql, fill).await;
 
     let read = async |filter: &str, until: usize| {
         let mut found = Vec::new();
@@ -360,7 +344,7 @@ async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
                 from generate_series(1, 30000) as n;
                 update walhook.event_sequence set last = 30000";
 
-    service.sql.batch_execute(fill).await.unwrap();
+    run_sql(&service.sql, fill).await;
     while api.get("/events?event=transcode.failed").await.status == 200 {}
 
     let mut after = "earliest".to_owned();
@@ -436,11 +420,7 @@ async fn a_cursor_older_than_what_is_kept_continues_at_the_oldest_event() {
     insert(&service.store, &(0..3).map(some).collect::<Vec<_>>()).await;
     let (ids, cursor) = page(&api, "limit=1").await;
 
-    service
-        .sql
-        .batch_execute("delete from walhook.event where sequence < 3")
-        .await
-        .unwrap();
+    run_sql(&service.sql, "delete from walhook.event where sequence < 3").await;
     let (rest, _) = page(&api, &format!("after={cursor}")).await;
     assert_eq!(rest, stored(&service.sql, "1").await);
     assert!(rest.len() == 1 && rest != ids);
@@ -599,7 +579,7 @@ async fn reads_of_the_feed_use_indexes() {
         .unwrap();
 
     let client = app.store().await;
-    client.batch_execute(FILL).await.unwrap();
+    run_sql(&client, FILL).await;
 
     let webhook = "'{00000000-0000-0000-0000-000000000001}'";
     let page = walhook::sql::store::event::FEED_PAGE;

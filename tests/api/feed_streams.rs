@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::sse::Stream;
-use crate::support::{Api, Platform, Sidecar, TestApp, eventually};
+use crate::support::{Api, Platform, Sidecar, TestApp, eventually, one};
 
 pub async fn wait_for_streams(sidecar: &Sidecar, count: usize) {
     let are_open =
@@ -188,13 +188,7 @@ async fn a_revoked_token_ends_its_streams_only() {
     let mut open = Stream::open(&kept, "", None).await;
     let first = "select id::text from walhook.api_token order by created_at limit 1";
 
-    let id: String = app
-        .store()
-        .await
-        .query_one(first, &[])
-        .await
-        .unwrap()
-        .get(0);
+    let id: String = one(&app.store().await, first).await;
 
     app.walhook_ok(&["token", "revoke", &id]).await;
     ended.end().await;

@@ -23,7 +23,7 @@ use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, Unreachable
 use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 
-use crate::support::{Api, TestApp, eventually};
+use crate::support::{Api, TestApp, eventually, one};
 
 pub const BASE: &str = "/api/public";
 /// The number of the store's connections.
@@ -93,7 +93,7 @@ impl Service {
         let sql = self.app.store().await;
         let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
         let probe = || async {
-            let count: i64 = sql.query_one(blocked, &[]).await.unwrap().get(0);
+            let count: i64 = one(&sql, blocked).await;
             (count == connections as i64).then_some(())
         };
 

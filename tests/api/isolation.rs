@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use uuid::Uuid;
 use walhook::api::router;
 use walhook::config::{Config, Http, Period};
 use walhook::http::{Ending, ServeLimits, serve};
 use walhook::private_postgres::free_port;
 
 use crate::fixture::{BASE, Service, state};
-use crate::support::{Api, DEADLINE, Receiver, TestApp, eventually};
+use crate::support::{Api, DEADLINE, Receiver, TestApp, eventually, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 const LONG: Period = Period::secs(3_600);
@@ -82,11 +81,11 @@ impl Listening {
     }
 
     async fn lock_webhooks(&self) {
-        self.service
-            .sql
-            .batch_execute("begin; lock table walhook.webhook in access exclusive mode")
-            .await
-            .unwrap();
+        run_sql(
+            &self.service.sql,
+            "begin; lock table walhook.webhook in access exclusive mode",
+        )
+        .await;
     }
 }
 
@@ -119,7 +118,7 @@ async fn statements_are_cancelled_when_the_client_disconnects() {
 
     // The lock is still held, so only a cancelled statement stops waiting for it.
     it.service.wait_until_blocked(0).await;
-    it.service.sql.batch_execute("commit").await.unwrap();
+    run_sql(&it.service.sql, "commit").await;
     api.get("/webhooks").await.expect(200);
 }
 
@@ -198,7 +197,7 @@ async fn requests_beyond_the_limit_are_rejected() {
         (rejected.header("retry-after"), &rejected.json()["type"]),
         (Some("1"), &json!("/problems/unavailable"))
     );
-    it.service.sql.batch_execute("commit").await.unwrap();
+    run_sql(&it.service.sql, "commit").await;
 
     for client in &mut served {
         assert!(wait_for_end(client).await.starts_with("HTTP/1.1 200"));
@@ -240,11 +239,11 @@ async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
     let other = service.api("2").await;
     let (webhook, _) = hasty.create_webhook(URL, &["delivery.failed"]).await;
 
-    service
-        .sql
-        .batch_execute("begin; lock table walhook.attempt, walhook.event in access exclusive mode")
-        .await
-        .unwrap();
+    run_sql(
+        &service.sql,
+        "begin; lock table walhook.attempt, walhook.event in access exclusive mode",
+    )
+    .await;
     let body = json!({ "since": "2026-01-01T00:00:00Z", "dry_run": true });
     let mut counts: FuturesUnordered<_> = ["recover", "replay"]
         .into_iter()
@@ -264,7 +263,7 @@ async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
     }
 
     other.get("/webhooks").await.expect(200);
-    service.sql.batch_execute("commit").await.unwrap();
+    run_sql(&service.sql, "commit").await;
     counts.next().await.unwrap().expect(200);
 }
 
@@ -279,9 +278,11 @@ async fn deliveries_continue_while_every_api_request_hangs() {
 
     api.create_webhook(&receiver.url("/"), &["payment.statement_ready"])
         .await;
-    sql.batch_execute("begin; lock table walhook.api_token in access exclusive mode")
-        .await
-        .unwrap();
+    run_sql(
+        &sql,
+        "begin; lock table walhook.api_token in access exclusive mode",
+    )
+    .await;
 
     let hanging: Vec<_> = (0..40)
         .map(|_| {
@@ -312,57 +313,6 @@ async fn deliveries_continue_while_every_api_request_hangs() {
         assert!(answer.header("retry-after").is_some(), "{answer:?}");
     }
 
-    sql.batch_execute("commit").await.unwrap();
+    run_sql(&sql, "commit").await;
     api.get("/webhooks").await.expect(200);
-}
-
-#[tokio::test]
-async fn each_page_of_a_filtered_search_reads_a_bounded_part_of_the_log() {
-    let service = Service::start().await;
-    let api = service.api("1").await;
-    let (webhook, _) = api.create_webhook(URL, &["delivery.failed"]).await;
-    let id: Uuid = webhook.parse().unwrap();
-    let fill = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
-                select ('01950000-' || lpad(to_hex(n / 65536), 4, '0') || '-7' || lpad(to_hex(n % 4096), 3, '0')
-                        || '-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
-                       $1, gen_random_uuid(), gen_random_uuid(),
-                       case n when 1 then 'transcode.failed' else 'delivery.failed' end, 1, 1, now(), 'delivered'
-                from generate_series(1, 25000) as n";
-
-    service.sql.execute(fill, &[&id]).await.unwrap();
-    let mut found = Vec::new();
-    let mut pages = 0;
-    let mut cursor = String::new();
-
-    loop {
-        let page = api
-            .get(&format!(
-                "/webhooks/{webhook}/logs?event=transcode.failed{cursor}"
-            ))
-            .await
-            .expect(200);
-
-        let link = page.header("link").is_some();
-        let page = page.json();
-
-        pages += 1;
-        found.extend(page["data"].as_array().unwrap().iter().cloned());
-        assert_eq!(link, page["next_cursor"].is_string());
-
-        let Some(next) = page["next_cursor"].as_str() else {
-            break;
-        };
-
-        cursor = format!("&cursor={next}");
-    }
-
-    assert_eq!((found.len(), pages), (1, 13));
-
-    // Without a filter a page is always full.
-    let page: Value = api
-        .get(&format!("/webhooks/{webhook}/logs?limit=100"))
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(page["data"].as_array().unwrap().len(), 100);
 }

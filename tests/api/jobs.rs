@@ -12,7 +12,7 @@ use walhook::jobs::{self, Step, Turns};
 
 use crate::fixture::Service;
 use crate::support::plan::plans;
-use crate::support::{Api, ApiAnswer};
+use crate::support::{Api, ApiAnswer, one, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 const KIND: &str = "delivery.failed";
@@ -193,17 +193,10 @@ impl Scene {
             let pending =
                 "select coalesce(array_agg(id order by ctid), '{}') from walhook.delivery";
 
-            let mut pending: Vec<Uuid> = self
-                .service
-                .sql
-                .query_one(pending, &[])
-                .await
-                .unwrap()
-                .get(0);
+            let mut pending: Vec<Uuid> = one(&self.service.sql, pending).await;
             if !pending.is_empty() || step == Step::Idle {
                 let order = "select array_agg(delivery) from walhook.recovery, unnest(chunk) as delivery where finished_at is null";
-                let order: Option<Vec<Uuid>> =
-                    self.service.sql.query_one(order, &[]).await.unwrap().get(0);
+                let order: Option<Vec<Uuid>> = one(&self.service.sql, order).await;
                 let order = order.unwrap_or_default();
 
                 pending.sort_by_key(|id| order.iter().position(|other| other == id));
@@ -403,14 +396,7 @@ async fn a_chunk_waits_for_the_backlog_and_for_the_first_attempts_of_the_last_ch
     it.service.sql.execute(fill, &[&it.webhook]).await.unwrap();
 
     let job = it.replay(3).await;
-    let count = async || {
-        it.service
-            .sql
-            .query_one("select count(*) from walhook.delivery", &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0)
-    };
+    let count = async || one::<i64>(&it.service.sql, "select count(*) from walhook.delivery").await;
 
     for _ in 0..3 {
         assert_eq!(it.step().await, Step::Worked);
@@ -473,13 +459,7 @@ async fn a_cancelled_job_creates_nothing_more_and_stays_cancelled() {
     );
     assert!(shown["finished_at"].is_string());
 
-    let pending: i64 = it
-        .service
-        .sql
-        .query_one("select count(*) from walhook.delivery", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let pending: i64 = one(&it.service.sql, "select count(*) from walhook.delivery").await;
 
     assert_eq!(pending, chunk as i64, "what was created remains");
     it.deliver().await;
@@ -555,15 +535,7 @@ async fn jobs_end_with_their_webhook_and_unfinished_ones_are_limited() {
     assert_eq!(it.work().await, NONE);
 
     let open = "select count(*) from walhook.recovery where finished_at is null";
-    assert_eq!(
-        it.service
-            .sql
-            .query_one(open, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(one::<i64>(&it.service.sql, open).await, 0);
 
     it.api.get(&it.path("/jobs")).await.expect(404);
 }
@@ -726,7 +698,7 @@ async fn the_next_events_are_read_by_an_index() {
     }
 
     let sql = &it.service.sql;
-    sql.batch_execute("analyze").await.unwrap();
+    run_sql(&sql, "analyze").await;
     sql.batch_execute(&BY_INDEX.replace(", true)", ", false)"))
         .await
         .unwrap();

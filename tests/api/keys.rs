@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::fixture::Service;
-use crate::support::{Api, eventually, fetch};
+use crate::support::{Api, eventually, fetch, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 
@@ -234,10 +234,7 @@ async fn readers_of_public_keys_are_not_limited_and_cost_the_store_one_statement
     }
 
     let holder = service.app.store().await;
-    holder
-        .batch_execute("begin; lock table walhook.webhook")
-        .await
-        .unwrap();
+    run_sql(&holder, "begin; lock table walhook.webhook").await;
 
     // One of them waits for the store, once the keys are old.
     let (done, mut answers) = unbounded_channel::<(u16, Value)>();
@@ -257,5 +254,5 @@ async fn readers_of_public_keys_are_not_limited_and_cost_the_store_one_statement
         () = enough => {}
         _ = join_all((0..4).map(|_| read_forever(&service, &own, &done))) => {}
     }
-    holder.batch_execute("commit").await.unwrap();
+    run_sql(&holder, "commit").await;
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::fixture::Service;
-use crate::support::Api;
+use crate::support::{Api, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 
@@ -222,7 +222,7 @@ async fn a_single_entry_has_the_request_and_the_response() {
     let sent =
         "update walhook.attempt set url = 'https://then.example/', signature = '\\xABCD', standard_signature = '\\x01',
                 response_body = '\\x6F6BFF'";
-    service.sql.batch_execute(sent).await.unwrap();
+    run_sql(&service.sql, sent).await;
 
     let with = api.get(&path).await.expect(200).json();
     let expected = json!({

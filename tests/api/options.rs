@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use walhook::store::options::open_headers;
 
 use crate::fixture::Service;
-use crate::support::Api;
+use crate::support::{Api, one, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 const KEY: &str = "Bearer of-the-gateway-7Qx";
@@ -111,7 +111,7 @@ async fn options_are_saved_returned_and_cleared() {
 
     assert!(stored_values(&service, id).await.is_empty());
     let audited = "select string_agg(changed::text, ' ' order by id) from walhook.audit";
-    let audited: String = service.sql.query_one(audited, &[]).await.unwrap().get(0);
+    let audited: String = one(&service.sql, audited).await;
     let options = "description,metadata,filter,headers";
 
     assert_eq!(audited.matches(options).count(), 2, "{audited}");
@@ -494,12 +494,7 @@ async fn a_repeated_create_returns_masked_headers_that_are_stored_nowhere_in_cle
             && answers[0].json()["headers"] == json!({ "Authorization": "***" })
     );
 
-    let sealed: Vec<u8> = service
-        .sql
-        .query_one("select headers from walhook.webhook", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let sealed: Vec<u8> = one(&service.sql, "select headers from walhook.webhook").await;
 
     assert!(
         !sealed
@@ -599,14 +594,15 @@ async fn values_of_headers_do_not_follow_a_webhook_whose_host_changes_meanwhile(
     let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
     let holder = service.app.store().await;
 
-    holder
-        .batch_execute("begin; update walhook.webhook set url = 'https://other.example/in'")
-        .await
-        .unwrap();
+    run_sql(
+        &holder,
+        "begin; update walhook.webhook set url = 'https://other.example/in'",
+    )
+    .await;
     let edit = api.patch(&path, json!({ "url": "https://receiver.example/new" }));
     let change = async {
         service.wait_until_blocked(1).await;
-        holder.batch_execute("commit").await.unwrap();
+        run_sql(&holder, "commit").await;
     };
 
     let (edited, ()) = tokio::join!(edit, change);

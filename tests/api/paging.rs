@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::plan::{assert_stays_on_indexes, plans, reads};
-use crate::support::{Api, Receiver, TestApp, eventually};
+use crate::support::{Api, Receiver, TestApp, eventually, one, run_sql};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -64,10 +64,7 @@ async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uui
 
 #[tokio::test]
 async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
-    let mut app = TestApp::prepare().await;
-    app.set("limits.requests_per_second", "0");
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set("limits.requests_per_second", "0")).await;
 
     let platform = app.platform().await;
     let store = app.store().await;
@@ -163,7 +160,7 @@ async fn reads_of_the_api_use_indexes() {
                 select gen_random_uuid(), id, id, now() from walhook.webhook;
                 insert into walhook.webhook_hour (webhook_id, hour) select id, now() from walhook.webhook;";
 
-    store.batch_execute(fill).await.unwrap();
+    run_sql(&store, fill).await;
 
     let row = store
         .query_one(
@@ -187,8 +184,8 @@ async fn reads_of_the_api_use_indexes() {
     // The events of the entries, so that the planner prefers indexes for their tables too.
     let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                   select event_id, '7', event_kind, started_at, '{}' from walhook.attempt";
-    store.batch_execute(events).await.unwrap();
-    store.batch_execute("analyze").await.unwrap();
+    run_sql(&store, events).await;
+    run_sql(&store, "analyze").await;
 
     for (what, statement, types, arguments) in reads("7", &webhook) {
         assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
@@ -232,14 +229,10 @@ impl LongLog {
             LongLog::ENTRIES
         );
 
-        store.batch_execute(&fill).await.unwrap();
-        store.batch_execute("vacuum (analyze)").await.unwrap();
+        run_sql(&store, &fill).await;
+        run_sql(&store, "vacuum (analyze)").await;
 
-        let webhook = store
-            .query_one("select md5('3000')::uuid", &[])
-            .await
-            .unwrap()
-            .get(0);
+        let webhook = one(&store, "select md5('3000')::uuid").await;
         LongLog {
             app,
             store,

@@ -7,7 +7,7 @@ use walhook::domain::event::delivery_id;
 use walhook::jobs::{self, Step, Turns};
 
 use crate::fixture::Service;
-use crate::support::Api;
+use crate::support::{Api, one};
 
 const URL: &str = "https://receiver.example/in";
 
@@ -403,8 +403,7 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
         assert_eq!(started["count"], 1_200);
     }
 
-    let count =
-        async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
+    let count = async |what: &str| -> i64 { one(&it.service.sql, what).await };
     let mut started = 0;
     let mut most = 0;
 
@@ -442,30 +441,6 @@ async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_re
         count("select count(*) from walhook.delivery_round where round <> 2").await,
         0
     );
-}
-
-#[tokio::test]
-async fn a_recovery_ends_with_its_webhook_and_unfinished_ones_are_limited() {
-    let it = Logged::start().await;
-    it.logged("cancelled", hours_ago(1)).await;
-
-    let body = json!({ "since": hours_ago(2).to_string() });
-
-    for _ in 0..10 {
-        it.recover(body.clone()).await;
-    }
-
-    let rejected = it
-        .api
-        .post(&format!("/webhooks/{}/recover", it.id), body)
-        .await
-        .expect(409);
-    assert_eq!(rejected.json()["type"], "/problems/too-many-recoveries");
-    it.api
-        .delete(&format!("/webhooks/{}", it.id))
-        .await
-        .expect(204);
-    assert_eq!((it.work().await, it.pending().await), (0, vec![]));
 }
 
 #[tokio::test]

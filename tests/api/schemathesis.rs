@@ -14,14 +14,12 @@ async fn schemathesis_finds_no_errors() {
     let program = std::env::var("SCHEMATHESIS")
         .expect("SCHEMATHESIS names the program: run `make schemathesis`");
     let arguments = std::env::var("SCHEMATHESIS_ARGUMENTS").unwrap_or_default();
-    let mut app = TestApp::prepare().await;
-
-    // Without limits on requests and webhooks, which are not tested here.
-    app.set("limits.requests_per_second", "0")
-        .set("limits.webhooks_per_user", "1000000");
-    app.set("delivery.timeout", "1s");
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| {
+        app.set("limits.requests_per_second", "0")
+            .set("limits.webhooks_per_user", "1000000")
+            .set("delivery.timeout", "1s")
+    })
+    .await;
 
     // Operations on a webhook, an event, an entry of the log and a job use these: random ids would
     // only be answered 404.

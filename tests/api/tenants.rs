@@ -4,6 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::fixture::Service;
+use crate::support::one;
 
 #[tokio::test]
 async fn another_user_s_webhook_is_not_found_by_any_operation() {
@@ -118,12 +119,7 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
                        where finished_at is null)";
 
     assert_eq!(
-        service
-            .sql
-            .query_one(started, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
+        one::<i64>(&service.sql, started).await,
         0,
         "nothing was started"
     );

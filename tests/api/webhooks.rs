@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::fixture::{CONNECTIONS, Service};
-use crate::support::Api;
+use crate::support::{Api, one, run_sql};
 
 const URL: &str = "https://receiver.example/in";
 
@@ -76,12 +76,7 @@ async fn a_webhook_is_created_with_a_secret_and_read_without() {
     assert_eq!(secret.strip_prefix("whsec_").unwrap().len(), 44);
     assert_eq!(service.stored_secret(id).await, secret);
 
-    let sealed: Vec<u8> = service
-        .sql
-        .query_one("select secret from walhook.webhook", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let sealed: Vec<u8> = one(&service.sql, "select secret from walhook.webhook").await;
 
     assert!(
         !sealed.windows(6).any(|window| window == b"whsec_"),
@@ -201,7 +196,7 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
     let path = format!("/webhooks/{id}");
     let counted = "update walhook.webhook set success_count = 5, failure_count = 7, consecutive_failures = 3, failing_since = now()";
 
-    service.sql.batch_execute(counted).await.unwrap();
+    run_sql(&service.sql, counted).await;
     api.patch(&path, json!({ "active": false }))
         .await
         .expect(200);
@@ -217,7 +212,7 @@ async fn activation_resets_failures_only_after_an_automatic_disablement() {
     );
 
     let disabled = "update walhook.webhook set active = false, disabled_at = now(), disabled_reason = 'http_status'";
-    service.sql.batch_execute(disabled).await.unwrap();
+    run_sql(&service.sql, disabled).await;
 
     let renamed = api
         .patch(&path, json!({ "name": "still off" }))
@@ -272,12 +267,7 @@ async fn add_pending(service: &Service, webhooks: &[&str]) {
 }
 
 async fn pending(service: &Service) -> i64 {
-    service
-        .sql
-        .query_one("select count(*) from walhook.delivery", &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(&service.sql, "select count(*) from walhook.delivery").await
 }
 
 #[tokio::test]
@@ -365,16 +355,12 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
                     begin perform pg_advisory_xact_lock_shared(1); return new; end $$;
                 create trigger hold before insert on walhook.webhook for each row execute function public.hold();
                 select pg_advisory_lock(1)";
-    service.sql.batch_execute(hold).await.unwrap();
+    run_sql(&service.sql, hold).await;
 
     let answers = join_all((0..20).map(|_| api.post("/webhooks", new_webhook("race"))));
     let release = async {
         service.wait_until_blocked(CONNECTIONS).await;
-        service
-            .sql
-            .batch_execute("select pg_advisory_unlock(1)")
-            .await
-            .unwrap();
+        run_sql(&service.sql, "select pg_advisory_unlock(1)").await;
     };
 
     let (answers, ()) = tokio::join!(answers, release);
@@ -459,7 +445,7 @@ async fn an_edit_of_another_version_is_rejected() {
     let first = api.get(&path).await.header("etag").unwrap().to_owned();
     let counted = "update walhook.webhook set success_count = 9, last_triggered_at = now(), updated_at = now()";
 
-    service.sql.batch_execute(counted).await.unwrap();
+    run_sql(&service.sql, counted).await;
     assert_eq!(
         api.get(&path).await.header("etag"),
         Some(&*first),
@@ -511,12 +497,7 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
     let path = format!("/webhooks/{id}");
     let tag = api.get(&path).await.header("etag").unwrap().to_owned();
 
-    // A lock blocks the edits after they have read the version, until all have reached it.
-    service
-        .sql
-        .batch_execute("begin; select from walhook.webhook for update")
-        .await
-        .unwrap();
+    // A lock blocks the edits after they have read the version, until all have reached run_sql(&it.service.sql, "begin; select from walhook.webhook for update").await;
 
     let edits = (0..CONNECTIONS).map(|n| {
         let api = &api;
@@ -537,7 +518,7 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
 
     let release = async {
         service.wait_until_blocked(CONNECTIONS).await;
-        service.sql.batch_execute("commit").await.unwrap();
+        run_sql(&service.sql, "commit").await;
     };
 
     let (mut answers, ()) = tokio::join!(join_all(edits), release);

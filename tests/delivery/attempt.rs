@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use crate::support::{Answer, Bench, DATA, Receiver, full_listener};
-use jiff::Timestamp;
-use uuid::Uuid;
+use crate::support::{Answer, Bench, Receiver, attempt, full_listener};
+
 use walhook::config::Period;
-use walhook::deliver;
+use walhook::deliver::Sender;
 use walhook::domain::delivery as domain;
-use walhook::domain::event::EventKind;
-use walhook::domain::webhook::Target;
-use walhook::vault;
 
 /// Every way in which a request to a receiver can end.
 #[tokio::test]
@@ -24,28 +20,8 @@ async fn failures_are_reported_by_kind() {
     bench.config.delivery.timeout = Period(Duration::from_secs(2));
 
     let hasty = bench.sender();
-    let probe = async |sender: &deliver::Sender, url: String| {
-        let target = Target {
-            webhook: Uuid::now_v7(),
-            url: url.into(),
-            active: true,
-            secret: vault::new_webhook_secret(),
-            headers: Default::default(),
-        };
-
-        let notification = deliver::request::Notification {
-            delivery: Uuid::now_v7(),
-            webhook: target.webhook,
-            event: Uuid::now_v7(),
-            kind: EventKind::TranscodeFailed,
-            occurred_at: Timestamp::now(),
-            data: DATA,
-            attempt: 1,
-            sequence: None,
-            test: true,
-        };
-
-        let attempt = sender.attempt(&target, &notification).await.unwrap();
+    let probe = async |sender: &Sender, url: String| {
+        let attempt = attempt(sender, &url).await.unwrap();
         (
             attempt.answer.error().map(|kind| kind.as_str()),
             attempt.answer.status(),
@@ -65,7 +41,6 @@ async fn failures_are_reported_by_kind() {
         probe(&patient, url.clone()).await,
         (None, Some(200), vec![b'x'; 4_096])
     );
-    assert_eq!(receiver.requests()[0].header("x-webhook-test"), "true");
     assert_eq!(
         probe(&patient, url.clone()).await,
         (Some("http_status"), Some(404), Vec::new())
@@ -142,24 +117,12 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
     });
 
     let sender = bench.sender();
-    let (webhook, secret) = bench.webhook(&url).await;
-
-    let target = Target {
-        webhook,
-        url: url.as_str().into(),
-        active: true,
-        secret,
-        headers: Default::default(),
-    };
-
-    bench.delivery(webhook).await;
-    let [delivery] = bench.claim().await.try_into().unwrap();
-    let endless = sender.attempt(&target, &(&delivery).into()).await.unwrap();
+    let endless = attempt(&sender, &url).await.unwrap();
 
     assert_eq!(endless.answer, domain::Answer::Accepted { status: 200 });
     assert_eq!(endless.sent.unwrap().excerpt, b"some");
 
-    let broken = sender.attempt(&target, &(&delivery).into()).await.unwrap();
+    let broken = attempt(&sender, &url).await.unwrap();
     assert_eq!(broken.answer, domain::Answer::Accepted { status: 200 });
     server.abort();
 }

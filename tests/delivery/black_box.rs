@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use crate::support::{Answer, Platform, Received, Receiver, TestApp};
+use crate::support::{Answer, Platform, Received, Receiver, TestApp, one};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -28,10 +28,7 @@ fn standard_signature(secret: &str, received: &Received) -> String {
 
 /// Starts a sidecar that makes all attempts of a delivery within a second.
 async fn with_fast_retries() -> TestApp {
-    let mut app = TestApp::prepare().await;
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
     app
 }
 
@@ -140,11 +137,7 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
 
     let store = app.store().await;
-    let left: i64 = store
-        .query_one("select count(*) from walhook.delivery", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let left: i64 = one(&store, "select count(*) from walhook.delivery").await;
     assert_eq!(
         left, 0,
         "finished deliveries are removed from the table of pending ones"
@@ -199,82 +192,8 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_a
 }
 
 #[tokio::test]
-async fn two_tenants_see_only_their_own_webhooks_and_events() {
-    let app = TestApp::start().await;
-    let platform = app.platform().await;
-    let mut tenants = Vec::new();
-
-    for _ in 0..2 {
-        let user = platform.user(&[]).await;
-        let label = platform.label(user).await;
-        let receiver = Receiver::start().await;
-        let api = app.api(&user.to_string()).await;
-        let (webhook, _) = api
-            .create_webhook(&receiver.url("/"), &["distribution.outlet.status_changed"])
-            .await;
-
-        tenants.push((label, receiver, api, webhook));
-    }
-
-    let outlet = platform.outlet("Shop").await;
-
-    for round in 0..10 {
-        for (label, ..) in &tenants {
-            let release = platform.release(*label).await;
-            platform
-                .distribution(
-                    release,
-                    outlet,
-                    if round % 2 == 0 {
-                        "scheduled"
-                    } else {
-                        "batched"
-                    },
-                )
-                .await;
-        }
-    }
-
-    for (index, (label, receiver, api, webhook)) in tenants.iter().enumerate() {
-        let received = receiver.wait_for(10).await;
-        assert_eq!(received.len(), 10);
-        assert!(
-            received
-                .iter()
-                .all(|request| request.data()["label_id"] == *label)
-        );
-
-        let (_, _, _, others_webhook) = &tenants[1 - index];
-        api.get(&format!("/webhooks/{webhook}")).await.expect(200);
-        api.get(&format!("/webhooks/{others_webhook}"))
-            .await
-            .expect(404);
-        api.get(&format!("/webhooks/{others_webhook}/logs"))
-            .await
-            .expect(404);
-        api.delete(&format!("/webhooks/{others_webhook}"))
-            .await
-            .expect(404);
-
-        let listed: Vec<String> = api
-            .webhooks()
-            .await
-            .iter()
-            .map(|webhook| webhook["id"].as_str().unwrap().to_owned())
-            .collect();
-
-        assert_eq!(listed, std::slice::from_ref(webhook));
-    }
-}
-
-#[tokio::test]
 async fn a_hanging_receiver_does_not_delay_others() {
-    let mut app = TestApp::prepare().await;
-
-    // Longer than the test: no request ends and is followed by another.
-    app.set("delivery.timeout", "120s");
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set("delivery.timeout", "120s")).await;
 
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -350,21 +269,13 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
         .await;
     }
 
-    let missed: i64 = store
-        .query_one("select count(*) from walhook.missed_event", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let missed: i64 = one(&store, "select count(*) from walhook.missed_event").await;
     assert_eq!(missed, 1, "the event that occurred while it was inactive");
     api.delete(&path).await.expect(204);
     platform.payment(user, "ready").await;
     app.wait_for_events(stored + 1).await;
 
-    let pending: i64 = store
-        .query_one("select count(*) from walhook.delivery", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let pending: i64 = one(&store, "select count(*) from walhook.delivery").await;
     assert_eq!(pending, 0, "nothing is pending for a deleted webhook");
 
     let received = receiver.requests();
@@ -376,11 +287,7 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
 /// how many of each were stored in the transaction of the event.
 async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys: i64) -> Vec<i64> {
     let store = app.store().await;
-    let before: i64 = store
-        .query_one("select count(*) from walhook.event", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let before: i64 = one(&store, "select count(*) from walhook.event").await;
     let release = platform.release(nobodys).await;
     let payment = platform.payment(user, "draft").await;
     let other = platform.user(&[]).await;
@@ -395,7 +302,7 @@ async fn stored_together(app: &TestApp, platform: &Platform, user: i64, nobodys:
 
     app.wait_for_events(before as usize + 1).await;
     let newest = "select xmin::text from walhook.event order by id desc limit 1";
-    let newest: String = store.query_one(newest, &[]).await.unwrap().get(0);
+    let newest: String = one(&store, newest).await;
     let together = "select (select count(*) from walhook.event where xmin::text = $1),
         (select count(*) from walhook.unrouted_event where xmin::text = $1),
         (select count(*) from walhook.user_addon where xmin::text = $1),

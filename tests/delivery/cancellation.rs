@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::scene::Scene;
-use crate::support::{Bench, Receiver, eventually};
+use crate::support::{Bench, Receiver, eventually, one, run_sql};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio_postgres::Client;
@@ -167,7 +167,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Reco
 
 /// Locks a few deliveries of the webhook for as long as `client` keeps its transaction open.
 async fn lock_some(client: &Client, webhook: Uuid) -> i64 {
-    client.batch_execute("begin").await.unwrap();
+    run_sql(&client, "begin").await;
     let lock = "select id from walhook.delivery where webhook_id = $1 order by id desc limit 100 for update";
     client.query(lock, &[&webhook]).await.unwrap().len() as i64
 }
@@ -253,7 +253,7 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
     );
 
     for holder in [one, two] {
-        holder.batch_execute("commit").await.unwrap();
+        run_sql(&holder, "commit").await;
     }
 
     cancel_all(&bench.store).await;
@@ -308,7 +308,7 @@ async fn a_webhook_is_activated_when_what_was_pending_is_cancelled() {
             .await;
             let active = "select active::integer::bigint from walhook.webhook where id = $1";
             assert_eq!(count(&bench.client, active, webhook).await, 0, "it waits");
-            holder.batch_execute("commit").await.unwrap();
+            run_sql(&holder, "commit").await;
         });
 
         assert!(is_active);
@@ -346,11 +346,7 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
     );
 
     assert_eq!(pending(&bench.client, webhook).await, CHUNKS - CHUNK);
-    bench
-        .client
-        .batch_execute("update walhook.delivery set due_at = now()")
-        .await
-        .unwrap();
+    run_sql(&bench.client, "update walhook.delivery set due_at = now()").await;
 
     let running = bench.run();
     eventually("the end of all", async || {
@@ -375,7 +371,7 @@ async fn an_erasure_beside_a_cancellation_leaves_no_delivery() {
 
     // A cancellation of all but one that an erasure finds, about to commit.
     let canceller = bench.store.connection().await.unwrap();
-    canceller.batch_execute("begin").await.unwrap();
+    run_sql(&canceller, "begin").await;
 
     let cancel = "delete from walhook.delivery
                   where webhook_id = $1 and id <> (select id from walhook.delivery where webhook_id = $1 order by id limit 1)";
@@ -392,24 +388,16 @@ async fn an_erasure_beside_a_cancellation_leaves_no_delivery() {
     let ((), ()) = tokio::join!(erase, async {
         let waits = "select exists (select from pg_stat_activity
                                     where datname = current_database() and wait_event_type = 'Lock')";
-        let someone_waits = async || {
-            bench
-                .client
-                .query_one(waits, &[])
-                .await
-                .unwrap()
-                .get::<_, bool>(0)
-                .then_some(())
-        };
+        let someone_waits = async || one::<bool>(&bench.client, waits).await.then_some(());
 
         eventually("the erasure to wait", someone_waits).await;
-        canceller.batch_execute("commit").await.unwrap();
+        run_sql(&canceller, "commit").await;
     });
 
     assert_eq!(pending(&bench.client, webhook).await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_cancellation_is_continued_after_a_kill_and_an_activation_before_its_end_is_refused() {
     let mut scene = Scene::begin(&[]).await;
     let store = scene.app.store().await;
@@ -434,7 +422,7 @@ async fn a_cancellation_is_continued_after_a_kill_and_an_activation_before_its_e
     assert_eq!(scene.api.webhook(&scene.webhook).await["active"], false);
     scene.app.kill().await;
     assert!(pending(&store, webhook).await >= locked);
-    holder.batch_execute("commit").await.unwrap();
+    run_sql(&holder, "commit").await;
     scene.app.run().await;
     eventually("the end of the backlog", async || {
         (pending(&store, webhook).await == 0).then_some(())

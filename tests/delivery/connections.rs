@@ -401,12 +401,7 @@ const DESCRIPTOR_FAULTS: &str = "walhook_own_faults_total{cause=\"descriptors\"}
 
 /// Starts the application. Its connections for lookups and for the metrics are open.
 async fn start_app() -> (TestApp, Platform, i64) {
-    let mut app = TestApp::prepare().await;
-
-    // Leases end after ten seconds more.
-    app.set("delivery.timeout", "5s");
-    app.setup().await;
-    app.run().await;
+    let mut app = TestApp::start_with(|app| app.set("delivery.timeout", "5s")).await;
 
     let platform = app.platform().await;
     let user = platform.user(&[]).await;

@@ -238,47 +238,6 @@ async fn failures_must_last_min_duration_and_warnings_are_a_day_apart() {
 }
 
 #[tokio::test]
-async fn consecutive_failures_warn_again_on_another_day() {
-    let bench = bench(DisablePolicy::Consecutive, 4, HOUR).await;
-    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-
-    let warn_at = async |batch: &str, warnings: usize| {
-        assert!(!answer(&bench, webhook, answers(batch)).await);
-        assert_eq!(
-            notices(&bench, webhook).await,
-            vec!["warning"; warnings],
-            "{batch}"
-        );
-    };
-
-    warn_at("--", 1).await;
-    warn_at("+--", 1).await;
-
-    bench
-        .client
-        .execute(
-            "update walhook.webhook set warned_at = warned_at - interval '1 day'",
-            &[],
-        )
-        .await
-        .unwrap();
-
-    warn_at("+-", 1).await;
-    warn_at("-", 2).await;
-    warn_at("+--", 2).await;
-
-    let statement = "select failures, threshold from walhook.notice order by at";
-    let rows = bench.client.query(statement, &[]).await.unwrap();
-    let attempts: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-
-    assert_eq!(
-        attempts,
-        [(2, 4), (2, 4)],
-        "only consecutive failures count"
-    );
-}
-
-#[tokio::test]
 async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
     let bench = bench(DisablePolicy::Consecutive, 10, Duration::ZERO).await;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::scene::Scene;
-use crate::support::{Answer, eventually};
+use crate::support::{Answer, eventually, one};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -16,15 +16,6 @@ impl Scene {
         let lines = "select attempt, outcome from walhook.attempt order by id";
         let rows = self.app.store().await.query(lines, &[]).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
-    }
-
-    /// Waits for a request, and until the store has its delivery: either may come first.
-    async fn in_flight(&self) {
-        self.receiver.wait_for(1).await;
-        eventually("a delivery", || async {
-            (self.pending().await.len() == 1).then_some(())
-        })
-        .await;
     }
 
     /// The next attempt of each pending delivery, and whether it is leased.
@@ -51,7 +42,7 @@ fn counts(webhook: &Value) -> (Value, Value) {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_frozen_replicas_late_answer_changes_nothing() {
     let mut scene = Scene::begin(&[("delivery.timeout", "5s")]).await;
     let other = scene.app.replica(&[]).await;
@@ -61,7 +52,7 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
         .receiver
         .answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
     scene.payment().await;
-    scene.in_flight().await;
+    scene.receiver.wait_for(1).await;
     scene.app.sidecar().signal(Signal::STOP);
 
     // When the lease ends, the other replica makes the attempt.
@@ -98,25 +89,18 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     assert!(other.stop().await.success());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
     let mut scene = Scene::begin(&[("delivery.timeout", "5s")]).await;
     scene
         .receiver
         .answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
     scene.payment().await;
-    scene.in_flight().await;
+    scene.receiver.wait_for(1).await;
     scene.app.kill().await;
 
     let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
-    let left: f64 = scene
-        .app
-        .store()
-        .await
-        .query_one(left, &[])
-        .await
-        .unwrap()
-        .get(0);
+    let left: f64 = one(&scene.app.store().await, left).await;
 
     assert!(left <= 15.0, "within the timeout and ten seconds: {left}");
     scene.app.run().await;
@@ -130,7 +114,7 @@ async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
     assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn shutdown_waits_for_requests_within_the_drain_time() {
     let settings = [
         ("shutdown.drain", "30s"),

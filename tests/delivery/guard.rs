@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use crate::support::{Answer, Receiver, TestApp};
 use serde_json::json;
-use uuid::Uuid;
+
 use walhook::clock::SystemClock;
 use walhook::config::Config;
 use walhook::deliver::guard::{Guard, Lookup, Unreachable};
-use walhook::deliver::request::Notification;
+
 use walhook::deliver::{Sender, Settings};
 use walhook::domain::delivery::ErrorKind;
-use walhook::domain::event::EventKind;
-use walhook::domain::webhook::Target;
 
 /// Exempts nothing that a test could call: the network is reserved for documentation.
 const NOTHING: &str = "192.0.2.0/24";
@@ -150,64 +148,6 @@ async fn special_addresses_are_rejected_in_every_notation() {
         .expect(200);
 }
 
-/// A receiver must be reachable for deliveries to succeed, not for a webhook to be saved.
-#[tokio::test]
-async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
-    let mut app = TestApp::prepare().await;
-    app.setup().await;
-    app.run_with(&["--roles", "api,deliver"]).await;
-
-    let api = app.api("1").await;
-
-    for (host, called) in [
-        ("no-such-host.invalid", "no-such-host.invalid"),
-        ("no-such-host.invalid.", "no-such-host.invalid."),
-        ("bücher.invalid", "xn--bcher-kva.invalid"),
-    ] {
-        let url = format!("https://{host}/in");
-        let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"] });
-        let created = api.post("/webhooks", body).await.expect(201).json();
-        assert_eq!(created["warnings"][0]["pointer"], "/url", "{created}");
-        assert_eq!(
-            created["warnings"][0]["detail"],
-            "the host's name does not resolve"
-        );
-        assert!(
-            created["secret"]
-                .as_str()
-                .is_some_and(|secret| secret.starts_with("whsec_"))
-        );
-        // It can be edited, also by a form that sends all fields again.
-        let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
-        let changed = api
-            .patch(&path, json!({ "name": "y", "url": url }))
-            .await
-            .expect(200)
-            .json();
-        assert_eq!(
-            (&changed["name"], &changed["url"]),
-            (&json!("y"), &json!(format!("https://{called}/in")))
-        );
-        assert_eq!(changed["warnings"], created["warnings"]);
-        let renamed = api
-            .patch(&path, json!({ "name": "z" }))
-            .await
-            .expect(200)
-            .json();
-        assert_eq!(
-            renamed["warnings"],
-            json!(null),
-            "there is no warning about fields that the request does not set"
-        );
-        let test = api
-            .post(&format!("{path}/test"), json!({}))
-            .await
-            .expect(200)
-            .json();
-        assert_eq!(test["error"]["kind"], "dns", "{test}");
-    }
-}
-
 #[tokio::test]
 async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
     let mut app = TestApp::start().await;
@@ -324,37 +264,8 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
     };
 
     let sender = Sender::new(&settings, Arc::new(SystemClock)).unwrap();
-    let id = Uuid::now_v7();
-    let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
-        .to_owned()
-        .into();
-
-    let target = Target {
-        webhook: id,
-        url: url.into(),
-        active: true,
-        secret,
-        headers: Default::default(),
-    };
-
-    let notification = Notification {
-        delivery: id,
-        webhook: id,
-        event: id,
-        kind: EventKind::DeliveryFailed,
-        occurred_at: jiff::Timestamp::UNIX_EPOCH,
-        data: "{}",
-        attempt: 1,
-        sequence: None,
-        test: false,
-    };
-
-    sender
-        .attempt(&target, &notification)
-        .await
-        .unwrap()
-        .answer
-        .error()
+    let attempt = crate::support::attempt(&sender, url).await.unwrap();
+    attempt.answer.error()
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Requests are sent after the transaction that stores their deliveries has committed, and only if
 //! it has.
 
-use crate::support::{Api, Receiver, TestApp, eventually};
+use crate::support::{Api, Receiver, TestApp, eventually, one, run_sql};
 use tokio_postgres::Client;
 
 const READY: &str = "payment.statement_ready";
@@ -48,15 +48,11 @@ impl Running {
              create constraint trigger at_commit after insert on walhook.delivery
              deferrable initially deferred for each row when (new.lease is not null) execute function public.at_commit()"
         );
-        self.store.batch_execute(&sql).await.unwrap();
+        run_sql(&self.store, &sql).await;
     }
 
     async fn events(&self) -> i64 {
-        self.store
-            .query_one("select count(*) from walhook.event", &[])
-            .await
-            .unwrap()
-            .get(0)
+        one(&self.store, "select count(*) from walhook.event").await
     }
 
     /// Waits for `count` entries in the delivery log and asserts that each is a first attempt that
@@ -83,10 +79,7 @@ async fn a_request_is_sent_after_the_commit_that_stores_its_delivery() {
     let running = Running::start().await;
     let holder = running.app.store().await;
 
-    holder
-        .batch_execute("select pg_advisory_lock(7)")
-        .await
-        .unwrap();
+    run_sql(&holder, "select pg_advisory_lock(7)").await;
     running.at_commit("perform pg_advisory_xact_lock(7)").await;
 
     running
@@ -106,10 +99,7 @@ async fn a_request_is_sent_after_the_commit_that_stores_its_delivery() {
 
     assert_eq!(running.receiver.requests().len(), 1, "the first event's");
 
-    holder
-        .batch_execute("select pg_advisory_unlock(7)")
-        .await
-        .unwrap();
+    run_sql(&holder, "select pg_advisory_unlock(7)").await;
     running.assert_delivered(2).await;
     assert_eq!(running.events().await, 2);
 }
@@ -134,11 +124,6 @@ async fn a_failed_commit_sends_nothing() {
     assert_eq!(running.events().await, 2);
     assert_eq!(running.receiver.requests().len(), 2);
 
-    let commits: i64 = running
-        .store
-        .query_one("select last_value from public.commits", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let commits: i64 = one(&running.store, "select last_value from public.commits").await;
     assert_eq!(commits, 4);
 }

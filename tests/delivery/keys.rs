@@ -10,7 +10,7 @@ use sha2::Sha256;
 use walhook::app::retention;
 use walhook::store::Store;
 
-use crate::support::{Api, Received, Receiver, TestApp, eventually, fetch};
+use crate::support::{Api, Received, Receiver, TestApp, eventually, fetch, one};
 
 const EVENT: &str = "payment.statement_ready";
 const OLD_MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -181,13 +181,7 @@ impl Scene {
     async fn previous_keys(&self) -> i64 {
         let count = "select count(*) from walhook.webhook where previous_secret is not null
                      or previous_private_key is not null or previous_public_key is not null";
-        self.app
-            .store()
-            .await
-            .query_one(count, &[])
-            .await
-            .unwrap()
-            .get(0)
+        one(&self.app.store().await, count).await
     }
 }
 
@@ -292,10 +286,7 @@ async fn keys_whose_overlap_has_ended_sign_nothing_and_are_removed() {
 
 #[tokio::test]
 async fn real_deliveries_and_their_retries_are_signed_with_all_keys() {
-    let mut app = TestApp::prepare().await;
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
 
     let platform = app.platform().await;
     let user = platform.user(&[]).await;

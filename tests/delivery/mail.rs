@@ -1,7 +1,7 @@
 //! Failing webhooks are disabled and their owners notified by e-mail: a real mail server, receivers
 //! that fail, and replicas that are killed.
 
-use crate::support::{Api, Platform, Receiver, SmtpSink, TestApp, eventually};
+use crate::support::{Api, Platform, Receiver, SmtpSink, TestApp, eventually, one, run_sql};
 use serde_json::{Value, json};
 use walhook::private_postgres::free_port;
 
@@ -74,13 +74,13 @@ fn with_subject<'a>(mails: &'a [Value], subject: &str) -> Vec<&'a Value> {
 
 /// Commits payments in one transaction.
 async fn pay(platform: &Platform, user: i64, times: usize) {
-    platform.client.batch_execute("begin").await.unwrap();
+    run_sql(&platform.client, "begin").await;
 
     for _ in 0..times {
         platform.payment(user, "ready").await;
     }
 
-    platform.client.batch_execute("commit").await.unwrap();
+    run_sql(&platform.client, "commit").await;
 }
 
 #[tokio::test]
@@ -225,11 +225,7 @@ async fn reactivate_and_recover(
     pay(platform, user, 1).await;
 
     let missed = || async {
-        let missed: i64 = store
-            .query_one("select count(*) from walhook.missed_event", &[])
-            .await
-            .unwrap()
-            .get(0);
+        let missed: i64 = one(&store, "select count(*) from walhook.missed_event").await;
         (missed == 1).then_some(())
     };
 
@@ -312,7 +308,7 @@ async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure(
         .await;
     let store = app.store().await;
     let age = "update walhook.webhook set failing_since = failing_since - interval '1 hour' returning failing_since";
-    let failing_since: jiff::Timestamp = store.query_one(age, &[]).await.unwrap().get(0);
+    let failing_since: jiff::Timestamp = one(&store, age).await;
 
     pay(&platform, user, 1).await;
     wait_until_disabled(&api, &webhook).await;
@@ -506,105 +502,9 @@ async fn without_mail_no_notices_are_pending() {
         sidecar.metric("walhook_notices_pending").await
     })
     .await;
-    let kept: i64 = store
-        .query_one("select count(*) from walhook.notice", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let kept: i64 = one(&store, "select count(*) from walhook.notice").await;
 
     assert_eq!((gauge, kept), (0.0, 1));
-}
-
-#[tokio::test]
-async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_is_sent() {
-    if !SmtpSink::is_available() {
-        return;
-    }
-
-    let port = free_port().unwrap();
-    let mut app = prepare(&[]).await;
-
-    set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
-    app.run().await;
-
-    let beside = app.replica(&["--roles", "deliver"]).await;
-    let platform = app.platform().await;
-    let user = platform.user(&[]).await;
-    let api = app.api(&user.to_string()).await;
-    let receiver = Receiver::start().await;
-
-    receiver.answer_status(500);
-    let webhook = create(&api, "Hooks", &receiver).await;
-
-    pay(&platform, user, 30).await;
-    let disabled = wait_until_disabled(&api, &webhook).await;
-
-    assert!(disabled["failure_count"].as_u64() >= Some(10), "{disabled}");
-
-    // First the mail server is down.
-    let store = app.store().await;
-    let statement = "select count(*), count(last_error), count(ended_at) from walhook.notice where kind = 'disabled'";
-    let tried = || async {
-        let row = store.query_one(statement, &[]).await.unwrap();
-        assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(2)), (1, 0));
-        (row.get::<_, i64>(1) == 1).then_some(())
-    };
-
-    eventually("a try to send the notice", tried).await;
-    beside.kill().await;
-    app.kill().await;
-
-    // Then it accepts connections and hangs before it has received the mail.
-    let hanging = SmtpSink::start(port, &["--hang", "9"]).await;
-    app.run().await;
-    hanging.wait_for("hung", 1).await;
-    app.kill().await;
-    drop(hanging);
-
-    // Does not wait until the killed replica's lease ends.
-    store
-        .execute(
-            "update walhook.notice set due_at = now() where ended_at is null",
-            &[],
-        )
-        .await
-        .unwrap();
-
-    let sink = SmtpSink::start(port, &["--refuse", "1"]).await;
-    app.run().await;
-
-    let beside = app.replica(&["--roles", "deliver"]).await;
-
-    // If a single batch crossed both half of the threshold and all of it, there was no warning.
-    let ended = ended_notices(&app).await;
-    assert_eq!(
-        ended.iter().filter(|(kind, _)| kind == "disabled").count(),
-        1
-    );
-
-    let mails = sink.wait_for("taken", ended.len()).await;
-    assert_eq!(
-        (mails.len(), sink.events("refused").len()),
-        (ended.len(), 1),
-        "{mails:?}"
-    );
-
-    let [mail] = with_subject(&mails, "Webhook disabled: Hooks")[..] else {
-        panic!("{mails:?}")
-    };
-
-    // If it was ever sent twice, both would have the same message id.
-    let id: String = store
-        .query_one(
-            "select id::text from walhook.notice where kind = 'disabled'",
-            &[],
-        )
-        .await
-        .unwrap()
-        .get(0);
-
-    assert_eq!(mail["message_id"], format!("<{id}@example.com>"));
-    beside.kill().await;
 }
 
 /// A certificate for 127.0.0.1 and that of its authority, in files.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Bench, eventually};
+use crate::support::{Bench, eventually, one, run_sql};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -88,14 +88,7 @@ async fn end(bench: &Bench, delivery: Delivery) -> Vec<Uuid> {
 /// Waits until a session of this database waits for a lock.
 async fn someone_waits(client: &Client) {
     let waiting = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
-    let probe = || async {
-        client
-            .query_one(waiting, &[])
-            .await
-            .unwrap()
-            .get::<_, bool>(0)
-            .then_some(())
-    };
+    let probe = || async { one::<bool>(&client, waiting).await.then_some(()) };
 
     eventually("a session that waits for a lock", probe).await;
 }
@@ -142,8 +135,7 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
     let second = bench.event("{}").await;
     let (first, _) = insert_committed(&bench.store, webhook, first).await;
 
-    // As recording does, up to the commit.
-    bench.client.batch_execute("begin").await.unwrap();
+    // As recording does, up to the run_sql(&commit.bench.client, "begin").await;
     bench
         .client
         .execute("delete from walhook.delivery where id = $1", &[&first])
@@ -154,7 +146,7 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
     let ((second, is_head), ()) =
         tokio::join!(insert_committed(&bench.store, webhook, second), async {
             someone_waits(&observer).await;
-            bench.client.batch_execute("commit").await.unwrap();
+            run_sql(&bench.client, "commit").await;
         });
 
     assert!(is_head && !is_parked(&bench.client, second).await);
@@ -266,7 +258,7 @@ async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     };
 
     let leased = "select count(*) from walhook.delivery where lease is not null";
-    let leased = async || -> i64 { bench.client.query_one(leased, &[]).await.unwrap().get(0) };
+    let leased = async || -> i64 { one(&bench.client, leased).await };
     let first = promoted(250_000).await;
 
     assert_eq!(

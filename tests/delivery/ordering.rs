@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp, next_id};
+use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -40,15 +40,6 @@ impl Scene {
             receiver,
             webhook,
         }
-    }
-
-    /// Commits `count` payments in one transaction.
-    async fn payments(&self, count: usize) {
-        let ids: Vec<i64> = (0..count).map(|_| next_id()).collect();
-        let insert =
-            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
-                      select id, $2, 'INV', 1, 1, 'ready' from unnest($1::bigint[]) as id";
-        self.platform.execute(insert, &[&ids, &self.user]).await;
     }
 
     async fn set(&self, settings: Value) -> Value {
@@ -112,7 +103,7 @@ async fn strict_deliveries_arrive_in_order_from_two_replicas_at_a_flaky_receiver
     scene.receiver.answer(flaky());
 
     for batch in [1, 1, 20, 2, 1, 15, 20] {
-        scene.payments(batch).await;
+        scene.platform.payments(scene.user, batch).await;
     }
 
     app.wait_for_count("select last from walhook.webhook_sequence", COUNT)
@@ -141,43 +132,6 @@ async fn strict_deliveries_arrive_in_order_from_two_replicas_at_a_flaky_receiver
         "the search had to repair the order"
     );
     drop(other);
-}
-
-#[tokio::test]
-async fn nothing_is_overtaken_when_replicas_are_killed() {
-    const COUNT: usize = 600;
-
-    // Leases of dead replicas end after ten seconds more.
-    let mut app = app_with(&[("delivery.timeout", "5s")]).await;
-    let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
-
-    for round in 1..=2 {
-        for _ in 0..6 {
-            scene.payments(COUNT / 12).await;
-        }
-
-        let enough = round * COUNT / 5;
-        scene
-            .receiver
-            .wait_until("some deliveries", |requests| requests.len() >= enough)
-            .await;
-        app.kill().await;
-        app.run().await;
-    }
-
-    scene.receiver.wait_for_deliveries(COUNT).await;
-    app.wait_for_count(NOTHING_PENDING, 0).await;
-
-    let arrived = sequences(&scene.receiver.requests());
-
-    // A request may be repeated, but not after the next delivery was started.
-    assert!(
-        arrived.is_sorted(),
-        "one delivery overtook another: {arrived:?}"
-    );
-    let mut delivered = arrived;
-    delivered.dedup();
-    assert_eq!(delivered, (1..=COUNT as i64).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -214,7 +168,7 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
         }
     }
 
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
 
     let of = |requests: &[Received], release: i64| -> Vec<String> {
         let of_release = requests
@@ -278,7 +232,7 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
     let app = app_with(&[("delivery.retry_schedule", &["1h"; 9].join(","))]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
     scene.receiver.answer_status(500);
-    scene.payments(3).await;
+    scene.platform.payments(scene.user, 3).await;
     app.wait_for_count(PARKED, 2).await;
     scene
         .logs("the first failure", |logs| logs.len() == 1)
@@ -288,7 +242,7 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
         scene.set(json!({ "ordering": "none" })).await["ordering"],
         "none"
     );
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
     assert_eq!(sequences(&scene.receiver.wait_for(2).await), [1, 4]);
     app.wait_for_count(PARKED, 2).await;
     assert_eq!(
@@ -310,7 +264,7 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
     assert_eq!(cancelled, [1, 2, 3, 4]);
     // What it misses is delivered in order when it is recovered. What was cancelled is outside the
     // order, under its old numbers.
-    scene.payments(2).await;
+    scene.platform.payments(scene.user, 2).await;
     app.wait_for_count("select count(*) from walhook.missed_event", 2)
         .await;
     scene
@@ -333,7 +287,7 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
     assert_eq!(position.len(), 6, "{arrived:?}");
     assert!(position[&5] < position[&6], "{arrived:?}");
     app.wait_for_count(NOTHING_PENDING, 0).await;
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
     assert_eq!(sequences(&scene.receiver.wait_for(7).await)[6], 7);
 }
 
@@ -342,14 +296,14 @@ async fn a_recovery_does_not_wait_for_deliveries_that_wait_for_others() {
     let app = app_with(&[("delivery.retry_schedule", &["1h"; 9].join(","))]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
 
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
     scene
         .logs("the first delivery", |logs| logs.len() == 1)
         .await;
     scene.receiver.answer_status(500);
 
     // More than a recovery lets be pending.
-    scene.payments(501).await;
+    scene.platform.payments(scene.user, 501).await;
     app.wait_for_count(PARKED, 500).await;
     scene
         .logs("the failure of the second", |logs| logs.len() == 2)

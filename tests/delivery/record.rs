@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Bench, DATA, Receiver, eventually};
+use crate::support::{Bench, DATA, Receiver, eventually, one, run_sql};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -248,15 +248,11 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     let claimed = bench.store.claim(&request).await.unwrap();
     assert_eq!((claimed.deliveries.len(), claimed.refused.len()), (3, 7));
 
-    let leased: i64 = bench
-        .client
-        .query_one(
-            "select count(*) from walhook.delivery where lease is not null",
-            &[],
-        )
-        .await
-        .unwrap()
-        .get(0);
+    let leased: i64 = one(
+        &bench.client,
+        "select count(*) from walhook.delivery where lease is not null",
+    )
+    .await;
 
     assert_eq!(leased, 3, "the others were released");
 
@@ -270,42 +266,6 @@ async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
         .unwrap();
 
     assert_eq!((claimed.deliveries.len(), claimed.refused.len()), (1, 6));
-}
-
-#[tokio::test]
-async fn counters_respect_the_order_inside_a_batch() {
-    let bench = Bench::new().await;
-    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
-    for _ in 0..4 {
-        bench.delivery(webhook).await;
-    }
-
-    let claimed = bench.claim().await;
-    let answers = [500, 200, 500, 500].map(status);
-    let batch: Vec<Attempted> = claimed
-        .into_iter()
-        .zip(answers)
-        .map(|(d, answer)| attempted(d, answer))
-        .collect();
-
-    let entries: Vec<CompletedAttempt> = batch
-        .iter()
-        .map(|attempted| match attempted.attempt.answer {
-            domain::Answer::Accepted { .. } => {
-                entry(attempted, Next::End(domain::Outcome::Delivered))
-            }
-            _ => entry(
-                attempted,
-                Next::Retry {
-                    after: Duration::from_secs(60),
-                    attempt: 2,
-                },
-            ),
-        })
-        .collect();
-
-    assert_eq!(bench.record(&entries).await, [true; 4]);
-    assert_eq!(bench.counters(webhook).await, (1, 3, 2, true, true));
 }
 
 #[tokio::test]
@@ -497,15 +457,15 @@ async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
     let rollbacks = async || -> i64 {
         let statement =
             "select xact_rollback from pg_stat_database where datname = current_database()";
-        bench.client.query_one(statement, &[]).await.unwrap().get(0)
+        one(&bench.client, statement).await
     };
 
     let before = rollbacks().await;
-    bench
-        .client
-        .batch_execute("alter table walhook.attempt rename to attempt_away")
-        .await
-        .unwrap();
+    run_sql(
+        &bench.client,
+        "alter table walhook.attempt rename to attempt_away",
+    )
+    .await;
 
     let running = bench.run();
     eventually("a failed try", || async {
@@ -513,11 +473,11 @@ async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
     })
     .await;
     assert!(bench.is_pending(delivery).await);
-    bench
-        .client
-        .batch_execute("alter table walhook.attempt_away rename to attempt")
-        .await
-        .unwrap();
+    run_sql(
+        &bench.client,
+        "alter table walhook.attempt_away rename to attempt",
+    )
+    .await;
     bench.wait_for_end(delivery).await;
     running.stop().await;
     assert_eq!(receiver.requests().len(), 1);
@@ -528,11 +488,7 @@ async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
 #[tokio::test]
 async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     let bench = Bench::new().await;
-    bench
-        .client
-        .batch_execute("analyze walhook.delivery")
-        .await
-        .unwrap();
+    run_sql(&bench.client, "analyze walhook.delivery").await;
 
     for _ in 0..10 {
         assert!(bench.claim().await.is_empty());
@@ -610,6 +566,6 @@ async fn late_attempts_that_sent_nothing_or_whose_webhook_is_gone_are_not_logged
     assert_eq!(bench.log(nothing.delivery.id).await, []);
 
     let hours = "select count(*) from walhook.webhook_hour";
-    let hours: i64 = bench.client.query_one(hours, &[]).await.unwrap().get(0);
+    let hours: i64 = one(&bench.client, hours).await;
     assert_eq!(hours, 0);
 }

@@ -1,10 +1,10 @@
 //! Redelivery on request, recovery after an inactive time and under kill -9, and the statistics of
 //! what was delivered.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp, next_id};
+use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -75,17 +75,6 @@ impl Scene {
             .expect(202)
             .json()
     }
-
-    /// Commits `count` payments in one transaction.
-    async fn payments(&self, count: usize) -> Vec<i64> {
-        let ids: Vec<i64> = (0..count).map(|_| next_id()).collect();
-        let insert =
-            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
-                      select id, $2, 'INV', 1, 1, 'ready' from unnest($1::bigint[]) as id";
-        self.platform.execute(insert, &[&ids, &self.user]).await;
-
-        ids
-    }
 }
 
 fn rounds(logs: &[Value]) -> HashMap<i64, usize> {
@@ -100,14 +89,11 @@ fn rounds(logs: &[Value]) -> HashMap<i64, usize> {
 
 #[tokio::test]
 async fn a_redelivery_has_its_own_ten_attempts_under_the_same_id_and_the_new_secret() {
-    let mut app = TestApp::prepare().await;
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
 
     let scene = subscribe(&app).await;
     scene.receiver.answer_status(500);
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
 
     let ended = |count: usize| {
         move |logs: &[Value]| {
@@ -185,61 +171,6 @@ async fn a_redelivery_has_its_own_ten_attempts_under_the_same_id_and_the_new_sec
 }
 
 #[tokio::test]
-async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
-    let mut app = TestApp::start().await;
-    let scene = subscribe(&app).await;
-
-    // The first request fails, so that a retry is pending; the next is answered after the one that
-    // follows it.
-    let gate = Arc::new(Notify::new());
-    scene.receiver.answer_in_turn(&[
-        Answer::Status(500),
-        Answer::When(gate.clone(), 200),
-        Answer::Status(201),
-    ]);
-    scene.payments(1).await;
-
-    let logs = scene
-        .api
-        .wait_for_logs(&scene.webhook, "the first failure", |logs| logs.len() == 1)
-        .await;
-    assert_eq!(scene.redeliver(&logs[0]).await["round"], 2);
-    scene.receiver.wait_for(2).await;
-    assert_eq!(scene.redeliver(&logs[0]).await["round"], 3);
-    scene.receiver.wait_for(3).await;
-    app.wait_for_count("select count(*) from walhook.delivery", 0)
-        .await;
-    gate.notify_one();
-    app.sidecar()
-        .wait_for_metric("walhook_deliveries_in_flight", 0.0)
-        .await;
-
-    // Attempts are recorded in the order of their answers: when this one is recorded, the late one
-    // was before.
-    scene.payments(1).await;
-    let logs = scene
-        .api
-        .wait_for_logs(&scene.webhook, "the second payment", |logs| logs.len() >= 4)
-        .await;
-    let line = |log: &Value| {
-        (
-            log["round"].as_i64().unwrap(),
-            log["response_status"].as_i64().unwrap(),
-        )
-    };
-
-    let lines: Vec<(i64, i64)> = logs.iter().rev().map(line).collect();
-    assert_eq!(
-        lines,
-        [(1, 500), (2, 200), (3, 201), (1, 201)],
-        "the late answer of round 2 is logged"
-    );
-
-    // It changes nothing else.
-    assert_eq!(scene.api.webhook(&scene.webhook).await["success_count"], 2);
-}
-
-#[tokio::test]
 async fn a_recovery_leaves_out_what_was_delivered_although_it_was_cancelled() {
     let app = TestApp::start().await;
     let scene = subscribe(&app).await;
@@ -250,9 +181,9 @@ async fn a_recovery_leaves_out_what_was_delivered_although_it_was_cancelled() {
         Answer::Hang,
         Answer::Status(200),
     ]);
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
     scene.receiver.wait_for(1).await;
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
     scene.receiver.wait_for(2).await;
     scene.set_active(false).await;
     gate.notify_one();
@@ -282,145 +213,8 @@ async fn a_recovery_leaves_out_what_was_delivered_although_it_was_cancelled() {
 }
 
 #[tokio::test]
-async fn a_recovery_delivers_cancelled_and_missed_events_once() {
-    let app = TestApp::start().await;
-    let scene = subscribe(&app).await;
-
-    scene.receiver.answer(|_| Answer::Hang);
-    let cancelled = scene.payments(3).await;
-
-    app.wait_for_count("select count(*) from walhook.delivery", 3)
-        .await;
-    scene.set_active(false).await;
-
-    let missed = scene.payments(2).await;
-    app.wait_for_count("select count(*) from walhook.missed_event", 2)
-        .await;
-    assert_eq!(
-        scene.recover(&scene.api, true).await["count"],
-        5,
-        "a dry run works for an inactive webhook"
-    );
-    scene.receiver.clear();
-    scene.receiver.answer_status(200);
-    scene.set_active(true).await;
-
-    let later = scene.payments(1).await;
-    scene.receiver.wait_for(1).await;
-    assert_eq!(scene.recover(&scene.api, true).await["count"], 5);
-    assert_eq!(scene.recover(&scene.api, false).await["count"], 5);
-    scene.receiver.wait_for(6).await;
-    app.wait_for_count(
-        "select count(*) from walhook.attempt where outcome = 'delivered'",
-        6,
-    )
-    .await;
-    assert_eq!(scene.recover(&scene.api, false).await["count"], 0);
-    app.wait_for_count(
-        "select count(*) from walhook.recovery where finished_at is null",
-        0,
-    )
-    .await;
-
-    let mut delivered: Vec<i64> = scene
-        .receiver
-        .requests()
-        .iter()
-        .map(|request| request.data()["payment_request_id"].as_i64().unwrap())
-        .collect();
-
-    delivered.sort_unstable();
-    let expected: Vec<i64> = [cancelled, missed, later].concat();
-    assert_eq!(delivered, expected);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_during_a_recovery_loses_and_repeats_nothing() {
-    let mut app = TestApp::prepare().await;
-
-    // Leases that the killed process held end after ten seconds more.
-    app.set("delivery.timeout", "5s");
-    app.setup().await;
-    app.run().await;
-
-    let scene = subscribe(&app).await;
-    scene.receiver.answer(|_| Answer::Hang);
-
-    let mut payments = scene.payments(1_000).await;
-    app.wait_for_count("select count(*) from walhook.delivery", 1_000)
-        .await;
-    scene.set_active(false).await;
-    payments.extend(scene.payments(1_000).await);
-    app.wait_for_count("select count(*) from walhook.missed_event", 1_000)
-        .await;
-    scene.set_active(true).await;
-    scene.receiver.clear();
-    scene.receiver.answer_status(200);
-
-    let started = scene.recover(&scene.api, false).await;
-    assert_eq!(started["count"], 2_000);
-    scene.receiver.wait_for(100).await;
-    app.kill().await;
-
-    let store = app.store().await;
-    let open = "select count(*) from walhook.recovery where finished_at is null";
-    let open: i64 = store.query_one(open, &[]).await.unwrap().get(0);
-
-    assert_eq!(open, 1, "the recovery was running");
-    app.run().await;
-
-    let ids = |requests: &[Received]| {
-        let mut ids: HashMap<i64, HashSet<String>> = HashMap::new();
-
-        for request in requests {
-            let payment = request.data()["payment_request_id"].as_i64().unwrap();
-            ids.entry(payment)
-                .or_default()
-                .insert(request.delivery().to_owned());
-        }
-
-        ids
-    };
-
-    let arrived = ids(&scene.receiver.wait_for_deliveries(2_000).await);
-    assert!(
-        payments.iter().all(|payment| arrived[payment].len() == 1),
-        "one delivery id each"
-    );
-    app.wait_for_count(
-        "select count(*) from walhook.recovery where finished_at is null",
-        0,
-    )
-    .await;
-    app.wait_for_count("select count(*) from walhook.delivery", 0)
-        .await;
-
-    let one = |query: &'static str| {
-        let store = &store;
-        async move { store.query_one(query, &[]).await.unwrap().get::<_, i64>(0) }
-    };
-
-    assert_eq!(
-        one("select recovered from walhook.recovery").await,
-        2_000,
-        "each was redelivered once"
-    );
-
-    // Not the rows of the log: first attempts that were queued when the webhook became inactive may
-    // have been sent after it became active again. Such an attempt is logged, but it does not
-    // count.
-    let successes = "select success_count from walhook.webhook";
-    let different =
-        "select count(distinct delivery_id) from walhook.attempt where outcome = 'delivered'";
-    assert_eq!((one(successes).await, one(different).await), (2_000, 2_000));
-}
-
-#[tokio::test]
 async fn statistics_count_what_was_delivered() {
-    let mut app = TestApp::prepare().await;
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
 
     let scene = subscribe(&app).await;
     scene
@@ -434,21 +228,21 @@ async fn statistics_count_what_was_delivered() {
         .await
         .expect(200);
 
-    scene.payments(20).await;
+    scene.platform.payments(scene.user, 20).await;
     app.wait_for_count(
         "select count(*) from walhook.attempt where outcome = 'delivered' and not test",
         20,
     )
     .await;
     scene.receiver.answer_status(500);
-    scene.payments(1).await;
+    scene.platform.payments(scene.user, 1).await;
     app.wait_for_count(
         "select count(*) from walhook.attempt where outcome = 'permanently_failed'",
         1,
     )
     .await;
     scene.receiver.answer(|_| Answer::Hang);
-    scene.payments(2).await;
+    scene.platform.payments(scene.user, 2).await;
     app.wait_for_count("select count(*) from walhook.delivery", 2)
         .await;
     scene.set_active(false).await;

@@ -80,12 +80,7 @@ async fn a_failed_delivery_is_due_after_its_wait_and_a_random_jitter() {
 
 #[tokio::test]
 async fn by_default_a_hundred_consecutive_failures_disable_a_webhook() {
-    let mut app = TestApp::prepare().await;
-
-    // Ten attempts in a second. The settings for disabling keep their defaults.
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
 
     let platform = app.platform().await;
     let receiver = Receiver::start().await;

@@ -1,7 +1,7 @@
 //! `X-Webhook-Sequence`: each webhook's deliveries are numbered without gaps, in the order of the
 //! events' commits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::support::{Answer, Api, Received, Receiver, TestApp, next_id};
 use serde_json::{Value, json};
@@ -15,30 +15,6 @@ fn sequence(request: &Received) -> i64 {
         .expect("a number")
 }
 
-/// Returns the numbers of all deliveries that were received, and asserts that each has one number
-/// only.
-fn numbers(requests: &[Received]) -> BTreeMap<i64, String> {
-    let mut numbers = BTreeMap::new();
-    let mut deliveries = BTreeMap::new();
-
-    for request in requests {
-        let number = sequence(request);
-        let delivery = request.delivery().to_owned();
-        assert_eq!(
-            *numbers.entry(number).or_insert_with(|| delivery.clone()),
-            delivery,
-            "two deliveries have one number"
-        );
-        assert_eq!(
-            *deliveries.entry(delivery).or_insert(number),
-            number,
-            "a delivery has two numbers"
-        );
-    }
-
-    numbers
-}
-
 async fn log(api: &Api, webhook: &str, count: usize) -> Vec<Value> {
     api.wait_for_logs(webhook, &format!("{count} entries"), |logs| {
         logs.len() >= count
@@ -49,10 +25,7 @@ async fn log(api: &Api, webhook: &str, count: usize) -> Vec<Value> {
 #[tokio::test]
 async fn a_delivery_has_its_number_in_every_attempt_and_in_the_log_and_a_recovered_event_gets_the_next()
  {
-    let mut app = TestApp::prepare().await;
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
@@ -170,44 +143,4 @@ async fn a_delivery_has_its_number_in_every_attempt_and_in_the_log_and_a_recover
         .expect(200)
         .json();
     assert_eq!(entry["request_headers"]["X-Webhook-Sequence"], "1");
-}
-
-#[tokio::test]
-async fn there_are_no_gaps_when_replicas_are_killed_and_commits_fail() {
-    const EVENTS_PER_ROUND: usize = 300;
-    const ROUNDS: usize = 3;
-
-    let mut app = TestApp::start().await;
-    let platform = app.platform().await;
-    let user = platform.user(&[]).await;
-    let receiver = Receiver::start().await;
-    let (webhook, _) = app
-        .api(&user.to_string())
-        .await
-        .create_webhook(&receiver.url("/"), EVENTS)
-        .await;
-
-    for round in 0..ROUNDS {
-        let expected = round * EVENTS_PER_ROUND + EVENTS_PER_ROUND / 2;
-
-        for _ in 0..EVENTS_PER_ROUND {
-            platform.payment(user, "ready").await;
-        }
-
-        receiver
-            .wait_until("half of the round", |requests| requests.len() >= expected)
-            .await;
-        app.kill().await;
-        app.run().await;
-    }
-
-    let total = ROUNDS * EVENTS_PER_ROUND;
-    let requests = receiver.wait_for_deliveries(total).await;
-    let numbers: BTreeSet<i64> = numbers(&requests).into_keys().collect();
-
-    assert_eq!(numbers, (1..=total as i64).collect::<BTreeSet<_>>());
-
-    // Deliveries are handed off before the store's commit.
-    let last = format!("select last from walhook.webhook_sequence where webhook_id = '{webhook}'");
-    app.wait_for_count(&last, total).await;
 }

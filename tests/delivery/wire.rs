@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Bench, Receiver, TestApp, attempt, full_listener};
-use jiff::Timestamp;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
-use walhook::clock::{SystemClock, TestClock};
+use walhook::clock::SystemClock;
 use walhook::config::Period;
 use walhook::deliver::guard::{Guard, Lookup};
 use walhook::deliver::{Sender, Settings};
@@ -93,40 +92,6 @@ async fn a_new_secret_signs_the_very_next_event() {
         next.assert_sound(&secret);
         assert!(!next.is_signed_with(&old));
     }
-}
-
-#[tokio::test]
-async fn every_attempt_has_its_own_timestamp() {
-    let bench = Bench::new().await;
-    let begin: Timestamp = "2026-03-01T09:05:00.1207Z".parse().unwrap();
-    let clock = Arc::new(TestClock::at(begin));
-    let sender = Sender::new(&bench.settings(), clock.clone()).unwrap();
-    let receiver = Receiver::start().await;
-    let mut timestamps = Vec::new();
-
-    for wait in [Duration::from_secs(30), Duration::from_secs(128 * 60)] {
-        attempt(&sender, &receiver.url("/")).await.unwrap();
-        let request = receiver.requests().pop().unwrap();
-
-        assert_eq!(
-            request.json()["timestamp"],
-            request.header("x-webhook-timestamp")
-        );
-        timestamps.push((
-            request.header("x-webhook-timestamp").to_owned(),
-            request.header("webhook-timestamp").to_owned(),
-        ));
-        clock.advance(wait);
-    }
-
-    let expected = [
-        ("2026-03-01T09:05:00.120+00:00", "1772355900"),
-        ("2026-03-01T09:05:30.120+00:00", "1772355930"),
-    ];
-    assert_eq!(
-        timestamps,
-        expected.map(|(time, seconds)| (time.to_owned(), seconds.to_owned()))
-    );
 }
 
 /// Creates a sender that resolves every name to these addresses, in this order.

@@ -3,6 +3,7 @@
 use crate::audit;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
+use crate::support::run_sql;
 
 #[tokio::test]
 async fn the_pages_of_a_new_user_pass_the_audit() {
@@ -78,10 +79,7 @@ async fn an_internal_error_has_a_page_without_details() {
     let browser = stage.browser(Kind::Desktop).await;
     let store = stage.app.store().await;
 
-    store
-        .batch_execute("alter table walhook.webhook rename to webhook_away")
-        .await
-        .unwrap();
+    run_sql(&store, "alter table walhook.webhook rename to webhook_away").await;
     browser.visit("/ui").await;
     browser.wait_for_text("Internal error").await;
     assert!(
@@ -89,10 +87,7 @@ async fn an_internal_error_has_a_page_without_details() {
         "{}",
         browser.text().await
     );
-    store
-        .batch_execute("alter table walhook.webhook_away rename to webhook")
-        .await
-        .unwrap();
+    run_sql(&store, "alter table walhook.webhook_away rename to webhook").await;
     browser.visit("/ui").await;
     browser.wait_for_text("No webhooks yet").await;
 }

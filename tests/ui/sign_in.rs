@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use walhook::private_postgres::{Options, StopMode};
 
 use crate::fixture::Stage;
-use crate::support::{TestApp, eventually, hs256_token, hs256_token_with};
+use crate::support::{TestApp, eventually, hs256_token, hs256_token_with, one, run_sql};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
 /// The audience of sign-in links if that of the API is `walhook`.
@@ -225,10 +225,7 @@ async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
             "a cookie without the prefix is ignored"
         );
         assert_eq!(visitor.get("/ui", &session).await.status(), 200);
-        store
-            .batch_execute(&format!("update walhook.session set {statement}"))
-            .await
-            .unwrap();
+        run_sql(&store, &format!("update walhook.session set {statement}")).await;
         let redirected = visitor.get("/ui", &session).await;
         assert_eq!(location(&redirected), "/ui/login");
         let page = visitor
@@ -243,11 +240,7 @@ async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
     let own = walhook::store::Store::open(&visitor.stage.app.store_url, 1).unwrap();
     walhook::store::access::remove_old(&own).await.unwrap();
 
-    let remaining: i64 = store
-        .query_one("select count(*) from walhook.session", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let remaining: i64 = one(&store, "select count(*) from walhook.session").await;
     assert_eq!(remaining, 0);
 
     let (_, session) = visitor.sign_in("").await;
@@ -769,10 +762,11 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
     regenerate().await;
 
     let store = visitor.stage.app.store().await;
-    store
-        .batch_execute("update walhook.session set reveals_until = now() where reveals is not null")
-        .await
-        .unwrap();
+    run_sql(
+        &store,
+        "update walhook.session set reveals_until = now() where reveals is not null",
+    )
+    .await;
     assert_eq!(
         visitor.secret_at(&page, &session).await,
         Err(webhook),

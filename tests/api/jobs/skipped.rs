@@ -4,6 +4,8 @@ use serde_json::json;
 use uuid::Uuid;
 use walhook::jobs::{self, Step, Turns};
 
+use crate::support;
+
 use super::{NONE, Scene, Stored, hours_ago};
 
 #[tokio::test]
@@ -64,15 +66,7 @@ async fn events_that_the_webhook_has_had_are_skipped() {
     it.service.store.expire_jobs(hours_ago(24)).await.unwrap();
 
     let kept = "select count(*) from walhook.replay_exclusion";
-    assert_eq!(
-        it.service
-            .sql
-            .query_one(kept, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0),
-        0
-    );
+    assert_eq!(support::one::<i64>(&it.service.sql, kept).await, 0);
 }
 
 /// A replay waits while the webhook has a backlog, and while an earlier replay runs.
@@ -133,14 +127,7 @@ async fn a_replay_reads_the_attempt_log_to_its_end_while_attempts_are_recorded()
     for _ in 0..3 {
         assert_eq!(it.step().await, Step::Worked);
 
-        phases.push(
-            it.service
-                .sql
-                .query_one(phase, &[])
-                .await
-                .unwrap()
-                .get::<_, String>(0),
-        );
+        phases.push(support::one::<String>(&it.service.sql, phase).await);
 
         record(1_000).await;
     }
@@ -160,14 +147,7 @@ async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     let job = it.replay(3).await;
     let phase = "select phase from walhook.recovery where kind = 'replay'";
 
-    let phase = async || {
-        it.service
-            .sql
-            .query_one(phase, &[])
-            .await
-            .unwrap()
-            .get::<_, String>(0)
-    };
+    let phase = async || support::one::<String>(&it.service.sql, phase).await;
 
     while phase().await != "events" {
         assert_eq!(it.step().await, Step::Worked);
@@ -246,14 +226,7 @@ async fn replays_and_recoveries_of_the_same_missed_events_deliver_each_once() {
         let (one, other) = tokio::join!(it.step(), it.step());
         let pending = "select coalesce(array_agg(id), '{}') from walhook.delivery";
 
-        all.extend(
-            it.service
-                .sql
-                .query_one(pending, &[])
-                .await
-                .unwrap()
-                .get::<_, Vec<Uuid>>(0),
-        );
+        all.extend(support::one::<Vec<Uuid>>(&it.service.sql, pending).await);
 
         it.deliver().await;
 
