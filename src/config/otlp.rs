@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::redact;
+use crate::domain::headers::is_name;
 use crate::domain::trace::Sampling;
 
 /// The path of a collector's endpoint for spans.
@@ -102,13 +103,6 @@ fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
             .to_owned()
     };
 
-    let is_token = |name: &str| {
-        !name.is_empty()
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
-    };
-
     let pairs = text.split(',').map(|pair| {
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         let value = percent_decode_str(value.trim())
@@ -118,7 +112,7 @@ fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
             .bytes()
             .all(|byte| byte == b' ' || byte.is_ascii_graphic());
 
-        if !is_token(name.trim()) || !is_plain {
+        if !is_name(name.trim()) || !is_plain {
             return Err(wrong());
         }
 

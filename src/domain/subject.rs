@@ -54,7 +54,6 @@ pub struct Subject<'a> {
 /// The keys of `data` that filters and orderings need.
 #[derive(Default, Deserialize)]
 struct Fields<'a> {
-    label_id: Option<i64>,
     release_id: Option<i64>,
     outlet_id: Option<i64>,
     #[serde(borrow)]
@@ -96,11 +95,6 @@ impl<'a> Subject<'a> {
     /// The release that the event is about. A payment statement, for example, has none.
     pub fn release(&self) -> Option<i64> {
         self.fields().release_id
-    }
-
-    fn label(&self) -> Option<i64> {
-        // Events that were stored before labels were have theirs in the data only.
-        self.label.or_else(|| self.fields().label_id)
     }
 
     fn status(&self) -> Option<&str> {
@@ -145,9 +139,8 @@ impl EventFilter {
     /// null, the event does not pass.
     pub fn passes(&self, subject: &Subject<'_>) -> bool {
         let kind = subject.kind;
-        let label = |ids: &Vec<i64>| {
-            !kind.has_label() || subject.label().is_some_and(|id| ids.contains(&id))
-        };
+        let label =
+            |ids: &Vec<i64>| !kind.has_label() || subject.label.is_some_and(|id| ids.contains(&id));
 
         let outlet = |ids: &Vec<i64>| {
             !kind.has_outlet()
@@ -273,18 +266,6 @@ mod tests {
         assert_passes(false, r#"{"outlet_ids":[1]}"#, kind, Some(1), data);
         assert_passes(true, r#"{"statuses":["complete"]}"#, kind, Some(1), data);
         assert_passes(false, r#"{"label_ids":[1]}"#, kind, None, data);
-    }
-
-    #[test]
-    fn events_that_were_stored_without_a_label_have_it_in_their_data() {
-        let data = r#"{"label_id":7,"delivery_status":"distributed"}"#;
-        assert_passes(
-            true,
-            r#"{"label_ids":[7]}"#,
-            EventKind::ReleaseDistributed,
-            None,
-            data,
-        );
     }
 
     #[test]
