@@ -1,11 +1,12 @@
 //! Publishes the public keys of webhooks. Anybody may read them, so they are served from memory: no
 //! number of readers denies them to others or costs the store more than one statement at a time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use parking_lot::Mutex;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -139,10 +140,7 @@ impl PublishedKeys {
     }
 
     fn last(&self) -> Read {
-        self.last
-            .lock()
-            .expect("no holder of this lock panics")
-            .clone()
+        self.last.lock().clone()
     }
 
     /// Returns the keys, after reading them again if they are old. Those that cannot be read again
@@ -180,7 +178,7 @@ impl PublishedKeys {
         };
 
         let pause = REFRESH.max(began_at.elapsed() * READ_SHARE);
-        *self.last.lock().expect("no holder of this lock panics") = Read {
+        *self.last.lock() = Read {
             keys,
             due_at: Instant::now() + pause,
         };

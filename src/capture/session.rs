@@ -1,10 +1,11 @@
 //! What a mode of capture keeps between its sessions: the waits between them, what was logged about
 //! an outage, and the moment up to which every commit has been read.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
+use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::context::{Context, STAGE};
@@ -129,13 +130,13 @@ pub(super) struct ReadUntil(Arc<Mutex<Option<Instant>>>);
 impl ReadUntil {
     /// Records that everything committed before `moment` has been read.
     pub fn advance(&self, moment: Instant) {
-        let mut known = self.0.lock().expect("no holder of this lock panics");
+        let mut known = self.0.lock();
         *known = Some(known.map_or(moment, |known| known.max(moment)));
     }
 
     /// Forgets the moment, because another process captures: this one has no lag.
     fn forget(&self) {
-        *self.0.lock().expect("no holder of this lock panics") = None;
+        *self.0.lock() = None;
     }
 
     /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two
@@ -151,7 +152,7 @@ impl ReadUntil {
             loop {
                 tokio::time::sleep(LAG_INTERVAL).await;
 
-                let known = *known.0.lock().expect("no holder of this lock panics");
+                let known = *known.0.lock();
                 let age = known.map(|known| known.elapsed());
                 let lag = age.filter(|age| *age > grace);
 

@@ -3,10 +3,10 @@
 //! are. No I/O.
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How long a name whose lookup went unanswered is not looked up again, so that not every delivery
@@ -84,7 +84,7 @@ impl LookupBudget {
 
     /// Whether the last lookup of `name` went unanswered a moment ago.
     pub fn is_unanswered(&self, name: &str, now: Instant) -> bool {
-        let known = self.names().get(name).copied();
+        let known = self.names.lock().get(name).copied();
         known.is_some_and(|(speed, at)| {
             speed == AnswerSpeed::Unanswered && now - at < UNANSWERED_TTL
         })
@@ -97,19 +97,14 @@ impl LookupBudget {
             Some(AnswerSpeed::Late | AnswerSpeed::Unanswered)
         );
         if !(is_late && speed == AnswerSpeed::Quick) {
-            self.names().put(name.to_owned(), (speed, now));
+            self.names.lock().put(name.to_owned(), (speed, now));
         }
     }
 
     /// Returns how the last lookup of `name` ended. None if the name counts as new.
     fn standing(&self, name: &str, now: Instant) -> Option<AnswerSpeed> {
-        let (speed, at) = *self.names().get(name)?;
+        let (speed, at) = *self.names.lock().get(name)?;
         (speed == AnswerSpeed::Quick || now - at < LATE_TTL).then_some(speed)
-    }
-
-    fn names(&self) -> MutexGuard<'_, LruCache<String, (AnswerSpeed, Instant)>> {
-        // The cache is consistent at all times.
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,8 +7,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -23,6 +23,7 @@ use hickory_resolver::net::runtime::{RuntimeProvider, TokioRuntimeProvider};
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::lookups::{AnswerSpeed, LookupBudget, LookupPermit};
@@ -224,7 +225,10 @@ impl Resolver {
             return Err(Unreachable::Unanswered);
         }
 
-        let lookup = lock(&self.0.running)
+        let lookup = self
+            .0
+            .running
+            .lock()
             .entry(name)
             .or_insert_with_key(|name| self.start(name))
             .clone();
@@ -254,7 +258,7 @@ struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        lock(&self.inner.running).remove(&self.name);
+        self.inner.running.lock().remove(&self.name);
     }
 }
 
@@ -337,7 +341,7 @@ impl Inner {
     }
 
     fn note_answer(&self, name: &str, speed: AnswerSpeed, now: Instant) {
-        *lock(&self.last_answer) = Some(now);
+        *self.last_answer.lock() = Some(now);
         self.budget.note(name, speed, now);
     }
 
@@ -367,7 +371,11 @@ impl Inner {
     /// root.
     async fn answer_others(&self, nameservers: &Nameservers, started: Instant) -> bool {
         let late = started + self.part(QUERY_TENTHS) / 2;
-        if lock(&self.last_answer).is_some_and(|answered| answered >= late) {
+        if self
+            .last_answer
+            .lock()
+            .is_some_and(|answered| answered >= late)
+        {
             return true;
         }
 
@@ -379,7 +387,7 @@ impl Inner {
     /// Returns the nameservers and the hosts that the files configure. While the files are
     /// unchanged, the nameservers are kept, which know which of them answer.
     fn files(&self) -> Result<(Nameservers, Arc<Hosts>), Unreachable> {
-        let mut current = lock(&self.files);
+        let mut current = self.files.lock();
         let known = match current.take() {
             Some(known) if known.read_at.elapsed() < FILE_CHECK_INTERVAL => known,
             known => {
@@ -471,9 +479,4 @@ fn hosts(text: &[u8]) -> Result<Arc<Hosts>, Unreachable> {
     let parsed = hosts.read_hosts_conf(String::from_utf8_lossy(text).as_bytes());
     parsed.map_err(|error| Unreachable::Fault(error.to_string()))?;
     Ok(Arc::new(hosts))
-}
-
-/// Locks, ignoring poison: the data behind these locks is consistent at all times.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

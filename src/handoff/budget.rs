@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::load::{Load, Speed};
@@ -340,7 +341,7 @@ pub struct DeliveryBudget(Arc<Mutex<Counters>>);
 
 impl DeliveryBudget {
     pub fn counters(&self) -> MutexGuard<'_, Counters> {
-        self.0.lock().expect("no holder of this lock panics")
+        self.0.lock()
     }
 
     /// Reserves budget for one delivery to `webhook` with `bytes` of data. False if there is none.

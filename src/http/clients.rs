@@ -2,9 +2,10 @@
 //! client that the server has waited for the longest is disconnected.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -116,7 +117,7 @@ impl Clients {
             permit: Mutex::new(Some(permit)),
         });
 
-        let mut registry = self.0.lock().expect("no holder of this lock panics");
+        let mut registry = self.0.lock();
         let id = registry.next;
 
         registry.next += 1;
@@ -131,7 +132,7 @@ impl Clients {
 
     /// Disconnects the client that the server has waited for the longest. False if there is none.
     pub fn evict(&self, which: Evict) -> bool {
-        let mut registry = self.0.lock().expect("no holder of this lock panics");
+        let mut registry = self.0.lock();
         let waited_for = registry
             .by_id
             .iter()
@@ -150,12 +151,7 @@ impl Clients {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.clients
-            .0
-            .lock()
-            .expect("no holder of this lock panics")
-            .by_id
-            .remove(&self.id);
+        self.clients.0.lock().by_id.remove(&self.id);
     }
 }
 
@@ -180,7 +176,7 @@ impl State {
 
 impl Client {
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.state.lock().expect("no holder of this lock panics"))
+        change(&mut self.state.lock())
     }
 
     pub fn enter(&self, phase: Phase) {
@@ -297,12 +293,12 @@ impl Client {
     /// events, within a limit of its own. It is not disconnected in favour of others.
     fn park(self: &Arc<Self>) -> Parked {
         self.change(|state| state.has_been_parked = true);
-        *self.permit.lock().expect("no holder of this lock panics") = None;
+        *self.permit.lock() = None;
         Parked(self.clone())
     }
 
     fn unpark(&self) {
-        let mut permit = self.permit.lock().expect("no holder of this lock panics");
+        let mut permit = self.permit.lock();
         *permit = self.connections.clone().try_acquire_owned().ok();
         self.change(|state| state.is_surplus = permit.is_none());
     }
@@ -340,30 +336,21 @@ impl Occupied {
         }
 
         self.release();
-        *self.share.lock().expect("no holder of this lock panics") = share.clone();
+        *self.share.lock() = share.clone();
 
         let in_progress = self.budget.admit(&share).await?;
-        *self
-            .in_progress
-            .lock()
-            .expect("no holder of this lock panics") = Some(in_progress);
+        *self.in_progress.lock() = Some(in_progress);
 
         Ok(())
     }
 
     pub fn share(&self) -> Arc<Share> {
-        self.share
-            .lock()
-            .expect("no holder of this lock panics")
-            .clone()
+        self.share.lock().clone()
     }
 
     /// The request is no longer in progress.
     pub fn release(&self) {
-        *self
-            .in_progress
-            .lock()
-            .expect("no holder of this lock panics") = None;
+        *self.in_progress.lock() = None;
     }
 
     /// Releases the request and its connection, for a request that waits for events: its duration
@@ -400,7 +387,7 @@ mod tests {
     }
 
     fn since(client: &Client) -> Instant {
-        client.state.lock().unwrap().since
+        client.state.lock().since
     }
 
     #[test]
@@ -469,7 +456,7 @@ mod tests {
         client.took(false);
         client.produced();
 
-        let stalled_since = client.state.lock().unwrap().stalled_since.unwrap();
+        let stalled_since = client.state.lock().stalled_since.unwrap();
         client.took(false);
         assert_eq!(
             client.deadline(SILENCE),
@@ -484,7 +471,7 @@ mod tests {
         assert!(clients.evict(Evict::NotReading(Some(&own))));
 
         client.flushed();
-        assert!(client.state.lock().unwrap().unsent.is_none());
+        assert!(client.state.lock().unsent.is_none());
         assert_eq!(client.deadline(SILENCE), Some(since(client) + SILENCE.idle));
     }
 

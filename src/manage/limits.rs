@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use governor::clock::Clock;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
 
 /// Limits how often something happens, by key.
 pub struct RateLimit<K: Eq + Hash + Clone> {
@@ -85,7 +86,7 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
 
     /// Returns a permit, or None if as many operations with this key are in progress as allowed.
     pub fn acquire(&self, key: &K) -> Option<Permit<K>> {
-        let mut counts = self.counts.lock().expect("no holder of this lock panics");
+        let mut counts = self.counts.lock();
         let count = counts.entry(key.clone()).or_default();
         if *count == self.limit {
             return None;
@@ -101,7 +102,7 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
 
 impl<K: Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut counts = self.counts.lock().expect("no holder of this lock panics");
+        let mut counts = self.counts.lock();
         if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
 
@@ -136,11 +137,7 @@ impl<K: Eq + Hash + Clone> TimeLimit<K> {
     /// Begins an operation. The error is the number of seconds to wait.
     pub fn begin(&self, key: &K) -> Result<Timed<K>, u64> {
         let began_at = Instant::now();
-        let wait = self
-            .0
-            .lock()
-            .expect("no holder of this lock panics")
-            .wait(key, began_at);
+        let wait = self.0.lock().wait(key, began_at);
         match wait.as_millis().div_ceil(1_000) {
             0 => Ok(Timed {
                 times: self.0.clone(),
@@ -154,7 +151,7 @@ impl<K: Eq + Hash + Clone> TimeLimit<K> {
 
 impl<K: Eq + Hash + Clone> Drop for Timed<K> {
     fn drop(&mut self) {
-        let mut times = self.times.lock().expect("no holder of this lock panics");
+        let mut times = self.times.lock();
         times.count(self.key.clone(), self.began_at, Instant::now());
     }
 }
@@ -203,7 +200,7 @@ mod tests {
         permits.pop();
         assert!(limit.acquire(&busy).is_some());
         drop(permits);
-        assert!(limit.counts.lock().unwrap().is_empty());
+        assert!(limit.counts.lock().is_empty());
     }
 
     #[test]

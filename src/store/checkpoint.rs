@@ -1,12 +1,13 @@
 //! The checkpoint of capture, and what guards it: the claims and the lease on reading, the limit of
 //! acknowledged WAL, notes of a slot's creation, and gaps.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{GenericClient, Transaction};
 use postgres_types::Json;
 use tokio_postgres::Row;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::statement::{FromRow, Params, Statements, column, from_row};
@@ -506,13 +507,13 @@ pub(super) struct Committed(Arc<Mutex<Option<Checkpoint>>>);
 
 impl Committed {
     fn set(&self, checkpoint: Option<Checkpoint>) {
-        *self.0.lock().expect("no holder of this lock panics") = checkpoint;
+        *self.0.lock() = checkpoint;
     }
 
     /// Returns whether `found` is older than what was committed. Only positions in the WAL of one
     /// timeline compare.
     fn is_after(&self, found: &Checkpoint) -> bool {
-        let committed = self.0.lock().expect("no holder of this lock panics");
+        let committed = self.0.lock();
         committed.as_ref().is_some_and(|committed| {
             let are_comparable = committed.lineage == found.lineage
                 && !committed.progress.is_outbox()

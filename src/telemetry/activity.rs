@@ -2,9 +2,10 @@
 //! can be observed, otherwise [`recurring!`].
 
 use std::fmt::Display;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Work that is retried until it succeeds: one warning when it starts to fail, one line when it
 /// succeeds again.
@@ -70,7 +71,7 @@ impl Recurring {
     }
 
     fn must_log_at(&self, now: Instant) -> bool {
-        let mut last = self.0.lock().expect("no holder of this lock panics");
+        let mut last = self.0.lock();
         let before = last.replace(now);
         before.is_none_or(|before| now.saturating_duration_since(before) > QUIET_PERIOD)
     }

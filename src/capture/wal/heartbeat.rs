@@ -2,10 +2,11 @@
 //! works, and advance the slot while only other databases write.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metrics::histogram;
+use parking_lot::Mutex;
 use postgres_types::PgLsn;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_postgres::Client;
@@ -55,18 +56,6 @@ struct Shared {
     error: Mutex<Option<CaptureError>>,
 }
 
-impl Shared {
-    fn in_flight(&self) -> MutexGuard<'_, HashMap<String, Beat>> {
-        self.in_flight
-            .lock()
-            .expect("no holder of this lock panics")
-    }
-
-    fn set_error(&self, error: Option<CaptureError>) {
-        *self.error.lock().expect("no holder of this lock panics") = error;
-    }
-}
-
 /// Sends heartbeats until it is dropped.
 pub(super) struct Heartbeats {
     shared: Arc<Shared>,
@@ -113,17 +102,13 @@ impl Heartbeats {
     /// Takes an error that the stream itself does not report: the server shuts down, or a captured
     /// table is gone, unpublished or without its replica identity.
     pub fn take_error(&self) -> Option<CaptureError> {
-        self.shared
-            .error
-            .lock()
-            .expect("no holder of this lock panics")
-            .take()
+        self.shared.error.lock().take()
     }
 
     /// Records that a heartbeat has come back. Those of other processes and earlier connections are
     /// ignored.
     pub fn returned(&self, id: &str) {
-        if let Some(beat) = self.shared.in_flight().remove(id) {
+        if let Some(beat) = self.shared.in_flight.lock().remove(id) {
             self.read_until.advance(beat.sent_at);
             histogram!(telemetry::HEARTBEAT_ROUND_TRIP)
                 .record(beat.sent_at.elapsed().as_secs_f64());
@@ -134,7 +119,7 @@ impl Heartbeats {
     /// received the WAL beyond them, up to `received`. One such heartbeat may be about to arrive,
     /// because its commit record follows its LSN: it takes two.
     pub fn are_lost(&self, received: Lsn, limit: Duration) -> bool {
-        let in_flight = self.shared.in_flight();
+        let in_flight = self.shared.in_flight.lock();
         let overdue = in_flight
             .values()
             .filter(|beat| beat.sent_at.elapsed() > limit);
@@ -174,7 +159,7 @@ impl HeartbeatSender {
         for number in 0_u64.. {
             self.wait_until_due(&mut ticks).await;
 
-            if self.shared.in_flight().len() >= MAX_IN_FLIGHT {
+            if self.shared.in_flight.lock().len() >= MAX_IN_FLIGHT {
                 continue;
             }
 
@@ -190,7 +175,7 @@ impl HeartbeatSender {
                 // The reader ends the stream and reports it. On a new timeline, the stream's server
                 // may be frozen: nothing else notices before the limit of its silence.
                 Ok(Err(error)) if error.ends_stream() => {
-                    self.shared.set_error(Some(error));
+                    *self.shared.error.lock() = Some(error);
                     self.forget(&id);
                     continue;
                 }
@@ -263,7 +248,7 @@ impl HeartbeatSender {
         }
 
         // Recorded before it is sent: it can come back before its statement has ended.
-        self.shared.in_flight().insert(
+        self.shared.in_flight.lock().insert(
             id.to_owned(),
             Beat {
                 sent_at: Instant::now(),
@@ -291,7 +276,7 @@ impl HeartbeatSender {
             self.lineage,
         )?;
 
-        if let Some(beat) = self.shared.in_flight().get_mut(id) {
+        if let Some(beat) = self.shared.in_flight.lock().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }
 
@@ -306,7 +291,7 @@ impl HeartbeatSender {
     }
 
     fn forget(&mut self, id: &str) {
-        self.shared.in_flight().remove(id);
+        self.shared.in_flight.lock().remove(id);
         self.client.close();
     }
 
@@ -317,9 +302,9 @@ impl HeartbeatSender {
 
         let verified = tables::verify(client, GapLog::new(&self.source, &self.store, &self.health));
         match tokio::time::timeout(ANSWER_TIMEOUT, verified).await {
-            Ok(verified) => self
-                .shared
-                .set_error(verified.err().filter(CaptureError::is_drift)),
+            Ok(verified) => {
+                *self.shared.error.lock() = verified.err().filter(CaptureError::is_drift);
+            }
             Err(_) => self.client.close(),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,6 +11,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
+use parking_lot::RwLock;
 use tokio::sync::mpsc;
 
 use super::platform::below;
@@ -77,11 +78,7 @@ impl Receiver {
     /// Accepts deliveries of this webhook from now on.
     pub fn expect(&self, webhook: &str, secret: String, flaky: bool) -> Result<(), WeakSecret> {
         let verifier = Verifier::new(secret.into(), TOLERANCE)?;
-        let mut webhooks = self
-            .shared
-            .webhooks
-            .write()
-            .expect("no holder of this lock panics");
+        let mut webhooks = self.shared.webhooks.write();
         webhooks.insert(webhook.to_owned(), Webhook { verifier, flaky });
 
         Ok(())
@@ -90,7 +87,7 @@ impl Receiver {
 
 impl Shared {
     fn verify(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> Outcome {
-        let webhooks = self.webhooks.read().expect("no holder of this lock panics");
+        let webhooks = self.webhooks.read();
         let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else {
             return Outcome::Unknown;
         };

@@ -3,11 +3,12 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyper::http::Extensions;
 use hyper_util::client::legacy::connect::{self, Connected};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::allowance::{Allowance, Exceeded};
@@ -97,10 +98,7 @@ impl Connection {
     }
 
     fn allowance(&self) -> MutexGuard<'_, Allowance> {
-        self.0
-            .allowance
-            .lock()
-            .expect("no holder of this lock panics")
+        self.0.allowance.lock()
     }
 }
 

@@ -2,11 +2,12 @@
 //! a waiting client costs no query.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::gauge;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -98,7 +99,7 @@ impl Followers {
             is_revoked: AtomicBool::new(false),
         });
 
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self.state.lock();
         let id = state.next;
 
         state.next += 1;
@@ -125,17 +126,11 @@ impl Followers {
     }
 
     fn users(&self) -> Vec<UserId> {
-        self.state
-            .lock()
-            .expect("no holder of this lock panics")
-            .by_user
-            .keys()
-            .cloned()
-            .collect()
+        self.state.lock().by_user.keys().cloned().collect()
     }
 
     fn wake<'a>(&self, users: impl IntoIterator<Item = &'a UserId>) {
-        let state = self.state.lock().expect("no holder of this lock panics");
+        let state = self.state.lock();
         let signals = users
             .into_iter()
             .filter_map(|user| state.by_user.get(user))
@@ -145,7 +140,7 @@ impl Followers {
 
     /// Returns true, and lets the next client start another task, if no client is left.
     fn stop_if_unused(&self) -> bool {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self.state.lock();
         state.is_polled = !state.by_user.is_empty();
         !state.is_polled
     }
@@ -188,7 +183,7 @@ impl Followers {
     /// one for all sessions.
     async fn end_revoked(&self) -> Result<()> {
         let signals: Vec<Arc<Signal>> = {
-            let state = self.state.lock().expect("no holder of this lock panics");
+            let state = self.state.lock();
             state
                 .by_user
                 .values()
@@ -287,11 +282,7 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        let mut state = self
-            .followers
-            .state
-            .lock()
-            .expect("no holder of this lock panics");
+        let mut state = self.followers.state.lock();
         if let Some(signals) = state.by_user.get_mut(&self.user) {
             signals.remove(&self.id);
 

@@ -205,7 +205,12 @@ impl Worker {
             let reason = partial
                 .map(|partial| partial.error_message)
                 .unwrap_or_default();
-            recurring!(warn, rejected, reason, "the collector rejected some of the spans");
+            recurring!(
+                warn,
+                rejected,
+                reason,
+                "the collector rejected some of the spans"
+            );
         }
 
         self.refused.increment(rejected);
