@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{GenericClient, Transaction};
+use parking_lot::Mutex;
 use postgres_types::Json;
 use tokio_postgres::Row;
-use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::statement::{FromRow, Params, Statements, column, from_row};
