@@ -165,10 +165,7 @@ async fn lost_slot(
         Gap::SlotMissing { slot, at }
     };
 
-    match store
-        .record_gap(&source.slot, gap.reason(), &gap.to_string(), Some(at))
-        .await
-    {
+    match store.record_gap(&source.slot, &gap, Some(at)).await {
         Ok(_) => PrimaryError::Gap(gap),
         Err(error) => error.into(),
     }

@@ -198,7 +198,7 @@ pub async fn inspect_remains(source: &Source, url: &str, store: &Store) -> Resul
 }
 
 /// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
-pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>> {
+pub(crate) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>> {
     let Some(slot) = catalog::slot(client, &source.slot).await? else {
         return Ok(None);
     };

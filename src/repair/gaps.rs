@@ -44,10 +44,7 @@ impl<'a> GapLog<'a> {
 
     /// Records a gap in the store. `at` is the checkpoint from which it was determined.
     pub async fn record(&self, gap: &Gap, at: Option<Lsn>) -> Result<(), StoreError> {
-        let new = self
-            .store
-            .record_gap(&self.source.slot, gap.reason(), &gap.to_string(), at)
-            .await?;
+        let new = self.store.record_gap(&self.source.slot, gap, at).await?;
         self.report_open().await?;
 
         if new {

@@ -30,6 +30,7 @@ use crate::primary::slot::{Opened, connect, open, seed_lookups, store_beginning,
 use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
+use crate::primary::uninstall::drop_slot;
 use crate::sql::primary as sql;
 use crate::store::checkpoint::{
     OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair,
@@ -85,160 +86,43 @@ impl<'a> Repair<'a> {
         let Request {
             source,
             url,
+            store,
             transaction,
-            ..
+            dry_run,
+            force,
         } = request;
+
         if !lock_repair(transaction, &source.slot).await? {
             return Err(PrimaryError::RepairRunning(source.slot.clone()));
         }
 
         let client = postgres::connect(url).await?;
+        let mut lease = None;
+        let mut done = Vec::new();
 
-        match source.capture {
-            CaptureMode::Wal => Repair::by_wal(request, client).await,
-            CaptureMode::Trigger => Repair::by_triggers(request, client).await,
-        }
-    }
-
-    async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>> {
-        let Request {
-            source,
-            url,
-            store,
-            transaction,
-            dry_run,
-            force,
-        } = request;
-
-        let old = catalog::unused_slot(&client, &source.slot).await?;
-        let gaps = diagnose(&client, source, store, force).await?;
-
-        if dry_run {
-            let snapshot = SnapshotSession::now(url).await?;
-            return Ok(Repair {
-                source,
-                client,
-                snapshot,
-                begins: Begins::Nowhere,
-                lease: None,
-                gaps,
-                done: Vec::new(),
-            });
-        }
-
-        let found = inspect(&client, source, Conditions::All).await?;
-        found.accept()?;
-
-        let mut done = prepare(&client, source, store, &found).await?;
-
-        // Recorded first: until the repair is finished, no process may read from the new slot.
-        let unfinished = Gap::RepairUnfinished {
-            slot: source.slot.clone(),
-        };
-
-        store
-            .record_gap(
-                &source.slot,
-                unfinished.reason(),
-                &unfinished.to_string(),
-                None,
-            )
-            .await?;
-
-        failpoint!("repair_noted_old_slot_not_dropped")?;
-
-        if old.is_some() {
-            client.execute(sql::slot::DROP, &[&source.slot]).await?;
-            done.push(format!("slot {}: dropped", source.slot));
-        }
-
-        let opened = open(
-            connect(source, url, found.can_fail_over(source)).await?,
-            &client,
-            source,
-        )
-        .await?;
-
-        done.push(format!(
-            "slot {}: created at {}",
-            source.slot, opened.begins
-        ));
-        let imported = async {
-            failpoint!("new_slot_created_snapshot_not_imported")?;
-            hold_checkpoint(transaction, &source.slot).await?;
-            opened.snapshot(url).await
-        };
-
-        match imported.await {
-            Ok(snapshot) => Ok(Repair {
-                source,
-                client,
-                snapshot,
-                begins: Begins::Slot(Box::new(opened)),
-                lease: None,
-                gaps,
-                done,
-            }),
-            Err(error) => {
-                drop(opened);
-                Err(undo(&client, source, error).await)
+        let gaps = match source.capture {
+            CaptureMode::Wal => {
+                catalog::unused_slot(&client, &source.slot).await?;
+                diagnose(&client, source, store, force).await?
             }
-        }
-    }
+            CaptureMode::Trigger => {
+                lease = Some(stop_reading(source, store).await?);
+                diagnose_triggers(&client, source, store, force).await?
+            }
+        };
 
-    async fn by_triggers(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>> {
-        let Request {
-            source,
-            url,
-            store,
-            transaction,
-            dry_run,
-            force,
-        } = request;
-
-        let lease = stop_reading(source, store).await?;
-        let gaps = diagnose_triggers(&client, source, store, force).await?;
-
-        if dry_run {
-            let snapshot = SnapshotSession::now(url).await?;
-            let done = Vec::new();
-
-            return Ok(Repair {
-                source,
-                client,
-                snapshot,
-                begins: Begins::Nowhere,
-                lease: Some(lease),
-                gaps,
-                done,
-            });
-        }
-
-        let done = reinstall(&client, source).await?;
-
-        // Later failures either happen after the snapshot, or the comparison covers them and they
-        // are reported needlessly.
-        acknowledge(&client).await?;
-        failpoint!("trigger_failures_reset_snapshot_not_taken")?;
-        hold_checkpoint(transaction, &source.slot).await?;
-
-        let snapshot = SnapshotSession::now(url).await?;
-        let mut beginning = Beginning::at(&snapshot, &client).await?;
-        let known = store.checkpoint(&source.slot).await?;
-        if let Some(known) = known.as_ref().filter(|_| !force) {
-            lineage::verify(beginning.lineage, known.lineage)?;
-        }
-
-        // Window numbers continue from the checkpoint.
-        let number = known.map_or(0, |known| known.progress.number() + 1);
-        beginning.window.number = number.max(beginning.inserted.0);
+        let (snapshot, begins) = match source.capture {
+            _ if dry_run => (SnapshotSession::now(url).await?, Begins::Nowhere),
+            CaptureMode::Wal => new_slot(request, &client, &mut done).await?,
+            CaptureMode::Trigger => new_window(request, &client, &mut done).await?,
+        };
 
         Ok(Repair {
             source,
             client,
             snapshot,
-            begins: Begins::Outbox(beginning),
-            lease: Some(lease),
+            begins,
+            lease,
             gaps,
             done,
         })
@@ -352,6 +236,85 @@ impl<'a> Repair<'a> {
             )),
         }
     }
+}
+
+/// Replaces the slot. Returns the new one with its snapshot.
+async fn new_slot(
+    request: Request<'_, '_>,
+    client: &Client,
+    done: &mut Vec<String>,
+) -> Result<(SnapshotSession, Begins)> {
+    let Request {
+        source, url, store, ..
+    } = request;
+
+    let found = inspect(client, source, Conditions::All).await?;
+    found.accept()?;
+
+    done.extend(prepare(client, source, store, &found).await?);
+
+    // Recorded first: until the repair is finished, no process may read from the new slot.
+    let unfinished = Gap::RepairUnfinished {
+        slot: source.slot.clone(),
+    };
+
+    store.record_gap(&source.slot, &unfinished, None).await?;
+    failpoint!("repair_noted_old_slot_not_dropped")?;
+    done.extend(drop_slot(client, source).await?);
+
+    let walsender = connect(source, url, found.can_fail_over(source)).await?;
+    let opened = open(walsender, client, source).await?;
+
+    done.push(format!(
+        "slot {}: created at {}",
+        source.slot, opened.begins
+    ));
+
+    let imported = async {
+        failpoint!("new_slot_created_snapshot_not_imported")?;
+        hold_checkpoint(request.transaction, &source.slot).await?;
+        opened.snapshot(url).await
+    };
+
+    match imported.await {
+        Ok(snapshot) => Ok((snapshot, Begins::Slot(Box::new(opened)))),
+        Err(error) => {
+            drop(opened);
+            Err(undo(client, source, error).await)
+        }
+    }
+}
+
+/// Restores the triggers. Returns the window from which the outbox is read, with its snapshot.
+async fn new_window(
+    request: Request<'_, '_>,
+    client: &Client,
+    done: &mut Vec<String>,
+) -> Result<(SnapshotSession, Begins)> {
+    let Request {
+        source, url, store, ..
+    } = request;
+
+    done.extend(reinstall(client, source).await?);
+
+    // Later failures either happen after the snapshot, or the comparison covers them and they are
+    // reported needlessly.
+    acknowledge(client).await?;
+    failpoint!("trigger_failures_reset_snapshot_not_taken")?;
+    hold_checkpoint(request.transaction, &source.slot).await?;
+
+    let snapshot = SnapshotSession::now(url).await?;
+    let mut beginning = Beginning::at(&snapshot, client).await?;
+    let known = store.checkpoint(&source.slot).await?;
+    if let Some(known) = known.as_ref().filter(|_| !request.force) {
+        lineage::verify(beginning.lineage, known.lineage)?;
+    }
+
+    // Window numbers continue from the checkpoint.
+    let number = known.map_or(0, |known| known.progress.number() + 1);
+    beginning.window.number = number.max(beginning.inserted.0);
+
+    Ok((snapshot, Begins::Outbox(beginning)))
 }
 
 /// Determines the open gaps, including one that is not recorded yet.

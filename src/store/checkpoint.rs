@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::statement::{FromRow, Params, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
+use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::publication::PublicationMembers;
@@ -279,15 +280,12 @@ impl Store {
 
     /// Records a gap. Returns false if it was known, or if the checkpoint no longer resumes `at`
     /// this LSN.
-    pub async fn record_gap(
-        &self,
-        slot: &str,
-        reason: &str,
-        detail: &str,
-        at: Option<Lsn>,
-    ) -> Result<bool> {
+    pub async fn record_gap(&self, slot: &str, gap: &Gap, at: Option<Lsn>) -> Result<bool> {
         Ok(self
-            .run(sql::gap::RECORD, &[&slot, &reason, &detail, &at])
+            .run(
+                sql::gap::RECORD,
+                &[&slot, &gap.reason(), &gap.to_string(), &at],
+            )
             .await?
             == 1)
     }

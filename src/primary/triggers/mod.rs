@@ -63,7 +63,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
 
     let reads_outbox = stored.as_ref().is_some_and(StoredCheckpoint::is_outbox);
 
-    match &stored {
+    let gap = match &stored {
         None if found.slot.is_some() => {
             return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
         }
@@ -72,23 +72,21 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         }
         Some(_) if reads_outbox && !triggers.is_whole() => {
             // The rows of the old outbox are lost.
-            let gap = Gap::OutboxLost(format!("{} is missing", triggers.state.missing.join(", ")));
-            store
-                .record_gap(&source.slot, gap.reason(), &gap.to_string(), None)
-                .await?;
-            done.push(PrimaryError::Gap(gap).to_string());
+            let missing = triggers.state.missing.join(", ");
+            Some(Gap::OutboxLost(format!("{missing} is missing")))
         }
         Some(_)
             if reads_outbox && !(triggers.altered.is_empty() && triggers.unguarded.is_empty()) =>
         {
             // They are created and noted again below: a running process may not see it.
-            let gap = Gap::TriggersLacking(found.trigger_losses().join("; "));
-            store
-                .record_gap(&source.slot, gap.reason(), &gap.to_string(), None)
-                .await?;
-            done.push(PrimaryError::Gap(gap).to_string());
+            Some(Gap::TriggersLacking(found.trigger_losses().join("; ")))
         }
-        _ => {}
+        _ => None,
+    };
+
+    if let Some(gap) = gap {
+        store.record_gap(&source.slot, &gap, None).await?;
+        done.push(PrimaryError::Gap(gap).to_string());
     }
 
     let switches = stored.is_some() && !reads_outbox && !triggers.state.is_installed();
