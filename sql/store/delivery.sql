@@ -163,7 +163,7 @@ delete from walhook.delivery where id = any ($1::uuid[])
 
 -- name: end_held
 -- Removes the deliveries of those attempts that were made under the current lease, and returns the
--- attempts' positions, which are found as in delivery_fence.sql. $1 ids in ascending order, $2
+-- attempts' positions, which are found as in `fence`. $1 ids in ascending order, $2
 -- leases, $3 attempts
 delete from walhook.delivery
 where id = any ($1::uuid[])
@@ -187,7 +187,7 @@ logged as (
     insert into walhook.attempt
         (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message,
          sequence)
-    -- A UUIDv7, made as in delivery_cancel.sql.
+    -- A UUIDv7, made as in `cancel`.
     select encode(
                set_bit(set_bit(overlay(
                    uuid_send(gen_random_uuid())
@@ -317,7 +317,7 @@ where delivery.id = $3
 -- Makes the first delivery of each key due if it is parked, and returns it: under a lease and with
 -- its event, or without both if $3 is null. The transaction has removed the deliveries before it. A
 -- row that another transaction has locked is skipped: that one cancels it, or leaves it to
--- delivery_promote_stranded.sql. $1 webhooks, $2 keys, $3 lease, $4 its length in seconds
+-- `promote_stranded`. $1 webhooks, $2 keys, $3 lease, $4 its length in seconds
 with first as materialized (
     select (
         select delivery.id from walhook.delivery
@@ -350,9 +350,8 @@ left join lateral (
 
 -- name: promote_stranded
 -- Makes first deliveries of keys due that are parked although nothing is pending before them.
--- Visits a number of keys, in order of webhook and key. A build that does not know keys removes
--- deliveries without making the next one due. Leaves out webhooks that are inactive or were
--- deleted: what they have pending is being cancelled, in no order. $1 webhook and $2 key after
+-- Visits a number of keys, in order of webhook and key. Leaves out webhooks that are inactive or
+-- were deleted: what they have pending is being cancelled, in no order. $1 webhook and $2 key after
 -- which to start, $3 keys to visit at most
 with recursive visit (webhook_id, order_key, visited) as (
     (

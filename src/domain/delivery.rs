@@ -49,7 +49,7 @@ pub struct Delivery {
     pub round: u16,
     /// The number of the next attempt in this round, from 1.
     pub attempt: u16,
-    /// Its number within its webhook. None for tests and for deliveries of earlier builds.
+    /// Its number within its webhook. None for tests.
     pub sequence: Option<i64>,
     /// Deliveries of one webhook with the same key are delivered one after the other. None for a
     /// delivery that is outside any order.

@@ -33,10 +33,8 @@ pub struct SealedTarget {
     /// None without custom headers.
     pub headers: Option<Sealed>,
     pub keys: SealedKeys,
-    /// Changes whenever the webhook is switched on again, except by replicas of builds that do not
-    /// know it, during a rolling upgrade. What was cancelled before such a reactivation may still
-    /// be sent from a queue, as those builds do. No delivery is lost: one that is dropped because
-    /// this differs is claimed again, under the current value.
+    /// Changes whenever the webhook is switched on again. No delivery is lost: one that is dropped
+    /// because this differs is claimed again, under the current value.
     pub activation: i32,
 }
 

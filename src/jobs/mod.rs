@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// restart, repeats it.
 pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
     let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-    let activity = Activity::new("running recoveries and replays");
+    let activity = Activity::new("processing recoveries");
     let mut turns = Turns::default();
     let store = store.with_limit(STEP_LIMIT);
     while let Some(result) = stop.run_until_cancelled(step(&store, &mut turns)).await {

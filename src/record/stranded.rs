@@ -1,8 +1,7 @@
 //! Finds deliveries that are parked although nothing is pending before them, and makes them due.
 //!
 //! Whatever ends a delivery also makes the next one due, in the same transaction. The exceptions
-//! are replicas of a build that does not know order keys, a repair, and a transaction that held a
-//! lock on the next delivery and was rolled back.
+//! are a repair, and a transaction that held a lock on the next delivery and was rolled back.
 
 use std::time::Duration;
 
@@ -25,8 +24,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Before the first key.
 const START: Key = (Uuid::nil(), i64::MIN);
 
-/// Searches until `shutdown`. A delivery that is found is a fault, or was left by a replica of an
-/// earlier build, and is reported.
+/// Searches until `shutdown`. A delivery that is found is reported.
 pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
     let mut after = START;
     let activity = Activity::new("looking for deliveries that wait for nothing");
@@ -44,8 +42,7 @@ pub async fn promote_stranded(store: Store, shutdown: CancellationToken) {
                     recurring!(
                         warn,
                         deliveries = visited.promoted,
-                        "deliveries waited for others that were no longer pending. They are due now. This is expected only while \
-                         replicas of an earlier version run"
+                        "deliveries waited for others that were no longer pending. They are due now"
                     );
                 }
 
