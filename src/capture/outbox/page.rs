@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use postgres_types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Row};
 
-use super::floor::Floors;
 use crate::capture::CaptureError;
 use crate::config::TableMappings;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
@@ -104,26 +103,9 @@ pub(super) struct OutboxRow {
     new: Option<Vec<Option<String>>>,
 }
 
-/// Reads the first page of the rows that are visible now and that `from` does not see.
-pub(super) async fn read_first(
-    client: &Client,
-    from: &Snapshot,
-    floors: &Floors,
-) -> Result<OutboxPage, CaptureError> {
-    query(client, from, None, floors.confirmed(), floors.unconfirmed()).await
-}
-
-/// Reads the rows after `after` that `to` sees and `from` does not.
-pub(super) async fn read_next(
-    client: &Client,
-    from: &Snapshot,
-    to: &Snapshot,
-    after: u64,
-) -> Result<OutboxPage, CaptureError> {
-    query(client, from, Some(to), after, Default::default()).await
-}
-
-async fn query(
+/// Reads a page of the rows that `to` sees, or that are visible now, and that `from` does not see:
+/// those after `after`, or after one of the floors whose transactions have ended.
+pub(super) async fn read(
     client: &Client,
     from: &Snapshot,
     to: Option<&Snapshot>,

@@ -188,12 +188,14 @@ impl OutboxReader<'_> {
         let page = match cursor.continues_after {
             Some(after) => {
                 self.client
-                    .run(|client| page::read_next(client, from, to, after))
+                    .run(|client| page::read(client, from, Some(to), after, Default::default()))
                     .await?
             }
             None => {
+                let floors = &cursor.floors;
+                let unconfirmed = floors.unconfirmed();
                 self.client
-                    .run(|client| page::read_first(client, to, &cursor.floors))
+                    .run(|client| page::read(client, to, None, floors.confirmed(), unconfirmed))
                     .await?
             }
         };

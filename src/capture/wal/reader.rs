@@ -14,7 +14,7 @@ use super::heartbeat::Heartbeats;
 use super::replication::ReplicationConnection;
 use super::silence::SilenceLimit;
 use super::switch_check::SwitchCheck;
-use super::visibility::VisibilityGate;
+use super::visibility::{CheckScope, VisibilityGate};
 use crate::capture::context::Context;
 use crate::capture::error::CaptureError;
 use crate::domain::change::Batch;
@@ -244,12 +244,12 @@ impl<'a> WalReader<'a> {
             .added(before, self.decoder.open().map(|open| open.xid));
 
         if self.buffer.changes().len() > before {
-            self.tasks.gate.add_changes();
+            self.tasks.gate.require(CheckScope::Publication);
         }
 
         match decoded {
             Decoded::Nothing => {}
-            Decoded::TableDescribed => self.tasks.gate.require_table_check(),
+            Decoded::TableDescribed => self.tasks.gate.require(CheckScope::Tables),
             Decoded::UnmappedTable { oid } => self.tasks.gate.add_unmapped(oid),
             Decoded::Began => {
                 if let Some(open) = self.decoder.open() {

@@ -84,7 +84,7 @@ impl VisibilityPolicy {
 
 /// What must be verified before changes are passed on. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum CheckScope {
+pub(super) enum CheckScope {
     #[default]
     Nothing,
     /// The publication is as it was when the tables were verified.
@@ -183,16 +183,6 @@ impl VisibilityGate {
         }
     }
 
-    /// Records that the stream has sent changes.
-    pub fn add_changes(&mut self) {
-        self.require(CheckScope::Publication);
-    }
-
-    /// Closes the gate until the tables and their publication are verified.
-    pub fn require_table_check(&mut self) {
-        self.require(CheckScope::Tables);
-    }
-
     /// Records a published table whose changes the decoder skips. If it is one of Walhook's by now,
     /// such as a new table that inherits, the stream is opened again.
     pub fn add_unmapped(&mut self, oid: u32) {
@@ -200,7 +190,8 @@ impl VisibilityGate {
         self.require(CheckScope::Tables);
     }
 
-    fn require(&mut self, scope: CheckScope) {
+    /// Closes the gate until this much is verified.
+    pub fn require(&mut self, scope: CheckScope) {
         if scope > self.unverified {
             self.received += 1;
             self.unverified = scope;
