@@ -99,10 +99,12 @@ impl Guard {
 
     /// Checks the form of a URL.
     pub fn check_url(&self, url: &str) -> Result<Url, UrlProblem> {
-        if self.allow_localhost {
-            check_form(url, self.allow_http)
-        } else {
-            check_url(url, self.allow_http)
+        let url = check_form(url, self.allow_http)?;
+        match url.host() {
+            Some(Host::Domain(name)) if !self.allow_localhost && is_localhost(name) => {
+                Err(UrlProblem::Localhost)
+            }
+            _ => Ok(url),
         }
     }
 
@@ -161,15 +163,6 @@ impl Guard {
         self.resolve(name, url.port_or_known_default().unwrap_or(443))
             .await
             .map(drop)
-    }
-}
-
-/// Checks the form of a URL. Rejects `localhost`.
-pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
-    let url = check_form(text, allow_http)?;
-    match url.host() {
-        Some(Host::Domain(name)) if is_localhost(name) => Err(UrlProblem::Localhost),
-        _ => Ok(url),
     }
 }
 
@@ -433,6 +426,10 @@ mod tests {
         }
     }
 
+    fn checked(url: &str, allow_http: bool) -> Result<Url, UrlProblem> {
+        Guard::new(allow_http, Vec::new()).check_url(url)
+    }
+
     #[test]
     fn urls_are_checked_by_their_form() {
         let ok = [
@@ -442,7 +439,7 @@ mod tests {
             "HTTPS://EXAMPLE.COM",
         ];
         for url in ok {
-            assert!(check_url(url, false).is_ok(), "{url}");
+            assert!(checked(url, false).is_ok(), "{url}");
         }
 
         let long = format!("https://example.com/{}", "a".repeat(MAX_URL_BYTES));
@@ -463,19 +460,19 @@ mod tests {
             (grows_when_encoded.as_str(), UrlProblem::TooLong),
         ];
         for (url, problem) in cases {
-            assert_eq!(check_url(url, false).unwrap_err(), problem, "{url}");
+            assert_eq!(checked(url, false).unwrap_err(), problem, "{url}");
         }
 
         assert!(matches!(
-            check_url("example.com/hook", false),
+            checked("example.com/hook", false),
             Err(UrlProblem::Malformed(_))
         ));
-        assert!(check_url("http://example.com", true).is_ok());
+        assert!(checked("http://example.com", true).is_ok());
         assert_eq!(
-            check_url("ftp://example.com", true).unwrap_err(),
+            checked("ftp://example.com", true).unwrap_err(),
             UrlProblem::NotHttp
         );
-        assert!(check_url("https://notlocalhost/", false).is_ok());
+        assert!(checked("https://notlocalhost/", false).is_ok());
     }
 
     #[tokio::test]

@@ -213,18 +213,13 @@ impl Tunnels {
                 Err(TunnelError::TunnelUnsuccessful) => {
                     self.answered.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => return Err(ProxyFault(with_root_cause(&error)).into()),
+                Err(error) => {
+                    let causes = format!("{:#}", anyhow::Error::from(error));
+                    return Err(ProxyFault(causes).into());
+                }
             }
         }
 
         Err(NoTunnel.into())
-    }
-}
-
-/// An error's message, followed by that of its root cause.
-fn with_root_cause(error: &(dyn Error + 'static)) -> String {
-    match std::iter::successors(error.source(), |cause| (**cause).source()).last() {
-        Some(root) => format!("{error}: {root}"),
-        None => error.to_string(),
     }
 }

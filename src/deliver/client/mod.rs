@@ -7,20 +7,17 @@ mod failure;
 mod transport;
 
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{StatusCode, Uri};
 use secrecy::ExposeSecret;
 
 pub use self::failure::OwnFault;
 use self::failure::{Cause, failed};
-use self::transport::Transport;
+use self::transport::{Response, Transport};
 use super::guard::Guard;
 use super::request::Rendered;
 use super::settings::Settings;
@@ -239,7 +236,7 @@ impl Client {
         let left = self.timeout.saturating_sub(started.elapsed());
 
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
-        let _ = tokio::time::timeout(left, read(response.into_chunks(), &mut excerpt)).await;
+        let _ = tokio::time::timeout(left, read(response, &mut excerpt)).await;
         let answer = match status.is_success() {
             true => Answer::Accepted {
                 status: status.as_u16(),
@@ -274,11 +271,10 @@ fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderM
 
 /// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to
 /// `excerpt`.
-async fn read(chunks: impl Stream<Item = Bytes>, excerpt: &mut Vec<u8>) {
-    let mut chunks = pin!(chunks);
+async fn read(mut response: Response, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
     while bytes < MAX_RESPONSE_BYTES {
-        let Some(chunk) = chunks.next().await else {
+        let Some(chunk) = response.chunk().await else {
             return;
         };
 

@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::unfold;
-use futures_util::{Stream, TryFutureExt};
+use futures_util::TryFutureExt;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::ext::on_informational;
@@ -195,14 +194,8 @@ impl Response {
         self.response.headers()
     }
 
-    /// Returns the parts of the body until it ends or breaks off.
-    pub fn into_chunks(self) -> impl Stream<Item = Bytes> {
-        unfold(self, async |mut response| {
-            Some((response.chunk().await?, response))
-        })
-    }
-
-    async fn chunk(&mut self) -> Option<Bytes> {
+    /// Returns the next part of the body, until it ends or breaks off.
+    pub async fn chunk(&mut self) -> Option<Bytes> {
         loop {
             if let Ok(data) = self.response.frame().await?.ok()?.into_data() {
                 return Some(data);
