@@ -13,16 +13,15 @@ use crate::events::{CATALOGUE, Rule};
 use crate::http::problem::{FieldError, Problem};
 use crate::manage::{Fault, MalformedCursor};
 
+const PROBLEM: &str = "application/problem+json";
 const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
 
 /// Adds the shared parts to a document that was collected from the handlers.
 pub fn enrich(document: &mut Value) {
-    for (_, item) in document["paths"].as_object_mut().into_iter().flatten() {
+    for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
         for method in METHODS {
             if let Some(operation) = item.get_mut(method) {
-                if method == "post" {
-                    add_idempotency_key(operation);
-                }
+                add_parameters(path, operation, method == "post");
 
                 describe_optional_body(operation);
                 add_problems(operation, method == "post");
@@ -41,13 +40,30 @@ pub fn enrich(document: &mut Value) {
     document["webhooks"] = events.collect::<Map<_, _>>().into();
 }
 
-fn add_idempotency_key(operation: &mut Value) {
-    let parameter = SHARED["idempotency_key"].clone();
+/// Describes the ids in the path, and the idempotency key of a POST.
+fn add_parameters(path: &str, operation: &mut Value, is_post: bool) {
+    let names = path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
 
-    match operation["parameters"].as_array_mut() {
-        Some(parameters) => parameters.push(parameter),
-        None => operation["parameters"] = json!([parameter]),
-    }
+    let ids = names.map(|name| {
+        json!({
+            "name": name,
+            "in": "path",
+            "description": SHARED["ids"][name],
+            "required": true,
+            "schema": { "type": "string", "format": "uuid" },
+        })
+    });
+
+    let declared = operation["parameters"].take();
+    let others = declared.as_array().into_iter().flatten();
+    let others = others
+        .filter(|parameter| parameter["in"] != "path")
+        .cloned();
+    let key = is_post.then(|| SHARED["idempotency_key"].clone());
+
+    operation["parameters"] = ids.chain(others).chain(key).collect();
 }
 
 /// A body that may be omitted is collected as an object or null. But null is not accepted.
@@ -156,6 +172,12 @@ fn add_problems(operation: &mut Value, is_post: bool) {
     let has_parameter = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
     let has_body = !operation["requestBody"].is_null();
 
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        if status.starts_with(['4', '5']) && response["content"].is_null() {
+            response["content"] = json!({ PROBLEM: { "schema": problem_schema() } });
+        }
+    }
+
     for (when, description, problem) in problems() {
         let applies = match when {
             When::Always => true,
@@ -175,15 +197,17 @@ fn add_problems(operation: &mut Value, is_post: bool) {
         if response.is_null() {
             *response = problem_response(description, &problem);
         } else {
-            response["content"]["application/problem+json"]["example"] = problem.json();
+            response["content"][PROBLEM]["example"] = problem.json();
         }
     }
 }
 
+fn problem_schema() -> Value {
+    json!({ "$ref": "#/components/schemas/Problem" })
+}
+
 fn problem_response(description: &str, problem: &Problem) -> Value {
-    let schema = json!({ "$ref": "#/components/schemas/Problem" });
-    let content =
-        json!({ "application/problem+json": { "schema": schema, "example": problem.json() } });
+    let content = json!({ PROBLEM: { "schema": problem_schema(), "example": problem.json() } });
     match SHARED["headers"].get(problem.status().as_str()) {
         Some(headers) => {
             json!({ "description": description, "headers": headers, "content": content })

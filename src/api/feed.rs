@@ -20,7 +20,7 @@ use crate::auth::Caller;
 use crate::domain::event::{EventKind, UnknownEvent};
 use crate::domain::time::millis;
 use crate::http::Occupied;
-use crate::http::problem::{Problem, ProblemBody};
+use crate::http::problem::Problem;
 use crate::manage::feed::{Cursors, DeliveryState, FeedPage, Position};
 use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize, MalformedCursor};
 
@@ -128,7 +128,6 @@ impl Start {
         (status = 200, description = "A page of the feed, or a stream",
          content((PageBody = "application/json"), (String = "text/event-stream"))),
         (status = 429, description = "Too many requests, or too many open streams and long polls; Retry-After is the number of seconds to wait",
-         body = ProblemBody, content_type = "application/problem+json",
          headers(("Retry-After" = u64, description = "Seconds to wait"))),
     )
 )]
@@ -294,11 +293,9 @@ async fn read_page(
 /// entries of the webhook's delivery log after the event is not listed.
 #[utoipa::path(
     get, path = "/events/{id}", tag = "events", operation_id = "readEvent",
-    params(("id" = Uuid, Path, description = "The event's id")),
     responses(
         (status = 200, description = "The event with its deliveries", body = EventDetailBody),
-        (status = 404, description = "The user has no such event, or it has expired", body = ProblemBody,
-         content_type = "application/problem+json"),
+        (status = 404, description = "The user has no such event, or it has expired"),
     )
 )]
 pub async fn read(

@@ -17,7 +17,7 @@ use super::state::ApiState;
 use crate::auth::{Caller, Changer};
 use crate::domain::event::EventKind;
 use crate::domain::time::millis;
-use crate::http::problem::{FieldError, Problem, ProblemBody};
+use crate::http::problem::{FieldError, Problem};
 use crate::manage::{
     EventSet, Job, JobDraft, List, MAX_LABELS, ReplayEventFault, Settings, replayable,
 };
@@ -135,13 +135,11 @@ impl From<Job> for JobBody {
 /// deliveries do not wait for it.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/replay", tag = "jobs", operation_id = "replayEvents",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body = ReplayWebhook,
     responses(
         (status = 200, description = "A dry run: what would be replayed", body = ReplayBody),
         (status = 202, description = "Started", body = ReplayBody),
-        (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays",
-         body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays"),
     )
 )]
 pub async fn replay(
@@ -183,7 +181,6 @@ pub async fn replay(
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/jobs", tag = "jobs", operation_id = "listJobs",
     params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("limit" = Option<u8>, Query, description = "The number of jobs; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{28}$"),
@@ -210,10 +207,6 @@ pub async fn list(
 /// Read a job
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/jobs/{job}", tag = "jobs", operation_id = "readJob",
-    params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
-        ("job" = Uuid, Path, description = "The job's id"),
-    ),
     responses((status = 200, description = "The job", body = JobBody))
 )]
 pub async fn read(
@@ -230,10 +223,6 @@ pub async fn read(
 /// it is, with the same response.
 #[utoipa::path(
     delete, path = "/webhooks/{webhook}/jobs/{job}", tag = "jobs", operation_id = "cancelJob",
-    params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
-        ("job" = Uuid, Path, description = "The job's id"),
-    ),
     responses((status = 204, description = "The job has ended"))
 )]
 pub async fn cancel(

@@ -7,32 +7,24 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{FromMembers, Members, OptionalObject, string};
+use super::body::{OptionalObject, string};
 use super::query::WebhookId;
 use super::state::ApiState;
 use crate::auth::Changer;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
-use crate::manage::{Manage, NewKeys, Overlap};
+use crate::manage::{NewKeys, Overlap};
 
 /// How to replace the secret
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code)] // The schema of the body.
 pub struct RegenerateSecret {
     /// How long the old secret also signs `webhook-signature`: a duration like `24h`, at most
     /// `168h`. By default it stops working immediately
     #[schema(value_type = Option<String>, nullable = false, example = "24h")]
     #[schema(pattern = "^([0-9]{1,5}s|[0-9]{1,3}m|[0-9]{1,2}h|1[0-5][0-9]h|16[0-8]h)$")]
     overlap: Overlap,
-}
-
-impl FromMembers for RegenerateSecret {
-    fn from_members(members: &mut Members, _: &Manage) -> Option<Self> {
-        let overlap = members.optional("overlap", string(|text| text.parse::<Overlap>()));
-        Some(RegenerateSecret {
-            overlap: overlap?.unwrap_or_default(),
-        })
-    }
 }
 
 /// A webhook's new secret, which is shown only this once
@@ -58,7 +50,6 @@ pub struct NewSecret {
 /// this once.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body(content = Option<RegenerateSecret>),
     responses((status = 200, description = "The new secret", body = NewSecret))
 )]
@@ -70,14 +61,15 @@ pub async fn regenerate_secret(
 ) -> Result<Json<NewSecret>, Problem> {
     // First, so that an unknown webhook is reported before errors of the body.
     state.manage().webhook(&actor.user, id).await?;
-    let RegenerateSecret { overlap } = body.read(state.manage())?;
+    let overlap = body
+        .read_with(|members| members.optional("overlap", string(|text| text.parse::<Overlap>())))?;
     let NewKeys {
         secret,
         public_key,
         previous_expires_at,
     } = state
         .manage()
-        .regenerate_secret(&actor, id, overlap)
+        .regenerate_secret(&actor, id, overlap.unwrap_or_default())
         .await?;
 
     let previous_secret_expires_at = previous_expires_at.map(millis);

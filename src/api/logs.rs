@@ -16,7 +16,7 @@ use super::state::ApiState;
 use crate::auth::{Caller, Changer};
 use crate::domain::event::UnknownEvent;
 use crate::domain::time::millis;
-use crate::http::problem::{Problem, ProblemBody};
+use crate::http::problem::Problem;
 use crate::manage::{Entry, List, LogEntry, LogFilter, Redelivery, StatusClass};
 
 /// One attempt, or a cancellation
@@ -120,7 +120,6 @@ impl From<Entry> for LogEntryBody {
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/logs", tag = "logs", operation_id = "listLogs",
     params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("limit" = Option<u8>, Query, description = "The number of entries; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{28}$"),
@@ -172,10 +171,6 @@ pub async fn list(
 /// Read one entry of the delivery log
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/logs/{log}", tag = "logs", operation_id = "readLog",
-    params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
-        ("log" = Uuid, Path, description = "The entry's id"),
-    ),
     responses((status = 200, description = "The entry with its request", body = LogDetailBody))
 )]
 pub async fn read(
@@ -218,16 +213,10 @@ pub struct RedeliveryBody {
 /// secret.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/logs/{log}/redeliver", tag = "logs", operation_id = "redeliver",
-    params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
-        ("log" = Uuid, Path, description = "The id of any entry of the delivery"),
-    ),
     responses(
         (status = 202, description = "The delivery is due now", body = RedeliveryBody),
-        (status = 409, description = "The webhook is inactive, or the entry belongs to a test", body = ProblemBody,
-         content_type = "application/problem+json"),
-        (status = 410, description = "The event is older than the retention period", body = ProblemBody,
-         content_type = "application/problem+json"),
+        (status = 409, description = "The webhook is inactive, or the entry belongs to a test"),
+        (status = 410, description = "The event is older than the retention period"),
     )
 )]
 pub async fn redeliver(

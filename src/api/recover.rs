@@ -15,7 +15,7 @@ use super::state::ApiState;
 use crate::auth::Changer;
 use crate::domain::delivery::Outcome;
 use crate::domain::time::millis;
-use crate::http::problem::{FieldError, Problem, ProblemBody};
+use crate::http::problem::{FieldError, Problem};
 use crate::manage::{Actor, JobDraft, JobScope, Manage, PeriodFault, StartedJob};
 
 /// What to recover
@@ -129,13 +129,11 @@ pub struct RecoveryBody {
 /// inactive. Runs in the background in small parts, so that new deliveries do not wait for it.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/recover", tag = "webhooks", operation_id = "recoverWebhook",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body = RecoverWebhook,
     responses(
         (status = 200, description = "A dry run: what would be recovered", body = RecoveryBody),
         (status = 202, description = "Started", body = RecoveryBody),
-        (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays",
-         body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays"),
     )
 )]
 pub async fn recover(

@@ -110,7 +110,6 @@ impl From<&Hour> for HourStats {
 /// Read a webhook's statistics
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/stats", tag = "webhooks", operation_id = "readStats",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
     responses((status = 200, description = "The webhook's statistics", body = Stats))
 )]
 pub async fn read(

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{FromMembers, Members, OptionalObject, string};
+use super::body::{OptionalObject, string};
 use super::logs::LogError;
 use super::query::{UNKNOWN_EVENT, WebhookId};
 use super::schema::EventName;
@@ -14,25 +14,16 @@ use super::state::ApiState;
 use crate::auth::Changer;
 use crate::domain::event::EventKind;
 use crate::http::problem::Problem;
-use crate::manage::{Manage, TestReport};
+use crate::manage::TestReport;
 
 /// The event to send
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code)] // The schema of the body.
 pub struct TestWebhook {
     /// By default the first one that the webhook subscribes to
     #[schema(value_type = Option<EventName>, nullable = false)]
     event: Option<EventKind>,
-}
-
-impl FromMembers for TestWebhook {
-    fn from_members(members: &mut Members, _: &Manage) -> Option<Self> {
-        let event = members.optional(
-            "event",
-            string(|name| name.parse().map_err(|_| UNKNOWN_EVENT)),
-        );
-        Some(TestWebhook { event: event? })
-    }
 }
 
 /// The result of a test
@@ -71,7 +62,6 @@ impl From<TestReport> for TestReportBody {
 /// webhook is inactive. The attempt is logged, but not counted.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/test", tag = "webhooks", operation_id = "testWebhook",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body(content = Option<TestWebhook>),
     responses((status = 200, description = "The result, whether the test was delivered or not", body = TestReportBody))
 )]
@@ -83,7 +73,8 @@ pub async fn send(
 ) -> Result<Json<TestReportBody>, Problem> {
     // First, so that an unknown webhook is reported before errors of the body.
     state.manage().webhook(&actor.user, id).await?;
-    let TestWebhook { event } = body.read(state.manage())?;
+    let named = |name: String| name.parse().map_err(|_| UNKNOWN_EVENT);
+    let event = body.read_with(|members| members.optional("event", string(named)))?;
     Ok(Json(
         state.manage().send_test(&actor, id, event).await?.into(),
     ))
