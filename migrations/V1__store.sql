@@ -159,12 +159,8 @@ create table walhook.distributed_release (
 -- The number of the last event. Storing events locks the row until the commit, so that events are
 -- numbered in the order in which they become visible, without gaps.
 create table walhook.event_sequence (
-    only_row   boolean primary key default true check (only_row),
-    last       bigint not null,
-    -- The key that makes the feed's cursors unreadable: the numbers inside would show each user how
-    -- many events all users have. In the store and not derived from the master key, whose rotation
-    -- must not invalidate cursors that clients keep.
-    cursor_key uuid not null default gen_random_uuid()
+    only_row boolean primary key default true check (only_row),
+    last     bigint not null
 ) with (fillfactor = 10); -- changes with every batch: updated in place
 insert into walhook.event_sequence (last) values (0);
 

@@ -72,8 +72,8 @@ cross join lateral (
 order by event.sequence
 
 -- name: last_sequence
--- The number of the last event, and the key of the feed's cursors.
-select last, cursor_key from walhook.event_sequence
+-- The number of the last event.
+select last from walhook.event_sequence
 
 -- name: feed_horizon
 -- Returns the number of the last event that one filtered page examines. No row if there are fewer

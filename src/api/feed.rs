@@ -21,7 +21,7 @@ use crate::domain::event::{EventKind, UnknownEvent};
 use crate::domain::time::millis;
 use crate::http::Occupied;
 use crate::http::problem::Problem;
-use crate::manage::feed::{Cursors, DeliveryState, FeedPage, Position};
+use crate::manage::feed::{DeliveryState, FeedPage, Position};
 use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize, MalformedCursor};
 
 /// A page ends after the event that exceeds this length, so that a hundred large events do not
@@ -81,21 +81,14 @@ impl From<EventDelivery> for DeliveryBody {
     }
 }
 
-/// Where to start.
-enum Start {
-    At(Position),
-    Latest,
-}
-
-impl Start {
-    fn parse(text: &str, cursors: &Cursors) -> Result<Start, String> {
-        match text {
-            "earliest" => Ok(Start::At(Position::EARLIEST)),
-            "latest" => Ok(Start::Latest),
-            cursor => cursors.parse(cursor).map(Start::At).map_err(|_: MalformedCursor| {
-                "expected `earliest`, `latest` or the `next_cursor` of an earlier response to this user".to_owned()
-            }),
-        }
+/// Parses where to start. None is after the last event.
+fn start_at(text: &str) -> Result<Option<Position>, String> {
+    match text {
+        "earliest" => Ok(Some(Position::EARLIEST)),
+        "latest" => Ok(None),
+        cursor => cursor.parse().map(Some).map_err(|_: MalformedCursor| {
+            "expected `earliest`, `latest` or the `next_cursor` of an earlier response".to_owned()
+        }),
     }
 }
 
@@ -117,7 +110,7 @@ impl Start {
     get, path = "/events", tag = "events", operation_id = "listEvents",
     params(
         ("after" = Option<String>, Query, description = "A `next_cursor`, `earliest` (the default) or `latest`",
-         pattern = "^(earliest|latest|[A-Za-z0-9_-]{21}[AQgw])$"),
+         pattern = "^(earliest|latest|[A-Za-f][A-Za-z0-9_-]{9}[AEIMQUYcgkosw048])$"),
         ("limit" = Option<u8>, Query, description = "The number of events; 50 by default", minimum = 1, maximum = 100),
         ("event" = Option<Vec<EventName>>, Query, description = "Only these events; separated by commas, or repeated", explode = false),
         ("label_id" = Option<i64>, Query, description = "Only events of this label"),
@@ -137,7 +130,6 @@ pub async fn list(
     headers: HeaderMap,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let cursors = state.manage().feed_cursors(&reader.user).await?;
     let kind = |name: &str| {
         name.parse()
             .map_err(|error: UnknownEvent| error.to_string())
@@ -159,18 +151,18 @@ pub async fn list(
 
     let limit = parameters.limit();
     let wait = parameters.optional("wait", seconds);
-    let mut start = parameters.position("after", |text| Start::parse(text, &cursors));
+    let mut start = parameters.position("after", start_at);
     let is_stream = accepts_stream(&headers);
 
     if let Some(last) = headers
         .get(LAST_EVENT_ID)
         .filter(|last| is_stream && !last.is_empty())
     {
-        match last.to_str().ok().and_then(|last| cursors.parse(last).ok()) {
-            Some(position) => start = Some(Start::At(position)),
+        match last.to_str().ok().and_then(|last| last.parse().ok()) {
+            Some(position) => start = Some(Some(position)),
             None => parameters.reject_position(
                 "/Last-Event-ID",
-                "expected the last `id` of an earlier stream to this user",
+                "expected the last `id` of an earlier stream",
             ),
         }
     }
@@ -178,12 +170,12 @@ pub async fn list(
     parameters.finish()?;
     let position = match start {
         None => Position::EARLIEST,
-        Some(Start::At(position)) => position,
-        Some(Start::Latest) => state.manage().feed_latest().await?,
+        Some(Some(position)) => position,
+        Some(None) => state.manage().feed_latest().await?,
     };
 
     let mut response = match is_stream {
-        true => stream::respond(state, reader, cursors, filter, position)?,
+        true => stream::respond(state, reader, filter, position)?,
         false => {
             let wait = Duration::from_secs(wait.unwrap_or(0));
             let page = read_page(&state, &reader, &filter, position, limit, wait).await?;
@@ -195,7 +187,7 @@ pub async fn list(
 
             Json(PageBody {
                 data,
-                next_cursor: cursors.format(page.next),
+                next_cursor: page.next.to_string(),
             })
             .into_response()
         }
@@ -215,14 +207,11 @@ fn seconds(text: &str) -> Result<u64, String> {
 /// Whether the client prefers a stream: browsers and libraries for Server-Sent Events accept
 /// nothing else.
 fn accepts_stream(headers: &HeaderMap) -> bool {
-    let accepted = headers
-        .get_all(header::ACCEPT)
-        .iter()
-        .filter_map(|line| line.to_str().ok());
-    let mut types = accepted
-        .flat_map(|line| line.split(','))
-        .map(|range| range.split(';').next().unwrap_or_default());
-    types.any(|range| range.trim().eq_ignore_ascii_case(EVENT_STREAM))
+    let names_it = |accepted: &HeaderValue| {
+        let accepted = accepted.to_str().unwrap_or_default();
+        accepted.to_ascii_lowercase().contains(EVENT_STREAM)
+    };
+    headers.get_all(header::ACCEPT).iter().any(names_it)
 }
 
 /// Reads a page. If it is empty, waits for an event.

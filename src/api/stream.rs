@@ -15,7 +15,7 @@ use super::state::ApiState;
 use crate::domain::event::UserId;
 use crate::http::problem::Problem;
 use crate::http::{Occupied, Parked};
-use crate::manage::feed::{Cursors, Follower, Position};
+use crate::manage::feed::{Follower, Position};
 use crate::manage::{Event, FeedFilter, FeedPageSize};
 use crate::store::cancel_on_drop;
 
@@ -39,7 +39,6 @@ struct Stream {
     state: ApiState,
     user: UserId,
     token: Option<Box<str>>,
-    cursors: Cursors,
     filter: FeedFilter,
     follower: Follower,
     _parked: Option<Parked>,
@@ -55,7 +54,6 @@ struct Stream {
 pub fn respond(
     state: ApiState,
     reader: Reader,
-    cursors: Cursors,
     filter: FeedFilter,
     position: Position,
 ) -> Result<Response, Problem> {
@@ -65,7 +63,6 @@ pub fn respond(
         state,
         user: reader.user,
         token: reader.token,
-        cursors,
         filter,
         follower,
         position,
@@ -177,11 +174,11 @@ impl Stream {
     /// Returns the line that sets the client's `Last-Event-ID`. A block without data is no event.
     fn cursor(&mut self) -> String {
         self.sent = Some(self.position);
-        format!("id: {}\n", self.cursors.format(self.position))
+        format!("id: {}\n", self.position)
     }
 
     fn render(&self, event: Event) -> String {
-        let cursor = self.cursors.format(Position::after(&event));
+        let cursor = Position::after(&event);
         let kind = event.kind.clone();
         let Ok(Ok(body)) = EventBody::try_from(event).map(|body| serde_json::to_string(&body))
         else {

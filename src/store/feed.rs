@@ -16,15 +16,6 @@ const MOST_EXAMINED: i64 = 2_000;
 /// at most ten.
 const MOST_ATTEMPTS: i64 = 5_000;
 
-/// The number of the last event, and the key of the cursors.
-#[derive(Clone, Copy, Debug)]
-pub struct Counter {
-    pub last: i64,
-    pub cursor_key: Uuid,
-}
-
-from_row! { Counter { last, cursor_key } }
-
 /// An event as the feed shows it.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -104,7 +95,8 @@ fn event(row: &Row) -> Result<Option<Event>> {
         .transpose()
 }
 
-pub async fn counter(store: &Store) -> Result<Counter> {
+/// Returns the number of the last event.
+pub async fn last_sequence(store: &Store) -> Result<i64> {
     store.fetch_one(sql::event::LAST_SEQUENCE, &[]).await
 }
 

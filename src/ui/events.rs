@@ -15,7 +15,7 @@ use super::state::webhook_path;
 use super::time::Exact;
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
-use crate::manage::feed::DeliveryState;
+use crate::manage::feed::{DeliveryState, Position};
 use crate::manage::{Event, EventDelivery, EventHeadline, Webhook};
 
 const PAGE: usize = 50;
@@ -40,7 +40,6 @@ struct List {
 pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
     let manage = visit.manage();
     let user = visit.user();
-    let cursors = manage.feed_cursors(user).await?;
     let mut errors = Vec::new();
     let kind: Option<EventKind> = fields.optional(
         "event",
@@ -49,10 +48,9 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         &mut errors,
     );
 
-    let parse = |text: &str| cursors.parse(text).ok();
     let before = fields.optional(
         "before",
-        parse,
+        |text| text.parse::<Position>().ok(),
         "This page does not exist. Start from the newest events.",
         &mut errors,
     );
@@ -84,7 +82,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         is_filtered: kind.is_some(),
         is_first: fields.one("before").is_empty(),
         first: query(None).trim_end_matches('?').to_owned(),
-        next: next.map(|next| query(Some(cursors.format(next)))),
+        next: next.map(|next| query(Some(next.to_string()))),
         fields,
     };
 

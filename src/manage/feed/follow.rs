@@ -1,7 +1,7 @@
 //! Clients that wait for new events. One task per process polls the store for all of them, so that
 //! a waiting client costs no query.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -148,7 +148,7 @@ impl Followers {
     /// Wakes the clients whose users have events after `seen`. Returns the number up to which it
     /// has looked, and whether there may be more events.
     async fn wake_for_new(&self, seen: Option<i64>) -> Result<(i64, bool)> {
-        let last = feed::counter(&self.store).await?.last;
+        let last = feed::last_sequence(&self.store).await?;
 
         // After the counter: a client that follows later reads everything up to this number itself.
         let users = self.users();
@@ -203,18 +203,10 @@ impl Followers {
             }
         }
 
-        let tokens = match tokens.is_empty() {
-            true => Vec::new(),
-            false => access::valid_tokens(&self.store, &tokens).await?,
-        };
-
-        let sessions = match sessions.is_empty() {
-            true => Vec::new(),
-            false => access::valid_sessions(&self.store, &sessions).await?,
-        };
-
-        let (tokens, sessions): (std::collections::HashSet<_>, std::collections::HashSet<_>) =
-            (tokens.into_iter().collect(), sessions.into_iter().collect());
+        let tokens = access::valid_tokens(&self.store, &tokens).await?;
+        let tokens: HashSet<Uuid> = tokens.into_iter().collect();
+        let sessions = access::valid_sessions(&self.store, &sessions).await?;
+        let sessions: HashSet<Vec<u8>> = sessions.into_iter().collect();
 
         for signal in &signals {
             let is_valid = match &signal.access {

@@ -8,7 +8,7 @@ pub(super) mod state;
 use metrics::counter;
 use uuid::Uuid;
 
-pub use self::cursor::{Cursors, Position};
+pub use self::cursor::Position;
 pub use self::follow::{Access, Follower};
 
 use super::fault::{Fault, Result};
@@ -16,7 +16,6 @@ use super::service::Manage;
 use super::tokens::hash;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId, delivery_id};
-use crate::store::StoreError;
 use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
 use crate::telemetry;
 
@@ -85,16 +84,9 @@ impl DeliveryState {
 }
 
 impl Manage {
-    /// Returns the user's cursors.
-    pub async fn feed_cursors(&self, user: &UserId) -> Result<Cursors> {
-        let read_key = async || Ok::<_, StoreError>(feed::counter(&self.store).await?.cursor_key);
-        let key = self.feed.cursor_key.get_or_try_init(read_key).await?;
-        Ok(Cursors::new(*key, user.clone()))
-    }
-
     /// Returns the place after the last event.
     pub async fn feed_latest(&self) -> Result<Position> {
-        Ok(Position(feed::counter(&self.store).await?.last))
+        Ok(Position(feed::last_sequence(&self.store).await?))
     }
 
     /// Reads the user's events after a place, in the order of their commits. A filtered search

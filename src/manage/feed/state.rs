@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OnceCell, Semaphore};
-use uuid::Uuid;
+use tokio::sync::Semaphore;
 
 use super::follow::Followers;
 use crate::config::Config;
@@ -16,7 +15,6 @@ const MOST_READS: usize = 4;
 /// The state of the feed.
 pub struct Feed {
     pub(super) followers: Arc<Followers>,
-    pub(super) cursor_key: OnceCell<Uuid>,
     pub(super) reads: Semaphore,
 }
 
@@ -25,7 +23,6 @@ impl Feed {
         let of_user = usize::try_from(config.limits.streams_per_user).unwrap_or(usize::MAX);
         Feed {
             followers: Followers::new(store, of_user, config.http.max_streams),
-            cursor_key: OnceCell::new(),
             reads: Semaphore::new(MOST_READS),
         }
     }
