@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn only_lookups_of_unknown_credentials_are_limited() {
-        let unknown = RateLimit::one_per_minute(NonZeroU32::new(11).unwrap());
+        let unknown = RateLimit::per_minute(NonZeroU32::MIN, NonZeroU32::new(11).unwrap());
         let known = Known {
             valid: Mutex::default(),
             capacity: 2,

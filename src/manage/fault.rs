@@ -56,8 +56,7 @@ pub enum Fault {
     /// The user searches delivery logs or the feed too often, or with too many requests at once.
     #[error("too many filtered requests: wait {retry_after_seconds} s before the next one")]
     SearchLimit { retry_after_seconds: u64 },
-    /// Counting the user's recoveries and replays takes too much time, or several are counted at
-    /// once.
+    /// The user's recoveries and replays are counted too often, or several at once.
     #[error(
         "too many recoveries and replays are counted: wait {retry_after_seconds} s before the next one"
     )]

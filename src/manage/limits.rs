@@ -5,7 +5,6 @@ use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use governor::clock::Clock;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -36,9 +35,9 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
         }
     }
 
-    /// Allows `burst` checks at once, and one more each minute.
-    pub fn one_per_minute(burst: NonZeroU32) -> RateLimit<K> {
-        let quota = Quota::per_minute(NonZeroU32::MIN).allow_burst(burst);
+    /// Allows `burst` checks at once, and `rate` more each minute.
+    pub fn per_minute(rate: NonZeroU32, burst: NonZeroU32) -> RateLimit<K> {
+        let quota = Quota::per_minute(rate).allow_burst(burst);
         RateLimit {
             limiter: Some(RateLimiter::keyed(quota)),
             checks: AtomicU64::new(0),
@@ -113,74 +112,6 @@ impl<K: Eq + Hash> Drop for Permit<K> {
     }
 }
 
-/// Limits the share of the time that operations with the same key take: after one that took long,
-/// the next ones wait longer.
-pub struct TimeLimit<K>(Arc<Mutex<Times<K>>>);
-
-/// An operation whose time is counted until it is dropped.
-pub struct Timed<K: Eq + Hash + Clone> {
-    times: Arc<Mutex<Times<K>>>,
-    key: K,
-    began_at: Instant,
-}
-
-impl<K: Eq + Hash + Clone> TimeLimit<K> {
-    /// Allows operations to take one part in `parts` of the time, after `at_once` without a limit.
-    pub fn new(parts: u32, at_once: Duration) -> TimeLimit<K> {
-        TimeLimit(Arc::new(Mutex::new(Times {
-            even_at: HashMap::new(),
-            parts,
-            ahead: at_once * parts,
-        })))
-    }
-
-    /// Begins an operation. The error is the number of seconds to wait.
-    pub fn begin(&self, key: &K) -> Result<Timed<K>, u64> {
-        let began_at = Instant::now();
-        let wait = self.0.lock().wait(key, began_at);
-        match wait.as_millis().div_ceil(1_000) {
-            0 => Ok(Timed {
-                times: self.0.clone(),
-                key: key.clone(),
-                began_at,
-            }),
-            seconds => Err(seconds as u64),
-        }
-    }
-}
-
-impl<K: Eq + Hash + Clone> Drop for Timed<K> {
-    fn drop(&mut self) {
-        let mut times = self.times.lock();
-        times.count(self.key.clone(), self.began_at, Instant::now());
-    }
-}
-
-/// The times that operations have taken.
-struct Times<K> {
-    /// When the operations of a key will have taken no more than their share of the time.
-    even_at: HashMap<K, Instant>,
-    /// The inverse of the share.
-    parts: u32,
-    /// An operation may begin if `even_at` is at most this far in the future.
-    ahead: Duration,
-}
-
-impl<K: Eq + Hash> Times<K> {
-    /// Returns how long the next operation of the key has to wait.
-    fn wait(&mut self, key: &K, now: Instant) -> Duration {
-        self.even_at.retain(|_, even_at| *even_at > now);
-        self.even_at.get(key).map_or(Duration::ZERO, |at| {
-            at.duration_since(now).saturating_sub(self.ahead)
-        })
-    }
-
-    fn count(&mut self, key: K, began_at: Instant, now: Instant) {
-        let even_at = self.even_at.entry(key).or_insert(began_at);
-        *even_at = began_at.max(*even_at) + now.duration_since(began_at) * self.parts;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -201,30 +132,5 @@ mod tests {
         assert!(limit.acquire(&busy).is_some());
         drop(permits);
         assert!(limit.counts.lock().is_empty());
-    }
-
-    #[test]
-    fn operations_take_a_share_of_the_time_of_each_key() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut times = Times {
-            even_at: HashMap::new(),
-            parts: 10,
-            ahead: Duration::from_secs(20),
-        };
-
-        for second in 0..3 {
-            assert_eq!(times.wait(&"busy", at(second)), Duration::ZERO);
-            times.count("busy", at(second), at(second + 1));
-        }
-
-        times.count("other", at(2), at(3));
-
-        // 30 s must pass, of which 3 have passed and 20 may be in the future.
-        assert_eq!(times.wait(&"busy", at(3)), Duration::from_secs(7));
-        assert_eq!(times.wait(&"other", at(3)), Duration::ZERO);
-        assert_eq!(times.wait(&"busy", at(10)), Duration::ZERO);
-        assert_eq!(times.wait(&"busy", at(30)), Duration::ZERO);
-        assert!(times.even_at.is_empty(), "keys are forgotten");
     }
 }

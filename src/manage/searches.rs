@@ -1,10 +1,10 @@
 //! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the
 //! feed, single events with their deliveries, and counts of what a job would cover.
 
-use std::time::Duration;
+use std::num::NonZeroU32;
 
 use super::fault::{Fault, Result};
-use super::limits::{ConcurrencyLimit, Permit, RateLimit, TimeLimit, Timed};
+use super::limits::{ConcurrencyLimit, Permit, RateLimit};
 use crate::domain::event::UserId;
 
 /// Each examines up to 2,000 entries, which takes the store a few milliseconds: one user can keep
@@ -13,17 +13,17 @@ const PER_SECOND: u32 = 10;
 const BURST: u32 = 100;
 /// Of the eight connections that all users share.
 const MAX_IN_PROGRESS: usize = 2;
-/// A count examines up to 50,000 entries, which takes the store up to half a second. One user's may
-/// take a tenth of the time, after two seconds without a limit.
-const COUNT_TIME_PARTS: u32 = 10;
-const COUNT_TIME_AT_ONCE: Duration = Duration::from_secs(2);
+/// A count examines up to 50,000 entries, which takes the store up to half a second: one user's take
+/// a tenth of the time, after the first ones.
+const COUNTS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(12).expect("not zero");
+const COUNT_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
 const COUNTS_IN_PROGRESS: usize = 1;
 
 /// The searches of all users.
 pub struct Searches {
     rate: RateLimit<UserId>,
     in_progress: ConcurrencyLimit<UserId>,
-    count_time: TimeLimit<UserId>,
+    counts: RateLimit<UserId>,
     counts_in_progress: ConcurrencyLimit<UserId>,
 }
 
@@ -32,7 +32,7 @@ impl Searches {
         Searches {
             rate: RateLimit::per_second(PER_SECOND, BURST),
             in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS),
-            count_time: TimeLimit::new(COUNT_TIME_PARTS, COUNT_TIME_AT_ONCE),
+            counts: RateLimit::per_minute(COUNTS_PER_MINUTE, COUNT_BURST),
             counts_in_progress: ConcurrencyLimit::new(COUNTS_IN_PROGRESS),
         }
     }
@@ -56,21 +56,14 @@ impl Searches {
         Ok(permit)
     }
 
-    /// Begins a count of what a job would cover, which lasts until the result is dropped.
-    pub fn begin_count(&self, user: &UserId) -> Result<(Permit<UserId>, Timed<UserId>)> {
-        let permit = self
-            .counts_in_progress
-            .acquire(user)
-            .ok_or(Fault::JobCountLimit {
-                retry_after_seconds: 1,
-            })?;
+    /// Begins a count of what a job would cover, which lasts until the permit is dropped.
+    pub fn begin_count(&self, user: &UserId) -> Result<Permit<UserId>> {
+        let refused = |retry_after_seconds| Fault::JobCountLimit {
+            retry_after_seconds,
+        };
 
-        let timed = self.count_time.begin(user);
-        Ok((
-            permit,
-            timed.map_err(|retry_after_seconds| Fault::JobCountLimit {
-                retry_after_seconds,
-            })?,
-        ))
+        let permit = self.counts_in_progress.acquire(user).ok_or(refused(1))?;
+        self.counts.check(user).map_err(refused)?;
+        Ok(permit)
     }
 }

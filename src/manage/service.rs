@@ -22,6 +22,7 @@ const MAX_TESTS_IN_FLIGHT: usize = 4;
 /// Tests that one user may send at once; then one a minute. Each is stored for the retention
 /// period.
 const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+
 /// The use cases of webhooks' owners. Clones share the limits.
 #[derive(Clone)]
 pub struct Manage(Arc<Shared>);
@@ -64,7 +65,7 @@ impl Manage {
             retention_days: config.retention.days,
             lookups: ConcurrencyLimit::new(MAX_LOOKUPS),
             tests: ConcurrencyLimit::new(MAX_TESTS_IN_FLIGHT),
-            test_quota: RateLimit::one_per_minute(TEST_BURST),
+            test_quota: RateLimit::per_minute(NonZeroU32::MIN, TEST_BURST),
             searches: Searches::new(),
         }))
     }
