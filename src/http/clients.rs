@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -40,8 +40,6 @@ pub struct Client {
     evicted: CancellationToken,
     /// Limits the connections of the listener.
     connections: Arc<Semaphore>,
-    /// None while the client is parked, and afterwards if no permit was free.
-    permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 /// What a connection is doing.
@@ -66,10 +64,9 @@ struct State {
     /// Since when the client has taken nothing of what is to be written. None if nothing waits for
     /// it.
     stalled_since: Option<Instant>,
-    has_been_parked: bool,
-    /// No connection permit was free when its last request had waited for events: it is
+    /// None while the client is parked, and afterwards if no permit was free: the client is then
     /// disconnected when it is idle.
-    is_surplus: bool,
+    permit: Option<OwnedSemaphorePermit>,
     /// Whether everything of the response was passed on to be written.
     is_produced: bool,
     /// The bytes of the response, which are counted until they are written.
@@ -111,10 +108,9 @@ impl Clients {
         permit: OwnedSemaphorePermit,
     ) -> Registration {
         let client = Arc::new(Client {
-            state: Mutex::new(State::new()),
+            state: Mutex::new(State::new(permit)),
             evicted: CancellationToken::new(),
             connections,
-            permit: Mutex::new(Some(permit)),
         });
 
         let mut registry = self.0.lock();
@@ -156,13 +152,12 @@ impl Drop for Registration {
 }
 
 impl State {
-    fn new() -> State {
+    fn new(permit: OwnedSemaphorePermit) -> State {
         State {
             phase: Phase::FirstHead,
             since: Instant::now(),
             stalled_since: None,
-            has_been_parked: false,
-            is_surplus: false,
+            permit: Some(permit),
             is_produced: false,
             unsent: None,
         }
@@ -253,7 +248,7 @@ impl Client {
         self.change(|state| {
             let silent = match state.phase {
                 Phase::FirstHead => Some(state.since + silence.header),
-                Phase::NextHead if state.is_surplus => Some(state.since + LAST_RESPONSE),
+                Phase::NextHead if state.permit.is_none() => Some(state.since + LAST_RESPONSE),
                 Phase::NextHead => Some(state.since + silence.idle),
                 Phase::Body | Phase::Handled | Phase::Response => None,
             };
@@ -284,23 +279,16 @@ impl Client {
         tokio::select! { () = overdue => {}, () = self.evicted.cancelled() => {} }
     }
 
-    /// Whether it has waited for events.
-    pub fn has_been_parked(&self) -> bool {
-        self.change(|state| state.has_been_parked)
-    }
-
     /// Releases the connection permit until the returned guard is dropped: the client waits for
     /// events, within a limit of its own. It is not disconnected in favour of others.
     fn park(self: &Arc<Self>) -> Parked {
-        self.change(|state| state.has_been_parked = true);
-        *self.permit.lock() = None;
+        self.change(|state| state.permit = None);
         Parked(self.clone())
     }
 
     fn unpark(&self) {
-        let mut permit = self.permit.lock();
-        *permit = self.connections.clone().try_acquire_owned().ok();
-        self.change(|state| state.is_surplus = permit.is_none());
+        let permit = self.connections.clone().try_acquire_owned().ok();
+        self.change(|state| state.permit = permit);
     }
 }
 
@@ -310,21 +298,29 @@ impl Client {
 pub struct Occupied {
     client: Arc<Client>,
     budget: Arc<Budget>,
-    share: Arc<Mutex<Arc<Share>>>,
-    in_progress: Arc<Mutex<Option<InProgress>>>,
+    admitted: Arc<Mutex<Admitted>>,
+}
+
+struct Admitted {
+    share: Arc<Share>,
+    /// None while the request waits.
+    in_progress: Option<InProgress>,
 }
 
 impl Occupied {
     /// Waits until one more request may be in progress, for which nobody is authenticated.
     pub async fn begin(client: &Arc<Client>, budget: &Arc<Budget>) -> Result<Occupied, Problem> {
         let share = budget.share(None);
-        let in_progress = budget.admit(&share).await?;
+        let in_progress = Some(budget.admit(&share).await?);
         Ok(Occupied {
             client: client.clone(),
             budget: budget.clone(),
-            share: Arc::new(Mutex::new(share)),
-            in_progress: Arc::new(Mutex::new(Some(in_progress))),
+            admitted: Arc::new(Mutex::new(Admitted { share, in_progress })),
         })
+    }
+
+    fn admitted(&self) -> MutexGuard<'_, Admitted> {
+        self.admitted.lock()
     }
 
     /// Counts the request for its user from now on. Waits until the user may have one more in
@@ -335,22 +331,23 @@ impl Occupied {
             return Ok(());
         }
 
-        self.release();
-        *self.share.lock() = share.clone();
+        *self.admitted() = Admitted {
+            share: share.clone(),
+            in_progress: None,
+        };
 
         let in_progress = self.budget.admit(&share).await?;
-        *self.in_progress.lock() = Some(in_progress);
-
+        self.admitted().in_progress = Some(in_progress);
         Ok(())
     }
 
     pub fn share(&self) -> Arc<Share> {
-        self.share.lock().clone()
+        self.admitted().share.clone()
     }
 
     /// The request is no longer in progress.
     pub fn release(&self) {
-        *self.in_progress.lock() = None;
+        self.admitted().in_progress = None;
     }
 
     /// Releases the request and its connection, for a request that waits for events: its duration

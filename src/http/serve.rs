@@ -6,7 +6,7 @@
 //! Proxies use HTTP/1.1 for their backends anyway.
 
 use std::convert::Infallible;
-use std::future::{poll_fn, ready};
+use std::future::ready;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -57,9 +57,6 @@ const EVICTION_PAUSE: Duration = Duration::from_millis(50);
 const REJECTION_DELAY: Duration = Duration::from_millis(500);
 /// The most such responses that wait at a time. Others are sent at once.
 const DELAYED_REJECTIONS: usize = 128;
-/// How long the clients of ended streams have to read their end at shutdown. Much less than
-/// `shutdown.drain`.
-const LAST_READ: Duration = Duration::from_secs(5);
 /// The pause after `accept` fails, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -190,18 +187,6 @@ struct Server {
     accepting: Arc<Activity>,
 }
 
-/// Polls a future, and before each poll lets other threads run that wait for the processor. Linux
-/// protects a running thread, even one of low priority, from those that wake up until its time
-/// slice ends: in a burst of requests, each step of a delivery would wait for that.
-async fn yielding<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        std::thread::yield_now();
-        future.as_mut().poll(context)
-    })
-    .await
-}
-
 impl Server {
     async fn run(self, listener: TcpListener) {
         let tasks = TaskTracker::new();
@@ -213,10 +198,7 @@ impl Server {
         {
             let server = self.clone();
             let registration = self.clients.register(self.connections.clone(), permit);
-            tasks.spawn(yielding(async move {
-                server.connection(stream, &registration).await;
-                drop(registration);
-            }));
+            tasks.spawn(async move { server.connection(stream, &registration).await });
         }
 
         drop(listener);
@@ -291,22 +273,12 @@ impl Server {
         let mut connection = pin!(connection);
         let mut expired = pin!(registration.client.expired(self.limits.silence));
         let mut is_ending = false;
-        let has_waited = registration.client.clone();
-        let last_read = async move {
-            match has_waited.has_been_parked() {
-                true => tokio::time::sleep(LAST_READ).await,
-                false => std::future::pending().await,
-            }
-        };
-
-        let mut last_read = pin!(last_read);
 
         loop {
             tokio::select! {
                 // Errors of a client are not logged.
                 _ = connection.as_mut() => return,
                 () = &mut expired => return,
-                () = &mut last_read, if is_ending => return,
                 () = self.closed.cancelled(), if !is_ending => {
                     is_ending = true;
                     connection.as_mut().graceful_shutdown();
@@ -393,22 +365,31 @@ impl Server {
             return Ok((response, None));
         }
 
+        let reserve = || {
+            self.budget.reserve(share, bytes).map_err(|exhausted| {
+                Evict::NotReading((exhausted == Exhausted::Share).then_some(share))
+            })
+        };
+
+        match self.patiently(reserve).await {
+            Some(unsent) => Ok((response, Some(unsent))),
+            None => {
+                refused("unsent");
+                Err(share.refusal())
+            }
+        }
+    }
+
+    /// Repeats what fails for lack of memory for [`PATIENCE`], and disconnects a client each time.
+    async fn patiently<'a, T>(&self, attempt: impl Fn() -> Result<T, Evict<'a>>) -> Option<T> {
         let deadline = Instant::now() + PATIENCE;
 
         loop {
-            let exhausted = match self.budget.reserve(share, bytes) {
-                Ok(unsent) => return Ok((response, Some(unsent))),
-                Err(exhausted) => exhausted,
+            match attempt() {
+                Ok(done) => return Some(done),
+                Err(_) if Instant::now() > deadline => return None,
+                Err(evict) => self.clients.evict(evict),
             };
-
-            if Instant::now() > deadline {
-                refused("unsent");
-                return Err(share.refusal());
-            }
-
-            self.clients.evict(Evict::NotReading(
-                (exhausted == Exhausted::Share).then_some(share),
-            ));
             tokio::time::sleep(EVICTION_PAUSE).await;
         }
     }
@@ -421,19 +402,17 @@ impl Server {
         client: &Client,
     ) -> Result<OwnedSemaphorePermit, Problem> {
         client.enter(Phase::Handled);
-        let mut acquired = pin!(self.bodies.clone().acquire_many_owned(bytes as u32));
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            if let Ok(Ok(permit)) = tokio::time::timeout(EVICTION_PAUSE, acquired.as_mut()).await {
-                client.enter(Phase::Body);
-                return Ok(permit);
-            }
+        let acquire = || {
+            let permits = self.bodies.clone().try_acquire_many_owned(bytes as u32);
+            permits.map_err(|_| Evict::SendingSlowly)
+        };
 
-            self.clients.evict(Evict::SendingSlowly);
-        }
-
-        refused("requests");
-        Err(Problem::overloaded())
+        let permit = self.patiently(acquire).await.ok_or_else(|| {
+            refused("requests");
+            Problem::overloaded()
+        })?;
+        client.enter(Phase::Body);
+        Ok(permit)
     }
 }
 
