@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use http_body_util::{BodyExt, Limited};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
@@ -262,20 +262,9 @@ async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String
         return Err(format!("the response is {}", answer.status()));
     }
 
-    let mut body = answer.bytes_stream();
-    let mut text = Vec::new();
-
-    while let Some(chunk) = body.next().await {
-        text.extend_from_slice(&chunk.map_err(|error| error.without_url().to_string())?);
-
-        if text.len() > MAX_KEY_SET_BYTES {
-            return Err(format!(
-                "the key set is larger than {MAX_KEY_SET_BYTES} bytes"
-            ));
-        }
-    }
-
-    key_set(&text)
+    let body = Limited::new(reqwest::Body::from(answer), MAX_KEY_SET_BYTES);
+    let text = body.collect().await.map_err(|error| error.to_string())?;
+    key_set(&text.to_bytes())
 }
 
 /// A key with the one algorithm that it is for: the header of a token cannot choose another.

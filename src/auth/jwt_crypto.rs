@@ -4,6 +4,7 @@
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
+use ring::error::Unspecified;
 use ring::hmac;
 use ring::signature::{
     self as algorithms, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey,
@@ -34,62 +35,51 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
         return Err(ErrorKind::InvalidKeyFormat.into());
     }
 
-    let scheme = Scheme::of(*algorithm).ok_or(ErrorKind::InvalidAlgorithm)?;
     Ok(Box::new(RingVerifier {
         algorithm: *algorithm,
-        scheme,
         key: key.clone(),
     }))
 }
 
-/// How ring verifies one algorithm.
-#[derive(Clone, Copy)]
-enum Scheme {
-    Hmac(hmac::Algorithm),
-    Rsa(&'static RsaParameters),
-    Curve(&'static dyn VerificationAlgorithm),
-}
-
-impl Scheme {
-    fn of(algorithm: Algorithm) -> Option<Scheme> {
-        Some(match algorithm {
-            Algorithm::HS256 => Scheme::Hmac(hmac::HMAC_SHA256),
-            Algorithm::HS384 => Scheme::Hmac(hmac::HMAC_SHA384),
-            Algorithm::HS512 => Scheme::Hmac(hmac::HMAC_SHA512),
-            Algorithm::RS256 => Scheme::Rsa(&algorithms::RSA_PKCS1_2048_8192_SHA256),
-            Algorithm::RS384 => Scheme::Rsa(&algorithms::RSA_PKCS1_2048_8192_SHA384),
-            Algorithm::RS512 => Scheme::Rsa(&algorithms::RSA_PKCS1_2048_8192_SHA512),
-            Algorithm::PS256 => Scheme::Rsa(&algorithms::RSA_PSS_2048_8192_SHA256),
-            Algorithm::PS384 => Scheme::Rsa(&algorithms::RSA_PSS_2048_8192_SHA384),
-            Algorithm::PS512 => Scheme::Rsa(&algorithms::RSA_PSS_2048_8192_SHA512),
-            Algorithm::ES256 => Scheme::Curve(&algorithms::ECDSA_P256_SHA256_FIXED),
-            Algorithm::ES384 => Scheme::Curve(&algorithms::ECDSA_P384_SHA384_FIXED),
-            Algorithm::EdDSA => Scheme::Curve(&algorithms::ED25519),
-            _ => return None,
-        })
-    }
-}
-
 struct RingVerifier {
     algorithm: Algorithm,
-    scheme: Scheme,
     key: DecodingKey,
 }
 
 impl Verifier<Vec<u8>> for RingVerifier {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> std::result::Result<(), Error> {
-        let verified = match (self.scheme, self.key.kind()) {
-            (Scheme::Hmac(algorithm), DecodingKeyKind::SecretOrDer(secret)) => {
-                hmac::verify(&hmac::Key::new(algorithm, secret), message, signature)
-            }
-            (Scheme::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
+        let rsa = |parameters: &RsaParameters| match self.key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => {
                 RsaPublicKeyComponents { n, e }.verify(parameters, message, signature)
             }
-            (Scheme::Curve(algorithm), DecodingKeyKind::SecretOrDer(key)) => {
-                UnparsedPublicKey::new(algorithm, key).verify(message, signature)
-            }
             // Key sets contain RSA keys as modulus and exponent only.
-            _ => return Err(Error::new()),
+            DecodingKeyKind::SecretOrDer(_) => Err(Unspecified),
+        };
+
+        let bytes = match self.key.kind() {
+            DecodingKeyKind::SecretOrDer(bytes) => bytes,
+            DecodingKeyKind::RsaModulusExponent { .. } => &[][..],
+        };
+
+        let curve = |algorithm: &'static dyn VerificationAlgorithm| {
+            UnparsedPublicKey::new(algorithm, bytes).verify(message, signature)
+        };
+
+        let verified = match self.algorithm {
+            Algorithm::HS256 => {
+                let key = hmac::Key::new(hmac::HMAC_SHA256, bytes);
+                hmac::verify(&key, message, signature)
+            }
+            Algorithm::RS256 => rsa(&algorithms::RSA_PKCS1_2048_8192_SHA256),
+            Algorithm::RS384 => rsa(&algorithms::RSA_PKCS1_2048_8192_SHA384),
+            Algorithm::RS512 => rsa(&algorithms::RSA_PKCS1_2048_8192_SHA512),
+            Algorithm::PS256 => rsa(&algorithms::RSA_PSS_2048_8192_SHA256),
+            Algorithm::PS384 => rsa(&algorithms::RSA_PSS_2048_8192_SHA384),
+            Algorithm::PS512 => rsa(&algorithms::RSA_PSS_2048_8192_SHA512),
+            Algorithm::ES256 => curve(&algorithms::ECDSA_P256_SHA256_FIXED),
+            Algorithm::ES384 => curve(&algorithms::ECDSA_P384_SHA384_FIXED),
+            Algorithm::EdDSA => curve(&algorithms::ED25519),
+            _ => Err(Unspecified),
         };
         verified.map_err(|_| Error::new())
     }
