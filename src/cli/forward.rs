@@ -170,7 +170,7 @@ impl Forwarder {
             event: event.kind,
             event_id: event.id,
             delivery_id: notification.delivery,
-            occurred_at: event.occurred_at,
+            occurred_at: micros(event.occurred_at),
             delivered: error.is_none(),
             response_status: answer.ok().and_then(|answer| answer.status()),
             duration_ms: duration.map(|duration| duration.as_millis() as u64),
@@ -198,8 +198,7 @@ struct Line {
     event: EventKind,
     event_id: Uuid,
     delivery_id: Uuid,
-    #[serde(serialize_with = "commit_time")]
-    occurred_at: Timestamp,
+    occurred_at: String,
     delivered: bool,
     response_status: Option<u16>,
     duration_ms: Option<u64>,
@@ -215,10 +214,6 @@ struct Failure {
 
 fn in_utc<S: serde::Serializer>(time: &Zoned, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&millis(time.timestamp()))
-}
-
-fn commit_time<S: serde::Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&micros(*time))
 }
 
 /// Columns: local time, event, event id, status or error kind, milliseconds, and an explanation if
@@ -281,7 +276,7 @@ mod tests {
             event: EventKind::TranscodeFailed,
             event_id: Uuid::nil(),
             delivery_id: Uuid::nil(),
-            occurred_at: Timestamp::UNIX_EPOCH,
+            occurred_at: micros(Timestamp::UNIX_EPOCH),
             delivered: error.is_none(),
             response_status,
             duration_ms: Some(12),

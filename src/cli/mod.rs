@@ -57,13 +57,17 @@ enum Command {
     /// from the same snapshot
     Repair(repair::Arguments),
     /// List events that could not be routed, route them again, or discard them
-    Unrouted(unrouted::Arguments),
+    #[command(subcommand)]
+    Unrouted(unrouted::Action),
     /// Create, list and revoke API tokens
-    Token(token::Arguments),
+    #[command(subcommand)]
+    Token(token::Action),
     /// Complete a rotation of the master key
-    Secrets(secrets::Arguments),
+    #[command(subcommand)]
+    Secrets(secrets::Action),
     /// Erase a user's data
-    User(user::Arguments),
+    #[command(subcommand)]
+    User(user::Action),
     /// Run a reference receiver that verifies deliveries and prints one JSON line for each
     Receive(receive::Arguments),
     /// Follow the event feed, and forward each event, signed, to a receiver under development
@@ -124,10 +128,10 @@ impl Cli {
             Command::Check(arguments) => check::execute(arguments, config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
-            Command::Unrouted(arguments) => unrouted::execute(arguments, config()?).await,
-            Command::Token(arguments) => token::execute(arguments, config()?).await,
-            Command::Secrets(arguments) => secrets::execute(arguments, config()?).await,
-            Command::User(arguments) => user::execute(arguments, config()?).await,
+            Command::Unrouted(action) => unrouted::execute(action, config()?).await,
+            Command::Token(action) => token::execute(action, config()?).await,
+            Command::Secrets(action) => secrets::execute(action, config()?).await,
+            Command::User(action) => user::execute(action, config()?).await,
             Command::Receive(arguments) => {
                 start_logs(&Log::default())?;
                 receive::execute(arguments).await
@@ -141,7 +145,11 @@ impl Cli {
                 trigger::execute(arguments).await
             }
             Command::Demo(arguments) => {
-                start_logs(&Log::default())?;
+                // Other messages would be mixed with the table.
+                start_logs(&Log {
+                    filter: "error".into(),
+                    ..Log::default()
+                })?;
                 demo::execute(arguments).await
             }
             Command::Openapi => openapi::execute(),

@@ -282,7 +282,8 @@ fn signed_timestamp(body: &[u8]) -> Option<Timestamp> {
     envelope.get("timestamp")?.as_str()?.parse().ok()
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+/// Returns a header's value.
+pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 

@@ -10,21 +10,15 @@ use crate::config::Config;
 use crate::store::keys;
 use crate::vault::Vault;
 
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub enum Action {
     /// Re-encrypt everything under the first master key, so that the other keys can be removed.
     /// Webhooks keep their secrets and headers
     Reencrypt,
 }
 
-pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    let Action::Reencrypt = arguments.action;
+pub async fn execute(action: Action, config: Config) -> CommandResult {
+    let Action::Reencrypt = action;
     let store = open_store(config.store_url()?, 1).await?;
     let vault = Vault::new(&config.secrets.master_key)?;
     let keys::Reencrypted { done, unreadable } = keys::reencrypt(&store, &vault).await?;

@@ -14,14 +14,8 @@ use crate::domain::text::{self, TextFault};
 use crate::domain::time::millis;
 use crate::manage::tokens;
 
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub enum Action {
     /// Create a token and print it. It cannot be shown again
     Create {
         /// The platform's id of the user that the token acts for
@@ -44,10 +38,10 @@ enum Action {
     },
 }
 
-pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+pub async fn execute(action: Action, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
 
-    match arguments.action {
+    match action {
         Action::Create { user, name } => {
             let token = tokens::create(
                 &store,

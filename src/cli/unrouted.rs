@@ -17,14 +17,8 @@ use crate::store::unrouted::{Selection, Unrouted};
 /// Events that are read or removed at once.
 const PAGE: i64 = 500;
 
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub enum Action {
     /// List unrouted events, oldest first
     List {
         #[command(flatten)]
@@ -49,7 +43,7 @@ enum Action {
 }
 
 #[derive(Debug, clap::Args)]
-struct Selected {
+pub struct Selected {
     /// Only events with this reason, such as label_not_found
     #[arg(long, value_name = "REASON", value_parser = plain_text)]
     reason: Option<String>,
@@ -64,8 +58,8 @@ impl From<Selected> for Selection {
     }
 }
 
-pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    match arguments.action {
+pub async fn execute(action: Action, config: Config) -> CommandResult {
+    match action {
         Action::List { selected, json } => {
             let store = open_store(config.store_url()?, 1).await?;
             let line = if json { json_line } else { text_line };
@@ -129,37 +123,22 @@ async fn each_page(
 }
 
 fn text_line(event: &Unrouted) -> String {
-    let Unrouted {
-        id,
-        kind,
-        reason,
-        detail,
-        table,
-        row,
-        occurred_at,
-        ..
-    } = event;
+    let at = millis(event.occurred_at);
     format!(
-        "{id}\t{}\t{kind}\t{table} {row}\t{reason}\t{detail}\n",
-        millis(*occurred_at)
+        "{}\t{at}\t{}\t{} {}\t{}\t{}\n",
+        event.id, event.kind, event.table, event.row, event.reason, event.detail
     )
 }
 
 fn json_line(event: &Unrouted) -> String {
-    let Unrouted {
-        id,
-        kind,
-        reason,
-        detail,
-        table,
-        row,
-        occurred_at,
-        ..
-    } = event;
-
-    let occurred_at = millis(*occurred_at);
     let line = json!({
-        "id": id, "event": kind, "reason": reason, "detail": detail, "table": table, "row": row, "occurred_at": occurred_at
+        "id": event.id,
+        "event": event.kind,
+        "reason": event.reason,
+        "detail": event.detail,
+        "table": event.table,
+        "row": event.row,
+        "occurred_at": millis(event.occurred_at),
     });
 
     format!("{line}\n")

@@ -11,14 +11,8 @@ use crate::config::{Config, without_password};
 use crate::domain::event::UserId;
 use crate::manage::erase;
 
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub enum Action {
     /// Permanently remove a user's webhooks, secrets, tokens, events and delivery logs
     Erase {
         /// The platform's user id
@@ -33,8 +27,8 @@ enum Action {
 /// A user's delivery logs may be long.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3_600);
 
-pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    let Action::Erase { user, yes } = arguments.action;
+pub async fn execute(action: Action, config: Config) -> CommandResult {
+    let Action::Erase { user, yes } = action;
     let url = config.store_url()?;
     let store = open_store(url, 1).await?.with_limit(STATEMENT_LIMIT);
     let question = format!(

@@ -1,5 +1,6 @@
 //! A client of the management API for the demo's users: plain HTTP on loopback.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,10 +19,14 @@ impl Client {
         Ok(Client(builder.build()?))
     }
 
-    /// Whether `/readyz` answers with success.
-    pub async fn is_ready(&self, metrics_url: &str) -> bool {
-        let answer = self.0.get(format!("{metrics_url}/readyz")).send().await;
-        answer.is_ok_and(|answer| answer.status().is_success())
+    /// Waits until `/readyz` answers with success.
+    pub async fn wait_until_ready(&self, metrics: SocketAddr) {
+        let url = format!("http://{metrics}/readyz");
+        let is_ready = async || self.0.get(&url).send().await?.error_for_status();
+
+        while is_ready().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Creates a webhook. Returns its id and secret.

@@ -5,24 +5,28 @@ mod client;
 mod platform;
 mod receiver;
 mod screen;
-mod sidecar;
+mod service;
 mod steps;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use secrecy::ExposeSecret;
 use tokio::sync::mpsc;
 
 use self::client::Client;
 use self::platform::{Platform, USERS};
 use self::receiver::{Delivery, Receiver};
 use self::screen::Screen;
-use self::sidecar::{Installation, Sidecar};
+use self::service::Service;
 use self::steps::Steps;
 use super::CommandResult;
-use crate::domain::event::EventKind;
+use crate::app::open_store;
+use crate::config::Config;
+use crate::domain::event::{EventKind, UserId};
+use crate::manage::tokens;
 use crate::private_postgres::{Options, PrivatePostgres};
 
 /// The demo fails if no delivery arrives for this long.
@@ -43,7 +47,7 @@ pub struct Arguments {
 
 /// Everything that runs. Fields are dropped in this order: the sidecar first, its database last.
 struct Demo {
-    sidecar: Sidecar,
+    service: Service,
     deliveries: mpsc::Receiver<Delivery>,
     platform: Platform,
     _postgres: PrivatePostgres,
@@ -59,26 +63,24 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     let wanted = arguments.events.map(NonZeroU64::get);
     let mut screen = Screen::new(wanted);
 
-    let result = {
+    // Whether a signal arrived, which also stops the sidecar.
+    let ended = {
         let traffic = demo.platform.run(arguments.rate.get());
         tokio::select! {
-            watched = watch(&mut demo.deliveries, &mut screen) => watched,
-            error = demo.sidecar.failed() => Err(error),
+            watched = watch(&mut demo.deliveries, &mut screen) => watched.map(|()| false),
+            error = demo.service.failed() => Err(error),
             error = traffic => error.map(|never| match never {}),
-            () = &mut stop => Ok(()),
+            () = &mut stop => Ok(true),
         }
     };
 
     screen.print_summary();
-    result.with_context(|| demo.sidecar.log_tail())?;
+    let is_stopped = ended?;
 
     // The receiver then answers without passing deliveries on. Requests in flight would wait for
     // this side of the channel.
     drop(demo.deliveries);
-    let status = demo.sidecar.stop().await?;
-    if !status.success() {
-        bail!("the sidecar ended with {status}");
-    }
+    demo.service.stop(is_stopped).await?;
 
     let complete = wanted.is_none_or(|wanted| screen.verified >= wanted);
     Ok(if complete && screen.unverified == 0 {
@@ -118,37 +120,36 @@ impl Demo {
             )
             .await?;
 
-        let log = postgres.directory().join("walhook.log");
-        let installation = Installation::new(postgres.url("platform"), postgres.url("store"), log)?;
+        let config = service::settings(&postgres)?;
 
         steps
             .run(
                 "Preparing the platform's database and the store (walhook setup)",
-                installation.walhook(&["setup"]),
+                service::prepare(&config),
             )
             .await?;
 
         let client = Client::new()?;
-        let sidecar = steps
+        let service = steps
             .run(
                 "Starting the sidecar (walhook run)",
-                installation.run(&client),
+                Service::start(config.clone(), &client),
             )
             .await?;
 
         let create = async {
             let (receiver, deliveries) = Receiver::start().await?;
-            let token = create_webhooks(&installation, &client, &receiver).await?;
+            let token = create_webhooks(&config, &client, &receiver).await?;
             anyhow::Ok((token, deliveries))
         };
 
         let (token, deliveries) = steps
             .run("Starting a receiver and creating four webhooks", create)
             .await?;
-        print_instructions(&installation, &postgres, &token, steps.seconds());
+        print_instructions(&config, &token, steps.seconds())?;
 
         Ok(Demo {
-            sidecar,
+            service,
             deliveries,
             platform,
             _postgres: postgres,
@@ -173,7 +174,7 @@ async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
 
 /// Creates a token for each user, and webhooks. Returns the first user's token.
 async fn create_webhooks(
-    installation: &Installation,
+    config: &Config,
     client: &Client,
     receiver: &Receiver,
 ) -> anyhow::Result<String> {
@@ -203,21 +204,12 @@ async fn create_webhooks(
         ),
     ];
 
+    let store = open_store(config.store_url()?, 1).await?;
     let mut tokens = Vec::new();
 
     for user in USERS {
-        tokens.push(
-            installation
-                .walhook(&[
-                    "token",
-                    "create",
-                    "--user",
-                    &user.to_string(),
-                    "--name",
-                    "demo",
-                ])
-                .await?,
-        );
+        let token = tokens::create(&store, &UserId(user.to_string().into()), "demo").await?;
+        tokens.push(token.expose_secret().to_owned());
     }
 
     for (number, (user, name, events, flaky)) in webhooks.into_iter().enumerate() {
@@ -228,7 +220,7 @@ async fn create_webhooks(
         let token = token.expect("the webhooks belong to the demo's users");
         let url = format!("{}/hooks/{}", receiver.url, number + 1);
         let (id, secret) = client
-            .create_webhook(&installation.api_url(), token, name, &url, events)
+            .create_webhook(&api_url(config), token, name, &url, events)
             .await?;
 
         receiver.expect(&id, secret, flaky)?;
@@ -238,23 +230,18 @@ async fn create_webhooks(
 }
 
 /// Prints what to open and what to type next.
-fn print_instructions(
-    installation: &Installation,
-    postgres: &PrivatePostgres,
-    token: &str,
-    seconds: f64,
-) {
-    let base = &installation.base_url;
-    let api = installation.api_url();
-    let metrics = &installation.metrics_url;
-    let platform = postgres.url("platform");
+fn print_instructions(config: &Config, token: &str, seconds: f64) -> anyhow::Result<()> {
+    let base = config.http.listen;
+    let metrics = config.http.metrics_listen;
+    let api = api_url(config);
+    let platform = config.source_url()?;
     let user = USERS[0];
 
     println!(
         "
 Walhook is live after {seconds:.1} s.
 
-  Open     {base}/ui
+  Open     http://{base}/ui
   Sign in  {token}   (the API token of user {user})
 
   Type in another terminal:
@@ -265,9 +252,15 @@ Walhook is live after {seconds:.1} s.
       values (1, {user}, 'INV-1', 10, 10, 'ready')\"
 
   API reference  {api}/docs
-  Metrics        {metrics}/metrics
+  Metrics        http://{metrics}/metrics
 
   Ctrl-C ends the demo and removes everything it created.
 "
     );
+
+    Ok(())
+}
+
+fn api_url(config: &Config) -> String {
+    format!("http://{}{}", config.http.listen, config.http.base_path)
 }

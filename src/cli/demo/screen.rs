@@ -61,13 +61,6 @@ impl Screen {
                     delivery.event, delivery.id
                 ));
             }
-            Outcome::Unknown => {
-                self.unverified += 1;
-                self.print(&format!(
-                    "unverified: {} {}: not for a webhook of the demo",
-                    delivery.event, delivery.id
-                ));
-            }
         }
 
         if delivery.outcome == Outcome::Verified {

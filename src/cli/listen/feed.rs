@@ -10,11 +10,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Collected, Limited};
 use jiff::Timestamp;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
 };
-use reqwest::{Response, StatusCode};
+use reqwest::{Body, Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -227,23 +229,13 @@ impl Feed {
         })
     }
 
-    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Fault> {
-        let mut body = Vec::new();
-        let broken =
-            |error| self.failed(Severity::Transient, "did not finish its response", &error);
-        while let Some(chunk) = response.chunk().await.map_err(broken)? {
-            body.extend_from_slice(&chunk);
-
-            if body.len() > MAX_PAGE_BYTES {
-                let message = format!(
-                    "{} answered with more than {MAX_PAGE_BYTES} bytes: {API_EXPECTED}",
-                    self.shown()
-                );
-                return Err(Fault::new(Severity::Foreign, message));
-            }
-        }
-
-        Ok(body)
+    async fn body(&self, response: Response) -> Result<Bytes, Fault> {
+        let body = Limited::new(Body::from(response), MAX_PAGE_BYTES);
+        let read = body.collect().await.map_err(|error| {
+            let message = format!("{} did not finish its response: {error}", self.shown());
+            Fault::new(Severity::Transient, message)
+        });
+        read.map(Collected::to_bytes)
     }
 
     fn failed(&self, severity: Severity, what: &str, error: &reqwest::Error) -> Fault {

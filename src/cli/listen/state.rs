@@ -19,7 +19,6 @@ use uuid::Uuid;
 
 use crate::vault::new_webhook_secret;
 
-const VERSION: u32 = 1;
 /// The position of a listener that has none: only events that occur from now on.
 const LATEST: &str = "latest";
 
@@ -31,7 +30,6 @@ pub struct State {
 
 #[derive(Serialize, Deserialize)]
 struct Content {
-    version: u32,
     /// The API that the cursor belongs to.
     api: String,
     webhook_id: Uuid,
@@ -54,7 +52,6 @@ impl State {
         };
 
         let mut content = found.unwrap_or_else(|| Content {
-            version: VERSION,
             api: api.to_string(),
             webhook_id: Uuid::now_v7(),
             secret: None,
@@ -186,13 +183,6 @@ impl StateFile {
         };
 
         let content: Content = serde_json::from_str(&text).with_context(corrupt)?;
-        if content.version != VERSION {
-            bail!(
-                "the state file {shown} has version {}: it was written by another version of walhook",
-                content.version
-            );
-        }
-
         file.lock = Some(opened);
         Ok((file, Some(content)))
     }
