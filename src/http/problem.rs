@@ -22,9 +22,7 @@ pub struct Problem(Box<Details>);
 
 #[derive(Clone, Debug)]
 struct Details {
-    status: StatusCode,
-    slug: &'static str,
-    title: &'static str,
+    kind: Kind,
     detail: Cow<'static, str>,
     errors: Vec<FieldError>,
     header: Option<(HeaderName, HeaderValue)>,
@@ -103,7 +101,7 @@ pub struct ProblemBody<'a> {
 }
 
 /// A kind of error: its status, its stable name, its title, and what a client can do about it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Kind {
     status: StatusCode,
     pub slug: &'static str,
@@ -171,26 +169,18 @@ kinds! {
 
 impl Kind {
     fn with(self, detail: impl Into<Cow<'static, str>>) -> Problem {
-        let Kind {
-            status,
-            slug,
-            title,
-            meaning: _,
-        } = self;
-
-        let errors = Vec::new();
-        let header = None;
-        let is_transient = false;
-
         Problem(Box::new(Details {
-            status,
-            slug,
-            title,
+            kind: self,
             detail: detail.into(),
-            errors,
-            header,
-            is_transient,
+            errors: Vec::new(),
+            header: None,
+            is_transient: false,
         }))
+    }
+
+    /// The problem whose detail is the meaning of the kind.
+    fn problem(self) -> Problem {
+        self.with(self.meaning)
     }
 
     fn listing(self, mut errors: Vec<FieldError>) -> Problem {
@@ -229,10 +219,11 @@ impl Problem {
 
     /// The response's body.
     pub fn json(&self) -> serde_json::Value {
+        let kind = self.0.kind;
         let body = ProblemBody {
-            kind: format!("/problems/{}", self.0.slug),
-            title: self.0.title,
-            status: self.0.status.as_u16(),
+            kind: format!("/problems/{}", kind.slug),
+            title: kind.title,
+            status: kind.status(),
             detail: &self.0.detail,
             errors: &self.0.errors,
         };
@@ -240,11 +231,11 @@ impl Problem {
     }
 
     pub fn status(&self) -> StatusCode {
-        self.0.status
+        self.0.kind.status
     }
 
     pub fn title(&self) -> &'static str {
-        self.0.title
+        self.0.kind.title
     }
 
     pub fn detail(&self) -> &str {
@@ -262,19 +253,18 @@ impl Problem {
     }
 
     pub fn unreadable_body() -> Problem {
-        UNREADABLE_BODY.with("the request's body ended early or was sent in a malformed way")
+        UNREADABLE_BODY.problem()
     }
 
     pub fn unauthorized() -> Problem {
+        let scheme = HeaderValue::from_static("Bearer");
         UNAUTHORIZED
-            .with("send `Authorization: Bearer <token>` with a token that is neither revoked nor expired")
-            .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            .problem()
+            .header(header::WWW_AUTHENTICATE, scheme)
     }
 
     pub fn cross_site() -> Problem {
-        CROSS_SITE.with(
-            "a page of another site sent this request: open this service itself and try again",
-        )
+        CROSS_SITE.problem()
     }
 
     pub fn not_found(detail: &'static str) -> Problem {
@@ -282,27 +272,23 @@ impl Problem {
     }
 
     pub fn method_not_allowed() -> Problem {
-        METHOD_NOT_ALLOWED.with("the header Allow lists the methods of this resource")
+        METHOD_NOT_ALLOWED.problem()
     }
 
     pub fn body_timeout() -> Problem {
-        REQUEST_TIMEOUT.with("the request's body took too long to arrive")
+        REQUEST_TIMEOUT.problem()
     }
 
     pub fn malformed_idempotency_key() -> Problem {
-        KEY_MALFORMED
-            .with("Idempotency-Key: expected one header of 1 to 255 printable ASCII characters")
+        KEY_MALFORMED.problem()
     }
 
     pub fn idempotency_key_reused() -> Problem {
-        KEY_REUSED.with(
-            "this Idempotency-Key was used for another request within 24 hours: choose a new one",
-        )
+        KEY_REUSED.problem()
     }
 
     pub fn idempotency_key_in_use() -> Problem {
-        let detail = "a request with this Idempotency-Key is in progress: repeat it later to get its response";
-        KEY_IN_USE.with(detail).retry_after(1)
+        KEY_IN_USE.problem().retry_after(1)
     }
 
     pub fn too_many_idempotency_keys() -> Problem {
@@ -315,7 +301,7 @@ impl Problem {
     }
 
     pub fn unsupported_media_type() -> Problem {
-        UNSUPPORTED_MEDIA_TYPE.with("send the body as `Content-Type: application/json`")
+        UNSUPPORTED_MEDIA_TYPE.problem()
     }
 
     pub fn validation(errors: Vec<FieldError>) -> Problem {
@@ -331,38 +317,33 @@ impl Problem {
     }
 
     pub fn too_many_pairs(limit: usize) -> Problem {
-        VALIDATION_FAILED.with(format!(
-            "a query or a form may have at most {limit} parameters"
-        ))
+        let detail = format!("a query or a form may have at most {limit} parameters");
+        VALIDATION_FAILED.with(detail)
     }
 
     pub fn rate_limited(seconds: u64) -> Problem {
-        RATE_LIMITED
-            .with(format!("too many requests: wait {seconds} s"))
-            .retry_after(seconds)
+        let detail = format!("too many requests: wait {seconds} s");
+        RATE_LIMITED.with(detail).retry_after(seconds)
     }
 
     pub fn share_exhausted() -> Problem {
-        RATE_LIMITED
-            .with("too many of your requests are in progress, or their responses were not read yet")
-            .retry_after(1)
+        let detail =
+            "too many of your requests are in progress, or their responses were not read yet";
+        RATE_LIMITED.with(detail).retry_after(1)
     }
 
     pub fn internal() -> Problem {
-        INTERNAL
-            .with("this is a fault of the service; the header X-Request-Id identifies the request in the server log")
+        INTERNAL.problem()
     }
 
     pub fn keys_unavailable() -> Problem {
-        UNAVAILABLE
-            .with("the service cannot fetch the keys that verify tokens at the moment")
-            .retry_after(5)
+        let detail = "the service cannot fetch the keys that verify tokens at the moment";
+        UNAVAILABLE.with(detail).retry_after(5)
     }
 
     pub fn overloaded() -> Problem {
-        UNAVAILABLE
-            .with("the service is handling as many requests as allowed: try again")
-            .retry_after(1)
+        let detail = "the service is handling as many requests as allowed: try again";
+        UNAVAILABLE.with(detail).retry_after(1)
     }
 
     pub fn took_too_long() -> Problem {
@@ -382,7 +363,7 @@ impl IntoResponse for Problem {
         let json = self.json().to_string();
         let Problem(details) = self;
         let content_type = (header::CONTENT_TYPE, "application/problem+json");
-        let mut response = (details.status, [content_type], json).into_response();
+        let mut response = (details.kind.status, [content_type], json).into_response();
 
         if details.is_transient {
             response.extensions_mut().insert(Transient);

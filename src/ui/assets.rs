@@ -33,30 +33,18 @@ impl Asset {
     }
 }
 
-pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new(
-        "ui",
-        "css",
-        include_str!("../../assets/ui.css"),
-        "text/css; charset=utf-8",
-    )
-});
-pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new(
-        "ui",
-        "js",
-        include_str!("../../assets/ui.js"),
-        "text/javascript; charset=utf-8",
-    )
-});
-pub static ICON: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new(
-        "icon",
-        "svg",
-        include_str!("../../assets/icon.svg"),
-        "image/svg+xml",
-    )
-});
+macro_rules! asset {
+    ($stem:literal, $extension:literal, $content_type:literal) => {
+        LazyLock::new(|| {
+            let content = include_str!(concat!("../../assets/", $stem, ".", $extension));
+            Asset::new($stem, $extension, content, $content_type)
+        })
+    };
+}
+
+pub static STYLE: LazyLock<Asset> = asset!("ui", "css", "text/css; charset=utf-8");
+pub static SCRIPT: LazyLock<Asset> = asset!("ui", "js", "text/javascript; charset=utf-8");
+pub static ICON: LazyLock<Asset> = asset!("icon", "svg", "image/svg+xml");
 
 pub async fn serve(Path(name): Path<String>, request: HeaderMap) -> Result<Response, PageError> {
     let assets: [&'static Asset; 3] = [&STYLE, &SCRIPT, &ICON];

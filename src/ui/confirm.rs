@@ -61,7 +61,7 @@ pub async fn ask(
     Ids(id): Ids<Uuid>,
     question: Question,
 ) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     Ok(page(&Page {
         frame: visit.frame(Section::Webhooks),
         webhook,
@@ -70,7 +70,7 @@ pub async fn ask(
 }
 
 pub async fn delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     visit
         .manage()
         .delete_webhook(&visit.actor, id, &|_| true)
@@ -93,7 +93,7 @@ pub async fn set_active(
         ..WebhookPatch::default()
     };
 
-    let found = visit.manage().webhook(visit.user(), id).await?;
+    let found = visit.webhook(id).await?;
     let updated = visit
         .manage()
         .update_webhook(&visit.actor, &found, patch, &|_| true)

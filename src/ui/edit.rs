@@ -243,7 +243,7 @@ pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Resp
 }
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    let settings = visit.manage().webhook(visit.user(), id).await?.settings;
+    let settings = visit.webhook(id).await?.settings;
     let frame = visit.frame(Section::Webhooks);
     let version = version(&settings);
     let options = OptionFields::from(&settings.options);
@@ -272,7 +272,7 @@ pub async fn save(
     let has_ordering = !fields.one("ordering").is_empty();
     drop(fields);
 
-    let found = visit.manage().webhook(visit.user(), id).await?;
+    let found = visit.webhook(id).await?;
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
         Ok(WebhookDraft {

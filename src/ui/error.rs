@@ -1,9 +1,15 @@
-//! Errors of pages. Handlers return a [`PageError`]; `error_page` renders it.
+//! Errors of pages, and the page that shows them.
 
+use askama::Template;
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode};
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::IntoResponse;
 
+use super::format::sentence;
+use super::page::{Frame, Section, with_status};
+use super::state::UiState;
 use crate::http::problem::Problem;
 
 /// The reason why a page cannot be shown.
@@ -16,38 +22,18 @@ impl<E: Into<Problem>> From<E> for PageError {
     }
 }
 
-/// The content of an error page, attached to a response without a body.
-#[derive(Clone)]
-pub struct Reason {
-    pub status: StatusCode,
-    pub title: &'static str,
-    pub detail: String,
-    /// The header `Retry-After`.
-    pub retry_after: Option<HeaderValue>,
-}
-
 impl PageError {
     pub fn no_such_page() -> PageError {
         PageError(Problem::not_found("this page does not exist"))
     }
 
-    /// Returns an empty response that carries the reason.
+    /// Returns an empty response that carries the reason, which [`render`] shows.
     pub fn mark<B: Default>(self) -> Response<B> {
         let PageError(problem) = self;
-        let status = problem.status();
-        let title = problem.title();
-        let detail = problem.detail().to_owned();
-        let reason = Reason {
-            status,
-            title,
-            detail,
-            retry_after: problem.retry_after_value().cloned(),
-        };
-
         let mut response = Response::new(B::default());
-        *response.status_mut() = problem.status();
-        response.extensions_mut().insert(reason);
 
+        *response.status_mut() = problem.status();
+        response.extensions_mut().insert(problem);
         response
     }
 }
@@ -62,4 +48,44 @@ impl IntoResponse for PageError {
 pub fn from_panic(_: Box<dyn std::any::Any + Send>) -> Response<Body> {
     tracing::error!("a page's handler panicked");
     PageError(Problem::internal()).mark()
+}
+
+#[derive(Template)]
+#[template(path = "ui/error.html")]
+struct Page {
+    frame: Frame,
+    status: u16,
+    title: &'static str,
+    detail: String,
+    /// Whether the same request may succeed later.
+    retryable: bool,
+}
+
+/// Renders responses that carry the reason of an error.
+pub async fn render(State(state): State<UiState>, request: Request, next: Next) -> Response<Body> {
+    let mut response = next.run(request).await;
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else {
+        return response;
+    };
+
+    let status = problem.status();
+    let page = Page {
+        frame: Frame::new(&state, Section::None),
+        status: status.as_u16(),
+        title: problem.title(),
+        detail: sentence(problem.detail()),
+        retryable: matches!(
+            status,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        ),
+    };
+
+    let mut rendered = with_status(status, &page);
+    let headers = rendered.headers_mut();
+    let allowed = response.headers_mut().remove(header::ALLOW);
+    let retry_after = problem.retry_after_value().cloned();
+
+    headers.extend(allowed.map(|methods| (header::ALLOW, methods)));
+    headers.extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds)));
+    rendered
 }

@@ -104,7 +104,7 @@ struct Question {
 
 /// Shows the page that asks for confirmation.
 pub async fn ask(visit: Visit, Ids((id, job)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     let job = JobLine(visit.manage().job(visit.user(), id, job).await?);
     Ok(page(&Question {
         frame: visit.frame(Section::Webhooks),

@@ -9,7 +9,6 @@ mod cookies;
 mod edit;
 mod entry;
 mod error;
-mod error_page;
 mod events;
 mod fields;
 mod flash;
@@ -99,7 +98,7 @@ pub fn router(state: UiState) -> Router {
     pages
         .layer(CatchPanicLayer::custom(error::from_panic))
         .layer(cross_site_protection(&state.api.auth, reject))
-        .layer(from_fn_with_state(state.clone(), error_page::render))
+        .layer(from_fn_with_state(state.clone(), error::render))
         .layer(
             CompressionLayer::new()
                 .compress_when(DefaultPredicate::new().and(headers::may_be_compressed)),

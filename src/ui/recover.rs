@@ -79,7 +79,7 @@ async fn show(
     fields: &Fields,
     shown: Shown,
 ) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     let preset = visit.manage().recovery_preset(visit.user(), id).await?;
     let (status, form) = PeriodForm::new(visit, fields, shown, counted, preset);
     let outcome = fields.one("outcome").to_owned();

@@ -78,7 +78,7 @@ fn parse(fields: &Fields, webhook: &Webhook) -> Parsed {
 
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     let shown = period::preview(&visit, id, &fields, parse(&fields, &webhook)).await?;
     Ok(show(&visit, webhook, &fields, shown))
 }
@@ -88,7 +88,7 @@ pub async fn start(
     Ids(id): Ids<Uuid>,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     let draft = parse(&fields, &webhook);
     let started = period::start(&visit, id, "Replay", draft, counted).await?;
     Ok(started.unwrap_or_else(|refusal| show(&visit, webhook, &fields, Err(refusal))))

@@ -60,7 +60,7 @@ pub async fn reveal(visit: &Visit, webhook: Uuid, flash: Flash) -> Result<Respon
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     let Some(secret) = visit.manage().revealed_secret(&visit.session, id).await? else {
         let text = "The secret can no longer be shown. If you have not copied it, regenerate it.";
         return Ok(redirect(&webhook_path(id, ""), Flash::bad(text)));
@@ -75,7 +75,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
 
 /// Stops showing the secret before the ten minutes have passed.
 pub async fn hide(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    visit.manage().webhook(visit.user(), id).await?;
+    visit.webhook(id).await?;
     visit.manage().hide_secret(&visit.session).await?;
 
     Ok(redirect(

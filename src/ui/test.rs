@@ -24,7 +24,7 @@ struct Page {
 }
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let webhook = visit.webhook(id).await?;
     let all = EventKind::ALL.iter().map(|kind| kind.as_str());
     let others = all
         .filter(|name| !webhook.settings.events.iter().any(|event| event == name))

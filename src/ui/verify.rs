@@ -8,40 +8,22 @@ pub struct Snippet {
     pub text: &'static str,
 }
 
-pub static SNIPPETS: [Snippet; 7] = [
-    Snippet {
-        language: "curl",
-        file: "verify.sh",
-        text: include_str!("../../templates/ui/verify/verify.sh"),
-    },
-    Snippet {
-        language: "Node",
-        file: "verify.mjs",
-        text: include_str!("../../templates/ui/verify/verify.mjs"),
-    },
-    Snippet {
-        language: "Python",
-        file: "verify.py",
-        text: include_str!("../../templates/ui/verify/verify.py"),
-    },
-    Snippet {
-        language: "Go",
-        file: "verify.go",
-        text: include_str!("../../templates/ui/verify/verify.go"),
-    },
-    Snippet {
-        language: "PHP",
-        file: "verify.php",
-        text: include_str!("../../templates/ui/verify/verify.php"),
-    },
-    Snippet {
-        language: "Ruby",
-        file: "verify.rb",
-        text: include_str!("../../templates/ui/verify/verify.rb"),
-    },
-    Snippet {
-        language: "Rust",
-        file: "verify.rs",
-        text: include_str!("../../templates/ui/verify/verify.rs"),
-    },
-];
+macro_rules! snippets {
+    ($($language:literal: $file:literal,)+) => {
+        pub static SNIPPETS: &[Snippet] = &[$(Snippet {
+            language: $language,
+            file: $file,
+            text: include_str!(concat!("../../templates/ui/verify/", $file)),
+        }),+];
+    };
+}
+
+snippets! {
+    "curl": "verify.sh",
+    "Node": "verify.mjs",
+    "Python": "verify.py",
+    "Go": "verify.go",
+    "PHP": "verify.php",
+    "Ruby": "verify.rb",
+    "Rust": "verify.rs",
+}

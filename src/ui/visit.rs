@@ -6,6 +6,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::de::DeserializeOwned;
 use url::form_urlencoded::Serializer;
+use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::own_path;
@@ -14,7 +15,7 @@ use super::page::{Frame, Section};
 use super::state::{HOME, UiState};
 use crate::auth::authenticated;
 use crate::domain::event::UserId;
-use crate::manage::{Actor, Manage};
+use crate::manage::{Actor, Manage, Webhook};
 
 /// A request of a signed-in user. All others are redirected to the sign-in page.
 pub struct Visit {
@@ -58,6 +59,11 @@ impl Visit {
 
     pub fn user(&self) -> &UserId {
         &self.actor.user
+    }
+
+    /// Returns a webhook of the user.
+    pub async fn webhook(&self, id: Uuid) -> Result<Webhook, PageError> {
+        Ok(self.manage().webhook(self.user(), id).await?)
     }
 
     pub fn frame(&self, section: Section) -> Frame {

@@ -73,6 +73,6 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         lines,
         jobs,
         failures,
-        snippets: &SNIPPETS,
+        snippets: SNIPPETS,
     }))
 }
