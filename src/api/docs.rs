@@ -24,6 +24,7 @@ struct Page<'a> {
     info: Info,
     base: &'a str,
     style: &'static str,
+    tokens: Map<String, Value>,
     operations: Vec<Operation>,
     events: Map<String, Value>,
     schemas: Map<String, Value>,
@@ -48,8 +49,10 @@ struct Info {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Components {
     schemas: Map<String, Value>,
+    security_schemes: Map<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -144,6 +147,7 @@ fn page(document: Value, base: &str) -> Page<'_> {
         info,
         base,
         style: STYLE,
+        tokens: components.security_schemes,
         operations: operations.collect(),
         events: webhooks
             .into_iter()

@@ -1,5 +1,7 @@
 //! The API under its base path.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Path;
 use axum::http::HeaderMap;
@@ -29,7 +31,10 @@ pub fn router(state: ApiState) -> Router {
     let docs = Docs::new(&base_path);
     let cors = http::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();
-    let strict_query = StrictQuery::new(state.clone(), &described);
+    let strict_query = StrictQuery {
+        state: state.clone(),
+        operations: Arc::new(described.paths),
+    };
 
     let operations = operations
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))

@@ -1,15 +1,14 @@
 //! Rejects query parameters that the OpenAPI document does not describe: a filter with a misspelt
 //! name would return everything.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use utoipa::openapi::path::{Operation, ParameterIn};
-use utoipa::openapi::{OpenApi, RefOr};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::path::{Parameter, ParameterIn, Paths};
 
 use super::state::ApiState;
 use crate::http::Pairs;
@@ -18,60 +17,37 @@ use crate::http::problem::{FieldError, Problem};
 /// An error repeats a name up to this length.
 const MAX_SHOWN_CHARS: usize = 100;
 
-/// The names of the query parameters of each operation, by its method and path.
-type Names = HashMap<(Method, String), Vec<String>>;
-
-/// The query parameters of every operation.
+/// The operations with their query parameters.
 #[derive(Clone)]
 pub struct StrictQuery {
-    state: ApiState,
-    names: Arc<Names>,
+    pub state: ApiState,
+    pub operations: Arc<Paths>,
 }
 
 impl StrictQuery {
-    pub fn new(state: ApiState, document: &OpenApi) -> StrictQuery {
-        let mut names = Names::new();
-
-        for (path, item) in &document.paths.paths {
-            let operations = [
-                (Method::GET, &item.get),
-                (Method::HEAD, &item.get),
-                (Method::POST, &item.post),
-                (Method::PATCH, &item.patch),
-                (Method::DELETE, &item.delete),
-            ];
-
-            for (method, operation) in operations {
-                if let Some(operation) = operation {
-                    names.insert((method, path.clone()), query_parameters(operation));
-                }
-            }
-        }
-
-        StrictQuery {
-            state,
-            names: Arc::new(names),
-        }
-    }
-
     /// Returns the names that an operation knows. None if there is no such operation.
-    fn known(&self, path: &str, method: &Method) -> Option<&[String]> {
+    fn known(&self, path: &str, method: &Method) -> Option<Vec<&str>> {
         let path = path.strip_prefix(self.state.base_path()).unwrap_or(path);
-        let operation = (method.clone(), path.to_owned());
-        self.names.get(&operation).map(Vec::as_slice)
-    }
-}
+        let item = self.operations.paths.get(path)?;
+        let operation = match *method {
+            Method::POST => &item.post,
+            Method::PATCH => &item.patch,
+            Method::DELETE => &item.delete,
+            _ => &item.get,
+        };
 
-fn query_parameters(operation: &Operation) -> Vec<String> {
-    let parameters = operation.parameters.iter().flatten();
-    parameters
-        .filter_map(|parameter| match parameter {
-            RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => {
-                Some(parameter.name.clone())
-            }
+        let name = |parameter| match parameter {
+            &RefOr::T(Parameter {
+                parameter_in: ParameterIn::Query,
+                ref name,
+                ..
+            }) => Some(name.as_str()),
             _ => None,
-        })
-        .collect()
+        };
+
+        let parameters = operation.as_ref()?.parameters.iter().flatten();
+        Some(parameters.filter_map(name).collect())
+    }
 }
 
 /// Responds with 400 to an authenticated request with a parameter that its operation does not have.
@@ -83,7 +59,7 @@ pub async fn check(
 ) -> Response {
     let query = request.uri().query().unwrap_or_default();
     let known = strict.known(path.as_str(), request.method());
-    let checked = known.map_or(Ok(()), |known| reject_unknown(query, known));
+    let checked = known.map_or(Ok(()), |known| reject_unknown(query, &known));
     let Err(problem) = checked else {
         return next.run(request).await;
     };
@@ -94,9 +70,8 @@ pub async fn check(
 }
 
 /// Returns an error for each parameter of the query whose name is not known.
-pub fn reject_unknown(query: &str, known: &[impl AsRef<str>]) -> Result<(), Problem> {
+pub fn reject_unknown(query: &str, known: &[&str]) -> Result<(), Problem> {
     let pairs = Pairs::parse(query.as_bytes())?;
-    let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
     let mut unknown: Vec<&str> = Vec::new();
 
     for name in pairs.names().filter(|name| !known.contains(name)) {
@@ -109,7 +84,7 @@ pub fn reject_unknown(query: &str, known: &[impl AsRef<str>]) -> Result<(), Prob
         return Ok(());
     }
 
-    let detail = match known.as_slice() {
+    let detail = match known {
         [] => "is not a parameter of this operation, which has none".to_owned(),
         known => format!(
             "is not a parameter of this operation, which has {}",

@@ -262,19 +262,16 @@ impl Notifier {
         )
         .await?;
 
-        for Notice {
-            id,
-            kind,
-            webhook,
-            user,
-            name,
-            reason,
-            ..
-        } in &unsent
-        {
-            let kind = kind.as_str();
-            tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
-                "webhook owner not notified: mail.smtp_url and mail.from are not set");
+        for notice in &unsent {
+            tracing::info!(
+                notice = %notice.id,
+                webhook = %notice.webhook,
+                user = %notice.user,
+                name = notice.name,
+                kind = notice.kind.as_str(),
+                reason = notice.reason,
+                "webhook owner not notified: mail.smtp_url and mail.from are not set"
+            );
         }
 
         Ok(!unsent.is_empty())
