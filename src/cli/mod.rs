@@ -1,14 +1,11 @@
 //! The command line: one file per subcommand.
 
-mod asyncapi;
 mod check;
 mod completions;
-mod config;
 mod demo;
 mod forward;
 mod listen;
 mod man;
-mod openapi;
 mod receive;
 mod repair;
 mod run;
@@ -27,7 +24,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Log, Sources, load};
-use crate::telemetry;
+use crate::{api, telemetry};
 
 /// Delivers signed webhooks for what a music-distribution platform commits to its Postgres
 #[derive(Debug, Parser)]
@@ -50,7 +47,7 @@ enum Command {
     /// Prepare the store and the primary (idempotent)
     Setup(setup::Arguments),
     /// Check every precondition and print a fix for each failure
-    Check(check::Arguments),
+    Check,
     /// Remove everything that Walhook created on the primary
     Teardown(teardown::Arguments),
     /// After a gap: find the transitions that were missed, raise their events, and resume streaming
@@ -125,7 +122,7 @@ impl Cli {
         match self.command {
             Command::Run(arguments) => run::execute(arguments, config()?).await,
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
-            Command::Check(arguments) => check::execute(arguments, config()?).await,
+            Command::Check => check::execute(config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
             Command::Unrouted(action) => unrouted::execute(action, config()?).await,
@@ -152,9 +149,12 @@ impl Cli {
                 })?;
                 demo::execute(arguments).await
             }
-            Command::Openapi => openapi::execute(),
-            Command::Asyncapi => asyncapi::execute(),
-            Command::Config => config::execute(config()?),
+            // The default path: the document describes the build, not an installation.
+            Command::Openapi => {
+                print_text(&api::openapi_document(&Config::default().http.base_path))
+            }
+            Command::Asyncapi => print_text(&api::asyncapi_document()),
+            Command::Config => print_text(&toml::to_string(&config()?)?),
             Command::Completions(arguments) => completions::execute(&arguments),
             Command::Man(arguments) => man::execute(&arguments),
         }
@@ -185,8 +185,22 @@ fn plain_text(text: &str) -> Result<String, String> {
     }
 }
 
-/// Asks for confirmation on the terminal. Fails without a terminal: `command` then needs `--yes`.
-fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
+/// Prints what a command has done, a line for each step.
+fn print_steps(done: &[String], nothing: &str) -> CommandResult {
+    match done {
+        [] => println!("{nothing}"),
+        done => println!("{}", done.join("\n")),
+    }
+
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for confirmation on the terminal, unless `yes` was given. Fails without a terminal.
+fn confirmed(yes: bool, command: &str, question: &str) -> anyhow::Result<bool> {
+    if yes {
+        return Ok(true);
+    }
+
     let input = std::io::stdin();
     if !input.is_terminal() {
         anyhow::bail!(
@@ -200,7 +214,12 @@ fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
     let mut answer = String::new();
     input.lock().read_line(&mut answer)?;
 
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    let is_confirmed = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if !is_confirmed {
+        println!("nothing was changed");
+    }
+
+    Ok(is_confirmed)
 }
 
 /// Waits for SIGINT or SIGTERM.

@@ -1,8 +1,6 @@
 //! `walhook setup`: prepares the store and the primary.
 
-use std::process::ExitCode;
-
-use super::{CommandResult, print_text};
+use super::{CommandResult, print_steps, print_text};
 use crate::config::{CaptureMode, Config};
 use crate::primary::install::setup;
 use crate::primary::print::{statements, trigger_statements};
@@ -27,13 +25,5 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     }
 
     let done = setup(&config.source, config.source_url()?, config.store_url()?).await?;
-    for line in &done {
-        println!("{line}");
-    }
-
-    if done.is_empty() {
-        println!("everything is set up");
-    }
-
-    Ok(ExitCode::SUCCESS)
+    print_steps(&done, "everything is set up")
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{CommandResult, confirmed, print_text};
+use super::{CommandResult, confirmed, print_steps, print_text};
 use crate::config::{Config, without_password};
 use crate::primary::uninstall::{owner_statements, teardown};
 
@@ -27,21 +27,13 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         return print_text(&owner_statements(&config.source, source, store).await?);
     }
 
-    if !arguments.yes && !confirmed("teardown", &question(&arguments, &config, source, store))? {
-        println!("nothing was changed");
+    let question = question(&arguments, &config, source, store);
+    if !confirmed(arguments.yes, "teardown", &question)? {
         return Ok(ExitCode::FAILURE);
     }
 
     let done = teardown(&config.source, source, store, arguments.store).await?;
-    for line in &done {
-        println!("{line}");
-    }
-
-    if done.is_empty() {
-        println!("nothing is left to remove");
-    }
-
-    Ok(ExitCode::SUCCESS)
+    print_steps(&done, "nothing is left to remove")
 }
 
 fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -> String {

@@ -79,13 +79,8 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
         Action::Discard { selected, yes } => {
             let store = open_store(config.store_url()?, 1).await?;
 
-            if !yes
-                && !confirmed(
-                    "unrouted discard",
-                    "Remove the selected unrouted events, which are then never delivered",
-                )?
-            {
-                println!("nothing was changed");
+            let question = "Remove the selected unrouted events, which are then never delivered";
+            if !confirmed(yes, "unrouted discard", question)? {
                 return Ok(ExitCode::FAILURE);
             }
 

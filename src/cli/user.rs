@@ -36,8 +36,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
         without_password(url)
     );
 
-    if !yes && !confirmed("user erase", &question)? {
-        println!("nothing was changed");
+    if !confirmed(yes, "user erase", &question)? {
         return Ok(ExitCode::FAILURE);
     }
 

@@ -18,10 +18,7 @@ use crate::primary::uninstall::inspect_remains;
 use crate::store::{Store, keys as stored_keys};
 use crate::vault::Vault;
 
-#[derive(Debug, clap::Args)]
-pub struct Arguments {}
-
-pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
+pub async fn execute(config: Config) -> CommandResult {
     let mut findings = vec![master_key(&config)];
     let primary = primary(&config, &mut findings).await;
     if let Ok(url) = config.store_url()
