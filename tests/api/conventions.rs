@@ -302,11 +302,7 @@ async fn documents_can_be_cached_and_are_compressed() {
                 .starts_with("public, max-age="),
             "{path}"
         );
-        assert_eq!(
-            (whole.header("vary"), whole.header("content-encoding")),
-            (Some("accept-encoding"), None),
-            "{path}"
-        );
+        assert_eq!(whole.header("content-encoding"), None, "{path}");
         let known = get(&[("if-none-match", &etag)]).await.expect(304);
         assert_eq!(
             (known.header("etag"), &*known.body),
@@ -318,6 +314,15 @@ async fn documents_can_be_cached_and_are_compressed() {
             whole.header("cache-control"),
             "{path}"
         );
+        etags.insert(etag);
+
+        // Keys are read often, and are not compressed.
+        if path == keys {
+            continue;
+        }
+
+        assert_eq!(whole.header("vary"), Some("accept-encoding"), "{path}");
+
         for refused in ["identity", "gzip;q=0", "br", "gzip; q=0.0, *"] {
             assert_eq!(
                 get(&[("accept-encoding", refused)])
@@ -343,13 +348,8 @@ async fn documents_can_be_cached_and_are_compressed() {
                     .unwrap()
             };
 
-            // There are no keys here.
-            assert!(
-                path == keys || length(&compressed) < length(&whole),
-                "{path}"
-            );
+            assert!(length(&compressed) < length(&whole), "{path}");
         }
-        etags.insert(etag);
     }
 
     assert_eq!(etags.len(), 4);
