@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+use crate::domain::headers::CustomHeaders;
 pub use crate::domain::sealed::Sealed;
 
 /// The master keys: the first encrypts, all decrypt.
@@ -150,6 +151,28 @@ impl Vault {
         let text = String::from_utf8(self.open(owner, key_id, sealed)?)
             .map_err(|_| VaultError::Corrupt)?;
         Ok(text.into())
+    }
+}
+
+impl Vault {
+    /// Encrypts the custom headers of a webhook. None without headers.
+    pub fn seal_headers(&self, webhook: Uuid, headers: &CustomHeaders) -> Option<Sealed> {
+        let seal = || self.seal(Owner::headers(webhook), headers.to_text().as_bytes());
+        (!headers.0.is_empty()).then(seal)
+    }
+
+    /// Decrypts the custom headers of a webhook. Without `sealed`, there are none.
+    pub fn open_headers(
+        &self,
+        webhook: Uuid,
+        sealed: Option<&Sealed>,
+    ) -> Result<CustomHeaders, VaultError> {
+        let Some(Sealed { bytes, key_id }) = sealed else {
+            return Ok(CustomHeaders::default());
+        };
+
+        let text = self.open_text(Owner::headers(webhook), key_id, bytes)?;
+        CustomHeaders::from_text(text.expose_secret()).ok_or(VaultError::Corrupt)
     }
 }
 

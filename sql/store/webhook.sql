@@ -104,7 +104,7 @@ with held as materialized (
     for update
 )
 select webhook.id, webhook.user_id, webhook.events, webhook.active, webhook.url, webhook.secret, webhook.secret_key_id,
-    webhook.ordering, webhook.headers, webhook.headers_key_id, webhook.filter::text, held.last, webhook.activation,
+    webhook.ordering, webhook.headers, webhook.headers_key_id, webhook.filter, held.last, webhook.activation,
     webhook.private_key, webhook.private_key_key_id, webhook.previous_secret, webhook.previous_secret_key_id,
     webhook.previous_private_key, webhook.previous_private_key_key_id, webhook.previous_expires_at
 from walhook.webhook
@@ -176,43 +176,34 @@ where id = any (array(
 ))
 
 -- name: get
--- $1 user, $2 id
-select id, name, url, events, active, ordering, success_count, failure_count, consecutive_failures, last_triggered_at,
-       disabled_at, disabled_reason, created_at, updated_at,
-       description, metadata::text, filter::text, header_names, headers_changed_at,
-       signing, public_key, case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at
+-- A user's webhooks, by id. $1 user, $2 the first id, $3 the last id, $4 how many at most
+select id, to_json(settings) as settings, headers_changed_at, success_count, failure_count,
+       consecutive_failures, last_triggered_at, disabled_at, disabled_reason, created_at, updated_at, public_key,
+       case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at
 from walhook.webhook
-where user_id = $1 and id = $2
+cross join lateral (
+    select name, url, events, active, ordering, signing, description, metadata, header_names, filter
+) as settings
+where user_id = $1 and id between $2 and $3
+order by id
+limit $4
 
 -- name: lock
 -- Locks webhooks against deletion and returns those that exist. $1 webhooks
 select id from walhook.webhook where id = any ($1::uuid[]) order by id for key share
 
 -- name: insert
--- Inserts a webhook unless the user has too many, and returns its id. $1 user, $2 id, $3 name, $4
--- url, $5 events, $6 active, $7 secret, $8 key id, $9 the most webhooks of the user, $10
--- description, $11 metadata, $12 filter, $13 names of the custom headers, $14 the encrypted headers
--- or null, $15 their key id, $16 ordering, $17 signing, $18 private key, or null, $19 its key id,
--- $20 public key
-insert into walhook.webhook (user_id, id, name, url, events, active, secret, secret_key_id,
-    description, metadata, filter, header_names, headers, headers_key_id, headers_changed_at, ordering,
-    signing, private_key, private_key_key_id, public_key)
-select $1, $2, $3, $4, $5, $6, $7, $8,
-    $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15, case when $14::bytea is not null then clock_timestamp() end, $16,
-    $17, $18, $19, $20
-where (select count(*) from walhook.webhook where user_id = $1) < $9::bigint
+-- Inserts a webhook unless the user has too many, and returns its id. $1 user, $2 id, $3 the
+-- settings by column, $4 the most webhooks of the user, $5 secret, $6 its key id, $7 the encrypted
+-- headers or null, $8 their key id, $9 private key or null, $10 its key id, $11 public key
+insert into walhook.webhook (user_id, id, name, url, events, active, ordering, signing, description, metadata,
+    header_names, filter, secret, secret_key_id, headers, headers_key_id, headers_changed_at, private_key,
+    private_key_key_id, public_key)
+select $1, $2, name, url, events, active, ordering, signing, description, metadata,
+    header_names, filter, $5, $6, $7, $8, case when $7::bytea is not null then clock_timestamp() end, $9, $10, $11
+from jsonb_populate_record(null::walhook.webhook, $3)
+where (select count(*) from walhook.webhook where user_id = $1) < $4::bigint
 returning id
-
--- name: list
--- $1 user, $2 the id after which to start, $3 how many at most
-select id, name, url, events, active, ordering, success_count, failure_count, consecutive_failures, last_triggered_at,
-       disabled_at, disabled_reason, created_at, updated_at,
-       description, metadata::text, filter::text, header_names, headers_changed_at,
-       signing, public_key, case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at
-from walhook.webhook
-where user_id = $1 and id > $2
-order by id
-limit $3
 
 -- name: lock_user
 -- Serializes the creation of a user's webhooks, so that the limit holds. $1 user
@@ -275,39 +266,38 @@ where id = any ($1::uuid[])
 update walhook.webhook set last_triggered_at = greatest(last_triggered_at, $2) where id = $1 returning id
 
 -- name: update
--- $1 user, $2 id, $3 name, $4 url, $5 events, $6 active, $7 whether to reset the failures of an
--- automatic disablement, $8 description, $9 metadata, $10 filter, $11 whether to replace the custom
--- headers: $12 names, $13 the encrypted headers or null, $14 their key id, $15 ordering, $16
--- signing; for a webhook without a key pair that gets one: $17 private key, $18 its key id, $19
--- public key
+-- $1 user, $2 id, $3 the settings by column, $4 whether to reset the failures of an automatic
+-- disablement, $5 whether to replace the custom headers by $6, encrypted or null, $7 their key id;
+-- for a webhook without a key pair that gets one: $8 private key, $9 its key id, $10 public key
 update walhook.webhook
-set name = $3,
-    url = $4,
-    events = $5,
-    active = $6,
-    ordering = $15,
-    description = $8,
-    metadata = $9::text::jsonb,
-    filter = $10::text::jsonb,
-    header_names = case when $11::bool then $12 else header_names end,
-    headers = case when $11 then $13 else headers end,
-    headers_key_id = case when $11 then $14 else headers_key_id end,
-    headers_changed_at = case when $11 then clock_timestamp() else headers_changed_at end,
-    activation = activation + ($6 and not active)::integer,
-    failure_count = case when $7::bool then 0 else failure_count end,
-    consecutive_failures = case when $7 then 0 else consecutive_failures end,
-    failing_since = case when $7 then null else failing_since end,
-    disabled_at = case when $7 then null else disabled_at end,
-    disabled_reason = case when $7 then null else disabled_reason end,
-    signing = $16,
-    private_key = case when $16 <> 'hmac' then coalesce(private_key, $17::bytea) end,
-    private_key_key_id = case when $16 <> 'hmac' then coalesce(private_key_key_id, $18::text) end,
-    public_key = case when $16 <> 'hmac' then coalesce(public_key, $19::bytea) end,
-    previous_private_key = case when $16 <> 'hmac' then previous_private_key end,
-    previous_private_key_key_id = case when $16 <> 'hmac' then previous_private_key_key_id end,
-    previous_public_key = case when $16 <> 'hmac' then previous_public_key end,
+set name = wanted.name,
+    url = wanted.url,
+    events = wanted.events,
+    active = wanted.active,
+    ordering = wanted.ordering,
+    signing = wanted.signing,
+    description = wanted.description,
+    metadata = wanted.metadata,
+    header_names = wanted.header_names,
+    filter = wanted.filter,
+    headers = case when $5::bool then $6 else webhook.headers end,
+    headers_key_id = case when $5 then $7 else webhook.headers_key_id end,
+    headers_changed_at = case when $5 then clock_timestamp() else webhook.headers_changed_at end,
+    activation = webhook.activation + (wanted.active and not webhook.active)::integer,
+    failure_count = case when $4::bool then 0 else webhook.failure_count end,
+    consecutive_failures = case when $4 then 0 else webhook.consecutive_failures end,
+    failing_since = case when $4 then null else webhook.failing_since end,
+    disabled_at = case when $4 then null else webhook.disabled_at end,
+    disabled_reason = case when $4 then null else webhook.disabled_reason end,
+    private_key = case when wanted.signing <> 'hmac' then coalesce(webhook.private_key, $8::bytea) end,
+    private_key_key_id = case when wanted.signing <> 'hmac' then coalesce(webhook.private_key_key_id, $9::text) end,
+    public_key = case when wanted.signing <> 'hmac' then coalesce(webhook.public_key, $10::bytea) end,
+    previous_private_key = case when wanted.signing <> 'hmac' then webhook.previous_private_key end,
+    previous_private_key_key_id = case when wanted.signing <> 'hmac' then webhook.previous_private_key_key_id end,
+    previous_public_key = case when wanted.signing <> 'hmac' then webhook.previous_public_key end,
     updated_at = now()
-where user_id = $1 and id = $2
+from jsonb_populate_record(null::walhook.webhook, $3) as wanted
+where webhook.user_id = $1 and webhook.id = $2
 
 -- name: warn
 -- Inserts a warning for a webhook's owner. $1 webhook, $2 the failure, described, $3 its kind in

@@ -9,8 +9,9 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::messages::{Header, body_example, body_schema, description, headers};
+use crate::domain::members::FieldError;
 use crate::events::{CATALOGUE, Rule};
-use crate::http::problem::{FieldError, Problem};
+use crate::http::problem::Problem;
 use crate::manage::{Fault, MalformedCursor};
 
 const PROBLEM: &str = "application/problem+json";

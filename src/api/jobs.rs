@@ -9,18 +9,18 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{Checked, Object, invalid, items};
-use super::query::{JobId, Page, Parameters, UNKNOWN_EVENT, WebhookId};
+use super::body::Object;
+use super::query::{JobId, Page, Parameters, WebhookId};
 use super::recover::Requested;
 use super::schema::{EventName, JobKindName, JobStateName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
 use crate::domain::event::EventKind;
+use crate::domain::members::{Checked, FieldError, invalid, items};
+use crate::domain::settings::{Settings, UNKNOWN_EVENT, event_set};
 use crate::domain::time::millis;
-use crate::http::problem::{FieldError, Problem};
-use crate::manage::{
-    EventSet, Job, JobDraft, List, MAX_LABELS, ReplayEventFault, Settings, replayable,
-};
+use crate::http::problem::Problem;
+use crate::manage::{Job, JobDraft, List, MAX_LABELS, ReplayEventFault, replayable};
 
 /// What to replay
 #[derive(ToSchema)]
@@ -44,7 +44,7 @@ pub struct ReplayWebhook {
     dry_run: bool,
 }
 
-fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
+fn events(value: Value, settings: &Settings) -> Checked<Vec<String>> {
     let event = |item: &Value| {
         replayable(settings, item.as_str().unwrap_or_default()).map_err(|fault| match fault {
             ReplayEventFault::Unknown => UNKNOWN_EVENT.to_owned(),
@@ -60,7 +60,7 @@ fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
             .collect::<Vec<_>>()
     };
 
-    EventSet::new(items(value, "expected an array of events", event).map_err(transient)?)
+    event_set(items(value, "expected an array of events", event).map_err(transient)?)
         .map_err(invalid)
 }
 
@@ -152,7 +152,7 @@ pub async fn replay(
 
     // First, so that an unknown webhook is reported before errors of the body.
     let settings = manage.webhook(&actor.user, id).await?.settings;
-    let requested = body.read_with(|members| {
+    let requested = body.read(|members| {
         Requested::read(members, |members| {
             let events = members.optional("events", |value| events(value, &settings));
             let labels = members.optional("label_ids", labels);

@@ -7,10 +7,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{OptionalObject, string};
+use super::body::OptionalObject;
 use super::query::WebhookId;
 use super::state::ApiState;
 use crate::auth::Changer;
+use crate::domain::members::string;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
 use crate::manage::{NewKeys, Overlap};
@@ -61,8 +62,8 @@ pub async fn regenerate_secret(
 ) -> Result<Json<NewSecret>, Problem> {
     // First, so that an unknown webhook is reported before errors of the body.
     state.manage().webhook(&actor.user, id).await?;
-    let overlap = body
-        .read_with(|members| members.optional("overlap", string(|text| text.parse::<Overlap>())))?;
+    let overlap =
+        body.read(|members| members.optional("overlap", string(|text| text.parse::<Overlap>())))?;
     let NewKeys {
         secret,
         public_key,

@@ -15,7 +15,6 @@ mod logs;
 mod messages;
 mod openapi;
 mod operations;
-mod options;
 mod public_keys;
 mod query;
 mod recover;

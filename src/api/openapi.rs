@@ -10,7 +10,9 @@ use utoipa_axum::routes;
 use super::schema::StatusClassName;
 use super::state::ApiState;
 use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
-use crate::http::problem::{FieldError, ProblemBody};
+use crate::domain::members::FieldError;
+use crate::domain::settings::{Purpose, Settings};
+use crate::http::problem::ProblemBody;
 
 /// What does not depend on the operations.
 const FRAME: &str = include_str!("openapi.json");
@@ -50,6 +52,18 @@ pub fn document_json(base_path: &str) -> Value {
     document["info"]["version"] = env!("CARGO_PKG_VERSION").into();
     document["paths"] = json!(paths);
     document["components"]["schemas"] = json!(components.schemas);
+
+    for (name, purpose) in [
+        ("CreateWebhook", Purpose::Create),
+        ("UpdateWebhook", Purpose::Edit),
+        ("Webhook", Purpose::Show),
+    ] {
+        Settings::describe(&mut document["components"]["schemas"][name], purpose);
+    }
+
+    // utoipa repeats the schema there, which lacks the settings.
+    document["components"]["schemas"]["Page_Webhook"]["properties"]["data"]["items"] =
+        json!({ "$ref": "#/components/schemas/Webhook" });
 
     if !base_path.is_empty() {
         document["servers"][0]["url"] = base_path.into();

@@ -14,12 +14,11 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::domain::delivery::Outcome;
+use crate::domain::members::{FieldError, MAX_ERRORS};
 use crate::http::Pairs;
-use crate::http::problem::{FieldError, MAX_ERRORS, Problem};
+use crate::http::problem::Problem;
 use crate::manage::{self, Cursor, Fault, List, OUTCOMES};
 
-/// The error of a text that does not name an event.
-pub const UNKNOWN_EVENT: &str = "is not an event: GET /webhooks/event-types lists them";
 /// The error of a text that is not a time.
 pub const NOT_A_TIME: &str = "expected an RFC 3339 time, such as 2026-03-01T09:05:00Z";
 

@@ -8,14 +8,15 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{Members, Object, boolean, string};
+use super::body::Object;
 use super::query::{self, WebhookId};
 use super::schema::OutcomeName;
 use super::state::ApiState;
 use crate::auth::Changer;
 use crate::domain::delivery::Outcome;
+use crate::domain::members::{FieldError, Members, boolean, string};
 use crate::domain::time::millis;
-use crate::http::problem::{FieldError, Problem};
+use crate::http::problem::Problem;
 use crate::manage::{Actor, JobDraft, JobScope, Manage, PeriodFault, StartedJob};
 
 /// What to recover
@@ -146,7 +147,7 @@ pub async fn recover(
 
     // First, so that an unknown webhook is reported before errors of the body.
     manage.webhook(&actor.user, id).await?;
-    let requested = body.read_with(|members| {
+    let requested = body.read(|members| {
         Requested::read(members, |members| {
             let outcome = members.optional("outcome", string(|name| query::outcome(&name)))?;
             Some(move |since, until| JobDraft::recovery(since, until, outcome))

@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{JOB_KINDS, JobState, OUTCOMES, Ordering, Signing, StatusClass};
+use crate::manage::{JOB_KINDS, JobState, OUTCOMES, StatusClass};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -48,16 +48,6 @@ names!(
     DeliveryStateName,
     "DeliveryState",
     DeliveryState::ALL.iter().map(|state| state.as_str())
-);
-names!(
-    OrderingName,
-    "Ordering",
-    Ordering::ALL.iter().map(|ordering| ordering.as_str())
-);
-names!(
-    SigningName,
-    "Signing",
-    Signing::ALL.iter().map(|signing| signing.as_str())
 );
 names!(JobKindName, "JobKind", JOB_KINDS);
 names!(

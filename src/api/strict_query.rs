@@ -11,8 +11,9 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::path::{Parameter, ParameterIn, Paths};
 
 use super::state::ApiState;
+use crate::domain::members::FieldError;
 use crate::http::Pairs;
-use crate::http::problem::{FieldError, Problem};
+use crate::http::problem::Problem;
 
 /// An error repeats a name up to this length.
 const MAX_SHOWN_CHARS: usize = 100;

@@ -6,13 +6,15 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{OptionalObject, string};
+use super::body::OptionalObject;
 use super::logs::LogError;
-use super::query::{UNKNOWN_EVENT, WebhookId};
+use super::query::WebhookId;
 use super::schema::EventName;
 use super::state::ApiState;
 use crate::auth::Changer;
 use crate::domain::event::EventKind;
+use crate::domain::members::string;
+use crate::domain::settings::UNKNOWN_EVENT;
 use crate::http::problem::Problem;
 use crate::manage::TestReport;
 
@@ -74,7 +76,7 @@ pub async fn send(
     // First, so that an unknown webhook is reported before errors of the body.
     state.manage().webhook(&actor.user, id).await?;
     let named = |name: String| name.parse().map_err(|_| UNKNOWN_EVENT);
-    let event = body.read_with(|members| members.optional("event", string(named)))?;
+    let event = body.read(|members| members.optional("event", string(named)))?;
     Ok(Json(
         state.manage().send_test(&actor, id, event).await?.into(),
     ))

@@ -1,7 +1,5 @@
 //! Operations that list, create, read, edit and delete webhooks.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -9,50 +7,28 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, items, string};
-use super::options::{self, MaskedHeaders, OptionsBody};
-use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
-use super::schema::{EventName, OrderingName, SigningName};
+use super::body::Object;
+use super::query::{Page, Parameters, WebhookId};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
-use crate::domain::subject::EventFilter;
+use crate::domain::settings::Settings;
 use crate::domain::time::millis;
 use crate::http::conditional::may_change;
-use crate::http::problem::{FieldError, Problem, ProblemBody};
-use crate::manage::{
-    Description, EventSet, Fault, FilterDraft, HeaderDraft, List, Manage, Metadata, OptionsDraft,
-    Ordering, ReceiverUrl, Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName,
-    WebhookPatch, public_key_text, version,
-};
+use crate::http::problem::{Problem, ProblemBody};
+use crate::manage::{List, UrlWarning, Webhook, public_key_text, version};
 
 /// A webhook, without its secret
 #[derive(Serialize, ToSchema)]
 #[schema(as = Webhook)]
 pub struct WebhookBody {
     id: Uuid,
-    name: String,
-    #[schema(format = "uri")]
-    url: String,
-    /// Without duplicates, in the catalogue's order
-    #[schema(value_type = Vec<EventName>)]
-    events: Vec<String>,
-    /// Whether events are delivered
-    active: bool,
-    /// Which deliveries are delivered one after the other: none, those of the same release, or all
-    #[schema(value_type = OrderingName)]
-    ordering: &'static str,
-    #[schema(schema_with = options::description_schema, required = true)]
-    description: Option<String>,
-    #[schema(schema_with = options::metadata_schema)]
-    metadata: BTreeMap<String, String>,
-    #[schema(schema_with = options::headers_schema)]
-    headers: MaskedHeaders,
-    #[schema(schema_with = options::filter_schema, required = true)]
-    filter: Option<EventFilter>,
+    /// Described by `Settings`.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    settings: Settings,
     /// Successful deliveries
     success_count: i64,
     /// Failed attempts since the webhook was created or reactivated after an automatic disablement
@@ -72,9 +48,6 @@ pub struct WebhookBody {
     created_at: String,
     #[schema(format = DateTime)]
     updated_at: String,
-    /// How `webhook-signature` is made
-    #[schema(value_type = SigningName)]
-    signing: &'static str,
     /// The webhook's own ed25519 key, as `/.well-known/walhook-keys.json` lists it; null unless
     /// `signing` names ed25519
     #[schema(required = true, example = "whpk_…")]
@@ -86,35 +59,10 @@ pub struct WebhookBody {
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings {
-            name,
-            url,
-            events,
-            active,
-            ordering,
-            signing,
-            options,
-        } = webhook.settings;
-
-        let OptionsBody {
-            description,
-            metadata,
-            headers,
-            filter,
-        } = options.into();
-
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
-            name,
-            url,
-            events,
-            active,
-            ordering: ordering.as_str(),
-            description,
-            metadata,
-            headers,
-            filter,
+            settings: webhook.settings,
             success_count: webhook.success_count,
             failure_count: webhook.failure_count,
             consecutive_failures: webhook.consecutive_failures,
@@ -123,7 +71,6 @@ impl From<Webhook> for WebhookBody {
             disabled_reason: webhook.disabled_reason,
             created_at: millis(webhook.created_at),
             updated_at: millis(webhook.updated_at),
-            signing: signing.as_str(),
             public_key: webhook.public_key.as_deref().map(public_key_text),
             previous_secret_expires_at: time(webhook.previous_secret_expires_at),
         }
@@ -179,174 +126,15 @@ pub struct UpdatedBody {
 /// A webhook to create
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateWebhook {
-    #[schema(schema_with = options::name_schema)]
-    name: WebhookName,
-    /// The receiver's address, which is stored in its normalized form. A host whose name does not
-    /// resolve yet is accepted, with an entry in `warnings`
-    #[schema(value_type = String, format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
-    url: ReceiverUrl,
-    #[schema(value_type = Vec<EventName>, min_items = 1)]
-    events: EventSet,
-    #[schema(default = true, required = false)]
-    active: bool,
-    /// Which deliveries are delivered one after the other: `none`, those of the same release, or
-    /// all (`strict`)
-    #[schema(value_type = OrderingName, default = "none", required = false)]
-    ordering: Ordering,
-    #[schema(schema_with = options::description_schema, required = false)]
-    description: Option<Description>,
-    #[schema(schema_with = options::new_metadata_schema, required = false)]
-    metadata: Option<Metadata>,
-    #[schema(schema_with = options::new_headers_schema, required = false)]
-    headers: Option<HeaderDraft>,
-    #[schema(schema_with = options::filter_schema, required = false)]
-    filter: Option<FilterDraft>,
-    /// With ed25519, the webhook gets a key pair
-    #[schema(value_type = SigningName, default = "hmac", required = false)]
-    signing: Signing,
-}
-
-impl FromMembers for CreateWebhook {
-    fn from_members(members: &mut Members, manage: &Manage) -> Option<Self> {
-        let name = members.required("name", string(WebhookName::new));
-        let url = members.required("url", string(Ok::<_, String>));
-        let events = members.required("events", events);
-        let active = members.optional("active", boolean);
-        let ordering = members.optional("ordering", ordering);
-        let options = options::options(members);
-        let signing = members.optional("signing", string(signing));
-        let url = url.and_then(|url| receiver_url(members, manage, url));
-        let OptionsDraft {
-            description,
-            metadata,
-            headers,
-            filter,
-        } = options?;
-
-        let name = name?;
-        let url = url?;
-        let events = events?;
-        let active = active?.unwrap_or(true);
-        let ordering = ordering?.unwrap_or(Ordering::None);
-        let signing = signing?.unwrap_or(Signing::Hmac);
-
-        Some(CreateWebhook {
-            name,
-            url,
-            events,
-            active,
-            ordering,
-            signing,
-            description,
-            metadata,
-            headers,
-            filter,
-        })
-    }
-}
+pub struct CreateWebhook {}
 
 /// The settings to change; the others stay as they are
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct UpdateWebhook {
-    #[schema(schema_with = options::name_schema, required = false)]
-    name: Option<WebhookName>,
-    /// If its scheme, host or port change, the values of custom headers must be given again in
-    /// `headers`
-    #[schema(value_type = Option<String>, format = "uri", max_length = 2048, nullable = false)]
-    url: Option<ReceiverUrl>,
-    #[schema(value_type = Option<Vec<EventName>>, min_items = 1, nullable = false)]
-    events: Option<EventSet>,
-    /// False cancels pending deliveries; true after an automatic disablement resets the failure
-    /// counters
-    #[schema(nullable = false)]
-    active: Option<bool>,
-    /// Applies to deliveries that are made afterwards
-    #[schema(value_type = Option<OrderingName>, nullable = false)]
-    ordering: Option<Ordering>,
-    #[schema(schema_with = options::description_schema, required = false)]
-    description: Option<Description>,
-    #[schema(schema_with = options::new_metadata_schema, required = false)]
-    metadata: Option<Metadata>,
-    #[schema(schema_with = options::new_headers_schema, required = false)]
-    headers: Option<HeaderDraft>,
-    #[schema(schema_with = options::filter_schema, required = false)]
-    filter: Option<FilterDraft>,
-    /// With ed25519, a webhook without a key pair gets one. `hmac` removes the key pair
-    #[schema(value_type = Option<SigningName>, nullable = false)]
-    signing: Option<Signing>,
-}
+pub struct UpdateWebhook {}
 
-impl FromMembers for UpdateWebhook {
-    fn from_members(members: &mut Members, manage: &Manage) -> Option<Self> {
-        let name = members.optional("name", string(WebhookName::new));
-        let url = members.optional("url", string(Ok::<_, String>));
-        let events = members.optional("events", events);
-        let active = members.optional("active", boolean);
-        let ordering = members.optional("ordering", ordering);
-        let options = options::options(members);
-        let signing = members.optional("signing", string(signing));
-        let url = match url? {
-            Some(url) => Some(receiver_url(members, manage, url)?),
-            None => None,
-        };
-
-        let OptionsDraft {
-            description,
-            metadata,
-            headers,
-            filter,
-        } = options?;
-
-        let name = name?;
-        let events = events?;
-        let active = active?;
-        let ordering = ordering?;
-        let signing = signing?;
-
-        Some(UpdateWebhook {
-            name,
-            url,
-            events,
-            active,
-            ordering,
-            signing,
-            description,
-            metadata,
-            headers,
-            filter,
-        })
-    }
-}
-
-fn signing(name: String) -> Result<Signing, String> {
-    Signing::named(&name).ok_or_else(|| query::one_of(&["hmac", "hmac+ed25519"]))
-}
-
-fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
-    manage
-        .receiver_url(url)
-        .map_err(|fault| members.error(FieldError::new("/url", fault.to_string())))
-        .ok()
-}
-
-fn ordering(value: Value) -> Checked<Ordering> {
-    let names = || one_of(&["none", "release", "strict"]);
-    string(|name: String| Ordering::named(&name).ok_or_else(names))(value)
-}
-
-fn events(value: Value) -> Checked<EventSet> {
-    let event = |item: &Value| {
-        item.as_str()
-            .and_then(|name| name.parse().ok())
-            .ok_or_else(|| UNKNOWN_EVENT.to_owned())
-    };
-    EventSet::new(items(value, "expected an array of events", event)?).map_err(invalid)
-}
-
-fn etag(settings: &Settings) -> String {
-    format!("\"{}\"", version(settings))
+fn etag(webhook: &Webhook) -> String {
+    format!("\"{}\"", version(webhook))
 }
 
 /// List webhooks
@@ -392,38 +180,8 @@ pub async fn create(
     Changer(actor): Changer,
     body: Object,
 ) -> Result<Response, Problem> {
-    let CreateWebhook {
-        name,
-        url,
-        events,
-        active,
-        ordering,
-        signing,
-        description,
-        metadata,
-        headers,
-        filter,
-    } = body.read(state.manage())?;
-
-    let options = OptionsDraft {
-        description,
-        metadata,
-        headers,
-        filter,
-    };
-
-    let draft = WebhookDraft {
-        name,
-        url,
-        events,
-        active,
-        ordering,
-        signing,
-        options,
-    };
-
-    let created = state.manage().create_webhook(&actor, draft).await?;
-    let etag = etag(&created.webhook.settings);
+    let created = state.manage().create_webhook(&actor, body.json()).await?;
+    let etag = etag(&created.webhook);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
     let secret = created.secret.expose_secret().to_owned();
@@ -459,7 +217,7 @@ pub async fn read(
     WebhookId(id): WebhookId,
 ) -> Result<Response, Problem> {
     let webhook = state.manage().webhook(&user, id).await?;
-    let etag = etag(&webhook.settings);
+    let etag = etag(&webhook);
     Ok(([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response())
 }
 
@@ -486,49 +244,12 @@ pub async fn update(
     headers: HeaderMap,
     body: Object,
 ) -> Result<Response, Problem> {
-    let condition = |settings: &Settings| may_change(&headers, &etag(settings));
-
-    // First, so that an unknown webhook and another version are reported before errors of the body.
-    let found = state.manage().webhook(&actor.user, id).await?;
-    if !condition(&found.settings) {
-        return Err(Fault::VersionMismatch.into());
-    }
-
-    let UpdateWebhook {
-        name,
-        url,
-        events,
-        active,
-        ordering,
-        signing,
-        description,
-        metadata,
-        headers,
-        filter,
-    } = body.read(state.manage())?;
-
-    let options = OptionsDraft {
-        description,
-        metadata,
-        headers,
-        filter,
-    };
-
-    let patch = WebhookPatch {
-        name,
-        url,
-        events,
-        active,
-        ordering,
-        signing,
-        options,
-    };
-
+    let condition = |webhook: &Webhook| may_change(&headers, &etag(webhook));
     let updated = state
         .manage()
-        .update_webhook(&actor, &found, patch, &condition)
+        .update_webhook(&actor, id, body.json(), &condition)
         .await?;
-    let etag = etag(&updated.webhook.settings);
+    let etag = etag(&updated.webhook);
     let body = UpdatedBody {
         webhook: updated.webhook.into(),
         warnings: warnings(updated.warning),
@@ -555,7 +276,7 @@ pub async fn delete(
     WebhookId(id): WebhookId,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    let condition = |settings: &Settings| may_change(&headers, &etag(settings));
+    let condition = |webhook: &Webhook| may_change(&headers, &etag(webhook));
     state
         .manage()
         .delete_webhook(&actor, id, &condition)

@@ -20,7 +20,6 @@ use crate::domain::headers::MASK;
 use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
 use crate::record;
 use crate::store::Store;
-use crate::store::options::open_headers;
 use crate::telemetry::traces::Tracer;
 use crate::vault::Vault;
 
@@ -133,7 +132,7 @@ impl manage::Receivers for Receivers {
             let found = store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
             let signer = Signer::open(&vault, &found)?;
-            let headers = open_headers(&vault, found.webhook, found.headers.as_ref())?;
+            let headers = vault.open_headers(found.webhook, found.headers.as_ref())?;
             let notification = Notification {
                 test: true,
                 ..(&delivery).into()

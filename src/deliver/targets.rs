@@ -13,7 +13,6 @@ use super::client::Endpoint;
 use super::guard::Guard;
 use super::request::Signer;
 use crate::domain::webhook::SealedTarget;
-use crate::store::options::open_headers;
 use crate::telemetry::recurring;
 use crate::vault::Vault;
 
@@ -127,7 +126,7 @@ impl Targets {
         }
 
         let signer = Signer::open(&self.vault, &target);
-        let headers = || open_headers(&self.vault, webhook, target.headers.as_ref());
+        let headers = || self.vault.open_headers(webhook, target.headers.as_ref());
 
         let (signer, headers) = match signer.and_then(|signer| Ok((signer, headers()?))) {
             Ok(opened) => opened,

@@ -18,14 +18,6 @@ named! {
 const STRICT: i64 = 0;
 
 impl Ordering {
-    /// Parses an ordering by its name.
-    pub fn named(name: &str) -> Option<Ordering> {
-        Ordering::ALL
-            .iter()
-            .copied()
-            .find(|ordering| ordering.as_str() == name)
-    }
-
     /// Returns the order key of a delivery: those with the same key are delivered one after the
     /// other. `release` returns the release that the event is about.
     pub fn key(self, release: impl FnOnce() -> Option<i64>) -> Option<i64> {
@@ -73,10 +65,5 @@ mod tests {
                 "{without}"
             );
         }
-
-        assert_eq!(
-            [Ordering::named("strict"), Ordering::named("Strict")],
-            [Some(Ordering::Strict), None]
-        );
     }
 }

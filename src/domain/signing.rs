@@ -14,15 +14,6 @@ named! {
     }
 }
 
-impl Signing {
-    pub fn named(name: &str) -> Option<Signing> {
-        Signing::ALL
-            .iter()
-            .copied()
-            .find(|signing| signing.as_str() == name)
-    }
-}
-
 /// The keys that sign besides a webhook's secret. Most webhooks have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SealedKeys {

@@ -56,6 +56,12 @@ impl Pairs {
     }
 }
 
+impl From<Vec<(String, String)>> for Pairs {
+    fn from(pairs: Vec<(String, String)>) -> Pairs {
+        Pairs(pairs)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

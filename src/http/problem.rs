@@ -7,13 +7,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::manage::{Fault, OptionFault};
+use crate::domain::members::{FieldError, MAX_ERRORS};
+use crate::manage::Fault;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
-
-/// The most errors that one response lists. A body may have thousands, and the first are enough to
-/// start with.
-pub const MAX_ERRORS: usize = 20;
 
 /// An error response. Boxed, so that the results of handlers are small.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -33,55 +30,6 @@ struct Details {
 /// Marks an error response of a request that may succeed later.
 #[derive(Clone, Copy, Debug)]
 pub struct Transient;
-
-/// One error of a request
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct FieldError {
-    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, a slash and its
-    /// name
-    #[schema(example = "/url")]
-    pub pointer: String,
-    #[schema(example = "is required")]
-    pub detail: String,
-    /// Whether the same value may be valid later.
-    #[serde(skip)]
-    #[schema(ignore)]
-    is_transient: bool,
-}
-
-impl FieldError {
-    pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        FieldError {
-            pointer: pointer.into(),
-            detail: detail.into(),
-            is_transient: false,
-        }
-    }
-
-    /// The error of a member of the body, or of a parameter of the query.
-    pub fn member(name: &str, detail: impl Into<String>) -> Self {
-        FieldError::new(
-            format!("/{}", name.replace('~', "~0").replace('/', "~1")),
-            detail,
-        )
-    }
-
-    /// Makes the pointer, which is relative to a member of this name, relative to the member's
-    /// object.
-    pub fn below(mut self, name: &str) -> FieldError {
-        self.pointer.insert_str(0, &format!("/{name}"));
-        self
-    }
-
-    /// Marks the error as one that the same value may not have later: it depends on the time, or on
-    /// what can be changed.
-    pub fn transient(self) -> FieldError {
-        FieldError {
-            is_transient: true,
-            ..self
-        }
-    }
-}
 
 /// Problem details (RFC 9457)
 #[derive(Serialize, ToSchema)]
@@ -389,10 +337,7 @@ impl From<Fault> for Problem {
             Fault::BlockedHost(reason) => {
                 Problem::validation(vec![FieldError::new("/url", reason).transient()])
             }
-            Fault::InvalidOptions(faults) => {
-                let error = |fault: &OptionFault| FieldError::new(fault.pointer(), &*fault.detail);
-                Problem::validation(faults.iter().map(error).collect())
-            }
+            Fault::InvalidSettings(errors) => Problem::validation(errors),
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
             Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),

@@ -1,7 +1,7 @@
 //! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown
 //! to users.
 
-use super::option_fault::OptionFault;
+use crate::domain::members::FieldError;
 use crate::store::StoreError;
 
 /// Why a use case failed.
@@ -22,9 +22,9 @@ pub enum Fault {
     /// called. DNS may change, so the same request may succeed later.
     #[error("{0}")]
     BlockedHost(String),
-    /// Options that are invalid for this webhook: for its events, or for the headers that it has.
+    /// Settings that are invalid, or invalid for this webhook.
     #[error("{}", describe(.0))]
-    InvalidOptions(Vec<OptionFault>),
+    InvalidSettings(Vec<FieldError>),
     #[error("a user may have {limit} webhooks: delete one first")]
     WebhookLimit { limit: u32 },
     /// The caller's condition on the webhook's settings does not hold.
@@ -68,10 +68,10 @@ pub enum Fault {
     Internal,
 }
 
-fn describe(faults: &[OptionFault]) -> String {
-    let described: Vec<String> = faults
+fn describe(errors: &[FieldError]) -> String {
+    let described: Vec<String> = errors
         .iter()
-        .map(|fault| format!("{}: {}", fault.path.join(" "), fault.detail))
+        .map(|error| format!("{}: {}", error.pointer, error.detail))
         .collect();
     described.join("; ")
 }

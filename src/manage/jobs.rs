@@ -9,15 +9,15 @@ use uuid::Uuid;
 use super::fault::{Fault, Result};
 use super::page::{Cursor, List, Page};
 use super::service::Manage;
-use super::settings::EventSet;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::notice::recovery_since;
+use crate::domain::settings::Settings;
 use crate::store::audit::Actor;
 use crate::store::jobs::{self, Job, Order};
 use crate::store::recovery::Scope;
 use crate::store::replay::Selection;
-use crate::store::webhooks::{Settings, Webhook, event_names};
+use crate::store::webhooks::Webhook;
 use crate::store::{notices, recovery, replay};
 
 /// Every kind of job.
@@ -117,15 +117,14 @@ impl JobDraft {
         settings: &Settings,
         since: Timestamp,
         until: Option<Timestamp>,
-        events: Option<EventSet>,
+        events: Option<Vec<String>>,
         labels: Option<Vec<i64>>,
     ) -> Result<JobDraft, PeriodFault> {
         let distinct = |labels: Vec<i64>| BTreeSet::from_iter(labels).into_iter().collect();
         Ok(JobDraft {
             period: Period::new(since, until)?,
             kind: Kind::Replay {
-                events: events
-                    .map_or_else(|| settings.events.clone(), |events| event_names(&events.0)),
+                events: events.unwrap_or_else(|| settings.events.clone()),
                 labels: labels.map(distinct),
             },
         })
@@ -229,7 +228,7 @@ impl Manage {
         let counted = match &order {
             Order::Recovery(scope) => recovery::count(&self.store, webhook.id, scope).await?,
             Order::Replay(selection) => {
-                let filter = webhook.settings.options.filter.as_ref();
+                let filter = webhook.settings.filter.as_ref();
                 replay::count(&self.store, user, webhook.id, filter, selection).await?
             }
         };

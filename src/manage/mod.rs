@@ -15,11 +15,8 @@ mod jobs;
 mod keys;
 pub mod limits;
 mod logs;
-mod option_fault;
-mod options;
 mod page;
 mod receivers;
-mod reserved;
 mod searches;
 mod service;
 mod sessions;
@@ -37,19 +34,13 @@ pub use self::jobs::{
 };
 pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
-pub use self::option_fault::{Checked, OptionFault};
-pub use self::options::{
-    Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
-    MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata,
-    OptionsDraft,
-};
 pub use self::page::{Cursor, List, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
 pub use self::service::Manage;
-pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, WebhookName};
+pub use self::settings::UrlWarning;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
-pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
+pub use self::webhooks::{Condition, CreatedWebhook, UpdatedWebhook, version};
 pub use crate::domain::ordering::Ordering;
 pub use crate::domain::signing::Signing;
 pub use crate::store::access::LONGEST_LIFE as SESSION_LIFETIME;
@@ -62,5 +53,4 @@ pub use crate::store::jobs::{Job, JobState};
 pub use crate::store::logs::{
     Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass,
 };
-pub use crate::store::options::Options;
-pub use crate::store::webhooks::{Condition, Settings, Webhook};
+pub use crate::store::webhooks::Webhook;

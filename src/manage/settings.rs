@@ -1,61 +1,24 @@
-//! The settings of a webhook, as types that hold valid values only.
+//! What is checked of a webhook's settings besides each by itself: the URL's host, the filter against
+//! the events, and the custom headers against those that the webhook has.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use url::Url;
+use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::receivers::Unreachable;
 use super::service::Manage;
 use crate::domain::event::{EventKind, UserId};
-use crate::domain::text::{self, TextFault};
+use crate::domain::headers::CustomHeaders;
+use crate::domain::members::FieldError;
+use crate::domain::settings::Settings;
+use crate::events::{Statuses, statuses};
+use crate::telemetry::recurring;
+use crate::vault::Sealed;
 
 /// How long a DNS lookup may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why a setting is invalid. The text is a predicate of the setting: `must not be empty`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingFault {
-    #[error(transparent)]
-    Name(#[from] TextFault),
-    #[error("must not contain spaces or control characters")]
-    SpacesInUrl,
-    /// The URL is malformed, or this service does not call such URLs.
-    #[error("{0}")]
-    Url(String),
-    #[error("must name at least one event")]
-    NoEvents,
-}
-
-/// A webhook's name: 1 to 200 characters, all visible, without spaces at the ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookName(pub(super) String);
-
-impl WebhookName {
-    pub fn new(name: String) -> Result<WebhookName, SettingFault> {
-        Ok(WebhookName(text::name(&name)?.to_owned()))
-    }
-}
-
-/// A URL that a webhook may have, as it is called. Created by [`Manage::receiver_url`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReceiverUrl(pub(super) String);
-
-/// The events that a webhook subscribes to: at least one, each once, in the catalogue's order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventSet(pub(super) Vec<EventKind>);
-
-impl EventSet {
-    pub fn new(events: impl IntoIterator<Item = EventKind>) -> Result<EventSet, SettingFault> {
-        let events: BTreeSet<EventKind> = events.into_iter().collect();
-        if events.is_empty() {
-            Err(SettingFault::NoEvents)
-        } else {
-            Ok(EventSet(events.into_iter().collect()))
-        }
-    }
-}
 
 /// A URL that is saved although its host could not be checked. The check is repeated for each
 /// connection.
@@ -71,24 +34,72 @@ pub enum UrlWarning {
 }
 
 impl Manage {
-    /// Parses and checks a URL without a DNS lookup.
-    pub fn receiver_url(&self, url: String) -> Result<ReceiverUrl, SettingFault> {
-        receiver_url(url, |url| self.receivers.check_url(url))
+    /// Reads the settings that a JSON object gives to a webhook with these settings, or to a new
+    /// one.
+    pub(super) fn read_settings(
+        &self,
+        json: &[u8],
+        present: Option<&Settings>,
+    ) -> Result<Settings> {
+        let check_url = |url: &str| self.receivers.check_url(url).map(String::from);
+        let settings = Settings::read(json, present, &check_url).map_err(Fault::InvalidSettings)?;
+        let has_moved =
+            present.is_some_and(|present| !has_same_origin(&settings.url, &present.url));
+        let mut errors = Vec::new();
+
+        // Somebody who does not know the values could otherwise have them sent to another host.
+        if has_moved {
+            let detail = "give the value again, or remove the header: the new URL has another scheme, host or port";
+            let kept = settings.headers.kept();
+            errors.extend(kept.map(|name| FieldError::member(name, detail).below("headers")));
+        }
+
+        if present.is_none_or(|present| {
+            (&settings.events, &settings.filter) != (&present.events, &present.filter)
+        }) {
+            errors.extend(check_filter(&settings));
+        }
+
+        valid(settings, errors)
+    }
+
+    /// Encrypts the headers of these settings. Those that are kept are taken from the webhook.
+    pub(super) async fn seal_headers(
+        &self,
+        webhook: Uuid,
+        settings: &Settings,
+    ) -> Result<Option<Sealed>> {
+        let stored = match settings.headers.kept().next() {
+            Some(_) => self.stored_headers(webhook).await?,
+            None => CustomHeaders::default(),
+        };
+
+        let headers = settings.headers.resolve(&stored).map_err(|errors| {
+            let errors = errors.into_iter().map(|error| error.below("headers"));
+            Fault::InvalidSettings(errors.collect())
+        })?;
+        Ok(self.vault.seal_headers(webhook, &headers))
+    }
+
+    /// Returns the custom headers that the webhook has. None for a webhook that does not exist yet.
+    async fn stored_headers(&self, webhook: Uuid) -> Result<CustomHeaders> {
+        let target = self.store.targets(&[webhook]).await?.pop();
+        let sealed = target.and_then(|target| target.headers);
+        self.vault.open_headers(webhook, sealed.as_ref()).map_err(|error| {
+            recurring!(error, %webhook, %error, "custom headers cannot be decrypted: they can be replaced, but not kept");
+            Fault::Internal
+        })
     }
 
     /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a
     /// minute later, and the delivery log shows receivers that cannot be reached. A name that
     /// resolves to a blocked address is rejected.
-    pub(super) async fn check_host(
-        &self,
-        user: &UserId,
-        url: &ReceiverUrl,
-    ) -> Result<Option<UrlWarning>> {
+    pub(super) async fn check_host(&self, user: &UserId, url: &str) -> Result<Option<UrlWarning>> {
         let Some(_permit) = self.lookups.acquire(user) else {
             return Ok(Some(UrlWarning::TooManyLookups));
         };
 
-        match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(&url.0)).await {
+        match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(url)).await {
             Ok(Ok(())) => Ok(None),
             Ok(Err(Unreachable::Blocked(reason))) => Err(Fault::BlockedHost(reason)),
             Ok(Err(Unreachable::Unresolved(reason))) => Ok(Some(UrlWarning::Unresolved(reason))),
@@ -97,20 +108,74 @@ impl Manage {
     }
 }
 
-/// Keeps the URL that was parsed, not the text: parsing drops and replaces characters, and what is
-/// shown must be what is called.
-fn receiver_url(
-    text: String,
-    parse: impl Fn(&str) -> Result<Url, String>,
-) -> Result<ReceiverUrl, SettingFault> {
-    let text = text.trim();
-    // Two URLs that were pasted at once would be parsed as one.
-    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(SettingFault::SpacesInUrl);
+fn valid<T>(value: T, errors: Vec<FieldError>) -> Result<T> {
+    if errors.is_empty() {
+        Ok(value)
+    } else {
+        Err(Fault::InvalidSettings(errors))
+    }
+}
+
+/// Whether requests to both URLs go to the same scheme, host and port.
+fn has_same_origin(one: &str, other: &str) -> bool {
+    let origin = |url: &str| Url::parse(url).map(|url| url.origin());
+    matches!((origin(one), origin(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Checks that each list of the filter applies to one of the events at least, and that each status
+/// is one that such an event can have.
+fn check_filter(settings: &Settings) -> Vec<FieldError> {
+    let Some(filter) = &settings.filter else {
+        return Vec::new();
+    };
+
+    // A later build may know more events.
+    let events = settings
+        .events
+        .iter()
+        .filter_map(|event| event.parse().ok());
+    let events: Vec<EventKind> = events.collect();
+    let mut errors = Vec::new();
+    let mut error = |list: &str, detail: &str| {
+        let detail = format!("none of the webhook's events {detail}");
+        errors.push(FieldError::new(format!("/filter/{list}"), detail));
+    };
+
+    if filter.label_ids.is_some() && !events.iter().any(|kind| kind.has_label()) {
+        error("label_ids", "belongs to a label");
     }
 
-    let url = parse(text).map_err(SettingFault::Url)?;
-    Ok(ReceiverUrl(url.into()))
+    if filter.outlet_ids.is_some() && !events.iter().any(|kind| kind.has_outlet()) {
+        error("outlet_ids", "has an outlet");
+    }
+
+    let wanted = filter.statuses.as_deref().unwrap_or_default();
+    let possible: Vec<Statuses> = events.iter().map(|kind| statuses(*kind)).collect();
+    let can_be = |status: &String| {
+        possible.iter().any(|statuses| match statuses {
+            Statuses::None => false,
+            Statuses::OneOf(names) => names.contains(status),
+            Statuses::Any => true,
+        })
+    };
+    let impossible: Vec<&str> = wanted
+        .iter()
+        .filter(|status| !can_be(status))
+        .map(String::as_str)
+        .collect();
+
+    if impossible.is_empty() {
+        return errors;
+    }
+
+    if possible.iter().all(|statuses| *statuses == Statuses::None) {
+        error("statuses", "has a status");
+    } else {
+        let detail = format!("can have the status {}", impossible.join(", "));
+        error("statuses", &detail);
+    }
+
+    errors
 }
 
 #[cfg(test)]
@@ -118,60 +183,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_a_set_in_the_catalogue_s_order() {
-        let given = [
-            "transcode.failed",
-            "delivery.failed",
-            "transcode.failed",
-            "delivery.completed",
-        ];
+    fn a_filter_must_apply_to_one_of_the_events() {
+        let check = |filter: &str, events: &[&str]| {
+            let settings = Settings {
+                events: events.iter().map(|event| (*event).to_owned()).collect(),
+                filter: serde_json::from_str(filter).unwrap(),
+                ..Settings::default()
+            };
 
-        let expected = [
-            EventKind::DeliveryCompleted,
-            EventKind::DeliveryFailed,
-            EventKind::TranscodeFailed,
-        ];
-        assert_eq!(
-            EventSet::new(given.map(|name| name.parse().unwrap()))
-                .unwrap()
-                .0,
-            expected
-        );
-
-        assert_eq!(EventSet::new([]), Err(SettingFault::NoEvents));
-    }
-
-    #[test]
-    fn urls_are_kept_as_parsed() {
-        let parse = |text: &str| {
-            text.parse()
-                .map_err(|error: url::ParseError| error.to_string())
+            let errors = check_filter(&settings).into_iter();
+            errors.map(|error| error.pointer).collect::<Vec<_>>()
         };
 
-        for (typed, kept) in [
-            ("https://a.example/in?x=1", "https://a.example/in?x=1"),
-            (" https://A.example\n", "https://a.example/"),
-            ("https:\\\\a.example\\in", "https://a.example/in"),
-        ] {
-            assert_eq!(receiver_url(typed.to_owned(), parse).unwrap().0, kept);
-        }
+        let all = r#"{"label_ids":[1],"outlet_ids":[1],"statuses":["rejected"]}"#;
+        let every = [
+            "/filter/label_ids",
+            "/filter/outlet_ids",
+            "/filter/statuses",
+        ];
 
-        for wrong in [
-            "https://a.example/\tx",
-            "https://a.example https://b.example",
-            "https://a.example/\u{85}x",
-        ] {
-            assert_eq!(
-                receiver_url(wrong.to_owned(), parse),
-                Err(SettingFault::SpacesInUrl),
-                "{wrong}"
-            );
-        }
+        assert_eq!(check(all, &["payment.statement_ready"]), every);
+        assert!(check(all, &["payment.statement_ready", "delivery.failed"]).is_empty());
+        assert_eq!(check(all, &["transcode.failed"]), every[1..]);
 
-        let refused = receiver_url("http://a".to_owned(), |_| {
-            Err("must begin with https://".to_owned())
-        });
-
-        assert_eq!(refused.unwrap_err().to_string(), "must begin with https://");
+        let unknown = r#"{"statuses":["limbo"]}"#;
+        let open = "distribution.outlet.status_changed";
+        assert_eq!(check(unknown, &["delivery.failed"]), ["/filter/statuses"]);
+        assert!(check(unknown, &["delivery.failed", open]).is_empty());
     }
 }

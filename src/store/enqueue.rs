@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use deadpool_postgres::GenericClient;
 use uuid::Uuid;
 
-use super::options::filter;
 use super::statement::{Params, Statements, arrays, from_row};
 use super::{Result, Store, delivery};
 use crate::domain::event::{Event, EventKind, UserId};
@@ -29,7 +28,7 @@ pub struct Subscription {
     pub filter: Option<EventFilter>,
 }
 
-from_row!(Subscription { user = "user_id", target: SealedTarget::from_row, events: events, ordering, filter: filter, last });
+from_row!(Subscription { user = "user_id", target: SealedTarget::from_row, events: events, ordering, filter, last });
 
 impl Subscription {
     /// Whether an event of one of `kinds` may make a delivery.

@@ -24,7 +24,6 @@ pub mod lookup_rows;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
-pub mod options;
 pub mod partitions;
 mod pool;
 pub mod recovery;

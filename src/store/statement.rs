@@ -27,7 +27,8 @@ use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
 use crate::domain::publication::PublicationMembers;
-use crate::domain::signing::Signing;
+use crate::domain::settings::Settings;
+use crate::domain::subject::EventFilter;
 use crate::postgres::DiskFault;
 use crate::telemetry::count_disk_fault;
 
@@ -192,9 +193,10 @@ columns! {
     Lsn = PgLsn: |lsn| Ok(Lsn(lsn.into())),
     UserId = String: |user| Ok(UserId(user.into())),
     // A later build may know more.
-    Ordering = String: |name| Ok(Ordering::named(&name).unwrap_or(Ordering::None)),
+    Ordering = String: |name| Ok(name.parse().unwrap_or(Ordering::None)),
     PublicationMembers = Json<PublicationMembers>: |stored| Ok(stored.0),
-    Signing = String: |name| Signing::named(&name).ok_or_else(|| format!("{name} is not known to this build")),
+    Settings = Json<Settings>: |stored| Ok(stored.0),
+    EventFilter = Json<EventFilter>: |stored| Ok(stored.0),
 }
 
 impl<T: Column> Column for Option<T> {

@@ -5,23 +5,22 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use postgres_types::ToSql;
+use postgres_types::Json;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::keys::SealedKeyPair;
-use super::options::{OptionChanges, Options};
-use super::statement::{Statements, from_row};
+use super::statement::{Params, Statements, from_row};
 use super::{Result, Store, delivery, sequences};
-use crate::domain::event::{EventKind, UserId};
+use crate::domain::event::UserId;
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
-use crate::domain::signing::Signing;
+use crate::domain::settings::Settings;
 use crate::sql::store as sql;
 use crate::vault::Sealed;
 
 static GET_FOR_UPDATE: LazyLock<String> =
-    LazyLock::new(|| format!("{}\nfor update", sql::webhook::GET));
+    LazyLock::new(|| format!("{}\nfor update of webhook", sql::webhook::GET));
 
 /// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients
 /// wait for a response.
@@ -29,10 +28,12 @@ const CANCELLATION_LIMIT: Duration = Duration::from_secs(10);
 /// The pause while the rest of these deliveries is locked by other transactions.
 const CANCELLATION_PAUSE: Duration = Duration::from_millis(50);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Webhook {
     pub id: Uuid,
     pub settings: Settings,
+    /// When a custom header or its value last changed. None if there have never been any.
+    pub headers_changed_at: Option<Timestamp>,
     pub success_count: i64,
     pub failure_count: i64,
     pub consecutive_failures: i64,
@@ -47,24 +48,10 @@ pub struct Webhook {
     pub previous_secret_expires_at: Option<Timestamp>,
 }
 
-/// The settings of a webhook, which its owner can change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub name: String,
-    pub url: String,
-    /// In the catalogue's order, without duplicates.
-    pub events: Vec<String>,
-    pub active: bool,
-    /// Which deliveries wait for each other. A change applies to deliveries that are made
-    /// afterwards.
-    pub ordering: Ordering,
-    pub signing: Signing,
-    pub options: Options,
-}
-
 from_row!(Webhook {
     id,
-    settings: Settings::from_row,
+    settings,
+    headers_changed_at,
     success_count,
     failure_count,
     consecutive_failures,
@@ -77,78 +64,23 @@ from_row!(Webhook {
     previous_secret_expires_at
 });
 
-from_row!(Settings {
-    name,
-    url,
-    events,
-    active,
-    ordering,
-    signing,
-    options: Options::from_row
-});
-
-/// The names of the settings that every webhook has.
-const FIELDS: [&str; 6] = ["name", "url", "events", "active", "ordering", "signing"];
-
-impl Settings {
-    /// Returns the names of the settings that differ.
-    fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings {
-            name,
-            url,
-            events,
-            active,
-            ordering,
-            signing,
-            options,
-        } = self;
-
-        let differs = [
-            *name != other.name,
-            *url != other.url,
-            *events != other.events,
-            *active != other.active,
-            *ordering != other.ordering,
-            *signing != other.signing,
-        ];
-
-        let fields = FIELDS
-            .into_iter()
-            .zip(differs)
-            .filter(|(_, differs)| *differs)
-            .map(|(field, _)| field);
-        fields.chain(options.differences(&other.options)).collect()
+impl Webhook {
+    /// Whether both have the same settings, with the same values of headers.
+    pub fn has_settings_of(&self, other: &Webhook) -> bool {
+        self.settings == other.settings && self.headers_changed_at == other.headers_changed_at
     }
 }
 
-/// New values of settings. `None` keeps the old value.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    pub name: Option<String>,
-    pub url: Option<String>,
-    pub events: Option<Vec<EventKind>>,
-    pub active: Option<bool>,
-    pub ordering: Option<Ordering>,
-    pub signing: Option<Signing>,
-    /// Stored if the new settings need a key pair and the webhook has none.
-    pub key_pair: Option<SealedKeyPair>,
-    pub options: OptionChanges,
-}
-
-/// The result of a change with a condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Conditional<T> {
-    Done(T),
-    NotFound,
-    /// The webhook does not meet the caller's condition.
-    Refused,
+/// The result of an edit.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Updated {
+    Done(Webhook),
+    /// The settings have changed since they were read, or the webhook was deleted.
+    ChangedMeanwhile,
     /// The webhook cannot be activated yet: what it had pending when it was switched off is being
     /// cancelled.
     Cancelling,
 }
-
-/// A condition on the settings, evaluated in the transaction of the change.
-pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 
 /// A webhook to create, with what is stored encrypted.
 #[derive(Debug)]
@@ -169,77 +101,38 @@ pub async fn create(
     new: &NewWebhook,
     limit: u32,
 ) -> Result<Option<Webhook>> {
-    let NewWebhook {
-        id,
-        settings,
-        secret,
-        headers,
-        pair,
-    } = new;
-
-    let id = *id;
+    let id = new.id;
     let user = &actor.user;
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-
-    transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
-
-    let Settings {
-        name,
-        url,
-        events,
-        active,
-        ordering,
-        signing,
-        options,
-    } = settings;
-
-    let ordering = ordering.as_str();
-    let signing = signing.as_str();
-    let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
-    let (metadata, filter) = options.json();
-    let (headers, headers_key) = sealed_parts(headers.as_ref());
-    let (private, private_key_id, public) = pair_columns(pair.as_ref());
+    let settings = Json(new.settings.columns());
+    let headers = sealed_parts(new.headers.as_ref());
+    let pair = pair_columns(new.pair.as_ref());
+    let Sealed { bytes, key_id } = &new.secret;
 
-    let params: [&(dyn ToSql + Sync); 20] = [
-        user,
-        &id,
-        name,
-        url,
-        events,
-        active,
-        bytes,
-        key_id,
-        &limit,
-        &options.description,
-        &metadata,
-        &filter,
-        &options.headers.names,
-        &headers,
-        &headers_key,
-        &ordering,
-        &signing,
-        &private,
-        &private_key_id,
-        &public,
+    let params: &Params<'_> = &[
+        user, &id, &settings, &limit, bytes, key_id, &headers.0, &headers.1, &pair.0, &pair.1,
+        &pair.2,
     ];
 
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
     let mut created = None;
 
-    if transaction
-        .fetch_optional::<Uuid>(sql::webhook::INSERT, &params)
-        .await?
-        .is_some()
-    {
+    transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
+    let inserted: Option<Uuid> = transaction
+        .fetch_optional(sql::webhook::INSERT, params)
+        .await?;
+
+    if inserted.is_some() {
         created = Some(
             transaction
-                .fetch_one(sql::webhook::GET, &[user, &id])
+                .fetch_one(sql::webhook::GET, &[user, &id, &id, &1_i64])
                 .await?,
         );
         sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
-        let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
-        audit::record(&transaction, actor, Action::WebhookCreated, id, &fields).await?;
+
+        let given = new.settings.differences(&Settings::default());
+        audit::record(&transaction, actor, Action::WebhookCreated, id, &given).await?;
     }
 
     transaction.commit().await?;
@@ -249,36 +142,39 @@ pub async fn create(
 /// Returns the user's webhooks with ids greater than `after`, by id. That is the order of their
 /// creation.
 pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Result<Vec<Webhook>> {
-    store
-        .fetch_all(
-            sql::webhook::LIST,
-            &[user, &after, &i64::try_from(limit).unwrap_or(i64::MAX)],
-        )
-        .await
+    let first = Uuid::from_u128(after.as_u128().saturating_add(1));
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let params: &Params<'_> = &[user, &first, &Uuid::max(), &limit];
+    store.fetch_all(sql::webhook::GET, params).await
 }
 
 pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
-    store.fetch_optional(sql::webhook::GET, &[user, &id]).await
+    let params: &Params<'_> = &[user, &id, &id, &1_i64];
+    store.fetch_optional(sql::webhook::GET, params).await
 }
 
-/// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries: a
-/// chunk before this returns, the others later. Activating one first cancels those that are left,
-/// and resets the failures of one that was disabled automatically.
-pub async fn update(
-    store: &Store,
-    actor: &Actor,
-    id: Uuid,
-    changes: &Changes,
-    condition: Condition<'_>,
-) -> Result<Conditional<Webhook>> {
+/// What an edit leads to.
+#[derive(Debug)]
+pub struct Edit {
+    pub settings: Settings,
+    /// The custom headers, if they are replaced.
+    pub headers: Option<Option<Sealed>>,
+    /// Stored if the settings need a key pair and the webhook has none.
+    pub pair: Option<SealedKeyPair>,
+}
+
+/// Changes settings, if those of `found` are still the present ones. Deactivating a webhook cancels
+/// its pending deliveries: a chunk before this returns, the others later. Activating one first
+/// cancels those that are left, and resets the failures of one that was disabled automatically.
+pub async fn update(store: &Store, actor: &Actor, found: &Webhook, edit: &Edit) -> Result<Updated> {
     let began = Instant::now();
 
     loop {
-        let updated = try_update(store, actor, id, changes, condition).await?;
+        let updated = try_update(store, actor, found, edit).await?;
         match updated {
-            Conditional::Done(_) if changes.active == Some(false) => store.cancel_some(id).await,
-            Conditional::Cancelling if began.elapsed() < CANCELLATION_LIMIT => {
-                if store.cancel_pending(id).await? == 0 {
+            Updated::Done(_) if !edit.settings.active => store.cancel_some(found.id).await,
+            Updated::Cancelling if began.elapsed() < CANCELLATION_LIMIT => {
+                if store.cancel_pending(found.id).await? == 0 {
                     tokio::time::sleep(CANCELLATION_PAUSE).await;
                 }
 
@@ -291,79 +187,39 @@ pub async fn update(
     }
 }
 
-async fn try_update(
-    store: &Store,
-    actor: &Actor,
-    id: Uuid,
-    changes: &Changes,
-    condition: Condition<'_>,
-) -> Result<Conditional<Webhook>> {
+async fn try_update(store: &Store, actor: &Actor, found: &Webhook, edit: &Edit) -> Result<Updated> {
     let user = &actor.user;
+    let id = found.id;
+    let wanted = &edit.settings;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let found: Option<Webhook> = transaction
-        .fetch_optional(&GET_FOR_UPDATE, &[user, &id])
-        .await?;
-    let Some(found) = found else {
-        return Ok(Conditional::NotFound);
+    let Some(present) = lock(&transaction, user, found).await? else {
+        return Ok(Updated::ChangedMeanwhile);
     };
 
-    if !condition(&found.settings) {
-        return Ok(Conditional::Refused);
+    let differences = wanted.differences(&present.settings);
+    if differences.is_empty() {
+        return Ok(Updated::Done(present));
     }
 
-    let wanted = changes.applied_to(&found.settings);
-    if wanted == found.settings {
-        return Ok(Conditional::Done(found));
+    let activates = wanted.active && !present.settings.active;
+    if activates && delivery::has_pending(&transaction, id).await? {
+        return Ok(Updated::Cancelling);
     }
 
-    if wanted.active && !found.settings.active && delivery::has_pending(&transaction, id).await? {
-        return Ok(Conditional::Cancelling);
-    }
+    let resets = activates && present.disabled_at.is_some();
+    let settings = Json(wanted.columns());
+    let replaces = edit.headers.is_some();
+    let headers = sealed_parts(edit.headers.as_ref().and_then(Option::as_ref));
+    let pair = pair_columns(edit.pair.as_ref());
 
-    let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings {
-        name,
-        url,
-        events,
-        active,
-        ordering,
-        signing,
-        options,
-    } = &wanted;
-
-    let ordering = ordering.as_str();
-    let signing = signing.as_str();
-    let (metadata, filter) = options.json();
-    let replaced = changes.options.headers.as_ref();
-    let (headers, headers_key) = sealed_parts(replaced.and_then(|new| new.sealed.as_ref()));
-    let (private, private_key_id, public) = pair_columns(changes.key_pair.as_ref());
-
-    let params: [&(dyn ToSql + Sync); 19] = [
-        user,
-        &id,
-        name,
-        url,
-        events,
-        active,
-        &reset,
-        &options.description,
-        &metadata,
-        &filter,
-        &replaced.is_some(),
-        &options.headers.names,
-        &headers,
-        &headers_key,
-        &ordering,
-        &signing,
-        &private,
-        &private_key_id,
-        &public,
+    let params: &Params<'_> = &[
+        user, &id, &settings, &resets, &replaces, &headers.0, &headers.1, &pair.0, &pair.1, &pair.2,
     ];
 
-    transaction.run(sql::webhook::UPDATE, &params).await?;
+    transaction.run(sql::webhook::UPDATE, params).await?;
     let changed = transaction
-        .fetch_one(sql::webhook::GET, &[user, &id])
+        .fetch_one(sql::webhook::GET, &[user, &id, &id, &1_i64])
         .await?;
 
     audit::record(
@@ -371,56 +227,44 @@ async fn try_update(
         actor,
         Action::WebhookUpdated,
         id,
-        &wanted.differences(&found.settings),
+        &differences,
     )
     .await?;
-
     transaction.commit().await?;
-    Ok(Conditional::Done(changed))
+
+    Ok(Updated::Done(changed))
 }
 
-/// Deletes a webhook, if `condition` holds, and cancels its pending deliveries: a chunk before this
-/// returns, the others later. Its attempt log can no longer be read; the rows are dropped with
-/// their partitions.
-pub async fn delete(
-    store: &Store,
-    actor: &Actor,
-    id: Uuid,
-    condition: Condition<'_>,
-) -> Result<Conditional<()>> {
-    let deleted = try_delete(store, actor, id, condition).await?;
-    if deleted == Conditional::Done(()) {
-        store.cancel_some(id).await;
-    }
-
-    Ok(deleted)
+/// Locks the webhook, if its settings are still those that were found.
+async fn lock(
+    transaction: &super::Transaction<'_>,
+    user: &UserId,
+    found: &Webhook,
+) -> Result<Option<Webhook>> {
+    let params: &Params<'_> = &[user, &found.id, &found.id, &1_i64];
+    let present: Option<Webhook> = transaction.fetch_optional(&GET_FOR_UPDATE, params).await?;
+    Ok(present.filter(|present| present.has_settings_of(found)))
 }
 
-async fn try_delete(
-    store: &Store,
-    actor: &Actor,
-    id: Uuid,
-    condition: Condition<'_>,
-) -> Result<Conditional<()>> {
+/// Deletes a webhook, if its settings are still those that were found, and cancels its pending
+/// deliveries: a chunk before this returns, the others later. Its attempt log can no longer be
+/// read; the rows are dropped with their partitions. Returns false if they have changed.
+pub async fn delete(store: &Store, actor: &Actor, found: &Webhook) -> Result<bool> {
     let user = &actor.user;
+    let id = found.id;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let found: Option<Webhook> = transaction
-        .fetch_optional(&GET_FOR_UPDATE, &[user, &id])
-        .await?;
-    let Some(found) = found else {
-        return Ok(Conditional::NotFound);
-    };
-
-    if !condition(&found.settings) {
-        return Ok(Conditional::Refused);
+    if lock(&transaction, user, found).await?.is_none() {
+        return Ok(false);
     }
 
     transaction.run(sql::webhook::DELETE, &[user, &id]).await?;
     audit::record(&transaction, actor, Action::WebhookDeleted, id, &[]).await?;
     transaction.commit().await?;
 
-    Ok(Conditional::Done(()))
+    drop(connection);
+    store.cancel_some(id).await;
+    Ok(true)
 }
 
 /// Returns the columns of a key pair: the private key, the id of its master key, and the public
@@ -439,28 +283,6 @@ fn sealed_parts(sealed: Option<&Sealed>) -> (Option<&[u8]>, Option<&str>) {
     sealed
         .map(|Sealed { bytes, key_id }| (&**bytes, &**key_id))
         .unzip()
-}
-
-impl Changes {
-    fn applied_to(&self, settings: &Settings) -> Settings {
-        Settings {
-            name: self.name.clone().unwrap_or_else(|| settings.name.clone()),
-            url: self.url.clone().unwrap_or_else(|| settings.url.clone()),
-            events: self
-                .events
-                .as_deref()
-                .map_or_else(|| settings.events.clone(), event_names),
-            active: self.active.unwrap_or(settings.active),
-            ordering: self.ordering.unwrap_or(settings.ordering),
-            options: self.options.applied_to(&settings.options),
-            signing: self.signing.unwrap_or(settings.signing),
-        }
-    }
-}
-
-/// The names of events, as the store and the API write them.
-pub fn event_names(events: &[EventKind]) -> Vec<String> {
-    events.iter().map(|kind| kind.as_str().to_owned()).collect()
 }
 
 /// Returns the ordering of a webhook's new deliveries.

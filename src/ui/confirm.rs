@@ -11,7 +11,7 @@ use super::flash::Flash;
 use super::page::{Frame, Section, page, redirect};
 use super::state::HOME;
 use super::visit::{Ids, Visit};
-use crate::manage::{Webhook, WebhookPatch};
+use crate::manage::Webhook;
 
 #[derive(Template)]
 #[template(path = "ui/confirm.html")]
@@ -88,15 +88,10 @@ pub async fn set_active(
     fields: Fields,
 ) -> Result<Response, PageError> {
     let active = fields.one("active") == "true";
-    let patch = WebhookPatch {
-        active: Some(active),
-        ..WebhookPatch::default()
-    };
-
-    let found = visit.webhook(id).await?;
+    let json = format!("{{\"active\":{active}}}");
     let updated = visit
         .manage()
-        .update_webhook(&visit.actor, &found, patch, &|_| true)
+        .update_webhook(&visit.actor, id, json.as_bytes(), &|_| true)
         .await?;
     let state = if active {
         "active"

@@ -10,17 +10,15 @@ use super::error::PageError;
 use super::fields::{Fields, LongFields};
 use super::flash::Flash;
 use super::format::{ordering_label, sentence};
-use super::options::{OptionErrors, OptionFields};
 use super::page::{Frame, Section, page, redirect, with_status};
 use super::secret;
+use super::settings::{self, Errors};
 use super::state::webhook_path;
 use super::visit::{Ids, Visit};
-use crate::domain::event::EventKind;
+use crate::domain::ordering::Ordering;
+use crate::domain::settings::Settings;
 use crate::events::{CATALOGUE, Rule};
-use crate::manage::{
-    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning,
-    WebhookDraft, WebhookName, WebhookPatch, version,
-};
+use crate::manage::{Fault, UrlWarning, Webhook, version};
 
 #[derive(Template)]
 #[template(path = "ui/edit.html")]
@@ -28,8 +26,8 @@ struct Page {
     frame: Frame,
     /// The webhook to edit. None for a new one.
     webhook: Option<Uuid>,
-    settings: Settings,
-    options: OptionFields,
+    /// The settings, as stored or as submitted, valid or not.
+    form: Fields,
     /// The version of the settings that the form was filled from. If it has changed, saving fails
     /// once with a warning.
     version: String,
@@ -39,140 +37,46 @@ struct Page {
 impl Page {
     fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
         FAMILIES.map(|name| {
+            let rules = CATALOGUE.iter().copied();
             (
                 name,
-                CATALOGUE
-                    .iter()
-                    .copied()
-                    .filter(|rule| family(rule.kind) == name)
-                    .collect(),
+                rules.filter(|rule| family(rule.kind) == name).collect(),
             )
         })
     }
 
-    fn orderings(&self) -> [(Ordering, &'static str); 3] {
-        [Ordering::None, Ordering::Release, Ordering::Strict]
-            .map(|ordering| (ordering, ordering_label(&ordering)))
-    }
-
-    fn is_chosen(&self, kind: &EventKind) -> bool {
-        self.settings
-            .events
-            .iter()
-            .any(|event| event == kind.as_str())
+    fn is_chosen(&self, name: &str, value: &str) -> bool {
+        self.form.all(name).any(|chosen| chosen == value)
     }
 }
 
-/// Error messages, by field.
-#[derive(Default)]
-struct Errors {
-    name: Option<String>,
-    url: Option<String>,
-    events: Option<String>,
-    options: Box<OptionErrors>,
-    /// Concerns the form as a whole.
-    form: Option<String>,
-}
-
-impl Errors {
-    fn any(&self) -> bool {
-        let errors = [&self.name, &self.url, &self.events, &self.form];
-        errors.iter().any(|error| error.is_some()) || self.options.any()
-    }
-}
-
-/// Returns the submitted values, valid or not.
-fn entered(fields: &Fields) -> Settings {
-    Settings {
-        name: fields.one("name").to_owned(),
-        url: fields.one("url").to_owned(),
-        events: fields.all("events").map(str::to_owned).collect(),
-        active: !fields.one("active").is_empty(),
-        ordering: Ordering::named(fields.one("ordering")).unwrap_or(Ordering::None),
-        signing: Signing::named(fields.one("signing")).unwrap_or(Signing::Hmac),
-        options: Options::default(),
-    }
-}
-
-fn draft(
-    manage: &Manage,
-    settings: &Settings,
-    options: &OptionFields,
-) -> Result<WebhookDraft, Errors> {
-    let name = WebhookName::new(settings.name.clone());
-    let url = manage.receiver_url(settings.url.clone());
-    let events: Result<Vec<EventKind>, _> =
-        settings.events.iter().map(|event| event.parse()).collect();
-    let events = events
-        .map_err(|_| "Select events from the list.")
-        .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
-    let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
-
-    match (name, url, events, options.draft()) {
-        (Ok(name), Ok(url), Ok(events), Ok(options)) => {
-            let Settings {
-                active,
-                ordering,
-                signing,
-                ..
-            } = *settings;
-            Ok(WebhookDraft {
-                name,
-                url,
-                events,
-                active,
-                ordering,
-                signing,
-                options,
-            })
+/// Adds the messages of a fault that the form can show, and returns the status. Fails with the
+/// error page for any other.
+fn rejection(fault: Fault, errors: &mut Errors) -> Result<StatusCode, PageError> {
+    let (status, message) = match fault {
+        Fault::BlockedHost(reason) => {
+            errors.set("url", sentence(&reason));
+            return Ok(StatusCode::UNPROCESSABLE_ENTITY);
         }
-        (name, url, events, options) => Err(Errors {
-            name: name.err().map(|fault| message("The name", fault)),
-            url: url.err().map(|fault| message("The URL", fault)),
-            events: events.err().map(str::to_owned),
-            options: options.err().unwrap_or_default().into(),
-            form: None,
-        }),
-    }
-}
-
-/// Returns the status and the messages for a fault that the form can show, or the error page for
-/// any other.
-fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
-    let form = |text: String| Errors {
-        form: Some(text),
-        ..Errors::default()
-    };
-
-    match fault {
-        Fault::BlockedHost(reason) => Ok((
-            StatusCode::UNPROCESSABLE_ENTITY,
-            Errors {
-                url: Some(sentence(&reason)),
-                ..Errors::default()
-            },
-        )),
-        Fault::InvalidOptions(faults) => Ok((
-            StatusCode::UNPROCESSABLE_ENTITY,
-            Errors {
-                options: OptionErrors::from(faults).into(),
-                ..Errors::default()
-            },
-        )),
-        fault @ Fault::WebhookLimit { .. } => {
-            Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string()))))
+        Fault::InvalidSettings(invalid) => {
+            errors.add(&invalid);
+            return Ok(StatusCode::UNPROCESSABLE_ENTITY);
         }
-        fault @ Fault::Cancelling => Ok((
+        Fault::WebhookLimit { .. } => (StatusCode::CONFLICT, sentence(&fault.to_string())),
+        Fault::Cancelling => (
             StatusCode::SERVICE_UNAVAILABLE,
-            form(sentence(&fault.to_string())),
-        )),
+            sentence(&fault.to_string()),
+        ),
         Fault::VersionMismatch => {
             let text =
                 "This webhook was changed in the meantime. Save again to overwrite those changes.";
-            Ok((StatusCode::PRECONDITION_FAILED, form(text.to_owned())))
+            (StatusCode::PRECONDITION_FAILED, text.to_owned())
         }
-        fault => Err(fault.into()),
-    }
+        fault => return Err(fault.into()),
+    };
+
+    errors.set("form", message);
+    Ok(status)
 }
 
 fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
@@ -181,148 +85,86 @@ fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    let ordering = Ordering::None;
-    let signing = Signing::Hmac;
-    let options = Options::default();
-    let fields = OptionFields::from(&options);
-    let name = String::new();
-    let url = String::new();
-
-    let settings = Settings {
-        name,
-        url,
-        events: Vec::new(),
-        active: true,
-        ordering,
-        signing,
-        options,
-    };
-
-    let frame = visit.frame(Section::Webhooks);
-    let errors = Errors::default();
-
     page(&Page {
-        frame,
+        frame: visit.frame(Section::Webhooks),
         webhook: None,
-        settings,
-        options: fields,
+        form: settings::fields(&Settings::default()),
         version: String::new(),
-        errors,
+        errors: Errors::default(),
     })
 }
 
-pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Response, PageError> {
-    let settings = entered(&fields);
-    let options = OptionFields::entered(&fields);
+pub async fn create(visit: Visit, LongFields(form): LongFields) -> Result<Response, PageError> {
+    let mut errors = Errors::default();
+    let json = settings::json(&form, &mut errors);
+    let created = visit
+        .manage()
+        .create_webhook(&visit.actor, json.as_bytes())
+        .await;
 
-    drop(fields);
-
-    let (status, errors) = match draft(visit.manage(), &settings, &options) {
-        Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(draft) => match visit.manage().create_webhook(&visit.actor, draft).await {
-            Ok(created) => {
-                let flash = with_warning("Webhook created.", created.warning);
-                return secret::reveal(&visit, created.webhook.id, flash).await;
-            }
-            Err(fault) => rejection(fault)?,
-        },
+    let status = match created {
+        Ok(created) => {
+            let flash = with_warning("Webhook created.", created.warning);
+            return secret::reveal(&visit, created.webhook.id, flash).await;
+        }
+        Err(fault) => rejection(fault, &mut errors)?,
     };
 
-    let frame = visit.frame(Section::Webhooks);
-    Ok(with_status(
-        status,
-        &Page {
-            frame,
-            webhook: None,
-            settings,
-            options,
-            version: String::new(),
-            errors,
-        },
-    ))
+    let page = Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook: None,
+        form,
+        version: String::new(),
+        errors,
+    };
+    Ok(with_status(status, &page))
 }
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    let settings = visit.webhook(id).await?.settings;
-    let frame = visit.frame(Section::Webhooks);
-    let version = version(&settings);
-    let options = OptionFields::from(&settings.options);
-    let errors = Errors::default();
+    let webhook = visit.webhook(id).await?;
 
     Ok(page(&Page {
-        frame,
+        frame: visit.frame(Section::Webhooks),
         webhook: Some(id),
-        settings,
-        options,
-        version,
-        errors,
+        form: settings::fields(&webhook.settings),
+        version: version(&webhook),
+        errors: Errors::default(),
     }))
 }
 
 pub async fn save(
     visit: Visit,
     Ids(id): Ids<Uuid>,
-    LongFields(fields): LongFields,
+    LongFields(form): LongFields,
 ) -> Result<Response, PageError> {
-    let settings = entered(&fields);
-    let options = OptionFields::entered(&fields);
-    let mut known = fields.one("version").to_owned();
+    let mut errors = Errors::default();
+    let json = settings::json(&form, &mut errors);
+    let known = form.one("version").to_owned();
+    let is_known = |present: &Webhook| version(present) == known;
+    let saved = visit
+        .manage()
+        .update_webhook(&visit.actor, id, json.as_bytes(), &is_known)
+        .await;
 
-    // A page of an earlier version has no such field.
-    let has_ordering = !fields.one("ordering").is_empty();
-    drop(fields);
-
-    let found = visit.webhook(id).await?;
-    let (status, errors) = match draft(visit.manage(), &settings, &options) {
-        Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(WebhookDraft {
-            name,
-            url,
-            events,
-            active,
-            ordering,
-            signing,
-            options,
-        }) => {
-            let patch = WebhookPatch {
-                name: Some(name),
-                url: Some(url),
-                events: Some(events),
-                active: Some(active),
-                ordering: has_ordering.then_some(ordering),
-                signing: Some(signing),
-                options,
-            };
-
-            let is_known = |present: &Settings| version(present) == known;
-            match visit
-                .manage()
-                .update_webhook(&visit.actor, &found, patch, &is_known)
-                .await
-            {
-                Ok(updated) => {
-                    let flash = with_warning("Changes saved.", updated.warning);
-                    return Ok(redirect(&webhook_path(id, ""), flash));
-                }
-                Err(fault) => rejection(fault)?,
-            }
+    let status = match saved {
+        Ok(updated) => {
+            let flash = with_warning("Changes saved.", updated.warning);
+            return Ok(redirect(&webhook_path(id, ""), flash));
         }
+        Err(fault) => rejection(fault, &mut errors)?,
     };
 
-    if status == StatusCode::PRECONDITION_FAILED {
-        known = version(&found.settings);
-    }
+    let version = match status {
+        StatusCode::PRECONDITION_FAILED => version(&visit.webhook(id).await?),
+        _ => known,
+    };
 
-    let frame = visit.frame(Section::Webhooks);
-    Ok(with_status(
-        status,
-        &Page {
-            frame,
-            webhook: Some(id),
-            settings,
-            options,
-            version: known,
-            errors,
-        },
-    ))
+    let page = Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook: Some(id),
+        form,
+        version,
+        errors,
+    };
+    Ok(with_status(status, &page))
 }

@@ -46,6 +46,12 @@ impl FromRequest<UiState> for LongFields {
     }
 }
 
+impl From<Vec<(String, String)>> for Fields {
+    fn from(fields: Vec<(String, String)>) -> Fields {
+        Fields(fields.into())
+    }
+}
+
 impl Fields {
     async fn read(request: Request, limit: usize) -> Result<Fields, PageError> {
         Ok(Fields(Pairs::parse(
@@ -55,7 +61,11 @@ impl Fields {
 
     /// Returns the first field of that name, or "".
     pub fn one(&self, name: &str) -> &str {
-        self.0.first(name).unwrap_or_default()
+        self.get(name).unwrap_or_default()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.first(name)
     }
 
     /// Returns the values of all fields of that name.

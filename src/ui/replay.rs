@@ -12,8 +12,9 @@ use super::period::{self, Parsed, PeriodForm, Shown};
 use super::time::Exact;
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
+use crate::domain::settings::event_set;
 use crate::domain::time::millis;
-use crate::manage::{EventSet, JobDraft, JobScope, MAX_LABELS, Webhook, replayable};
+use crate::manage::{JobDraft, JobScope, MAX_LABELS, Webhook, replayable};
 
 #[derive(Template)]
 #[template(path = "ui/replay.html")]
@@ -68,7 +69,7 @@ fn parse(fields: &Fields, webhook: &Webhook) -> Parsed {
             &webhook.settings,
             since,
             until,
-            EventSet::new(events).ok(),
+            event_set(events).ok(),
             labels,
         )
     };

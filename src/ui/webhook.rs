@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::error::PageError;
+use super::fields::Fields;
 use super::format::{Count, Millis, Percent, disabled_reason, failure_label, ordering_label};
 use super::jobs::JobLine;
 use super::log_line::Line;
-use super::options::listed;
 use super::page::{Frame, Section, page};
+use super::settings::{self, LISTS};
 use super::stats::{Panel, day_before, panels};
 use super::time::{Ago, Exact};
 use super::verify::{SNIPPETS, Snippet};
@@ -30,6 +31,8 @@ const EXAMINED: i64 = 1_000;
 struct Page {
     frame: Frame,
     webhook: Webhook,
+    /// Its settings, as the form shows them.
+    form: Fields,
     panels: [Panel; 2],
     lines: Vec<Line>,
     jobs: Vec<JobLine>,
@@ -68,6 +71,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
 
     Ok(page(&Page {
         frame,
+        form: settings::fields(&webhook.settings),
         webhook,
         panels,
         lines,

@@ -72,10 +72,7 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
 
     let subject: Uuid = id.parse().unwrap();
     let expected = [
-        (
-            "webhook.created",
-            vec!["name", "url", "events", "active", "ordering", "signing"],
-        ),
+        ("webhook.created", vec!["name", "url", "events"]),
         ("webhook.updated", vec!["name", "active"]),
         ("webhook.secret_regenerated", vec!["secret"]),
         ("webhook.tested", vec![]),

@@ -90,7 +90,7 @@ async fn every_error_of_a_body_is_listed() {
         (with("secret", json!("mine")), vec!["/secret"]),
         (
             json!({ "name": 1, "url": PLAIN_URL, "events": {}, "a/b": 1 }),
-            vec!["/name", "/events", "/url", "/a~1b"],
+            vec!["/name", "/url", "/events", "/a~1b"],
         ),
     ];
     for (body, expected) in cases {

@@ -25,6 +25,7 @@ const WEBHOOK_KEYS: [&str; 21] = [
     "events",
     "active",
     "ordering",
+    "signing",
     "description",
     "metadata",
     "headers",
@@ -37,7 +38,6 @@ const WEBHOOK_KEYS: [&str; 21] = [
     "disabled_reason",
     "created_at",
     "updated_at",
-    "signing",
     "public_key",
     "previous_secret_expires_at",
 ];

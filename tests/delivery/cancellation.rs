@@ -20,7 +20,7 @@ use walhook::store::attempt::CompletedAttempt;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::delivery;
 use walhook::store::erase::{self, OF_WEBHOOK};
-use walhook::store::webhooks::{self, Changes, Conditional};
+use walhook::store::webhooks::{self, Updated};
 use walhook::store::{Store, sequences};
 
 const BACKLOG: i64 = 20_000;
@@ -106,15 +106,10 @@ fn actor() -> Actor {
 }
 
 async fn set_active(bench: &Bench, webhook: Uuid, active: bool) -> bool {
-    let changes = Changes {
-        active: Some(active),
-        ..Changes::default()
-    };
-
-    let updated = webhooks::update(&bench.store, &actor(), webhook, &changes, &|_| true)
-        .await
-        .unwrap();
-    matches!(updated, Conditional::Done(webhook) if webhook.settings.active == active)
+    let updated = bench
+        .edit(webhook, |settings| settings.active = active)
+        .await;
+    matches!(updated, Updated::Done(webhook) if webhook.settings.active == active)
 }
 
 /// Records one batch, all of whose attempts count: the deliveries of `failing` have failed, the others were delivered.
@@ -333,17 +328,19 @@ async fn a_deleted_webhook_is_gone_at_once_and_its_backlog_is_cancelled_in_chunk
     let webhook = bench.webhook(&receiver.url("/")).await.0;
 
     insert_backlog(&bench.client, webhook, CHUNKS, None).await;
-    let deleted = webhooks::delete(&bench.store, &actor(), webhook, &|_| true)
-        .await
-        .unwrap();
-
-    assert_eq!(deleted, Conditional::Done(()));
-    assert!(
+    let get = async || {
         webhooks::get(&bench.store, &actor().user, webhook)
             .await
             .unwrap()
-            .is_none()
+    };
+    let found = get().await.unwrap();
+
+    assert!(
+        webhooks::delete(&bench.store, &actor(), &found)
+            .await
+            .unwrap()
     );
+    assert!(get().await.is_none());
 
     assert_eq!(pending(&bench.client, webhook).await, CHUNKS - CHUNK);
     run_sql(&bench.client, "update walhook.delivery set due_at = now()").await;

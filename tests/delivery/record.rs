@@ -15,7 +15,6 @@ use walhook::store::attempt::CompletedAttempt;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::delivery::ClaimRequest;
 use walhook::store::recovery::{self, Redelivery};
-use walhook::store::webhooks::{self, Changes};
 
 fn status(status: u16) -> domain::Answer {
     match status {
@@ -171,14 +170,9 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
         "its second round is pending"
     );
 
-    let off = Changes {
-        active: Some(false),
-        ..Changes::default()
-    };
-
-    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true)
-        .await
-        .unwrap();
+    bench
+        .edit(webhook, |settings| settings.active = false)
+        .await;
 
     // Together with an attempt whose webhook was found inactive, so that nothing was sent.
     let third = attempted(first.delivery.clone(), domain::Answer::Inactive);

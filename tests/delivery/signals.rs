@@ -11,10 +11,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
 use walhook::config::{self, Period};
-use walhook::domain::event::UserId;
+use walhook::domain::settings::Settings;
 use walhook::private_postgres::free_port;
-use walhook::store::audit::{Actor, Via};
-use walhook::store::webhooks::{self, Changes};
 
 const DAY: f64 = 86_400.0;
 
@@ -454,20 +452,11 @@ async fn a_claimed_delivery_is_sent_although_its_webhook_was_edited_since() {
     let running = bench.run();
 
     receiver.wait_for(1).await;
-    let changes = Changes {
-        url: Some(receiver.url("/new")),
-        active: Some(true),
-        ..Changes::default()
+    let change = |settings: &mut Settings| {
+        settings.url = receiver.url("/new");
+        settings.active = true;
     };
-
-    let actor = Actor {
-        user: UserId("u".into()),
-        via: Via::CommandLine,
-    };
-
-    webhooks::update(&bench.store, &actor, webhook, &changes, &|_| true)
-        .await
-        .unwrap();
+    bench.edit(webhook, change).await;
     gate.notify_one();
 
     for delivery in deliveries {

@@ -49,7 +49,6 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
 /// The statements by which the API and the web UI read: their purpose, text, parameter types, and
 /// arguments for `user` and `webhook`.
 pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
-    const LIST: &str = walhook::sql::store::webhook::LIST;
     const GET: &str = walhook::sql::store::webhook::GET;
     const LOG: &str = walhook::sql::store::attempt::LIST;
     const ENTRY: &str = walhook::sql::store::attempt::GET;
@@ -68,15 +67,15 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
     vec![
         (
             "webhooks",
-            LIST,
-            "text, uuid, bigint",
-            format!("'{user}', '{nil}', 51"),
+            GET,
+            "text, uuid, uuid, bigint",
+            format!("'{user}', '{nil}', '{max}', 51"),
         ),
         (
             "a webhook",
             GET,
-            "text, uuid",
-            format!("'{user}', '{webhook}'"),
+            "text, uuid, uuid, bigint",
+            format!("'{user}', '{webhook}', '{webhook}', 1"),
         ),
         ("a token", TOKEN, "bytea", "'\\x00'".into()),
         (

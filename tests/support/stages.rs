@@ -19,13 +19,16 @@ use walhook::deliver::request::Notification;
 use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
 use walhook::domain::delivery::DeliveryClass;
 use walhook::domain::delivery::{Attempt, Attempted, Delivery, lease_length};
-use walhook::domain::event::EventKind;
+use walhook::domain::event::{EventKind, UserId};
+use walhook::domain::settings;
 use walhook::domain::webhook::Target;
 use walhook::handoff::{FreshDeliveries, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record::{self, Promotion};
 use walhook::store::attempt::CompletedAttempt;
+use walhook::store::audit::{Actor, Via};
 use walhook::store::delivery::ClaimRequest;
+use walhook::store::webhooks::{self, Edit, Updated};
 use walhook::store::{Store, migrate};
 use walhook::telemetry::traces::Tracer;
 use walhook::vault::{self, Vault};
@@ -100,6 +103,32 @@ impl Bench {
             vault: Arc::new(Vault::new(&[key.into()]).unwrap()),
             config,
         }
+    }
+
+    /// Edits the settings of a webhook of the user "u", as the command line does.
+    pub async fn edit(
+        &self,
+        webhook: Uuid,
+        change: impl FnOnce(&mut settings::Settings),
+    ) -> Updated {
+        let user = UserId("u".into());
+        let via = Via::CommandLine;
+        let found = webhooks::get(&self.store, &user, webhook)
+            .await
+            .unwrap()
+            .unwrap();
+        let mut settings = found.settings.clone();
+        change(&mut settings);
+
+        let edit = Edit {
+            settings,
+            headers: None,
+            pair: None,
+        };
+        let actor = Actor { user, via };
+        webhooks::update(&self.store, &actor, &found, &edit)
+            .await
+            .unwrap()
     }
 
     pub fn settings(&self) -> Settings {
