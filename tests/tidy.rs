@@ -531,19 +531,6 @@ fn every_statement_is_used() {
 }
 
 #[test]
-fn names_are_found_in_paths_and_lists() {
-    assert_eq!(
-        named_after("use crate::store::Store; x(crate::vault::open)", "crate::"),
-        ["store", "vault"]
-    );
-    assert_eq!(
-        named_after("use crate::{api, store::{Store, logs}, vault};", "crate::"),
-        ["api", "store", "vault"]
-    );
-    assert_eq!(named_after("use mycrate::store;", "crate::"), [""; 0]);
-}
-
-#[test]
 fn every_failpoint_is_used_exactly_once() {
     let mut uses: BTreeMap<String, usize> = TABLE
         .iter()
