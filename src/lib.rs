@@ -23,7 +23,7 @@
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`]
 //!   the web UI on top of it;
 //! - [`http`] holds the listener, its limits and middleware; [`auth`] verifies tokens and sessions;
-//! - [`store`] holds every statement on Walhook's own tables; [`partitions`] maintains it;
+//! - [`store`] holds every statement on Walhook's own tables, and maintains their partitions;
 //! - [`app`] builds the stages and connects them by channels, because they do not use each other;
 //!   [`cli`] holds the subcommands;
 //! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs, metrics, spans

@@ -84,7 +84,9 @@ async fn write(store: Store, of: usize) {
             .await
             .unwrap();
 
-        // The counter is locked meanwhile: readers and the other writers get their run_sql(&turns.transaction, &format!("select pg_sleep(0.00{})", (n * 7 + of) % 5)).await;
+        // The counter is locked meanwhile: readers and the other writers get their turns.
+        let pause = format!("select pg_sleep(0.00{})", (n * 7 + of) % 5);
+        transaction.batch_execute(&pause).await.unwrap();
 
         match (n + of) % 5 {
             0 => transaction.rollback().await.unwrap(),

@@ -25,8 +25,8 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         .unwrap();
     let job = Uuid::now_v7();
     let insert =
-        "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, finished_at)
-                  values ($1, $2, now(), now(), '{}', false, now())";
+        "insert into walhook.recovery (id, webhook_id, kind, since, until, phase, total, outcomes, missed, finished_at)
+                  values ($1, $2, 'recover', now(), now(), 'log', 0, '{}', false, now())";
 
     service
         .sql

@@ -497,7 +497,12 @@ async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
     let path = format!("/webhooks/{id}");
     let tag = api.get(&path).await.header("etag").unwrap().to_owned();
 
-    // A lock blocks the edits after they have read the version, until all have reached run_sql(&it.service.sql, "begin; select from walhook.webhook for update").await;
+    // A lock blocks the edits after they have read the version, until all have reached it.
+    run_sql(
+        &service.sql,
+        "begin; select from walhook.webhook for update",
+    )
+    .await;
 
     let edits = (0..CONNECTIONS).map(|n| {
         let api = &api;

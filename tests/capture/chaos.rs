@@ -307,7 +307,8 @@ async fn the_slot_retains_no_wal_while_only_another_database_writes() {
         let retained: i64 = row.get(1);
 
         // The slot releases WAL only up to a record of the running transactions: a checkpoint
-        // writes run_sql(&one.busy, "checkpoint").await;
+        // writes one.
+        run_sql(&busy, "checkpoint").await;
         (row.get::<_, PgLsn>(0) >= written && retained < BOUND).then_some(retained)
     })
     .await;

@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Platform, Received, Receiver, TestApp, eventually, next_id, one, server};
+use crate::support::{
+    Platform, Received, Receiver, TestApp, eventually, next_id, one, run_sql, server,
+};
 use postgres_types::PgLsn;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -162,7 +164,13 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     let (user, receiver) = subscribe(&app, &platform).await;
 
     // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about
-    // run_sql(&events.app.store().await, "set synchronous_commit = on; create table flushed ()").await;
+    // events.
+    run_sql(
+        &app.store().await,
+        "set synchronous_commit = on; create table flushed ()",
+    )
+    .await;
+
     let load = Load::start(app.source().await, user);
 
     for round in 1..=3 {

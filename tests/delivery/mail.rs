@@ -338,6 +338,13 @@ async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure(
     receiver.wait_for(2).await;
 }
 
+/// Inserts a notice for each of the users.
+async fn insert_notices(store: &tokio_postgres::Client, users: &[String]) {
+    let insert = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
+                  select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";
+    store.execute(insert, &[&users]).await.unwrap();
+}
+
 #[tokio::test]
 async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail_is_configured() {
     if !SmtpSink::is_available() {
@@ -395,41 +402,30 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
 
     let words = "webhook owner not notified: mail.smtp_url and mail.from are not set";
     let logged = || async {
-        Some(
-            std::fs::read_to_string(app.log_file())
-                .unwrap()
-                .matches(words)
-                .count(),
-        )
-        .filter(|n| *n == 2)
+        let log = std::fs::read_to_string(app.log_file()).unwrap();
+        (log.matches(words).count() == 2).then_some(())
     };
 
     eventually("the warning and the disablement in the log", logged).await;
 
-    // The user of the second exists but has no address, and the mail server rejects that of
-    // another.
-    let store = app.store().await;
-    let others = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
-                  select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";
     let silent = platform.user(&[]).await;
     let refusing = platform.user(&[]).await;
+    let store = app.store().await;
 
     platform
         .execute("update app_user set email = '' where id = $1", &[&silent])
         .await;
+    insert_notices(
+        &store,
+        &[
+            silent.to_string(),
+            "no number".to_owned(),
+            refusing.to_string(),
+        ],
+    )
+    .await;
 
-    store
-        .execute(
-            others,
-            &[&vec![
-                silent.to_string(),
-                "no number".to_owned(),
-                refusing.to_string(),
-            ]],
-        )
-        .await
-        .unwrap();
-
+    // One of the users has no address, one does not exist, and the mail server rejects the third.
     let port = free_port().unwrap();
     let forbidden = format!("user{refusing}@example.com");
     let sink = SmtpSink::start(port, &["--forbid", &forbidden]).await;
@@ -461,8 +457,8 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     let metrics_url = app.sidecar().metrics_url.clone();
     let pending = || async {
         let metrics = crate::support::metrics(&metrics_url).await;
-        metrics
-            .lines()
+        let mut lines = metrics.lines();
+        lines
             .any(|line| line == "walhook_notices_pending 1")
             .then_some(())
     };

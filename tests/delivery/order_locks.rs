@@ -135,7 +135,8 @@ async fn an_insert_waits_for_the_end_before_it_and_does_not_wait_for_more() {
     let second = bench.event("{}").await;
     let (first, _) = insert_committed(&bench.store, webhook, first).await;
 
-    // As recording does, up to the run_sql(&commit.bench.client, "begin").await;
+    // As recording does, up to the commit.
+    run_sql(&bench.client, "begin").await;
     bench
         .client
         .execute("delete from walhook.delivery where id = $1", &[&first])

@@ -315,7 +315,8 @@ async fn another_reader_of_the_slot(scene: &Scene) {
     scene.clears("WalhookNotCapturing").await;
 
     eventually("WalhookSlotRetainsWal clears", async || {
-        // WAL is retained from the last record of running transactions, which a checkpoint run_sql(&writes.client, "checkpoint").await;
+        // WAL is retained from the last record of running transactions, which a checkpoint writes.
+        run_sql(&client, "checkpoint").await;
         let firing = scene.prometheus.firing().await;
         (!firing.contains(&"WalhookSlotRetainsWal".to_owned())).then_some(())
     })

@@ -113,11 +113,11 @@ impl Stage {
 
     /// Adds a finished recovery and a replay that never ends.
     async fn jobs_of(&self, webhook: &str) {
-        let insert = "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, kind, due_at, total, recovered,
-                          finished_at)
-                      select id::uuid, $1::text::uuid, now(), now(), '{}', false, kind, 'infinity', 2000, 1204, finished_at
-                      from (values ('00000000-0000-7000-8000-000000000001', 'recover', now()), ($2::text, 'replay', null))
-                          as job (id, kind, finished_at)";
+        let insert = "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, kind, phase, due_at, total,
+                          recovered, finished_at)
+                      select id::uuid, $1::text::uuid, now(), now(), '{}', false, kind, phase, 'infinity', 2000, 1204, finished_at
+                      from (values ('00000000-0000-7000-8000-000000000001', 'recover', 'log', now()), ($2::text, 'replay', 'events', null))
+                          as job (id, kind, phase, finished_at)";
         self.app
             .store()
             .await

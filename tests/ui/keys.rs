@@ -84,7 +84,7 @@ async fn the_forms_set_the_signing_and_the_overlap() {
 
     post(
         &format!("{page}/edit"),
-        &format!("{settings}&version={version}"),
+        &format!("{settings}&signing=hmac&version={version}"),
     )
     .await;
     let plain = api.webhook(id).await;

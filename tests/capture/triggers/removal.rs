@@ -3,7 +3,7 @@
 
 use walhook::private_postgres::Options;
 
-use super::locks::{INDEXES, Probe, identity, long_report, remember_identity};
+use super::locks::{INDEX, INDEXES, Probe, identity, long_report, remember_identity};
 use super::{by_triggers, number, prepared};
 use crate::support::{TestApp, eventually, run_sql};
 
@@ -97,7 +97,8 @@ async fn an_index_that_cannot_be_dropped_now_stays_valid_and_does_not_stop_the_r
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
 
-    // As a removal leaves it that was killed before the last run_sql(&step.platform.client, INDEX).await;
+    // As a removal leaves it that was killed before the last step.
+    run_sql(&platform.client, INDEX).await;
     remember_identity(&app, "d", None).await;
 
     let report = long_report(&app).await;

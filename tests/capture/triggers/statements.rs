@@ -117,7 +117,8 @@ async fn a_transaction_waits_once_for_an_outbox_that_is_locked() {
     let holder = app.source().await;
     run_sql(&holder, "begin; lock table walhook_capture.outbox").await;
 
-    // A second per row would take run_sql(&longer.platform.client, "set statement_timeout = '50s'").await;
+    // A second per row would take longer.
+    run_sql(&platform.client, "set statement_timeout = '50s'").await;
     platform
         .transaction("update distro_queue set status = 'batched'")
         .await;
