@@ -27,11 +27,28 @@ pub(crate) use tables::{accept_columns, unpublished};
 pub(crate) use triggers::explained;
 
 /// Reads the catalog and judges it.
+///
+/// All of it is read from one snapshot: otherwise a partition that is dropped or detached meanwhile
+/// would be a table that has lost its triggers.
 pub(crate) async fn inspect(
     client: &Client,
     source: &Source,
     conditions: Conditions,
 ) -> Result<Inspection> {
+    client
+        .batch_execute("begin isolation level repeatable read read only")
+        .await?;
+    let read = read(client, source, conditions).await;
+    let ended = client.batch_execute("rollback").await;
+
+    let mut found = read?;
+    ended?;
+    found.findings = found.judge(source);
+    Ok(found)
+}
+
+/// Reads what [`inspect`] judges.
+async fn read(client: &Client, source: &Source, conditions: Conditions) -> Result<Inspection> {
     let all = conditions == Conditions::All;
     let by_wal = match conditions {
         Conditions::All => source.capture == CaptureMode::Wal,
@@ -87,7 +104,6 @@ pub(crate) async fn inspect(
         });
     }
 
-    found.findings = found.judge(source);
     Ok(found)
 }
 

@@ -198,6 +198,29 @@ async fn partitions_that_are_created_detached_and_dropped_are_no_gap() {
         check.contains("ok    triggers of public.payment: exist, on 3 tables"),
         "PostgreSQL {version}: {check}"
     );
+
+    // Partitions come and go at any moment, also while their triggers are compared.
+    let churn = async {
+        loop {
+            platform
+                .transaction(
+                    "create table payment_5 partition of payment for values from (400) to (500)",
+                )
+                .await;
+            platform.transaction("drop table payment_5").await;
+        }
+    };
+    let checks = async {
+        for _ in 0..10 {
+            let check = app.walhook_ok(&["check"]).await;
+            assert!(check.contains("ok    triggers of public.payment: exist"));
+        }
+    };
+    tokio::select! {
+        () = churn => {}
+        () = checks => {}
+    }
+
     assert_eq!(
         app.walhook_ok(&["setup"]).await.trim(),
         "everything is set up",
