@@ -12,8 +12,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Socket};
+use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use disk::DiskFault;
@@ -107,13 +106,7 @@ impl Target {
     /// Like [`connect`](Self::connect). Returns also the index of the host.
     async fn connect_to_host(&self) -> Result<(Client, usize), ConnectError> {
         let connector = self.connector()?;
-        let attempt = async {
-            match connector {
-                None => open(&self.config, tokio_postgres::NoTls).await,
-                Some(connector) => open(&self.config, connector).await,
-            }
-        };
-
+        let attempt = open(&self.config, connector);
         let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
         let (client, _, host) =
             opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
@@ -148,16 +141,35 @@ pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), Conne
 
 /// Opens a connection to the first of the hosts that accepts, and starts the task that drives it.
 /// Returns also the host's index.
-pub(crate) async fn open<T>(
+pub(crate) async fn open(
     config: &Config,
-    tls: T,
-) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error>
-where
-    T: MakeTlsConnect<Socket> + Clone,
-    T::Stream: Send + 'static,
-{
-    let (client, connection, host) = hosts::connect(config, tls).await?;
-    Ok((client, tokio::spawn(drive(connection)), host))
+    tls: Option<MakeRustlsConnect>,
+) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error> {
+    match tls {
+        None => {
+            let (client, connection, host) = hosts::connect(config, NoTls).await?;
+            Ok((client, tokio::spawn(drive(connection)), host))
+        }
+        Some(tls) => {
+            let (client, connection, host) = hosts::connect(config, tls).await?;
+            Ok((client, tokio::spawn(drive(connection)), host))
+        }
+    }
+}
+
+/// Returns the value of `options` that also sets `settings` in the session. Later settings override
+/// earlier ones.
+pub(crate) fn with_settings(
+    config: &Config,
+    settings: &[(&'static str, impl std::fmt::Display)],
+) -> String {
+    let mut options = config.get_options().unwrap_or_default().to_owned();
+
+    for (name, value) in settings {
+        options.push_str(&format!(" -c {name}={value}"));
+    }
+
+    options
 }
 
 async fn drive<S, T>(connection: tokio_postgres::Connection<S, T>)

@@ -1,51 +1,49 @@
 //! Converts the primary's URL to connection parameters for libpq, which makes the replication
 //! connections.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio_postgres::Config;
 use tokio_postgres::config::{
     ChannelBinding, Host, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs,
 };
 
-use crate::postgres::{ConnectError, Target, Verification, system_certificates};
+use crate::postgres::{
+    ConnectError, Target, Tls, Verification, system_certificates, with_settings,
+};
 
 /// Values arrive as text, whose form must not depend on settings of the role or the database.
-const SESSION: &str = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgres -c extra_float_digits=1 \
-                       -c bytea_output=hex -c statement_timeout=0";
+const SESSION: &[(&str, &str)] = &[
+    ("DateStyle", "ISO"),
+    ("TimeZone", "UTC"),
+    ("IntervalStyle", "postgres"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+    ("statement_timeout", "0"),
+];
 
 /// Returns the parameters of a walsender connection to the URL's database. `settings` are set in
 /// its session.
-pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
-    replication_to(&Target::parse(url)?, settings)
-}
-
-/// Like [`replication`], for a target that is parsed already.
-pub(crate) fn replication_to(
+pub(crate) fn replication(
     target: &Target,
-    settings: &[(&str, &str)],
+    settings: &[(&'static str, &str)],
 ) -> Result<String, ConnectError> {
-    // Later settings override earlier ones.
-    let mut session = format!(
-        "{} {SESSION}",
-        target.config.get_options().unwrap_or_default()
-    );
+    let Target { config, tls } = target;
+    let settings = [SESSION, settings].concat();
 
-    for (name, value) in settings {
-        session.push_str(&format!(" -c {name}={value}"));
-    }
+    let written: Vec<String> = [
+        ("replication", Some("database".to_owned())),
+        ("options", Some(with_settings(config, &settings))),
+    ]
+    .into_iter()
+    .chain(address(config)?)
+    .chain(security(config, tls)?)
+    .chain(timeouts(config))
+    .filter_map(|(name, value)| Some(format!("{name}={}", quoted(&value?))))
+    .collect();
 
-    let mut parameters = vec![
-        ("replication", "database".to_owned()),
-        ("options", session.trim().to_owned()),
-    ];
-    address(target, &mut parameters)?;
-    security(target, &mut parameters)?;
-    timeouts(target, &mut parameters);
-
-    let written = parameters
-        .iter()
-        .map(|(name, value)| format!("{name}={}", quoted(value)));
-    Ok(written.collect::<Vec<_>>().join(" "))
+    Ok(written.join(" "))
 }
 
 /// Returns whether one of the URL's hosts is a Unix socket.
@@ -57,90 +55,51 @@ pub(crate) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
         .any(|host| matches!(host, Host::Unix(_))))
 }
 
-type Parameters = Vec<(&'static str, String)>;
+/// Parameters with their values. Those without a value are not written.
+type Parameters<const N: usize> = [(&'static str, Option<String>); N];
 
-fn address(
-    Target { config, .. }: &Target,
-    parameters: &mut Parameters,
-) -> Result<(), ConnectError> {
-    let mut hosts = Vec::new();
+fn address(config: &Config) -> Result<Parameters<8>, ConnectError> {
+    let host = |host: &Host| match host {
+        Host::Tcp(name) => Ok(name.clone()),
+        Host::Unix(path) => text(path),
+    };
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .map(host)
+        .collect::<Result<_, _>>()?;
 
-    for host in config.get_hosts() {
-        hosts.push(match host {
-            Host::Tcp(name) => name.as_str(),
-            Host::Unix(path) => path.to_str().ok_or(ConnectError::Url)?,
-        });
-    }
+    let session = match config.get_target_session_attrs() {
+        TargetSessionAttrs::ReadWrite => Some("read-write".into()),
+        TargetSessionAttrs::ReadOnly => Some("read-only".into()),
+        _ => None,
+    };
+    let is_random = config.get_load_balance_hosts() == LoadBalanceHosts::Random;
 
-    let join = |values: Vec<String>| values.join(",");
-    let lists = [
-        ("host", hosts.join(",")),
+    Ok([
+        ("host", list(&hosts)),
+        ("hostaddr", list(config.get_hostaddrs())),
+        ("port", list(config.get_ports())),
+        ("user", config.get_user().map(Into::into)),
+        ("dbname", config.get_dbname().map(Into::into)),
         (
-            "hostaddr",
-            join(
-                config
-                    .get_hostaddrs()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-            ),
+            "application_name",
+            config.get_application_name().map(Into::into),
         ),
-        (
-            "port",
-            join(config.get_ports().iter().map(ToString::to_string).collect()),
-        ),
-    ];
-
-    parameters.extend(lists.into_iter().filter(|(_, list)| !list.is_empty()));
-    let texts = [
-        ("user", config.get_user()),
-        ("dbname", config.get_dbname()),
-        ("application_name", config.get_application_name()),
-    ];
-
-    parameters.extend(
-        texts
-            .into_iter()
-            .filter_map(|(name, text)| Some((name, text?.to_owned()))),
-    );
-
-    match config.get_target_session_attrs() {
-        TargetSessionAttrs::ReadWrite => {
-            parameters.push(("target_session_attrs", "read-write".into()))
-        }
-        TargetSessionAttrs::ReadOnly => {
-            parameters.push(("target_session_attrs", "read-only".into()))
-        }
-        _ => {}
-    }
-
-    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
-        parameters.push(("load_balance_hosts", "random".into()));
-    }
-
-    Ok(())
+        ("target_session_attrs", session),
+        ("load_balance_hosts", is_random.then(|| "random".into())),
+    ])
 }
 
-fn security(
-    Target { config, tls }: &Target,
-    parameters: &mut Parameters,
-) -> Result<(), ConnectError> {
-    if let Some(password) = config.get_password() {
-        let password = std::str::from_utf8(password).map_err(|_| ConnectError::Url)?;
-        parameters.push(("password", password.to_owned()));
-    }
+fn security(config: &Config, tls: &Tls) -> Result<Parameters<7>, ConnectError> {
+    let password = config.get_password().map(std::str::from_utf8).transpose();
+    let binding = match config.get_channel_binding() {
+        ChannelBinding::Disable => Some("disable".into()),
+        ChannelBinding::Require => Some("require".into()),
+        _ => None,
+    };
+    let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
 
-    match config.get_channel_binding() {
-        ChannelBinding::Disable => parameters.push(("channel_binding", "disable".into())),
-        ChannelBinding::Require => parameters.push(("channel_binding", "require".into())),
-        _ => {}
-    }
-
-    if config.get_ssl_negotiation() == SslNegotiation::Direct {
-        parameters.push(("sslnegotiation", "direct".into()));
-    }
-
-    parameters.push(("sslmode", tls.verification.word().into()));
     let verified = matches!(
         tls.verification,
         Verification::Authority | Verification::Full
@@ -149,48 +108,67 @@ fn security(
         .authorities
         .clone()
         .or_else(|| system_certificates().filter(|_| verified));
+    let (certificate, key) = tls.identity.clone().unzip();
+    let file = |path: Option<PathBuf>| path.as_deref().map(text).transpose();
 
-    let files = [
-        ("sslrootcert", authorities),
+    Ok([
         (
-            "sslcert",
-            tls.identity
-                .as_ref()
-                .map(|(certificate, _)| certificate.clone()),
+            "password",
+            password.map_err(|_| ConnectError::Url)?.map(Into::into),
         ),
-        ("sslkey", tls.identity.as_ref().map(|(_, key)| key.clone())),
-    ];
-    for (name, path) in files {
-        if let Some(path) = path {
-            parameters.push((name, path.to_str().ok_or(ConnectError::Url)?.to_owned()));
-        }
-    }
-
-    Ok(())
+        ("channel_binding", binding),
+        ("sslnegotiation", is_direct.then(|| "direct".into())),
+        ("sslmode", Some(tls.verification.word().into())),
+        ("sslrootcert", file(authorities)?),
+        ("sslcert", file(certificate)?),
+        ("sslkey", file(key)?),
+    ])
 }
 
-fn timeouts(Target { config, .. }: &Target, parameters: &mut Parameters) {
-    let mut seconds = |name, wait: Option<Duration>| {
-        parameters.extend(wait.map(|wait| (name, wait.as_secs().max(1).to_string())));
-    };
+fn timeouts(config: &Config) -> Parameters<6> {
+    let seconds = |wait: Duration| wait.as_secs().max(1).to_string();
+    let probes = config.get_keepalives();
+    let probed = |value: Option<String>| value.filter(|_| probes);
 
-    seconds("connect_timeout", config.get_connect_timeout().copied());
-
-    if config.get_keepalives() {
-        seconds("keepalives_idle", Some(config.get_keepalives_idle()));
-        seconds("keepalives_interval", config.get_keepalives_interval());
-        parameters.extend(
+    [
+        (
+            "connect_timeout",
+            config.get_connect_timeout().copied().map(seconds),
+        ),
+        ("keepalives", (!probes).then(|| "0".into())),
+        (
+            "keepalives_idle",
+            probed(Some(seconds(config.get_keepalives_idle()))),
+        ),
+        (
+            "keepalives_interval",
+            probed(config.get_keepalives_interval().map(seconds)),
+        ),
+        (
+            "keepalives_count",
+            probed(
+                config
+                    .get_keepalives_retries()
+                    .map(|count| count.to_string()),
+            ),
+        ),
+        (
+            "tcp_user_timeout",
             config
-                .get_keepalives_retries()
-                .map(|count| ("keepalives_count", count.to_string())),
-        );
-    } else {
-        parameters.push(("keepalives", "0".into()));
-    }
+                .get_tcp_user_timeout()
+                .map(|limit| limit.as_millis().to_string()),
+        ),
+    ]
+}
 
-    let unacknowledged = config.get_tcp_user_timeout();
-    parameters
-        .extend(unacknowledged.map(|limit| ("tcp_user_timeout", limit.as_millis().to_string())));
+/// Joins values as libpq expects them. None if there are none.
+fn list<T: ToString>(values: &[T]) -> Option<String> {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    Some(values.join(",")).filter(|list| !list.is_empty())
+}
+
+fn text(path: &Path) -> Result<String, ConnectError> {
+    path.to_str().map(Into::into).ok_or(ConnectError::Url)
 }
 
 fn quoted(value: &str) -> String {
@@ -201,8 +179,12 @@ fn quoted(value: &str) -> String {
 mod tests {
     use super::*;
 
+    fn parsed(url: &str) -> Result<String, ConnectError> {
+        replication(&Target::parse(url)?, &[])
+    }
+
     fn parameters_of(url: &str) -> String {
-        replication(url, &[]).unwrap()
+        parsed(url).unwrap()
     }
 
     #[track_caller]
@@ -272,7 +254,8 @@ mod tests {
     #[test]
     fn parameters_of_the_url_are_kept_and_session_settings_override_its_options() {
         let url = "postgres://u:p%3F'\\%25@h/db?application_name=mine&options=-c%20TimeZone%3DCET&keepalives_retries=3";
-        let conninfo = replication(url, &[("lock_timeout", "60s")]).unwrap();
+        let conninfo =
+            replication(&Target::parse(url).unwrap(), &[("lock_timeout", "60s")]).unwrap();
 
         assert_contains(
             &conninfo,
@@ -335,7 +318,7 @@ mod tests {
             &parameters_of("postgres://u@h/db?keepalives=0"),
             &["keepalives='0'"],
         );
-        assert!(replication("postgres://u:hunter2@h/db?tcp_user_timeout=soon", &[]).is_err());
+        assert!(parsed("postgres://u:hunter2@h/db?tcp_user_timeout=soon").is_err());
     }
 
     #[test]
@@ -373,11 +356,11 @@ mod tests {
             "mysql://u:hunter2@h/db",
             "postgres://u:hunter2@h/db?sslmode=maybe",
         ] {
-            let error = replication(url, &[]).unwrap_err().to_string();
+            let error = parsed(url).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }
 
-        let half = replication("postgres://h/db?sslcert=/c.pem", &[])
+        let half = parsed("postgres://h/db?sslcert=/c.pem")
             .unwrap_err()
             .to_string();
         assert!(half.contains("sslkey"), "{half}");

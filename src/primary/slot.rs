@@ -23,7 +23,7 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
-use crate::postgres::fill;
+use crate::postgres::{Target, fill};
 use crate::sql::primary as sql;
 use crate::store::checkpoint::{
     SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch,
@@ -126,7 +126,7 @@ pub(crate) async fn connect(
         });
 
     let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
-    let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)])?;
+    let conninfo = conninfo::replication(&Target::parse(url)?, &[("lock_timeout", &bound)])?;
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
 }
 

@@ -146,12 +146,11 @@ impl Store {
         };
 
         let canceller = Canceller(connector.clone());
-        let manager = match connector {
-            None => Manager::from_connect(config, Configured::new(NoTls, settings), manager_config),
-            Some(tls) => {
-                Manager::from_connect(config, Configured::new(tls, settings), manager_config)
-            }
+        let connect = Configured {
+            tls: connector,
+            settings,
         };
+        let manager = Manager::from_connect(config, connect, manager_config);
 
         let wait = Some(WAIT);
         let mut builder = Pool::builder(manager);

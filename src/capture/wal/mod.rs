@@ -370,7 +370,7 @@ impl WalSession<'_> {
         let gaps = self.context.gaps;
         let source = gaps.source;
 
-        let conninfo = conninfo::replication_to(target, &[])?;
+        let conninfo = conninfo::replication(target, &[])?;
         let opened =
             tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
