@@ -91,10 +91,6 @@ impl State {
     }
 }
 
-fn row_id(row: &Tuple) -> Option<i64> {
-    row.id()
-}
-
 /// The changes of a batch to the ledger. The last change of each row counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerChanges {
@@ -119,7 +115,7 @@ impl LedgerChanges {
                 old: Some(old),
                 new,
             } => {
-                let moved = row_id(old) != row_id(new);
+                let moved = old.id() != new.id();
                 if moved {
                     self.remove_row(table, old);
                 }
@@ -168,13 +164,13 @@ impl LedgerChanges {
     }
 
     fn set(&mut self, table: Table, row: &Tuple) {
-        if let (Some(id), Some(state)) = (row_id(row), State::of(table, row)) {
+        if let (Some(id), Some(state)) = (row.id(), State::of(table, row)) {
             self.put(table, id, state);
         }
     }
 
     fn remove_row(&mut self, table: Table, row: &Tuple) {
-        if let Some(id) = row_id(row) {
+        if let Some(id) = row.id() {
             self.remove(table, id);
         }
     }
@@ -204,24 +200,25 @@ pub enum Difference {
 /// Compares a table with the ledger, page by page. Both are sorted by id.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    rows: Pages,
-    ledger: Pages,
+    pub rows: Pages,
+    pub ledger: Pages,
 }
 
 /// The rows of one side that were added and not compared yet.
 #[derive(Debug, Default)]
-struct Pages {
+pub struct Pages {
     pending: VecDeque<LedgerRow>,
     ended: bool,
 }
 
 impl Pages {
-    fn need_more(&self) -> bool {
+    /// Returns whether the comparison waits for the next page.
+    pub fn need_more(&self) -> bool {
         self.pending.is_empty() && !self.ended
     }
 
     /// Adds a page. An empty page is the end.
-    fn add(&mut self, page: Vec<LedgerRow>) {
+    pub fn add(&mut self, page: Vec<LedgerRow>) {
         self.ended |= page.is_empty();
         self.pending.extend(page);
     }
@@ -232,24 +229,6 @@ impl Pages {
 }
 
 impl Comparison {
-    /// Returns whether the comparison waits for the table's next page.
-    pub fn needs_rows(&self) -> bool {
-        self.rows.need_more()
-    }
-
-    pub fn needs_ledger(&self) -> bool {
-        self.ledger.need_more()
-    }
-
-    /// Adds the table's next page. An empty page is the end.
-    pub fn add_rows(&mut self, page: Vec<LedgerRow>) {
-        self.rows.add(page);
-    }
-
-    pub fn add_ledger(&mut self, page: Vec<LedgerRow>) {
-        self.ledger.add(page);
-    }
-
     pub fn is_complete(&self) -> bool {
         self.rows.are_compared() && self.ledger.are_compared()
     }
@@ -260,7 +239,7 @@ impl Comparison {
         let mut compared = 0;
         let mut found = Vec::new();
 
-        while !self.needs_rows() && !self.needs_ledger() {
+        while !self.rows.need_more() && !self.ledger.need_more() {
             let next = self
                 .rows
                 .pending

@@ -95,12 +95,11 @@ impl<'a> Differences<'a> {
                 };
 
                 let rows = self.snapshot.watched_rows(self.source, table).await?;
-                let comparison = Comparison::default();
 
                 OpenTable {
                     table,
                     rows,
-                    comparison,
+                    comparison: Comparison::default(),
                     after_id: None,
                     compared: 0,
                     pending: Vec::new(),
@@ -217,14 +216,14 @@ fn id(difference: &Difference) -> Option<i64> {
 
 impl OpenTable<'_> {
     async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<()> {
-        if self.comparison.needs_rows() {
-            self.comparison.add_rows(self.rows.next().await?);
+        if self.comparison.rows.need_more() {
+            self.comparison.rows.add(self.rows.next().await?);
         }
 
-        if self.comparison.needs_ledger() {
+        if self.comparison.ledger.need_more() {
             let page = ledger_page(transaction, self.table, self.after_id, PAGE).await?;
             self.after_id = page.last().map(|entry| entry.id).or(self.after_id);
-            self.comparison.add_ledger(page);
+            self.comparison.ledger.add(page);
         }
 
         let (compared, differences) = self.comparison.advance();

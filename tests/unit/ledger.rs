@@ -233,12 +233,16 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
     let mut found = Vec::new();
 
     while !comparison.is_complete() {
-        if comparison.needs_rows() {
-            comparison.add_rows(rows.next().unwrap_or_default().to_vec());
+        if comparison.rows.need_more() {
+            comparison
+                .rows
+                .add(rows.next().unwrap_or_default().to_vec());
         }
 
-        if comparison.needs_ledger() {
-            comparison.add_ledger(ledger.next().unwrap_or_default().to_vec());
+        if comparison.ledger.need_more() {
+            comparison
+                .ledger
+                .add(ledger.next().unwrap_or_default().to_vec());
         }
 
         let (more, differences) = comparison.advance();
@@ -254,7 +258,7 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
 fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
     match operation {
         Operation::Insert { new } => {
-            let id = row_id(new).unwrap();
+            let id = new.id().unwrap();
             let status = new.text(distro_queue::status).unwrap();
             assert_eq!(
                 known.insert(id, status.to_owned()),
@@ -266,7 +270,7 @@ fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
             old: Some(old),
             new,
         } => {
-            let id = row_id(new).unwrap();
+            let id = new.id().unwrap();
             let from = old.text(distro_queue::status).map(str::to_owned);
             let status = new.text(distro_queue::status).unwrap().to_owned();
 
@@ -276,7 +280,7 @@ fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
                 "the transition of row {id} starts in another state"
             );
         }
-        Operation::Delete { old } => drop(known.remove(&row_id(old).unwrap())),
+        Operation::Delete { old } => drop(known.remove(&old.id().unwrap())),
         other => panic!("{other:?}"),
     }
 }
