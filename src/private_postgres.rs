@@ -64,6 +64,8 @@ pub struct Options<'a> {
     pub programs: Option<&'a Path>,
     /// Environment variables of the server.
     pub environment: &'a [(&'a str, &'a str)],
+    /// The data of a stopped server to start with a copy of, instead of a new cluster.
+    pub data: Option<&'a Path>,
 }
 
 /// How to stop the server: `Fast` disconnects clients and writes a checkpoint, `Immediate` is like
@@ -105,53 +107,19 @@ impl PrivatePostgres {
         };
 
         let mut server = PrivatePostgres::new(bin, options.environment).await?;
-        server.init().await?;
+
+        match options.data {
+            Some(data) => {
+                let mut command = tokio::process::Command::new("cp");
+                let target = server.data_dir();
+                run("cp", command.arg("-a").arg(data).arg(target)).await?;
+            }
+            None => server.init().await?,
+        }
+
         server.start_on_free_port(&options).await?;
 
         Ok(server)
-    }
-
-    /// Starts a server with a copy of this server's data. This server must be stopped.
-    pub async fn copy(&self, options: Options<'_>) -> Result<PrivatePostgres> {
-        let mut copy = self.copy_data(&options).await?;
-        copy.start_on_free_port(&options).await?;
-
-        Ok(copy)
-    }
-
-    /// Starts a standby of this server, which must be stopped. The standby connects as soon as this
-    /// server runs again.
-    pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
-        let mut standby = self.copy_data(&options).await?;
-        let signal = standby.data_dir().join("standby.signal");
-        std::fs::write(&signal, "").map_err(io(format!("write {}", signal.display())))?;
-
-        let primary = format!(
-            "host=127.0.0.1 port={} user={SUPERUSER} dbname={SUPERUSER}",
-            self.port
-        );
-        let settings = [&[("primary_conninfo", primary.as_str())], options.settings].concat();
-        standby
-            .start_on_free_port(&Options {
-                settings: &settings,
-                ..options
-            })
-            .await?;
-
-        Ok(standby)
-    }
-
-    async fn copy_data(&self, options: &Options<'_>) -> Result<PrivatePostgres> {
-        let copy = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
-        let mut command = tokio::process::Command::new("cp");
-
-        run(
-            "cp",
-            command.arg("-a").arg(self.data_dir()).arg(copy.data_dir()),
-        )
-        .await?;
-
-        Ok(copy)
     }
 
     /// Creates an empty directory and the process that will remove it.

@@ -9,7 +9,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 use crate::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, one, run_sql, server, skip};
+use crate::support::{TestApp, eventually, one, run_sql, server, skip, standby};
 
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";
@@ -48,14 +48,14 @@ pub async fn pair(
         settings,
     ]
     .concat();
-    let standby = app
-        .server
-        .standby(Options {
+    let standby = standby(
+        &app.server,
+        Options {
             settings: &settings,
             ..options
-        })
-        .await
-        .unwrap();
+        },
+    )
+    .await;
 
     app.server.start_again().await.unwrap();
 

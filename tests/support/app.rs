@@ -75,7 +75,42 @@ pub async fn server(options: Options<'_>) -> PrivatePostgres {
     };
 
     drop(templates);
-    template.copy(options).await.expect("a private PostgreSQL")
+    let copied = Options {
+        data: Some(&template.data_dir()),
+        ..options
+    };
+    PrivatePostgres::start(copied)
+        .await
+        .expect("a private PostgreSQL")
+}
+
+/// Starts a standby of `primary`, which must be stopped. The standby connects as soon as that
+/// server runs again.
+pub async fn standby(primary: &PrivatePostgres, options: Options<'_>) -> PrivatePostgres {
+    let connection = format!(
+        "host=127.0.0.1 port={} user=postgres dbname=postgres",
+        primary.port()
+    );
+    let settings = [
+        &[("primary_conninfo", connection.as_str())],
+        options.settings,
+    ]
+    .concat();
+
+    let data = primary.data_dir();
+    let signal = data.join("standby.signal");
+    std::fs::write(&signal, "").expect("the signal of a standby");
+
+    let standby = PrivatePostgres::start(Options {
+        settings: &settings,
+        data: Some(&data),
+        ..options
+    })
+    .await
+    .expect("a standby");
+
+    std::fs::remove_file(&signal).expect("the primary's data without the signal");
+    standby
 }
 
 impl TestApp {

@@ -12,7 +12,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use super::clock::SharedClock;
 use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, server, skip};
+use crate::support::{TestApp, eventually, server, skip, standby};
 
 const STANDBY_SLOT: &str = "standby";
 /// Either server may be the standby.
@@ -78,7 +78,7 @@ impl Servers {
         app.store_url = store.url(&app.name);
         first.stop(StopMode::Fast).await.expect("a stop");
 
-        let second = first.standby(of_nodes).await.expect("the standby");
+        let second = standby(&first, of_nodes).await;
         first.start_again().await.expect("a start");
 
         let servers = Servers {
