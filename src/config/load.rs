@@ -12,7 +12,6 @@ use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use super::{Config, access};
-use crate::domain::table::Table as SourceTable;
 use crate::domain::text::MAX_BODY;
 
 const PREFIX: &str = "WALHOOK_";
@@ -233,28 +232,7 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
 fn validate(config: &Config) -> Result<(), ConfigError> {
     let fail = |detail: String| Err(ConfigError::Invalid(detail));
 
-    if let Some(name) = config.source.tables.unknown_names().next() {
-        return fail(format!(
-            "{name}: the reference schema has no such table or column"
-        ));
-    }
-
-    if let Some(problem) = config.source.tables.malformed_names().next() {
-        return fail(problem);
-    }
-
-    if let Some(name) = config
-        .source
-        .lookups
-        .keys()
-        .find(|name| SourceTable::by_name(name).is_none())
-    {
-        return fail(format!(
-            "source.lookups.{name}: the reference schema has no such table"
-        ));
-    }
-
-    if let Some(problem) = config.source.contradictions().next() {
+    if let Some(problem) = config.source.problems().next() {
         return fail(problem);
     }
 

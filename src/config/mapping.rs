@@ -1,6 +1,7 @@
 //! Maps the platform's tables, columns and status values to the reference schema.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -42,12 +43,14 @@ pub struct TableMapping {
 }
 
 impl TableMappings {
+    fn of(&self, table: Table) -> &TableMapping {
+        static UNMAPPED: LazyLock<TableMapping> = LazyLock::new(TableMapping::default);
+        self.0.get(table.name()).unwrap_or(&UNMAPPED)
+    }
+
     /// Returns the schema and the name of the platform's table for `table`.
     pub fn qualified_name(&self, table: Table) -> (String, String) {
-        let configured = self
-            .0
-            .get(table.name())
-            .and_then(|mapping| mapping.table.as_deref());
+        let configured = self.of(table).table.as_deref();
 
         // Malformed names are rejected when the configuration is loaded.
         let named = configured.and_then(split_name);
@@ -58,15 +61,12 @@ impl TableMappings {
 
     /// Returns earlier names of the platform's column, to be tried in this order.
     pub fn formerly<'a>(&'a self, table: Table, column: &str) -> impl Iterator<Item = &'a str> {
-        let names = self
-            .0
-            .get(table.name())
-            .and_then(|mapping| mapping.formerly.get(column));
+        let names = self.of(table).formerly.get(column);
         names.into_iter().flatten().map(String::as_str)
     }
 
     /// Describes malformed table names.
-    pub(super) fn malformed_names(&self) -> impl Iterator<Item = String> {
+    fn malformed_names(&self) -> impl Iterator<Item = String> {
         let named = self
             .0
             .iter()
@@ -80,33 +80,23 @@ impl TableMappings {
 
     /// Returns the platform's name for a column of the reference schema.
     pub fn column<'a>(&'a self, table: Table, column: &'a str) -> &'a str {
-        self.0
-            .get(table.name())
-            .and_then(|mapping| mapping.columns.get(column))
-            .map_or(column, String::as_str)
+        let names = &self.of(table).columns;
+        names.get(column).map_or(column, String::as_str)
     }
 
     /// Whether the platform has no such table.
     pub fn is_absent(&self, table: Table) -> bool {
-        self.0
-            .get(table.name())
-            .is_some_and(|mapping| mapping.absent)
+        self.of(table).absent
     }
 
     /// Returns the SQL expression that computes `column`, if the platform's table does not have it.
     pub fn computed(&self, table: Table, column: &str) -> Option<&str> {
-        self.0
-            .get(table.name())?
-            .computed
-            .get(column)
-            .map(String::as_str)
+        self.of(table).computed.get(column).map(String::as_str)
     }
 
     /// Whether columns of `table` are computed by SQL expressions.
     pub fn is_computed(&self, table: Table) -> bool {
-        self.0
-            .get(table.name())
-            .is_some_and(|mapping| !mapping.computed.is_empty())
+        !self.of(table).computed.is_empty()
     }
 
     /// Returns the columns of the reference schema that are stored in the platform's table.
@@ -120,7 +110,7 @@ impl TableMappings {
 
     /// Returns the reference value that the platform's `value` in `column` is mapped to.
     pub fn value(&self, table: Table, column: &str, value: &str) -> Option<&str> {
-        let values = self.0.get(table.name())?.values.get(column)?;
+        let values = self.of(table).values.get(column)?;
         values.get(value).map(String::as_str)
     }
 
@@ -131,10 +121,7 @@ impl TableMappings {
         column: &str,
         meaning: &'a str,
     ) -> Vec<&'a str> {
-        let values = self
-            .0
-            .get(table.name())
-            .and_then(|mapping| mapping.values.get(column));
+        let values = self.of(table).values.get(column);
         let mapped = values
             .into_iter()
             .flatten()
@@ -150,10 +137,7 @@ impl TableMappings {
 
     /// Returns the reference values that the platform's values of `column` are mapped to.
     pub fn meanings(&self, table: Table, column: &str) -> impl Iterator<Item = &str> {
-        let values = self
-            .0
-            .get(table.name())
-            .and_then(|mapping| mapping.values.get(column));
+        let values = self.of(table).values.get(column);
         values
             .into_iter()
             .flat_map(|values| values.values().map(String::as_str))
@@ -168,13 +152,11 @@ impl TableMappings {
             table.looked_up()
         };
 
-        let columns = ["id"].iter().chain(names).map(|name| {
-            let values = self
-                .0
-                .get(table.name())
-                .and_then(|mapping| mapping.values.get(*name));
-            (self.column(table, name), values)
-        });
+        let values = &self.of(table).values;
+        let columns = ["id"]
+            .iter()
+            .chain(names)
+            .map(|name| (self.column(table, name), values.get(*name)));
 
         format!(
             "{:?} {:?}",
@@ -184,7 +166,7 @@ impl TableMappings {
     }
 
     /// Describes tables and columns that cannot be absent or computed.
-    pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
+    fn contradictions(&self) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|(name, mapping)| {
             let table = Table::by_name(name)?;
             if mapping.absent && table.is_indispensable() {
@@ -210,11 +192,12 @@ impl TableMappings {
         })
     }
 
-    /// Returns mapped names that the reference schema does not have.
-    pub(super) fn unknown_names(&self) -> impl Iterator<Item = String> {
-        self.0.iter().flat_map(|(name, mapping)| {
+    /// Describes mapped names that the reference schema does not have.
+    fn unknown_names(&self) -> impl Iterator<Item = String> {
+        let unknown = |name| format!("{name}: the reference schema has no such table or column");
+        self.0.iter().flat_map(move |(name, mapping)| {
             let Some(table) = Table::by_name(name) else {
-                return vec![format!("source.tables.{name}")];
+                return vec![unknown(format!("source.tables.{name}"))];
             };
 
             let columns = mapping.columns.keys().map(|column| ("columns", column));
@@ -227,7 +210,7 @@ impl TableMappings {
                 .chain(values)
                 .chain(computed)
                 .filter(|(_, column)| table.column(column).is_none())
-                .map(|(part, column)| format!("source.tables.{name}.{part}.{column}"))
+                .map(|(part, column)| unknown(format!("source.tables.{name}.{part}.{column}")))
                 .collect()
         })
     }
@@ -247,16 +230,24 @@ impl Source {
         is_looked_up && self.follows(table) && !self.tables.is_computed(table)
     }
 
-    /// Describes settings that contradict each other.
-    pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
-        let captured = |name: &&String| Table::by_name(name).is_some_and(Table::is_captured);
-        let lookups = self.lookups.keys().filter(captured).map(|name| {
-            format!(
+    /// Describes names that the reference schema does not have or that are malformed, and settings
+    /// that contradict each other.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let lookups = self.lookups.keys().filter_map(|name| match Table::by_name(name) {
+            None => Some(format!(
+                "source.lookups.{name}: the reference schema has no such table"
+            )),
+            Some(table) if table.is_captured() => Some(format!(
                 "source.lookups.{name}: rows of this table are captured, not looked up: add missing columns with source.tables.{name}.computed"
-            )
+            )),
+            Some(_) => None,
         });
 
-        self.tables.contradictions().chain(lookups)
+        self.tables
+            .unknown_names()
+            .chain(self.tables.malformed_names())
+            .chain(self.tables.contradictions())
+            .chain(lookups)
     }
 }
 
