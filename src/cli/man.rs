@@ -1,10 +1,8 @@
 //! `walhook man`: manual pages, generated from the help texts.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 use anyhow::Context;
 use clap::CommandFactory;
+use std::path::PathBuf;
 
 use super::{Cli, CommandResult};
 
@@ -22,5 +20,5 @@ pub fn execute(arguments: &Arguments) -> CommandResult {
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| format!("cannot write the pages to {}", directory.display()))?;
 
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

@@ -86,23 +86,21 @@ enum Command {
     Man(man::Arguments),
 }
 
-/// The exit code of a command, or an error to print.
-type CommandResult = anyhow::Result<ExitCode>;
+/// Whether a command has succeeded, or an error to print.
+type CommandResult = anyhow::Result<bool>;
 
 impl Cli {
     /// Runs the command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line or
     /// configuration.
     pub async fn execute(self) -> ExitCode {
-        let result = self.dispatch().await;
-        result.unwrap_or_else(|error| {
-            telemetry::log_fatal(&error);
-
-            if error.is::<ConfigError>() {
-                ExitCode::from(2)
-            } else {
-                ExitCode::FAILURE
+        match self.dispatch().await {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                telemetry::log_fatal(&error);
+                ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
             }
-        })
+        }
     }
 
     async fn dispatch(self) -> CommandResult {
@@ -169,7 +167,7 @@ fn start_logs(log: &Log) -> Result<(), ConfigError> {
 fn print_text(text: &str) -> CommandResult {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
+        _ => Ok(true),
     }
 }
 
@@ -192,7 +190,7 @@ fn print_steps(done: &[String], nothing: &str) -> CommandResult {
         done => println!("{}", done.join("\n")),
     }
 
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// Asks for confirmation on the terminal, unless `yes` was given. Fails without a terminal.

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,7 +99,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     eprintln!("listening on http://{}", listener.local_addr()?);
     serve(listener, router).await;
 
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// Serves until the process is asked to stop, then waits for the requests in progress.

@@ -1,7 +1,5 @@
 //! `walhook repair`: finds and raises the events that were missed in a gap, and resumes capture.
 
-use std::process::ExitCode;
-
 use super::CommandResult;
 use crate::app::repair::{Report, repair};
 use crate::config::Config;
@@ -20,7 +18,7 @@ pub struct Arguments {
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let report = repair(&config, arguments.dry_run, arguments.force).await?;
     print!("{}", text(&report));
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 fn text(report: &Report) -> String {

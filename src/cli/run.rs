@@ -1,7 +1,5 @@
 //! `walhook run`: the sidecar itself.
 
-use std::process::ExitCode;
-
 use clap::ValueEnum;
 
 use super::CommandResult;
@@ -39,5 +37,5 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     };
 
     app::run(config, roles).await?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

@@ -1,7 +1,5 @@
 //! `walhook teardown`: removes everything that Walhook created on the primary.
 
-use std::process::ExitCode;
-
 use super::{CommandResult, confirmed, print_steps, print_text};
 use crate::config::{Config, without_password};
 use crate::primary::uninstall::{owner_statements, teardown};
@@ -29,7 +27,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 
     let question = question(&arguments, &config, source, store);
     if !confirmed(arguments.yes, "teardown", &question)? {
-        return Ok(ExitCode::FAILURE);
+        return Ok(false);
     }
 
     let done = teardown(&config.source, source, store, arguments.store).await?;

@@ -1,7 +1,5 @@
 //! `walhook token`: API tokens. Each acts for one user.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
@@ -64,7 +62,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
         }
     }
 
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 fn name(text: &str) -> Result<String, TextFault> {

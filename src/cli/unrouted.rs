@@ -1,7 +1,5 @@
 //! `walhook unrouted`: events that could not be derived, routed or stored.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::json;
@@ -81,7 +79,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
 
             let question = "Remove the selected unrouted events, which are then never delivered";
             if !confirmed(yes, "unrouted discard", question)? {
-                return Ok(ExitCode::FAILURE);
+                return Ok(false);
             }
 
             let mut discarded = 0;
@@ -96,7 +94,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
         }
     }
 
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 async fn each_page(
@@ -109,7 +107,7 @@ async fn each_page(
     loop {
         let page = store.unrouted(selection, after, PAGE).await?;
         let Some(last) = page.last() else {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(true);
         };
 
         after = last.id;

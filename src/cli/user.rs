@@ -1,6 +1,5 @@
 //! `walhook user`: manages the data of a user of the platform.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -37,7 +36,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
     );
 
     if !confirmed(yes, "user erase", &question)? {
-        return Ok(ExitCode::FAILURE);
+        return Ok(false);
     }
 
     let erased = erase::erase(&store, &UserId(user.into())).await?;
@@ -54,5 +53,5 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
         }
     }
 
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

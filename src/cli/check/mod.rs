@@ -2,10 +2,6 @@
 
 mod store;
 
-use std::fmt;
-use std::net::IpAddr;
-use std::process::ExitCode;
-
 use super::CommandResult;
 use crate::config::{CaptureMode, Config, SmtpTls, without_password};
 use crate::lookup::try_queries;
@@ -17,6 +13,8 @@ use crate::primary::inspect::{Database, inspect_primary};
 use crate::primary::uninstall::inspect_remains;
 use crate::store::{Store, keys as stored_keys};
 use crate::vault::Vault;
+use std::fmt;
+use std::net::IpAddr;
 
 pub async fn execute(config: Config) -> CommandResult {
     let mut findings = vec![master_key(&config)];
@@ -39,14 +37,8 @@ pub async fn execute(config: Config) -> CommandResult {
         println!("{finding}");
     }
 
-    let failed = findings
-        .iter()
-        .any(|finding| finding.severity == Severity::Fail);
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    let mut severities = findings.iter().map(|finding| finding.severity);
+    Ok(severities.all(|severity| severity != Severity::Fail))
 }
 
 fn master_key(config: &Config) -> Finding {

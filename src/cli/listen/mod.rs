@@ -10,10 +10,8 @@ mod feed;
 mod keys;
 mod state;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 use secrecy::{ExposeSecret, SecretString};
+use std::path::PathBuf;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -94,7 +92,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     };
 
     let Some(first) = listener.next_page().await? else {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     };
 
     banner.iter().for_each(|line| eprintln!("{line}"));
@@ -104,7 +102,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     }
 
     listener.run(first).await?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// The first signal ends the process after the request in flight, the second at once.
