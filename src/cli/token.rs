@@ -11,6 +11,7 @@ use crate::domain::event::UserId;
 use crate::domain::text::{self, TextFault};
 use crate::domain::time::millis;
 use crate::manage::tokens;
+use crate::store::access;
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
@@ -51,12 +52,12 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
         }
         Action::List { user } => {
             let user = user.map(|user| UserId(user.into()));
-            let tokens = tokens::list(&store, user.as_ref()).await?;
+            let tokens = access::list_tokens(&store, user.as_ref()).await?;
             return print_text(&tokens.iter().map(line).collect::<String>());
         }
         Action::Revoke { id } => {
             anyhow::ensure!(
-                tokens::revoke(&store, id).await?,
+                access::revoke_token(&store, id).await?,
                 "there is no token {id}: see `walhook token list`"
             );
         }
@@ -70,7 +71,7 @@ fn name(text: &str) -> Result<String, TextFault> {
 }
 
 /// A line of tab-separated columns: id, user, created, revoked or a hyphen, name.
-fn line(token: &tokens::Token) -> String {
+fn line(token: &access::Token) -> String {
     let revoked = token.revoked_at.map_or_else(|| "-".to_owned(), millis);
     let columns = [
         token.id.to_string(),

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::service::Manage;
-use super::tokens::{self, hash, random_text};
+use super::tokens::{TOKEN_LENGTH, hash, is_api_token, random_text};
 use crate::domain::event::UserId;
 use crate::store::access::{self, Session};
 use crate::store::audit::{Actor, Via};
@@ -16,7 +16,11 @@ impl Manage {
     /// Returns the id of an API token, and the user that it stands for. None if the token is
     /// unknown or revoked.
     pub async fn token_user(&self, token: &str) -> Result<Option<(Uuid, UserId)>> {
-        tokens::user(&self.store, token).await
+        if !is_api_token(token) || token.len() != TOKEN_LENGTH {
+            return Ok(None);
+        }
+
+        Ok(access::token_user(&self.store, &hash(token)).await?)
     }
 
     /// Returns the signed-in user of a session. None if the session has ended or its API token was

@@ -9,13 +9,12 @@ use uuid::Uuid;
 
 use super::fault::Result;
 use crate::domain::event::UserId;
-pub use crate::store::access::Token;
 use crate::store::{Store, access};
 use crate::vault::random_bytes;
 
 const PREFIX: &str = "whk_";
-/// The length of the base64 of 32 bytes without padding.
-const ENCODED_LENGTH: usize = 43;
+/// 32 bytes in base64 without padding follow the prefix.
+pub(super) const TOKEN_LENGTH: usize = PREFIX.len() + 43;
 
 /// Creates a token, which is shown only this once.
 pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretString> {
@@ -30,26 +29,6 @@ pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretSt
     .await?;
 
     Ok(token)
-}
-
-/// Lists one user's tokens or all, oldest first, revoked ones included.
-pub async fn list(store: &Store, user: Option<&UserId>) -> Result<Vec<Token>> {
-    Ok(access::list_tokens(store, user).await?)
-}
-
-/// Revokes a token. False if there is no such token.
-pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
-    Ok(access::revoke_token(store, id).await?)
-}
-
-/// Returns the token's id and user. None if it is unknown or revoked.
-pub(super) async fn user(store: &Store, token: &str) -> Result<Option<(Uuid, UserId)>> {
-    match token.strip_prefix(PREFIX) {
-        Some(rest) if rest.len() == ENCODED_LENGTH => {
-            Ok(access::token_user(store, &hash(token)).await?)
-        }
-        _ => Ok(None),
-    }
 }
 
 /// Whether the text has the prefix of API tokens. Other tokens may be the platform's.
