@@ -163,9 +163,7 @@ impl Feed {
                 Err(fault) => fault,
             };
 
-            if fault.severity == Severity::Permanent
-                || fault.severity == Severity::Foreign && !self.is_ready
-            {
+            if fault.severity == Permanent || fault.severity == Foreign && !self.is_ready {
                 return Err(anyhow!(fault.message));
             }
 
@@ -197,8 +195,8 @@ impl Feed {
             .await;
 
         let response = sent.map_err(|error| match error.is_connect() {
-            true => self.failed(Severity::Foreign, "cannot be reached", &error),
-            false => self.failed(Severity::Transient, "closed the connection", &error),
+            true => self.failed(Foreign, "cannot be reached", &error),
+            false => self.failed(Transient, "closed the connection", &error),
         })?;
 
         let status = response.status();
@@ -211,10 +209,8 @@ impl Feed {
 
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_eof() {
-                return Fault::new(
-                    Severity::Transient,
-                    format!("{} sent an incomplete response", self.shown()),
-                );
+                let what = format!("{} sent an incomplete response", self.shown());
+                return Fault::new(Transient, &what);
             }
 
             let kind = headers
@@ -225,7 +221,7 @@ impl Feed {
                 "{} did not answer with a page of events ({kind}: {error})",
                 self.shown()
             );
-            Fault::new(Severity::Foreign, format!("{what}: {API_EXPECTED}"))
+            Fault::new(Foreign, &format!("{what}: {API_EXPECTED}"))
         })
     }
 
@@ -233,7 +229,7 @@ impl Feed {
         let body = Limited::new(Body::from(response), MAX_PAGE_BYTES);
         let read = body.collect().await.map_err(|error| {
             let message = format!("{} did not finish its response: {error}", self.shown());
-            Fault::new(Severity::Transient, message)
+            Fault::new(Transient, &message)
         });
         read.map(Collected::to_bytes)
     }
@@ -243,7 +239,7 @@ impl Feed {
             true => ("did not answer", "timeout".to_owned()),
             false => (what, root_cause(error)),
         };
-        Fault::new(severity, format!("{} {what}: {reason}", self.shown()))
+        Fault::new(severity, &format!("{} {what}: {reason}", self.shown()))
     }
 
     fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Fault {
@@ -255,53 +251,37 @@ impl Feed {
         let (severity, message) = match number {
             300..=399 => {
                 let target = header(LOCATION).unwrap_or("another URL");
-                (
-                    Severity::Foreign,
-                    format!("{url} redirects to {target} ({number}): {API_EXPECTED}"),
-                )
+                let what = format!("{url} redirects to {target} ({number})");
+                (Foreign, format!("{what}: {API_EXPECTED}"))
             }
             401 | 403 => {
                 let fix = "set --token or WALHOOK_TOKEN to a token of `walhook token create`, or to one of your platform";
-                (
-                    Severity::Permanent,
-                    format!(
-                        "the API rejected the token ({number}{}): {fix}",
-                        problem.text()
-                    ),
-                )
+                let what = format!("the API rejected the token ({number}{})", problem.text());
+                (Permanent, format!("{what}: {fix}"))
             }
             404 | 405 => {
                 let what = format!("{url} does not exist ({number}): {API_EXPECTED}");
-                (
-                    Severity::Foreign,
-                    format!("{what}, of a version with an event feed"),
-                )
+                (Foreign, format!("{what}, of a version with an event feed"))
             }
-            429 => (
-                Severity::Transient,
-                "the API limits the rate of requests (429)".to_owned(),
-            ),
-            408 | 425 | 500..=599 => (
-                Severity::Transient,
-                format!("the API answered {number}{}", problem.text()),
-            ),
-            _ => (
-                Severity::Permanent,
-                format!(
-                    "the API rejected the request ({number}{}){}",
-                    problem.text(),
-                    problem.fix()
-                ),
-            ),
+            429 => {
+                let what = "the API limits the rate of requests (429)";
+                (Transient, what.to_owned())
+            }
+            408 | 425 | 500..=599 => {
+                let what = format!("the API answered {number}{}", problem.text());
+                (Transient, what)
+            }
+            _ => {
+                let what = format!("the API rejected the request ({number}{})", problem.text());
+                (Permanent, what + problem.fix())
+            }
         };
 
-        let retry_after = header(RETRY_AFTER)
-            .and_then(|text| text.trim().parse().ok())
-            .map(Duration::from_secs);
+        let seconds = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
+        let retry_after = seconds.map(|wait| Duration::from_secs(wait).min(MAX_RETRY_AFTER));
         Fault {
-            severity,
-            message: printable(&message),
-            retry_after: retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)),
+            retry_after,
+            ..Fault::new(severity, &message)
         }
     }
 
@@ -326,6 +306,8 @@ enum Severity {
     Permanent,
 }
 
+use Severity::{Foreign, Permanent, Transient};
+
 struct Fault {
     severity: Severity,
     message: String,
@@ -333,10 +315,10 @@ struct Fault {
 }
 
 impl Fault {
-    fn new(severity: Severity, message: String) -> Fault {
+    fn new(severity: Severity, message: &str) -> Fault {
         Fault {
             severity,
-            message: printable(&message),
+            message: printable(message),
             retry_after: None,
         }
     }
@@ -374,9 +356,10 @@ impl Problem {
     }
 
     fn fix(&self) -> &'static str {
-        match self.errors.iter().any(|error| error.pointer == "/after") {
-            true => ". Set --from to `earliest`, `latest` or another cursor",
-            false => "",
+        if self.errors.iter().any(|error| error.pointer == "/after") {
+            ". Set --from to `earliest`, `latest` or another cursor"
+        } else {
+            ""
         }
     }
 }
