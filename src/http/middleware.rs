@@ -50,14 +50,21 @@ pub async fn protect(request: Request, next: Next) -> Response {
         ),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
+    add_headers(&mut response, headers);
+    response
+}
+
+/// Adds headers that the response does not have yet.
+pub fn add_headers<const N: usize>(
+    response: &mut Response,
+    headers: [(HeaderName, &'static str); N],
+) {
     for (name, value) in headers {
         response
             .headers_mut()
             .entry(name)
             .or_insert(HeaderValue::from_static(value));
     }
-
-    response
 }
 
 /// Responds to a panic, which the panic hook logs. The client gets no details.

@@ -2,12 +2,11 @@
 
 use askama::Template;
 use axum::response::Response;
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::error::PageError;
 use super::flash::Flash;
-use super::format::{failure_label, sentence};
+use super::format::{failure_label, pretty, sentence};
 use super::log_line::Line;
 use super::page::{Frame, Section, page, redirect};
 use super::state::webhook_path;
@@ -135,12 +134,6 @@ pub async fn redeliver(
         Err(fault) => return Err(fault.into()),
     };
     Ok(redirect(&webhook_path(id, &format!("/logs/{log}")), flash))
-}
-
-/// Formats JSON for reading.
-fn pretty(json: &str) -> String {
-    serde_json::from_str::<Value>(json)
-        .map_or_else(|_| json.to_owned(), |value| format!("{value:#}"))
 }
 
 #[cfg(test)]

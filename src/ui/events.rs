@@ -1,16 +1,14 @@
 //! The account's events: the list, the newest first, and the page of one event.
 
 use askama::Template;
-use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::Value;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::Fields;
-use super::format::outcome_label;
-use super::page::{Frame, Section, page, with_status};
+use super::format::{outcome_label, pretty};
+use super::page::{Frame, Section, page, validated};
 use super::state::webhook_path;
 use super::time::Exact;
 use super::visit::{Ids, Visit};
@@ -86,11 +84,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         fields,
     };
 
-    Ok(if is_valid {
-        page(&template)
-    } else {
-        with_status(StatusCode::UNPROCESSABLE_ENTITY, &template)
-    })
+    Ok(validated(is_valid, &template))
 }
 
 #[derive(Template)]
@@ -142,8 +136,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         }
     };
 
-    let data = serde_json::from_str::<Value>(&event.data);
-    let data = data.map_or_else(|_| event.data.clone(), |value| format!("{value:#}"));
+    let data = pretty(&event.data);
     let deliveries = deliveries.into_iter().map(line).collect();
 
     Ok(page(&Page {

@@ -90,6 +90,13 @@ impl Fields {
         value
     }
 
+    /// Parses the time range of `since` and `until`, either of which may be empty.
+    pub fn period(&self, errors: &mut Vec<String>) -> (Option<Timestamp>, Option<Timestamp>) {
+        let since = self.optional("since", time, "“Since” is not a valid time.", errors);
+        let until = self.optional("until", time, "“Until” is not a valid time.", errors);
+        (since, until)
+    }
+
     /// Returns the field's path, if it is a page of the web UI.
     pub fn page(&self, name: &str) -> Option<&str> {
         own_path(self.one(name))

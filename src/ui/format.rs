@@ -3,6 +3,8 @@
 use std::borrow::Borrow;
 use std::fmt;
 
+use serde_json::Value;
+
 use crate::manage::Ordering;
 
 /// A number with commas between the thousands.
@@ -74,6 +76,12 @@ pub fn sentence(text: &str) -> String {
     };
 
     format!("{first}{}{end}", chars.as_str())
+}
+
+/// Formats JSON for reading.
+pub fn pretty(json: &str) -> String {
+    serde_json::from_str::<Value>(json)
+        .map_or_else(|_| json.to_owned(), |value| format!("{value:#}"))
 }
 
 /// Returns why a webhook was disabled, as a sentence.

@@ -2,7 +2,7 @@
 
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -10,6 +10,7 @@ use super::assets;
 use super::flash::{self, Flash};
 use super::page::HoldsSecret;
 use super::state::UiState;
+use crate::http::middleware::add_headers;
 use crate::http::problem::Problem;
 
 /// Allows no inline styles or scripts, and nothing from other origins.
@@ -59,12 +60,7 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
             "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
         ),
     ];
-    for (name, value) in headers {
-        response
-            .headers_mut()
-            .entry(name)
-            .or_insert(HeaderValue::from_static(value));
-    }
+    add_headers(&mut response, headers);
 
     let cookie = match response.extensions_mut().remove::<Flash>() {
         Some(flash) => Some(flash.cookie(&state.api.auth)),

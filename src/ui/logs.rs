@@ -1,16 +1,15 @@
 //! The delivery log of a webhook: filtered, page by page.
 
 use askama::Template;
-use axum::http::StatusCode;
 use axum::response::Response;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::error::PageError;
-use super::fields::{Fields, time};
+use super::fields::Fields;
 use super::format::outcome_label;
 use super::log_line::Line;
-use super::page::{Frame, Section, page, with_status};
+use super::page::{Frame, Section, validated};
 use super::state::webhook_path;
 use super::time::{Exact, field};
 use super::visit::{Ids, Visit};
@@ -43,7 +42,7 @@ struct Page {
 /// Parses the query. The messages say which fields are invalid.
 fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
     let mut errors = Vec::new();
-    let filter = LogFilter {
+    let mut filter = LogFilter {
         event: fields.optional(
             "event",
             |text| text.parse().ok(),
@@ -62,9 +61,10 @@ fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<Stri
             "Select a response status from the list.",
             &mut errors,
         ),
-        since: fields.optional("since", time, "“Since” is not a valid time.", &mut errors),
-        until: fields.optional("until", time, "“Until” is not a valid time.", &mut errors),
+        ..LogFilter::default()
     };
+
+    (filter.since, filter.until) = fields.period(&mut errors);
 
     if let (Some(since), Some(until)) = (filter.since, filter.until)
         && since > until
@@ -90,23 +90,21 @@ async fn search(
     filter: &LogFilter,
     mut cursor: Option<Cursor>,
 ) -> Result<(Vec<Entry>, Option<Cursor>), PageError> {
-    for _ in 1..MAX_SEARCHES {
+    let mut entries = Vec::new();
+
+    for _ in 0..MAX_SEARCHES {
         let found = visit
             .manage()
             .log(visit.user(), webhook, filter, cursor, PAGE)
             .await?;
-        if !found.items.is_empty() || found.next.is_none() {
-            return Ok((found.items, found.next));
-        }
+        (entries, cursor) = (found.items, found.next);
 
-        cursor = found.next;
+        if !entries.is_empty() || cursor.is_none() {
+            break;
+        }
     }
 
-    let found = visit
-        .manage()
-        .log(visit.user(), webhook, filter, cursor, PAGE)
-        .await?;
-    Ok((found.items, found.next))
+    Ok((entries, cursor))
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
@@ -147,9 +145,5 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         fields,
     };
 
-    Ok(if is_valid {
-        page(&template)
-    } else {
-        with_status(StatusCode::UNPROCESSABLE_ENTITY, &template)
-    })
+    Ok(validated(is_valid, &template))
 }

@@ -52,6 +52,15 @@ pub fn with_status(status: StatusCode, template: &impl Template) -> Response {
     (status, page(template)).into_response()
 }
 
+/// Responds with the page of a query, which shows the errors of an invalid one.
+pub fn validated(is_valid: bool, template: &impl Template) -> Response {
+    let status = match is_valid {
+        true => StatusCode::OK,
+        false => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    with_status(status, template)
+}
+
 /// Marks a response that holds a secret. It is not compressed, because its length would reveal
 /// something about the secret.
 #[derive(Clone, Copy)]

@@ -49,8 +49,7 @@ pub fn parse(
     mut errors: Vec<String>,
     draft: impl FnOnce(Timestamp, Option<Timestamp>) -> Result<JobDraft, PeriodFault>,
 ) -> Parsed {
-    let since = fields.optional("since", time, "“Since” is not a valid time.", &mut errors);
-    let until = fields.optional("until", time, "“Until” is not a valid time.", &mut errors);
+    let (since, until) = fields.period(&mut errors);
 
     match since {
         _ if !errors.is_empty() => Err(errors),
