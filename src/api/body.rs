@@ -93,6 +93,14 @@ impl<'de> Deserialize<'de> for UniqueKeys {
     }
 }
 
+macro_rules! accept {
+    ($($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<Self, E> {
+            Ok(self)
+        })+
+    };
+}
+
 impl<'de> Visitor<'de> for UniqueKeys {
     type Value = UniqueKeys;
 
@@ -117,25 +125,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
         Ok(self)
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
-        Ok(self)
-    }
+    accept! { visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64 }
 
     fn visit_unit<E>(self) -> Result<Self, E> {
         Ok(self)

@@ -1,11 +1,12 @@
 //! Reads the feed of events: page by page, with long polls, or as a stream; and single events with
 //! their deliveries.
 
+use std::str::FromStr;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::{Duration, Instant};
 use utoipa::ToSchema;
@@ -17,12 +18,12 @@ use super::schema::{DeliveryStateName, EventName};
 use super::state::ApiState;
 use super::stream;
 use crate::auth::Caller;
-use crate::domain::event::{EventKind, UnknownEvent};
+use crate::domain::event::EventKind;
 use crate::domain::time::millis;
 use crate::http::Occupied;
 use crate::http::problem::Problem;
 use crate::manage::feed::{DeliveryState, FeedPage, Position};
-use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize, MalformedCursor};
+use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize};
 
 /// A page ends after the event that exceeds this length, so that a hundred large events do not
 /// occupy much memory.
@@ -76,19 +77,19 @@ impl From<EventDelivery> for DeliveryBody {
             webhook_id: delivery.webhook,
             state: DeliveryState::of(&delivery).as_str(),
             attempts: delivery.attempts,
-            next_attempt_at: due_at.map(|at: Timestamp| millis(at)),
+            next_attempt_at: due_at.map(millis),
         }
     }
 }
 
 /// Parses where to start. None is after the last event.
-fn start_at(text: &str) -> Result<Option<Position>, String> {
+fn start_at(text: &str) -> Result<Option<Position>, &'static str> {
     match text {
         "earliest" => Ok(Some(Position::EARLIEST)),
         "latest" => Ok(None),
-        cursor => cursor.parse().map(Some).map_err(|_: MalformedCursor| {
-            "expected `earliest`, `latest` or the `next_cursor` of an earlier response".to_owned()
-        }),
+        cursor => cursor.parse().map(Some).or(Err(
+            "expected `earliest`, `latest` or the `next_cursor` of an earlier response",
+        )),
     }
 }
 
@@ -130,19 +131,11 @@ pub async fn list(
     headers: HeaderMap,
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
-    let kind = |name: &str| {
-        name.parse()
-            .map_err(|error: UnknownEvent| error.to_string())
-    };
-
-    let mut kinds: Vec<EventKind> = parameters.all("event", kind);
+    let mut kinds = parameters.all("event", EventKind::from_str);
     kinds.sort_unstable();
     kinds.dedup();
 
-    let label = |text: &str| {
-        text.parse()
-            .map_err(|_: std::num::ParseIntError| "expected a label's id, a number".to_owned())
-    };
+    let label = |text: &str| text.parse().or(Err("expected a label's id, a number"));
 
     let filter = FeedFilter {
         kinds,

@@ -1,6 +1,7 @@
 //! Reads the delivery log of a webhook, and redelivers its entries.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +15,7 @@ use super::query::{self, LogId, Page, Parameters, WebhookId};
 use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
-use crate::domain::event::UnknownEvent;
+use crate::domain::event::EventKind;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
 use crate::manage::{Entry, List, LogEntry, LogFilter, Redelivery, StatusClass};
@@ -140,11 +141,7 @@ pub async fn list(
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Log(webhook));
-    let event = parameters.optional("event", |name| {
-        name.parse()
-            .map_err(|error: UnknownEvent| error.to_string())
-    });
-
+    let event = parameters.optional("event", EventKind::from_str);
     let outcome = parameters.optional("outcome", query::outcome);
     let (since, until) = parameters.period();
 

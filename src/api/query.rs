@@ -1,5 +1,7 @@
 //! Query parameters and paths: pages, filters and ids.
 
+use std::fmt::Display;
+
 use axum::Json;
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::PathRejection;
@@ -121,17 +123,16 @@ impl Parameters {
     }
 
     /// Reads the parameter `name`. None if it is absent or invalid.
-    pub fn optional<T>(
+    pub fn optional<T, E: Display>(
         &mut self,
         name: &str,
-        check: impl FnOnce(&str) -> Result<T, String>,
+        check: impl FnOnce(&str) -> Result<T, E>,
     ) -> Option<T> {
         let mut values = self.pairs.all(name);
         let value = values.next()?;
-        let checked = if values.next().is_some() {
-            Err("may occur once".to_owned())
-        } else {
-            check(value)
+        let checked = match values.next() {
+            Some(_) => Err("may occur once".to_owned()),
+            None => check(value).map_err(|error| error.to_string()),
         };
 
         checked
@@ -144,15 +145,19 @@ impl Parameters {
 
     /// Reads every parameter `name`. Each may contain several values, separated by commas. Stops
     /// when there are as many errors as a response may have.
-    pub fn all<T>(&mut self, name: &str, check: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+    pub fn all<T, E: Display>(
+        &mut self,
+        name: &str,
+        check: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
         let mut values = Vec::new();
 
         for value in self.pairs.all(name).flat_map(|value| value.split(',')) {
             match check(value) {
                 Ok(value) => values.push(value),
                 Err(detail) if self.errors.len() < MAX_ERRORS => {
-                    self.errors
-                        .push(FieldError::new(format!("/{name}"), detail));
+                    let error = FieldError::new(format!("/{name}"), detail.to_string());
+                    self.errors.push(error);
                 }
                 Err(_) => break,
             }
@@ -178,17 +183,15 @@ impl Parameters {
 
     /// Reads the end of the previous page of a list.
     pub fn cursor(&mut self, list: List) -> Option<Cursor> {
-        self.position("cursor", |text| {
-            Cursor::parse(list, text).map_err(|error| error.to_string())
-        })
+        self.position("cursor", |text| Cursor::parse(list, text))
     }
 
     /// Reads where a list continues. An error is reported as that of a cursor, because the client
     /// may have taken it from another list.
-    pub fn position<T>(
+    pub fn position<T, E: Display>(
         &mut self,
         name: &str,
-        check: impl FnOnce(&str) -> Result<T, String>,
+        check: impl FnOnce(&str) -> Result<T, E>,
     ) -> Option<T> {
         let errors = self.errors.len();
         let position = self.optional(name, check);
@@ -228,7 +231,7 @@ impl Parameters {
                 .ok()
                 .or_else(|| unencoded()?.parse().ok());
             let parsed = parsed.map(|at| at.max(Timestamp::UNIX_EPOCH));
-            parsed.ok_or_else(|| NOT_A_TIME.to_owned())
+            parsed.ok_or(NOT_A_TIME)
         })
     }
 
