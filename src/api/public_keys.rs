@@ -61,12 +61,10 @@ pub async fn read(
 ) -> Result<Response, Problem> {
     reject_unknown(&query.unwrap_or_default(), &["webhook", "cursor"])?;
     let webhook = parameters.optional("webhook", |text| {
-        text.parse::<Uuid>()
-            .map_err(|_| "expected a UUID".to_owned())
+        text.parse::<Uuid>().or(Err("expected a UUID"))
     });
-
     let after = parameters.position("cursor", |text| {
-        PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())
+        PublicKeyCursor::parse(text).ok_or("is not a cursor of this list")
     });
 
     parameters.finish()?;
@@ -113,74 +111,43 @@ fn body<'a>(
 #[derive(Clone)]
 pub struct PublishedKeys {
     manage: Manage,
-    last: Arc<Mutex<Read>>,
-    reading: Arc<tokio::sync::Mutex<()>>,
-}
-
-#[derive(Clone)]
-struct Read {
     /// In the order of the keys. None until they have been read once.
-    keys: Option<Arc<[PublicKey]>>,
-    /// When to read them again.
-    due_at: Instant,
+    keys: Arc<Mutex<Option<Arc<[PublicKey]>>>>,
+    /// When to read them again. Locked while they are read.
+    due_at: Arc<tokio::sync::Mutex<Instant>>,
 }
 
 impl PublishedKeys {
     pub fn new(manage: Manage) -> PublishedKeys {
-        let read = Read {
-            keys: None,
-            due_at: Instant::now(),
-        };
-
         PublishedKeys {
             manage,
-            last: Arc::new(Mutex::new(read)),
-            reading: Arc::default(),
+            keys: Arc::default(),
+            due_at: Arc::new(tokio::sync::Mutex::new(Instant::now())),
         }
-    }
-
-    fn last(&self) -> Read {
-        self.last.lock().clone()
     }
 
     /// Returns the keys, after reading them again if they are old. Those that cannot be read again
     /// are still served.
     async fn current(&self) -> Result<Arc<[PublicKey]>, Problem> {
-        let Read { keys, due_at } = self.last();
-        let turn = match &keys {
-            Some(keys) if due_at > Instant::now() => return Ok(keys.clone()),
-            Some(keys) => match self.reading.try_lock() {
-                Ok(turn) => turn,
-                Err(_) => return Ok(keys.clone()),
-            },
-            None => self.reading.lock().await,
+        let known = self.keys.lock().clone();
+        let mut due_at = match (known, self.due_at.try_lock()) {
+            (Some(keys), Err(_)) => return Ok(keys),
+            (_, Ok(due_at)) => due_at,
+            (None, Err(_)) => self.due_at.lock().await,
         };
 
-        // Another request may have read them in the meantime.
-        let Read { keys, due_at } = self.last();
-        if due_at <= Instant::now() {
-            self.read(keys).await;
+        if *due_at <= Instant::now() {
+            let began_at = Instant::now();
+
+            match self.manage.public_keys().await {
+                Ok(keys) => *self.keys.lock() = Some(keys.into()),
+                // Logs the error.
+                Err(error) => drop(Problem::from(error)),
+            }
+
+            *due_at = Instant::now() + REFRESH.max(began_at.elapsed() * READ_SHARE);
         }
 
-        drop(turn);
-        self.last().keys.ok_or_else(Problem::unavailable)
-    }
-
-    async fn read(&self, known: Option<Arc<[PublicKey]>>) {
-        let began_at = Instant::now();
-        let keys = match self.manage.public_keys().await {
-            Ok(keys) => Some(keys.into()),
-            Err(error) => {
-                // Logs the error.
-                let _ = Problem::from(error);
-                known
-            }
-        };
-
-        let pause = REFRESH.max(began_at.elapsed() * READ_SHARE);
-        *self.last.lock() = Read {
-            keys,
-            due_at: Instant::now() + pause,
-        };
+        self.keys.lock().clone().ok_or_else(Problem::unavailable)
     }
 }
