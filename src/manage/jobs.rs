@@ -26,29 +26,6 @@ pub const JOB_KINDS: [&str; 2] = ["recover", "replay"];
 /// them.
 pub const MAX_LABELS: usize = 100;
 
-/// A valid time range: from `since` on and before `until`, or up to now.
-#[derive(Clone, Copy, Debug)]
-pub struct Period {
-    since: Timestamp,
-    until: Option<Timestamp>,
-}
-
-impl Period {
-    pub fn new(since: Timestamp, until: Option<Timestamp>) -> Result<Period, PeriodFault> {
-        match until {
-            Some(until) if until <= since => Err(PeriodFault::UntilNotAfterSince),
-            _ if since > Timestamp::now() => Err(PeriodFault::SinceInFuture),
-            _ => Ok(Period { since, until }),
-        }
-    }
-
-    /// Limits the range to what is stored: from `oldest` to `now`.
-    fn limited(self, now: Timestamp, oldest: Timestamp) -> (Timestamp, Timestamp) {
-        let since = self.since.clamp(oldest, now);
-        (since, self.until.unwrap_or(now).clamp(since, now))
-    }
-}
-
 /// Why a time range is invalid. The text is a predicate of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeriodFault {
@@ -63,17 +40,8 @@ pub enum PeriodFault {
 /// What to recover or to replay, in a valid time range.
 #[derive(Clone, Debug)]
 pub struct JobDraft {
-    period: Period,
-    kind: Kind,
-}
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Recovery(Option<Outcome>),
-    Replay {
-        events: Vec<String>,
-        labels: Option<Vec<i64>>,
-    },
+    /// Its time range is limited to what is stored before it is used.
+    order: Order,
 }
 
 /// Why an event type cannot be replayed to a webhook. The text is a predicate of the event type.
@@ -105,10 +73,18 @@ impl JobDraft {
         until: Option<Timestamp>,
         outcome: Option<Outcome>,
     ) -> Result<JobDraft, PeriodFault> {
-        Ok(JobDraft {
-            period: Period::new(since, until)?,
-            kind: Kind::Recovery(outcome),
-        })
+        let outcomes = match outcome {
+            Some(outcome) => vec![outcome],
+            None => vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
+        };
+
+        let order = Order::Recovery(Scope {
+            since,
+            until: checked(since, until)?,
+            outcomes: outcomes.iter().map(|one| one.as_str().to_owned()).collect(),
+            missed: outcome.is_none(),
+        });
+        Ok(JobDraft { order })
     }
 
     /// Replays the events from `since` on and before `until`, or up to now: those of the types
@@ -121,37 +97,35 @@ impl JobDraft {
         labels: Option<Vec<i64>>,
     ) -> Result<JobDraft, PeriodFault> {
         let distinct = |labels: Vec<i64>| BTreeSet::from_iter(labels).into_iter().collect();
-        Ok(JobDraft {
-            period: Period::new(since, until)?,
-            kind: Kind::Replay {
-                events: events.unwrap_or_else(|| settings.events.clone()),
-                labels: labels.map(distinct),
-            },
-        })
+        let order = Order::Replay(Selection {
+            since,
+            until: checked(since, until)?,
+            events: events.unwrap_or_else(|| settings.events.clone()),
+            labels: labels.map(distinct),
+        });
+        Ok(JobDraft { order })
     }
 
-    fn order(&self, since: Timestamp, until: Timestamp) -> Order {
-        match &self.kind {
-            Kind::Recovery(outcome) => {
-                let outcomes = match outcome {
-                    Some(outcome) => vec![*outcome],
-                    None => vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
-                };
+    /// Returns the order with a time range that is limited to what is stored: from `oldest` to
+    /// `now`.
+    fn limited(&self, now: Timestamp, oldest: Timestamp) -> (Order, Timestamp, Timestamp) {
+        let mut order = self.order.clone();
+        let (Order::Recovery(Scope { since, until, .. })
+        | Order::Replay(Selection { since, until, .. })) = &mut order;
 
-                Order::Recovery(Scope {
-                    since,
-                    until,
-                    outcomes: outcomes.iter().map(|one| one.as_str().to_owned()).collect(),
-                    missed: outcome.is_none(),
-                })
-            }
-            Kind::Replay { events, labels } => Order::Replay(Selection {
-                since,
-                until,
-                events: events.clone(),
-                labels: labels.clone(),
-            }),
-        }
+        *since = (*since).clamp(oldest, now);
+        *until = (*until).clamp(*since, now);
+        let (since, until) = (*since, *until);
+        (order, since, until)
+    }
+}
+
+/// Returns the end of a time range, which is valid and not empty. Without one, it does not end.
+fn checked(since: Timestamp, until: Option<Timestamp>) -> Result<Timestamp, PeriodFault> {
+    match until {
+        Some(until) if until <= since => Err(PeriodFault::UntilNotAfterSince),
+        _ if since > Timestamp::now() => Err(PeriodFault::SinceInFuture),
+        _ => Ok(until.unwrap_or(Timestamp::MAX)),
     }
 }
 
@@ -222,8 +196,10 @@ impl Manage {
         draft: &JobDraft,
     ) -> Result<(Order, JobScope)> {
         let _counting = self.searches.begin_count(user)?;
-        let (since, until) = self.stored_period(draft.period);
-        let order = draft.order(since, until);
+        let now = Timestamp::now();
+        let retention = SignedDuration::from_hours(i64::from(self.retention_days) * 24);
+        let oldest = now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH);
+        let (order, since, until) = draft.limited(now, oldest);
 
         let counted = match &order {
             Order::Recovery(scope) => recovery::count(&self.store, webhook.id, scope).await?,
@@ -240,16 +216,6 @@ impl Manage {
             until,
         };
         Ok((order, scope))
-    }
-
-    /// Limits a period to what is stored now.
-    fn stored_period(&self, period: Period) -> (Timestamp, Timestamp) {
-        let now = Timestamp::now();
-        let retention = SignedDuration::from_hours(i64::from(self.retention_days) * 24);
-        period.limited(
-            now,
-            now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH),
-        )
     }
 
     /// Lists the webhook's jobs, newest first.
@@ -291,11 +257,10 @@ mod tests {
     }
 
     fn limited(since: &str, until: Option<&str>) -> (Timestamp, Timestamp) {
-        let period = Period {
-            since: at(since),
-            until: until.map(at),
-        };
-        period.limited(at("2026-03-31T00:00:00Z"), at("2026-03-01T00:00:00Z"))
+        let draft = JobDraft::recovery(at(since), until.map(at), None).unwrap();
+        let (_, since, until) =
+            draft.limited(at("2026-03-31T00:00:00Z"), at("2026-03-01T00:00:00Z"));
+        (since, until)
     }
 
     #[test]
@@ -318,7 +283,7 @@ mod tests {
         let since = at("2026-03-02T00:00:00Z");
         let scope = |outcome| {
             let draft = JobDraft::recovery(since, None, outcome).unwrap();
-            match draft.order(since, since) {
+            match draft.order {
                 Order::Recovery(scope) => scope,
                 Order::Replay(_) => panic!("it is a recovery"),
             }
