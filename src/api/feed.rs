@@ -234,7 +234,7 @@ async fn read_page(
     loop {
         let page = match manage.feed_page(&reader.user, filter, position, size).await {
             // A client that continues at the same place would not get further next time either.
-            Err(Fault::SearchLimit { .. }) if position != start => {
+            Err(Fault::RateLimit { .. }) if position != start => {
                 return Ok(FeedPage {
                     events: Vec::new(),
                     next: position,

@@ -17,10 +17,10 @@ use super::state::ApiState;
 use crate::auth::{Caller, Changer};
 use crate::domain::event::EventKind;
 use crate::domain::members::{Checked, FieldError, invalid, items};
-use crate::domain::settings::{Settings, UNKNOWN_EVENT, event_set};
+use crate::domain::settings::{Settings, event_set};
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
-use crate::manage::{Job, JobDraft, List, MAX_LABELS, ReplayEventFault, replayable};
+use crate::manage::{Job, JobDraft, List, MAX_LABELS, replayable};
 
 /// What to replay
 #[derive(ToSchema)]
@@ -46,10 +46,7 @@ pub struct ReplayWebhook {
 
 fn events(value: Value, settings: &Settings) -> Checked<Vec<String>> {
     let event = |item: &Value| {
-        replayable(settings, item.as_str().unwrap_or_default()).map_err(|fault| match fault {
-            ReplayEventFault::Unknown => UNKNOWN_EVENT.to_owned(),
-            fault @ ReplayEventFault::NotSubscribed => fault.to_string(),
-        })
+        replayable(settings, item.as_str().unwrap_or_default()).map_err(str::to_owned)
     };
 
     // The webhook's events can be changed.

@@ -18,7 +18,7 @@ use crate::domain::settings::Settings;
 use crate::domain::time::millis;
 use crate::http::conditional::may_change;
 use crate::http::problem::{Problem, ProblemBody};
-use crate::manage::{List, UrlWarning, Webhook, public_key_text, version};
+use crate::manage::{List, Webhook, public_key_text, version};
 
 /// A webhook, without its secret
 #[derive(Serialize, ToSchema)]
@@ -87,14 +87,10 @@ pub struct Warning {
     detail: String,
 }
 
-fn warnings(warning: Option<UrlWarning>) -> Vec<Warning> {
-    warning
-        .map(|warning| Warning {
-            pointer: "/url",
-            detail: warning.to_string(),
-        })
-        .into_iter()
-        .collect()
+fn warnings(warning: Option<String>) -> Vec<Warning> {
+    let pointer = "/url";
+    let warning = warning.map(|detail| Warning { pointer, detail });
+    warning.into_iter().collect()
 }
 
 /// A webhook with its secret, which is shown only this once

@@ -347,15 +347,7 @@ impl From<Fault> for Problem {
             Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),
             Fault::TooManyStreams => TOO_MANY_STREAMS.with(detail).retry_after(15),
             Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
-            Fault::TestQuota {
-                retry_after_seconds,
-            }
-            | Fault::SearchLimit {
-                retry_after_seconds,
-            }
-            | Fault::JobCountLimit {
-                retry_after_seconds,
-            } => RATE_LIMITED.with(detail).retry_after(retry_after_seconds),
+            Fault::RateLimit { seconds, .. } => RATE_LIMITED.with(detail).retry_after(seconds),
             Fault::Store(error) => error.into(),
             Fault::Internal => Problem::internal(),
         }

@@ -37,8 +37,9 @@ pub enum Fault {
         "deliveries that were pending when the webhook was switched off are still being cancelled: activate it again in a few seconds"
     )]
     Cancelling,
-    #[error(transparent)]
-    NotRedeliverable(#[from] NotRedeliverable),
+    /// The delivery of a log entry can never be redelivered.
+    #[error("{0}")]
+    NotRedeliverable(&'static str),
     #[error("the delivery's event is older than the retention period")]
     EventExpired,
     #[error(
@@ -48,19 +49,9 @@ pub enum Fault {
     /// Too many tests of the webhook are in flight.
     #[error("several tests of this webhook are in flight: wait for their responses")]
     TooManyTests,
-    /// The user has sent many tests.
-    #[error(
-        "many tests were sent in the last hours: wait {retry_after_seconds} s before the next one"
-    )]
-    TestQuota { retry_after_seconds: u64 },
-    /// The user searches delivery logs or the feed too often, or with too many requests at once.
-    #[error("too many filtered requests: wait {retry_after_seconds} s before the next one")]
-    SearchLimit { retry_after_seconds: u64 },
-    /// The user's recoveries and replays are counted too often, or several at once.
-    #[error(
-        "too many recoveries and replays are counted: wait {retry_after_seconds} s before the next one"
-    )]
-    JobCountLimit { retry_after_seconds: u64 },
+    /// The user does something too often, or too many times at once.
+    #[error("{what}: wait {seconds} s before the next one")]
+    RateLimit { what: &'static str, seconds: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A fault of Walhook itself. It is logged where it occurs.
@@ -74,15 +65,6 @@ fn describe(errors: &[FieldError]) -> String {
         .map(|error| format!("{}: {}", error.pointer, error.detail))
         .collect();
     described.join("; ")
-}
-
-/// Why a log entry's delivery can never be redelivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotRedeliverable {
-    #[error("a test cannot be redelivered: send another test")]
-    Test,
-    #[error("the delivery has reached the highest number of rounds")]
-    TooManyRounds,
 }
 
 pub type Result<T, E = Fault> = std::result::Result<T, E>;

@@ -12,7 +12,7 @@ use super::service::Manage;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::notice::recovery_since;
-use crate::domain::settings::Settings;
+use crate::domain::settings::{Settings, UNKNOWN_EVENT};
 use crate::store::audit::Actor;
 use crate::store::jobs::{self, Job, Order};
 use crate::store::recovery::Scope;
@@ -44,24 +44,14 @@ pub struct JobDraft {
     order: Order,
 }
 
-/// Why an event type cannot be replayed to a webhook. The text is a predicate of the event type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplayEventFault {
-    #[error("is not an event")]
-    Unknown,
-    #[error("is not one of the webhook's events")]
-    NotSubscribed,
-}
-
-/// Returns the event type of this name, if the webhook is subscribed to it.
-pub fn replayable(settings: &Settings, name: &str) -> Result<EventKind, ReplayEventFault> {
-    let event = name.parse().map_err(|_| ReplayEventFault::Unknown)?;
+/// Returns the event type of this name, if the webhook is subscribed to it. The error is a predicate
+/// of the event type.
+pub fn replayable(settings: &Settings, name: &str) -> Result<EventKind, &'static str> {
+    let event = name.parse().or(Err(UNKNOWN_EVENT))?;
     let is_subscribed = settings.events.iter().any(|subscribed| subscribed == name);
-    if is_subscribed {
-        Ok(event)
-    } else {
-        Err(ReplayEventFault::NotSubscribed)
-    }
+    is_subscribed
+        .then_some(event)
+        .ok_or("is not one of the webhook's events")
 }
 
 impl JobDraft {

@@ -37,28 +37,19 @@ impl Overlap {
     pub const NONE: Overlap = Overlap(Duration::ZERO);
 }
 
-/// Why an overlap is invalid. The text is a predicate of the field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OverlapFault {
-    #[error("expected a duration like `30m` or `24h`")]
-    NotADuration,
-    #[error("must be at most `168h` (7 days)")]
-    TooLong,
-}
-
 impl FromStr for Overlap {
-    type Err = OverlapFault;
+    /// A predicate of the field.
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Overlap, OverlapFault> {
+    fn from_str(text: &str) -> Result<Overlap, &'static str> {
         let parsed = text
             .parse::<SignedDuration>()
             .ok()
             .and_then(|parsed| Duration::try_from(parsed).ok());
-        let overlap = parsed.ok_or(OverlapFault::NotADuration)?;
-        if overlap > MAX_OVERLAP {
-            Err(OverlapFault::TooLong)
-        } else {
-            Ok(Overlap(overlap))
+        match parsed {
+            None => Err("expected a duration like `30m` or `24h`"),
+            Some(overlap) if overlap > MAX_OVERLAP => Err("must be at most `168h` (7 days)"),
+            Some(overlap) => Ok(Overlap(overlap)),
         }
     }
 }
@@ -179,12 +170,15 @@ mod tests {
         assert_eq!("24h".parse(), Ok(Overlap(Duration::from_secs(86_400))));
         assert_eq!("168h".parse(), Ok(Overlap(MAX_OVERLAP)));
         assert_eq!("0s".parse(), Ok(Overlap::NONE));
-        assert_eq!("168h 1ms".parse::<Overlap>(), Err(OverlapFault::TooLong));
+        assert_eq!(
+            "168h 1ms".parse::<Overlap>(),
+            Err("must be at most `168h` (7 days)")
+        );
 
         for wrong in ["", "24", "-1h", "a day", "7d"] {
             assert_eq!(
                 wrong.parse::<Overlap>(),
-                Err(OverlapFault::NotADuration),
+                Err("expected a duration like `30m` or `24h`"),
                 "{wrong}"
             );
         }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::fault::{Fault, NotRedeliverable, Result};
+use super::fault::{Fault, Result};
 use super::page::{Cursor, List, Page};
 use super::receivers::RenderedRequest;
 use super::service::Manage;
@@ -107,8 +107,12 @@ impl Manage {
             }
             recovery::Redelivery::NoSuchLog => Err(Fault::NoSuchLogEntry),
             recovery::Redelivery::Inactive => Err(Fault::WebhookInactive),
-            recovery::Redelivery::Test => Err(NotRedeliverable::Test.into()),
-            recovery::Redelivery::TooManyRounds => Err(NotRedeliverable::TooManyRounds.into()),
+            recovery::Redelivery::Test => Err(Fault::NotRedeliverable(
+                "a test cannot be redelivered: send another test",
+            )),
+            recovery::Redelivery::TooManyRounds => Err(Fault::NotRedeliverable(
+                "the delivery has reached the highest number of rounds",
+            )),
             recovery::Redelivery::EventGone => Err(Fault::EventExpired),
         }
     }

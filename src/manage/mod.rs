@@ -26,18 +26,16 @@ mod test_delivery;
 pub mod tokens;
 mod webhooks;
 
-pub use self::fault::{Fault, NotRedeliverable};
+pub use self::fault::Fault;
 pub use self::idempotency::IdempotencyClaim;
 pub use self::jobs::{
-    JOB_KINDS, JobDraft, JobScope, MAX_LABELS, PeriodFault, ReplayEventFault, StartedJob,
-    replayable,
+    JOB_KINDS, JobDraft, JobScope, MAX_LABELS, PeriodFault, StartedJob, replayable,
 };
-pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, public_key_text};
+pub use self::keys::{NewKeys, Overlap, PublicKey, PublicKeyCursor, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, List, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
 pub use self::service::Manage;
-pub use self::settings::UrlWarning;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{Condition, CreatedWebhook, UpdatedWebhook, version};

@@ -39,31 +39,29 @@ impl Searches {
 
     /// Counts a search. Fails if the user has made too many in the last seconds.
     pub fn count(&self, user: &UserId) -> Result<()> {
-        self.rate
-            .check(user)
-            .map_err(|retry_after_seconds| Fault::SearchLimit {
-                retry_after_seconds,
-            })
+        self.rate.check(user).map_err(too_many_searches)
     }
 
     /// Counts a search of a delivery log, which lasts until the permit is dropped.
     pub fn begin(&self, user: &UserId) -> Result<Permit<UserId>> {
-        let permit = self.in_progress.acquire(user).ok_or(Fault::SearchLimit {
-            retry_after_seconds: 1,
-        })?;
-
+        let permit = self.in_progress.acquire(user);
+        let permit = permit.ok_or(too_many_searches(1))?;
         self.count(user)?;
         Ok(permit)
     }
 
     /// Begins a count of what a job would cover, which lasts until the permit is dropped.
     pub fn begin_count(&self, user: &UserId) -> Result<Permit<UserId>> {
-        let refused = |retry_after_seconds| Fault::JobCountLimit {
-            retry_after_seconds,
-        };
+        let what = "too many recoveries and replays are counted";
+        let refused = |seconds| Fault::RateLimit { what, seconds };
 
         let permit = self.counts_in_progress.acquire(user).ok_or(refused(1))?;
         self.counts.check(user).map_err(refused)?;
         Ok(permit)
     }
+}
+
+fn too_many_searches(seconds: u64) -> Fault {
+    let what = "too many filtered requests";
+    Fault::RateLimit { what, seconds }
 }

@@ -20,19 +20,6 @@ use crate::vault::Sealed;
 /// How long a DNS lookup may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A URL that is saved although its host could not be checked. The check is repeated for each
-/// connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlWarning {
-    #[error("the host's name was not looked up: other lookups for this account are in progress")]
-    TooManyLookups,
-    #[error("the host's name could not be looked up in time")]
-    Timeout,
-    /// The name does not resolve, or the lookup failed.
-    #[error("{0}")]
-    Unresolved(String),
-}
-
 impl Manage {
     /// Reads the settings that a JSON object gives to a webhook with these settings, or to a new
     /// one.
@@ -93,17 +80,21 @@ impl Manage {
 
     /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a
     /// minute later, and the delivery log shows receivers that cannot be reached. A name that
-    /// resolves to a blocked address is rejected.
-    pub(super) async fn check_host(&self, user: &UserId, url: &str) -> Result<Option<UrlWarning>> {
+    /// resolves to a blocked address is rejected. The check is repeated for each connection.
+    pub(super) async fn check_host(&self, user: &UserId, url: &str) -> Result<Option<String>> {
         let Some(_permit) = self.lookups.acquire(user) else {
-            return Ok(Some(UrlWarning::TooManyLookups));
+            let warning =
+                "the host's name was not looked up: other lookups for this account are in progress";
+            return Ok(Some(warning.to_owned()));
         };
 
         match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(url)).await {
             Ok(Ok(())) => Ok(None),
             Ok(Err(Unreachable::Blocked(reason))) => Err(Fault::BlockedHost(reason)),
-            Ok(Err(Unreachable::Unresolved(reason))) => Ok(Some(UrlWarning::Unresolved(reason))),
-            Err(_) => Ok(Some(UrlWarning::Timeout)),
+            Ok(Err(Unreachable::Unresolved(reason))) => Ok(Some(reason)),
+            Err(_) => Ok(Some(
+                "the host's name could not be looked up in time".to_owned(),
+            )),
         }
     }
 }

@@ -38,9 +38,8 @@ impl Manage {
         let settings = self.webhook(&actor.user, webhook).await?.settings;
         let first = || settings.events.iter().find_map(|event| event.parse().ok());
         let kind = event.or_else(first).ok_or(Fault::Internal)?;
-        let refused = |retry_after_seconds| Fault::TestQuota {
-            retry_after_seconds,
-        };
+        let what = "many tests were sent in the last hours";
+        let refused = |seconds| Fault::RateLimit { what, seconds };
 
         self.test_quota.check(&actor.user).map_err(refused)?;
         let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;

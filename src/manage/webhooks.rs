@@ -8,7 +8,6 @@ use uuid::Uuid;
 use super::fault::{Fault, Result};
 use super::page::{Cursor, List, Page};
 use super::service::Manage;
-use super::settings::UrlWarning;
 use crate::domain::event::UserId;
 use crate::store::audit::Actor;
 use crate::store::webhooks::{self, Edit, NewWebhook, Updated, Webhook};
@@ -25,13 +24,14 @@ pub type Condition<'a> = &'a (dyn Fn(&Webhook) -> bool + Send + Sync);
 pub struct CreatedWebhook {
     pub webhook: Webhook,
     pub secret: SecretString,
-    pub warning: Option<UrlWarning>,
+    /// Why the host of the URL was not checked.
+    pub warning: Option<String>,
 }
 
 /// A webhook after a change.
 pub struct UpdatedWebhook {
     pub webhook: Webhook,
-    pub warning: Option<UrlWarning>,
+    pub warning: Option<String>,
 }
 
 impl Manage {

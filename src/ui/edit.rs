@@ -18,7 +18,7 @@ use super::visit::{Ids, Visit};
 use crate::domain::ordering::Ordering;
 use crate::domain::settings::Settings;
 use crate::events::{CATALOGUE, Rule};
-use crate::manage::{Fault, UrlWarning, Webhook, version};
+use crate::manage::{Fault, Webhook, version};
 
 #[derive(Template)]
 #[template(path = "ui/edit.html")]
@@ -79,8 +79,8 @@ fn rejection(fault: Fault, errors: &mut Errors) -> Result<StatusCode, PageError>
     Ok(status)
 }
 
-fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
-    let warning = warning.map(|warning| format!(" {}", sentence(&warning.to_string())));
+fn with_warning(message: &str, warning: Option<String>) -> Flash {
+    let warning = warning.map(|warning| format!(" {}", sentence(&warning)));
     Flash::good(format!("{message}{}", warning.unwrap_or_default()))
 }
 

@@ -56,7 +56,7 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
             &webhook_path(id, &format!("/logs/{}", report.log_id)),
             outcome(&report),
         )),
-        Err(fault @ (Fault::TooManyTests | Fault::TestQuota { .. })) => Ok(redirect(
+        Err(fault @ (Fault::TooManyTests | Fault::RateLimit { .. })) => Ok(redirect(
             &webhook_path(id, "/test"),
             Flash::bad(sentence(&fault.to_string())),
         )),

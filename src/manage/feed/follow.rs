@@ -70,10 +70,6 @@ pub struct Follower {
     _permits: (Permit<UserId>, Permit<()>),
 }
 
-/// Too many clients of this user, or of all users, wait.
-#[derive(Clone, Copy, Debug)]
-pub struct TooMany;
-
 impl Followers {
     pub fn new(store: Store, most_of_user: usize, most: usize) -> Arc<Followers> {
         let of_user = ConcurrencyLimit::new(most_of_user);
@@ -87,12 +83,9 @@ impl Followers {
     }
 
     /// Registers a client. Events that are committed from now on wake it; it must read the feed
-    /// once after this call.
-    pub fn follow(self: &Arc<Self>, user: &UserId, access: Access) -> Result<Follower, TooMany> {
-        let permits = (
-            self.of_user.acquire(user).ok_or(TooMany)?,
-            self.of_all.acquire(&()).ok_or(TooMany)?,
-        );
+    /// once after this call. None if too many clients of this user, or of all users, wait.
+    pub fn follow(self: &Arc<Self>, user: &UserId, access: Access) -> Option<Follower> {
+        let permits = (self.of_user.acquire(user)?, self.of_all.acquire(&())?);
         let signal = Arc::new(Signal {
             access,
             notify: Notify::new(),
@@ -116,7 +109,7 @@ impl Followers {
         drop(state);
         gauge!(telemetry::FEED_STREAMS).increment(1.0);
 
-        Ok(Follower {
+        Some(Follower {
             followers: self.clone(),
             user: user.clone(),
             id,

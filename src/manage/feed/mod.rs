@@ -120,7 +120,7 @@ impl Manage {
         self.feed
             .followers
             .follow(user, access)
-            .map_err(|_| Fault::TooManyStreams)
+            .ok_or(Fault::TooManyStreams)
     }
 
     /// Lists the user's events before a place, or the newest ones, without their data. The newest
