@@ -17,7 +17,7 @@ use crate::auth::{Caller, Changer};
 use crate::domain::settings::Settings;
 use crate::domain::time::millis;
 use crate::http::conditional::may_change;
-use crate::http::problem::{Problem, ProblemBody};
+use crate::http::problem::Problem;
 use crate::manage::{List, Webhook, public_key_text, version};
 
 /// A webhook, without its secret
@@ -167,8 +167,7 @@ pub async fn list(
     responses(
         (status = 201, description = "Created", body = CreatedWebhook,
          headers(("Location" = String, description = "The webhook's URL"), ("ETag" = String, description = "Its version"))),
-        (status = 409, description = "The user has as many webhooks as allowed, or a request with this Idempotency-Key is in progress", body = ProblemBody,
-         content_type = "application/problem+json"),
+        (status = 409, description = "The user has as many webhooks as allowed, or a request with this Idempotency-Key is in progress"),
     )
 )]
 pub async fn create(
@@ -197,7 +196,6 @@ pub async fn create(
 #[utoipa::path(
     get, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "readWebhook",
     params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("If-None-Match" = Option<String>, Header, description = "Respond with 304 if it still has this version"),
     ),
     responses(
@@ -225,7 +223,6 @@ pub async fn read(
 #[utoipa::path(
     patch, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "updateWebhook",
     params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("If-Match" = Option<String>, Header, description = "Edit only this version"),
         ("If-None-Match" = Option<String>, Header, description = "Do not edit this version"),
     ),
@@ -260,7 +257,6 @@ pub async fn update(
 #[utoipa::path(
     delete, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "deleteWebhook",
     params(
-        ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("If-Match" = Option<String>, Header, description = "Delete only this version"),
         ("If-None-Match" = Option<String>, Header, description = "Do not delete this version"),
     ),
