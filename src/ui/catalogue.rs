@@ -51,13 +51,13 @@ pub fn addon_name(addon: &Addon) -> &'static str {
 
 #[derive(Template)]
 #[template(path = "ui/catalogue.html")]
-struct Page {
+struct CataloguePage {
     frame: Frame,
-    families: [(&'static str, Vec<&'static Event>); 5],
+    families: [(&'static str, Vec<&'static CatalogueEntry>); 5],
     webhooks: Vec<(Uuid, String)>,
 }
 
-struct Event {
+struct CatalogueEntry {
     rule: &'static Rule,
     fields: Vec<Field>,
     schema: String,
@@ -73,10 +73,10 @@ struct Field {
 }
 
 /// Computed once: the catalogue is constant.
-static EVENTS: LazyLock<Vec<Event>> =
+static EVENTS: LazyLock<Vec<CatalogueEntry>> =
     LazyLock::new(|| CATALOGUE.iter().map(|rule| event(rule)).collect());
 
-fn event(rule: &'static Rule) -> Event {
+fn event(rule: &'static Rule) -> CatalogueEntry {
     let schema = (rule.schema)();
     let required: Vec<&str> = schema["required"]
         .as_array()
@@ -96,7 +96,7 @@ fn event(rule: &'static Rule) -> Event {
         required: required.contains(&name.as_str()),
     };
 
-    Event {
+    CatalogueEntry {
         rule,
         fields: properties.map(field).collect(),
         schema: format!("{schema:#}"),
@@ -164,7 +164,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
         )
     };
 
-    Ok(page(&Page {
+    Ok(page(&CataloguePage {
         frame: visit.frame(Section::Events),
         families: FAMILIES.map(of),
         webhooks,

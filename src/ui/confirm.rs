@@ -15,7 +15,7 @@ use crate::manage::Webhook;
 
 #[derive(Template)]
 #[template(path = "ui/confirm.html")]
-struct Page {
+struct ConfirmPage {
     frame: Frame,
     webhook: Webhook,
     question: Question,
@@ -62,7 +62,7 @@ pub async fn ask(
     question: Question,
 ) -> Result<Response, PageError> {
     let webhook = visit.webhook(id).await?;
-    Ok(page(&Page {
+    Ok(page(&ConfirmPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         question,

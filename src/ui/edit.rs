@@ -22,7 +22,7 @@ use crate::manage::{Fault, Webhook, version};
 
 #[derive(Template)]
 #[template(path = "ui/edit.html")]
-struct Page {
+struct EditPage {
     frame: Frame,
     /// The webhook to edit. None for a new one.
     webhook: Option<Uuid>,
@@ -34,7 +34,7 @@ struct Page {
     errors: Errors,
 }
 
-impl Page {
+impl EditPage {
     fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
         FAMILIES.map(|name| {
             let rules = CATALOGUE.iter().copied();
@@ -85,7 +85,7 @@ fn with_warning(message: &str, warning: Option<String>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    page(&Page {
+    page(&EditPage {
         frame: visit.frame(Section::Webhooks),
         webhook: None,
         form: settings::fields(&Settings::default()),
@@ -110,7 +110,7 @@ pub async fn create(visit: Visit, LongFields(form): LongFields) -> Result<Respon
         Err(fault) => rejection(fault, &mut errors)?,
     };
 
-    let page = Page {
+    let page = EditPage {
         frame: visit.frame(Section::Webhooks),
         webhook: None,
         form,
@@ -123,7 +123,7 @@ pub async fn create(visit: Visit, LongFields(form): LongFields) -> Result<Respon
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let webhook = visit.webhook(id).await?;
 
-    Ok(page(&Page {
+    Ok(page(&EditPage {
         frame: visit.frame(Section::Webhooks),
         webhook: Some(id),
         form: settings::fields(&webhook.settings),
@@ -159,7 +159,7 @@ pub async fn save(
         _ => known,
     };
 
-    let page = Page {
+    let page = EditPage {
         frame: visit.frame(Section::Webhooks),
         webhook: Some(id),
         form,

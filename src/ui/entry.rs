@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::error::PageError;
 use super::flash::Flash;
 use super::format::{failure_label, pretty, sentence};
-use super::log_line::Line;
+use super::log_line::LogLine;
 use super::page::{Frame, Section, page, redirect};
 use super::state::webhook_path;
 use super::time::Exact;
@@ -19,12 +19,12 @@ const MAX_BINARY_BYTES: usize = 512;
 
 #[derive(Template)]
 #[template(path = "ui/entry.html")]
-struct Page {
+struct EntryPage {
     frame: Frame,
     webhook: Webhook,
     attempts: u16,
     event: Uuid,
-    line: Line,
+    line: LogLine,
     /// The next attempt of the delivery.
     next: Option<Pending>,
     url: Option<String>,
@@ -96,7 +96,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
         .await?;
     let attempts = visit.state.attempts;
 
-    let template = Page {
+    let template = EntryPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         attempts,
@@ -109,7 +109,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
             .as_deref()
             .filter(|bytes| !bytes.is_empty())
             .map(Excerpt::new),
-        line: Line::new(detail.entry, attempts),
+        line: LogLine::new(detail.entry, attempts),
     };
 
     Ok(page(&template))

@@ -52,7 +52,7 @@ pub fn from_panic(_: Box<dyn std::any::Any + Send>) -> Response<Body> {
 
 #[derive(Template)]
 #[template(path = "ui/error.html")]
-struct Page {
+struct FailurePage {
     frame: Frame,
     status: u16,
     title: &'static str,
@@ -69,7 +69,7 @@ pub async fn render(State(state): State<UiState>, request: Request, next: Next) 
     };
 
     let status = problem.status();
-    let page = Page {
+    let page = FailurePage {
         frame: Frame::new(&state, Section::None),
         status: status.as_u16(),
         title: problem.title(),

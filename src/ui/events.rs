@@ -23,7 +23,7 @@ const MAX_WEBHOOKS: usize = 200;
 
 #[derive(Template)]
 #[template(path = "ui/events.html")]
-struct List {
+struct EventsPage {
     frame: Frame,
     fields: Fields,
     errors: Vec<String>,
@@ -73,7 +73,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         )
     };
 
-    let template = List {
+    let template = EventsPage {
         frame: visit.frame(Section::Events),
         errors,
         events,
@@ -89,22 +89,22 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
 
 #[derive(Template)]
 #[template(path = "ui/event.html")]
-struct Page {
+struct EventPage {
     frame: Frame,
     event: Event,
     data: String,
-    deliveries: Vec<Line>,
+    deliveries: Vec<DeliveryLine>,
 }
 
 /// A delivery with the name of its webhook.
-struct Line {
+struct DeliveryLine {
     webhook: String,
     /// The path of the last log entry. None before the first attempt.
     log: Option<String>,
     delivery: EventDelivery,
 }
 
-impl Line {
+impl DeliveryLine {
     /// Returns the label of the state and the class of its badge.
     fn state(&self) -> (&'static str, &'static str) {
         match DeliveryState::of(&self.delivery) {
@@ -123,7 +123,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
 
     let line = |delivery: EventDelivery| {
         let of = |webhook: &&Webhook| webhook.id == delivery.webhook;
-        Line {
+        DeliveryLine {
             webhook: webhooks
                 .iter()
                 .find(of)
@@ -139,7 +139,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let data = pretty(&event.data);
     let deliveries = deliveries.into_iter().map(line).collect();
 
-    Ok(page(&Page {
+    Ok(page(&EventPage {
         frame: visit.frame(Section::Events),
         event,
         data,

@@ -57,7 +57,7 @@ impl JobLine {
 
 #[derive(Template)]
 #[template(path = "ui/jobs.html")]
-struct Page {
+struct JobsPage {
     frame: Frame,
     webhook: Webhook,
     jobs: Vec<JobLine>,
@@ -84,7 +84,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let frame = visit.frame(Section::Webhooks);
     let is_first = cursor.is_none();
 
-    Ok(page(&Page {
+    Ok(page(&JobsPage {
         frame,
         webhook,
         jobs,
@@ -96,7 +96,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
 
 #[derive(Template)]
 #[template(path = "ui/cancel_job.html")]
-struct Question {
+struct CancelJobPage {
     frame: Frame,
     webhook: Webhook,
     job: JobLine,
@@ -106,7 +106,7 @@ struct Question {
 pub async fn ask(visit: Visit, Ids((id, job)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
     let webhook = visit.webhook(id).await?;
     let job = JobLine(visit.manage().job(visit.user(), id, job).await?);
-    Ok(page(&Question {
+    Ok(page(&CancelJobPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         job,

@@ -18,7 +18,7 @@ const HOURS: i64 = 24;
 
 #[derive(Template)]
 #[template(path = "ui/list.html")]
-struct Page {
+struct WebhooksPage {
     frame: Frame,
     rows: Vec<(Webhook, Sparkline)>,
     limit: u32,
@@ -38,7 +38,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
     };
 
     let rows = webhooks.into_iter().map(row).collect();
-    Ok(page(&Page {
+    Ok(page(&WebhooksPage {
         frame: visit.frame(Section::Webhooks),
         rows,
         limit: manage.webhook_limit(),

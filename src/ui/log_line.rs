@@ -4,15 +4,15 @@ use super::format::{Millis, failure_label, outcome_label};
 use crate::manage::Entry;
 
 /// An entry with its formatted attempt number.
-pub struct Line {
+pub struct LogLine {
     pub entry: Entry,
     /// Such as "3 of 10, round 2".
     pub attempt: String,
 }
 
-impl Line {
+impl LogLine {
     /// Makes the line of an entry. A round of a delivery has `attempts` attempts.
-    pub fn new(entry: Entry, attempts: u16) -> Line {
+    pub fn new(entry: Entry, attempts: u16) -> LogLine {
         let of = if entry.test {
             String::new()
         } else {
@@ -26,7 +26,7 @@ impl Line {
         };
 
         let attempt = format!("{}{of}{round}", entry.attempt);
-        Line { entry, attempt }
+        LogLine { entry, attempt }
     }
 
     /// Returns the label of the outcome and the class of its badge.

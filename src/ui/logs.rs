@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::error::PageError;
 use super::fields::Fields;
 use super::format::outcome_label;
-use super::log_line::Line;
+use super::log_line::LogLine;
 use super::page::{Frame, Section, validated};
 use super::state::webhook_path;
 use super::time::{Exact, field};
@@ -25,13 +25,13 @@ const FILTERS: [&str; 5] = ["event", "outcome", "status", "since", "until"];
 
 #[derive(Template)]
 #[template(path = "ui/logs.html")]
-struct Page {
+struct LogsPage {
     frame: Frame,
     webhook: Webhook,
     fields: Fields,
     filter: LogFilter,
     errors: Vec<String>,
-    lines: Vec<Line>,
+    lines: Vec<LogLine>,
     is_filtered: bool,
     is_first: bool,
     /// The paths of the first page of this list, and of the next.
@@ -125,14 +125,14 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let query = Serializer::new(String::new()).extend_pairs(given).finish();
     let path = webhook_path(id, "/logs");
 
-    let template = Page {
+    let template = LogsPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         filter,
         errors,
         lines: entries
             .into_iter()
-            .map(|entry| Line::new(entry, visit.state.attempts))
+            .map(|entry| LogLine::new(entry, visit.state.attempts))
             .collect(),
         is_filtered: !query.is_empty(),
         is_first: fields.one("cursor").is_empty(),

@@ -16,14 +16,14 @@ use crate::manage::{self, JobDraft, JobScope, OUTCOMES, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/recover.html")]
-struct Page {
+struct RecoverPage {
     frame: Frame,
     webhook: Webhook,
     form: PeriodForm,
     outcome: String,
 }
 
-impl Page {
+impl RecoverPage {
     /// The fields of the preview that start the job, besides the time range.
     fn hidden(&self) -> impl Iterator<Item = (&'static str, &String)> {
         [("outcome", &self.outcome)].into_iter()
@@ -86,7 +86,7 @@ async fn show(
 
     Ok(with_status(
         status,
-        &Page {
+        &RecoverPage {
             frame: visit.frame(Section::Webhooks),
             webhook,
             form,

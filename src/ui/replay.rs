@@ -18,7 +18,7 @@ use crate::manage::{JobDraft, JobScope, MAX_LABELS, Webhook, replayable};
 
 #[derive(Template)]
 #[template(path = "ui/replay.html")]
-struct Page {
+struct ReplayPage {
     frame: Frame,
     webhook: Webhook,
     form: PeriodForm,
@@ -28,7 +28,7 @@ struct Page {
     events: Vec<String>,
 }
 
-impl Page {
+impl ReplayPage {
     fn is_chosen(&self, event: &String) -> bool {
         self.events.is_empty() || self.events.contains(event)
     }
@@ -113,7 +113,7 @@ fn show(visit: &Visit, webhook: Webhook, fields: &Fields, shown: Shown) -> Respo
 
     with_status(
         status,
-        &Page {
+        &ReplayPage {
             frame: visit.frame(Section::Webhooks),
             webhook,
             form,

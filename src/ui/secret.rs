@@ -18,7 +18,7 @@ use crate::manage::{Overlap, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/secret.html")]
-struct Page {
+struct SecretPage {
     frame: Frame,
     webhook: Webhook,
     secret: SecretString,
@@ -66,7 +66,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         return Ok(redirect(&webhook_path(id, ""), Flash::bad(text)));
     };
 
-    Ok(secret_page(&Page {
+    Ok(secret_page(&SecretPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         secret,

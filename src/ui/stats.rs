@@ -15,14 +15,14 @@ pub struct Panel {
     pub unit: Unit,
     pub total: Counts,
     /// Oldest first.
-    pub periods: Vec<Period>,
+    pub periods: Vec<StatsPeriod>,
     pub rate_chart: Chart,
     pub latency_chart: Chart,
 }
 
 impl Panel {
     /// Returns the periods with attempts, newest first.
-    pub fn rows(&self) -> impl Iterator<Item = &Period> {
+    pub fn rows(&self) -> impl Iterator<Item = &StatsPeriod> {
         self.periods
             .iter()
             .rev()
@@ -31,7 +31,7 @@ impl Panel {
 }
 
 /// One hour or day.
-pub struct Period {
+pub struct StatsPeriod {
     pub at: Timestamp,
     pub counts: Counts,
 }
@@ -56,7 +56,7 @@ fn panel(
     let period_of = |at: Timestamp| at.as_second().div_euclid(unit.seconds());
     let last = period_of(now);
 
-    let of = |period: i64| Period {
+    let of = |period: i64| StatsPeriod {
         at: Timestamp::from_second(period * unit.seconds()).unwrap_or(now),
         counts: Counts::sum(
             hours
@@ -65,7 +65,7 @@ fn panel(
         ),
     };
 
-    let periods: Vec<Period> = (last - count + 1..=last).map(of).collect();
+    let periods: Vec<StatsPeriod> = (last - count + 1..=last).map(of).collect();
     let total = Counts::sum(
         hours
             .iter()
@@ -85,7 +85,7 @@ fn panel(
     }
 }
 
-fn rate_chart(title: &str, unit: Unit, periods: &[Period], total: &Counts) -> Chart {
+fn rate_chart(title: &str, unit: Unit, periods: &[StatsPeriod], total: &Counts) -> Chart {
     let rate = Percent(total.success_rate());
     Chart {
         label: format!(
@@ -110,9 +110,9 @@ fn rate_chart(title: &str, unit: Unit, periods: &[Period], total: &Counts) -> Ch
     }
 }
 
-fn latency_chart(title: &str, unit: Unit, periods: &[Period]) -> Chart {
+fn latency_chart(title: &str, unit: Unit, periods: &[StatsPeriod]) -> Chart {
     let quantiles = |share: f64| -> Vec<Option<f64>> {
-        let of = |period: &Period| {
+        let of = |period: &StatsPeriod| {
             period
                 .counts
                 .durations

@@ -16,7 +16,7 @@ use crate::manage::{Fault, TestReport, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/test.html")]
-struct Page {
+struct TestPage {
     frame: Frame,
     webhook: Webhook,
     /// The events that the webhook does not subscribe to.
@@ -30,7 +30,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         .filter(|name| !webhook.settings.events.iter().any(|event| event == name))
         .collect();
 
-    Ok(page(&Page {
+    Ok(page(&TestPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         others,

@@ -9,7 +9,7 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::format::{Count, Millis, Percent, disabled_reason, failure_label, ordering_label};
 use super::jobs::JobLine;
-use super::log_line::Line;
+use super::log_line::LogLine;
 use super::page::{Frame, Section, page};
 use super::settings::{self, LISTS};
 use super::stats::{Panel, day_before, panels};
@@ -28,13 +28,13 @@ const EXAMINED: i64 = 1_000;
 
 #[derive(Template)]
 #[template(path = "ui/webhook.html")]
-struct Page {
+struct WebhookPage {
     frame: Frame,
     webhook: Webhook,
     /// Its settings, as the form shows them.
     form: Fields,
     panels: [Panel; 2],
-    lines: Vec<Line>,
+    lines: Vec<LogLine>,
     jobs: Vec<JobLine>,
     failures: Vec<(String, i64)>,
     snippets: &'static [Snippet],
@@ -64,12 +64,12 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
         .await?;
     let lines = recent
         .into_iter()
-        .map(|entry| Line::new(entry, visit.state.attempts))
+        .map(|entry| LogLine::new(entry, visit.state.attempts))
         .collect();
     let frame = visit.frame(Section::Webhooks);
     let panels = panels(&hours, now);
 
-    Ok(page(&Page {
+    Ok(page(&WebhookPage {
         frame,
         form: settings::fields(&webhook.settings),
         webhook,
