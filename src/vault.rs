@@ -22,21 +22,21 @@ pub struct Vault {
 /// value it is. None can take the place of another, because this is the associated data of the
 /// encryption.
 #[derive(Clone, Copy, Debug)]
-pub struct Owner {
+pub struct SealedOwner {
     id: Uuid,
     part: &'static str,
 }
 
-impl From<Uuid> for Owner {
-    fn from(id: Uuid) -> Owner {
-        Owner { id, part: "" }
+impl From<Uuid> for SealedOwner {
+    fn from(id: Uuid) -> SealedOwner {
+        SealedOwner { id, part: "" }
     }
 }
 
-impl Owner {
+impl SealedOwner {
     /// The custom headers of a webhook.
-    pub fn headers(webhook: Uuid) -> Owner {
-        Owner {
+    pub fn headers(webhook: Uuid) -> SealedOwner {
+        SealedOwner {
             id: webhook,
             part: "headers",
         }
@@ -89,7 +89,7 @@ impl Vault {
     }
 
     /// Encrypts `secret` so that it can be decrypted only for `owner`.
-    pub fn seal(&self, owner: impl Into<Owner>, secret: &[u8]) -> Sealed {
+    pub fn seal(&self, owner: impl Into<SealedOwner>, secret: &[u8]) -> Sealed {
         let (id, key) = &self.keys[0];
         let nonce: [u8; NONCE_LEN] = random_bytes();
         let mut encrypted = secret.to_vec();
@@ -118,7 +118,7 @@ impl Vault {
     /// Decrypts what [`Vault::seal`] encrypted for `owner` with the key `key_id`.
     pub fn open(
         &self,
-        owner: impl Into<Owner>,
+        owner: impl Into<SealedOwner>,
         key_id: &str,
         sealed: &[u8],
     ) -> Result<Vec<u8>, VaultError> {
@@ -144,7 +144,7 @@ impl Vault {
     /// Like [`Vault::open`], for a secret that is text.
     pub fn open_text(
         &self,
-        owner: impl Into<Owner>,
+        owner: impl Into<SealedOwner>,
         key_id: &str,
         sealed: &[u8],
     ) -> Result<SecretString, VaultError> {
@@ -157,7 +157,7 @@ impl Vault {
 impl Vault {
     /// Encrypts the custom headers of a webhook. None without headers.
     pub fn seal_headers(&self, webhook: Uuid, headers: &CustomHeaders) -> Option<Sealed> {
-        let seal = || self.seal(Owner::headers(webhook), headers.to_text().as_bytes());
+        let seal = || self.seal(SealedOwner::headers(webhook), headers.to_text().as_bytes());
         (!headers.0.is_empty()).then(seal)
     }
 
@@ -171,7 +171,7 @@ impl Vault {
             return Ok(CustomHeaders::default());
         };
 
-        let text = self.open_text(Owner::headers(webhook), key_id, bytes)?;
+        let text = self.open_text(SealedOwner::headers(webhook), key_id, bytes)?;
         CustomHeaders::from_text(text.expose_secret()).ok_or(VaultError::Corrupt)
     }
 }
@@ -249,11 +249,15 @@ mod tests {
         let vault = Vault::new(&[master_key(1)]).unwrap();
         let webhook = Uuid::from_u128(1);
         let secret = vault.seal(webhook, b"s");
-        let headers = vault.seal(Owner::headers(webhook), b"h");
+        let headers = vault.seal(SealedOwner::headers(webhook), b"h");
 
         assert_eq!(
             vault
-                .open(Owner::headers(webhook), &headers.key_id, &headers.bytes)
+                .open(
+                    SealedOwner::headers(webhook),
+                    &headers.key_id,
+                    &headers.bytes
+                )
                 .unwrap(),
             b"h"
         );
@@ -265,14 +269,14 @@ mod tests {
         );
         assert!(
             vault
-                .open(Owner::headers(webhook), &secret.key_id, &secret.bytes)
+                .open(SealedOwner::headers(webhook), &secret.key_id, &secret.bytes)
                 .is_err()
         );
 
         assert!(
             vault
                 .open(
-                    Owner::headers(Uuid::from_u128(2)),
+                    SealedOwner::headers(Uuid::from_u128(2)),
                     &headers.key_id,
                     &headers.bytes
                 )

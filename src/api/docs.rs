@@ -20,12 +20,12 @@ const STYLE: &str = include_str!("../../templates/docs.css");
 
 #[derive(Template)]
 #[template(path = "docs.html")]
-struct Page<'a> {
+struct DocsPage<'a> {
     info: Info,
     base: &'a str,
     style: &'static str,
     tokens: Map<String, Value>,
-    operations: Vec<Operation>,
+    operations: Vec<ApiOperation>,
     events: Map<String, Value>,
     schemas: Map<String, Value>,
     problems: &'static [Kind],
@@ -33,7 +33,7 @@ struct Page<'a> {
 
 /// The parts of an OpenAPI document that the page shows.
 #[derive(Deserialize)]
-struct Document {
+struct ApiDocument {
     info: Info,
     /// By path, then by method.
     paths: Map<String, Value>,
@@ -57,7 +57,7 @@ struct Components {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Operation {
+struct ApiOperation {
     #[serde(skip)]
     path: String,
     #[serde(skip)]
@@ -66,7 +66,7 @@ struct Operation {
     summary: String,
     description: String,
     parameters: Vec<Parameter>,
-    request_body: Body,
+    request_body: ApiBody,
     responses: Map<String, Value>,
 }
 
@@ -83,7 +83,7 @@ struct Parameter {
 /// A request's or a response's body.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Body {
+struct ApiBody {
     description: String,
     /// By media type, of which there is at most one.
     content: Map<String, Value>,
@@ -122,8 +122,8 @@ impl Docs {
     }
 }
 
-fn page(document: Value, base: &str) -> Page<'_> {
-    let Document {
+fn page(document: Value, base: &str) -> DocsPage<'_> {
+    let ApiDocument {
         info,
         paths,
         webhooks,
@@ -137,13 +137,13 @@ fn page(document: Value, base: &str) -> Page<'_> {
             .map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
     });
 
-    let operations = methods.map(|(path, method, operation)| Operation {
+    let operations = methods.map(|(path, method, operation)| ApiOperation {
         path,
         method,
         ..parse(operation)
     });
 
-    Page {
+    DocsPage {
         info,
         base,
         style: STYLE,
@@ -162,15 +162,15 @@ fn parse<T: for<'a> Deserialize<'a>>(part: Value) -> T {
     serde_json::from_value(part).expect("the document that this build generates follows OpenAPI")
 }
 
-impl Operation {
-    fn responses(&self) -> impl Iterator<Item = (&String, Body)> {
+impl ApiOperation {
+    fn responses(&self) -> impl Iterator<Item = (&String, ApiBody)> {
         self.responses
             .iter()
             .map(|(status, response)| (status, parse(response.clone())))
     }
 }
 
-impl Body {
+impl ApiBody {
     fn media(&self) -> &Value {
         self.content.values().next().unwrap_or(&Value::Null)
     }

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::feed_reader::{EventBody, Reader};
-use super::query::{EventId, Parameters};
+use super::query::{EventId, QueryParameters};
 use super::schema::{DeliveryStateName, EventName};
 use super::state::ApiState;
 use super::stream;
@@ -22,7 +22,7 @@ use crate::domain::event::EventKind;
 use crate::domain::time::millis;
 use crate::http::Occupied;
 use crate::http::problem::Problem;
-use crate::manage::feed::{DeliveryState, FeedPage, Position};
+use crate::manage::feed::{DeliveryState, FeedPage, FeedPosition};
 use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize};
 
 /// A page ends after the event that exceeds this length, so that a hundred large events do not
@@ -83,9 +83,9 @@ impl From<EventDelivery> for DeliveryBody {
 }
 
 /// Parses where to start. None is after the last event.
-fn start_at(text: &str) -> Result<Option<Position>, &'static str> {
+fn start_at(text: &str) -> Result<Option<FeedPosition>, &'static str> {
     match text {
-        "earliest" => Ok(Some(Position::EARLIEST)),
+        "earliest" => Ok(Some(FeedPosition::EARLIEST)),
         "latest" => Ok(None),
         cursor => cursor.parse().map(Some).or(Err(
             "expected `earliest`, `latest` or the `next_cursor` of an earlier response",
@@ -129,7 +129,7 @@ pub async fn list(
     State(state): State<ApiState>,
     reader: Reader,
     headers: HeaderMap,
-    mut parameters: Parameters,
+    mut parameters: QueryParameters,
 ) -> Result<Response, Problem> {
     let mut kinds = parameters.all("event", EventKind::from_str);
     kinds.sort_unstable();
@@ -162,7 +162,7 @@ pub async fn list(
 
     parameters.finish()?;
     let position = match start {
-        None => Position::EARLIEST,
+        None => FeedPosition::EARLIEST,
         Some(Some(position)) => position,
         Some(None) => state.manage().feed_latest().await?,
     };
@@ -212,7 +212,7 @@ async fn read_page(
     state: &ApiState,
     reader: &Reader,
     filter: &FeedFilter,
-    start: Position,
+    start: FeedPosition,
     limit: usize,
     wait: Duration,
 ) -> Result<FeedPage, Problem> {

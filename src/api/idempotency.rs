@@ -38,7 +38,7 @@ const STORED_HEADERS: [HeaderName; 4] = [
 
 /// A response as it is stored, encrypted.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredResponse {
     status: u16,
     headers: Vec<(String, String)>,
     body: String,
@@ -166,7 +166,7 @@ async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> 
                     .then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
             };
 
-            let stored = Stored {
+            let stored = StoredResponse {
                 status: parts.status.as_u16(),
                 headers: parts.headers.iter().filter_map(text).collect(),
                 body: String::from_utf8_lossy(&body).into_owned(),
@@ -186,7 +186,7 @@ async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> 
 }
 
 fn restore(stored: &[u8]) -> Option<Response> {
-    let Stored {
+    let StoredResponse {
         status,
         headers,
         body,

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::body::Object;
-use super::query::{JobId, Page, Parameters, WebhookId};
+use super::query::{JobId, Page, QueryParameters, WebhookId};
 use super::recover::Requested;
 use super::schema::{EventName, JobKindName, JobStateName};
 use super::state::ApiState;
@@ -189,7 +189,7 @@ pub async fn list(
     State(state): State<ApiState>,
     Caller(user): Caller,
     WebhookId(webhook): WebhookId,
-    mut parameters: Parameters,
+    mut parameters: QueryParameters,
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Jobs(webhook));

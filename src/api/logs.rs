@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::query::{self, LogId, Page, Parameters, WebhookId};
+use super::query::{self, LogId, Page, QueryParameters, WebhookId};
 use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
@@ -137,7 +137,7 @@ pub async fn list(
     State(state): State<ApiState>,
     Caller(user): Caller,
     WebhookId(webhook): WebhookId,
-    mut parameters: Parameters,
+    mut parameters: QueryParameters,
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Log(webhook));

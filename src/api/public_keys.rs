@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::query::Parameters;
+use super::query::QueryParameters;
 use super::strict_query::reject_unknown;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
@@ -57,7 +57,7 @@ impl From<&PublicKey> for KeyBody {
 pub async fn read(
     State(published): State<PublishedKeys>,
     RawQuery(query): RawQuery,
-    mut parameters: Parameters,
+    mut parameters: QueryParameters,
 ) -> Result<Response, Problem> {
     reject_unknown(&query.unwrap_or_default(), &["webhook", "cursor"])?;
     let webhook = parameters.optional("webhook", |text| {

@@ -88,14 +88,14 @@ pub fn one_of(names: &[&str]) -> String {
 
 /// The parameters of a query. Their errors are reported at once; `strict_query` rejects unknown
 /// ones.
-pub struct Parameters {
+pub struct QueryParameters {
     path: String,
     pairs: Pairs,
     errors: Vec<FieldError>,
     has_invalid_cursor: bool,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Parameters {
+impl<S: Send + Sync> FromRequestParts<S> for QueryParameters {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
@@ -105,16 +105,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
             .get::<OriginalUri>()
             .map_or(&parts.uri, |original| &original.0);
         let path = uri.path().to_owned();
-        Ok(Parameters {
+        Ok(QueryParameters {
             path,
-            ..Parameters::parse(uri.query().unwrap_or_default())?
+            ..QueryParameters::parse(uri.query().unwrap_or_default())?
         })
     }
 }
 
-impl Parameters {
-    fn parse(query: &str) -> Result<Parameters, Problem> {
-        Ok(Parameters {
+impl QueryParameters {
+    fn parse(query: &str) -> Result<QueryParameters, Problem> {
+        Ok(QueryParameters {
             path: String::new(),
             pairs: Pairs::parse(query.as_bytes())?,
             errors: Vec::new(),
@@ -235,9 +235,9 @@ impl Parameters {
         })
     }
 
-    pub fn finish(self) -> Result<Target, Problem> {
+    pub fn finish(self) -> Result<ListUri, Problem> {
         if self.errors.is_empty() {
-            Ok(Target {
+            Ok(ListUri {
                 path: self.path,
                 pairs: self.pairs,
             })
@@ -251,12 +251,12 @@ impl Parameters {
 
 /// The URI of a list. The next page's differs in the cursor only.
 #[derive(Debug)]
-pub struct Target {
+pub struct ListUri {
     path: String,
     pairs: Pairs,
 }
 
-impl Target {
+impl ListUri {
     /// The `Link` header (RFC 8288) of the next page.
     fn next_link(&self, cursor: &str) -> Option<HeaderValue> {
         let mut query = form_urlencoded::Serializer::new(String::new());
@@ -277,8 +277,8 @@ pub struct Page<T> {
     next_cursor: Option<String>,
 }
 
-impl<R, T: From<R>> From<manage::Page<R>> for Page<T> {
-    fn from(page: manage::Page<R>) -> Self {
+impl<R, T: From<R>> From<manage::ListPage<R>> for Page<T> {
+    fn from(page: manage::ListPage<R>) -> Self {
         let data = page.items.into_iter().map(T::from).collect();
         Page {
             data,
@@ -288,7 +288,7 @@ impl<R, T: From<R>> From<manage::Page<R>> for Page<T> {
 }
 
 impl<T: Serialize> Page<T> {
-    pub fn response(self, target: &Target) -> Response {
+    pub fn response(self, target: &ListUri) -> Response {
         let link = self
             .next_cursor
             .as_deref()
@@ -307,8 +307,8 @@ impl<T: Serialize> Page<T> {
 mod tests {
     use super::*;
 
-    fn parse(query: &str) -> Parameters {
-        Parameters::parse(query).unwrap()
+    fn parse(query: &str) -> QueryParameters {
+        QueryParameters::parse(query).unwrap()
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn the_next_page_has_the_same_parameters() {
         let parameters = parse("limit=2&cursor=old&since=2026-03-01T09:05:00%2B01:00&x=%3E");
-        let target = Parameters {
+        let target = QueryParameters {
             path: "/base/webhooks".into(),
             ..parameters
         }

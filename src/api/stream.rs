@@ -15,7 +15,7 @@ use super::state::ApiState;
 use crate::domain::event::UserId;
 use crate::http::problem::Problem;
 use crate::http::{Occupied, Parked};
-use crate::manage::feed::{Follower, Position};
+use crate::manage::feed::{FeedPosition, Follower};
 use crate::manage::{Event, FeedFilter, FeedPageSize};
 use crate::store::cancel_on_drop;
 
@@ -35,7 +35,7 @@ const RECONNECT_AFTER: u32 = 1_000;
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// An open stream.
-struct Stream {
+struct EventStream {
     state: ApiState,
     user: UserId,
     token: Option<Box<str>>,
@@ -43,9 +43,9 @@ struct Stream {
     follower: Follower,
     _parked: Option<Parked>,
     /// Up to where the feed was read.
-    position: Position,
+    position: FeedPosition,
     /// The last cursor that the client received. None at the beginning.
-    sent: Option<Position>,
+    sent: Option<FeedPosition>,
     has_more: bool,
     comment_at: Instant,
 }
@@ -55,10 +55,10 @@ pub fn respond(
     state: ApiState,
     reader: Reader,
     filter: FeedFilter,
-    position: Position,
+    position: FeedPosition,
 ) -> Result<Response, Problem> {
     let follower = state.manage().follow_feed(&reader.user, reader.access)?;
-    let stream = Stream {
+    let stream = EventStream {
         _parked: reader.occupied.as_ref().map(Occupied::park),
         state,
         user: reader.user,
@@ -83,7 +83,7 @@ pub fn respond(
     Ok(([content_type, unbuffered], Body::from_stream(chunks)).into_response())
 }
 
-impl Stream {
+impl EventStream {
     /// Waits for the next part. None ends the stream: the service shuts down, or the client's
     /// access has ended.
     async fn next(&mut self) -> Option<Bytes> {
@@ -131,7 +131,7 @@ impl Stream {
         match cancel_on_drop(read).await {
             Ok(page) => {
                 (self.position, self.has_more) = (page.next, page.more);
-                let last = page.events.last().map(Position::after)?;
+                let last = page.events.last().map(FeedPosition::after)?;
                 self.sent = Some(last);
 
                 Some(
@@ -178,7 +178,7 @@ impl Stream {
     }
 
     fn render(&self, event: Event) -> String {
-        let cursor = Position::after(&event);
+        let cursor = FeedPosition::after(&event);
         let kind = event.kind.clone();
         let Ok(Ok(body)) = EventBody::try_from(event).map(|body| serde_json::to_string(&body))
         else {

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::body::Object;
-use super::query::{Page, Parameters, WebhookId};
+use super::query::{Page, QueryParameters, WebhookId};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
 use crate::domain::settings::Settings;
@@ -149,7 +149,7 @@ fn etag(webhook: &Webhook) -> String {
 pub async fn list(
     State(state): State<ApiState>,
     Caller(user): Caller,
-    mut parameters: Parameters,
+    mut parameters: QueryParameters,
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Webhooks);

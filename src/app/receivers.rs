@@ -13,11 +13,11 @@ use uuid::Uuid;
 
 use crate::deliver::guard::{self, Guard};
 use crate::deliver::request::{self, Notification, Signer};
-use crate::deliver::resolver::{Resolver, Sources};
+use crate::deliver::resolver::{Resolver, ResolverFiles};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
 use crate::domain::headers::MASK;
-use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
+use crate::manage::{self, LogDetail, RenderedRequest, UncallableHost};
 use crate::record;
 use crate::store::Store;
 use crate::telemetry::traces::Tracer;
@@ -50,7 +50,7 @@ impl Receivers {
         sender: Sender,
         tracer: Tracer,
     ) -> Receivers {
-        let resolver = Resolver::new(Sources::default(), LOOKUPS, LOOKUP_TIMEOUT);
+        let resolver = Resolver::new(ResolverFiles::default(), LOOKUPS, LOOKUP_TIMEOUT);
         let guard = settings.guard.clone().with_lookup(resolver.into_lookup());
 
         Receivers {
@@ -70,7 +70,7 @@ impl manage::Receivers for Receivers {
         check_url(&self.guard, url)
     }
 
-    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>> {
+    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), UncallableHost>> {
         look_up(&self.guard, url).boxed()
     }
 
@@ -164,23 +164,23 @@ pub fn check_url(guard: &Guard, url: &str) -> Result<Url, String> {
 }
 
 /// Resolves the URL's host and checks the addresses, as for each connection.
-pub async fn look_up(guard: &Guard, url: &str) -> Result<(), Unreachable> {
+pub async fn look_up(guard: &Guard, url: &str) -> Result<(), UncallableHost> {
     let url = guard
         .check_url(url)
-        .map_err(|problem| Unreachable::Blocked(problem.to_string()))?;
+        .map_err(|problem| UncallableHost::Blocked(problem.to_string()))?;
     guard
         .check_reachable(&url)
         .await
         .map_err(|problem| match problem {
             guard::Unreachable::Blocked(_) | guard::Unreachable::BlockedName => {
-                Unreachable::Blocked(problem.to_string())
+                UncallableHost::Blocked(problem.to_string())
             }
             // Users must not learn the state of Walhook's nameservers.
             guard::Unreachable::Fault(_) | guard::Unreachable::Descriptors(_) => {
-                Unreachable::Unresolved(
+                UncallableHost::Unresolved(
                     "the host's name could not be looked up at the moment".to_owned(),
                 )
             }
-            problem => Unreachable::Unresolved(problem.to_string()),
+            problem => UncallableHost::Unresolved(problem.to_string()),
         })
 }

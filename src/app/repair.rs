@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 3;
 
 /// The result of comparing one table.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rows {
+pub struct TableRows {
     pub compared: u64,
     pub changed: u64,
     pub new: u64,
@@ -39,7 +39,7 @@ pub struct Rows {
 pub struct Report {
     pub gaps: Vec<OpenGap>,
     pub done: Vec<String>,
-    pub tables: BTreeMap<Table, Rows>,
+    pub tables: BTreeMap<Table, TableRows>,
     pub events: BTreeMap<EventKind, u64>,
     pub examples: Vec<String>,
     pub deliveries: usize,

@@ -10,7 +10,7 @@ use crate::enqueue::repair::RepairEnqueue;
 use crate::enqueue::unrouted::Rerouted;
 use crate::lookup::Lookups;
 use crate::record;
-use crate::store::unrouted::Selection;
+use crate::store::unrouted::UnroutedSelection;
 
 /// Unrouted events that are read at once.
 const PAGE: i64 = 500;
@@ -18,14 +18,17 @@ const CONNECTIONS: usize = 2;
 
 /// The result of routing unrouted events again.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct RoutingReport {
     pub routed: u64,
     /// How many are still unrouted, by reason.
     pub unrouted: BTreeMap<String, u64>,
 }
 
 /// Derives and routes the selected events again, each in a transaction of its own.
-pub async fn retry(config: &Config, selection: &Selection) -> anyhow::Result<Report> {
+pub async fn retry(
+    config: &Config,
+    selection: &UnroutedSelection,
+) -> anyhow::Result<RoutingReport> {
     let store = super::open_store(config.store_url()?, CONNECTIONS).await?;
     let lookups = Lookups::for_repair(config.source_url()?, &config.source, store.clone());
     let lineage = Lineage {
@@ -40,7 +43,7 @@ pub async fn retry(config: &Config, selection: &Selection) -> anyhow::Result<Rep
         dry_run: false,
     };
 
-    let mut report = Report::default();
+    let mut report = RoutingReport::default();
     let mut after = Uuid::nil();
 
     loop {

@@ -78,7 +78,7 @@ enum Location {
 
 /// A key set that the platform publishes, as it was read last.
 pub struct Published {
-    cache: watch::Receiver<Cache>,
+    cache: watch::Receiver<KeyCache>,
     /// Makes the task read the keys again.
     wanted: Arc<Notify>,
     longest: Duration,
@@ -86,7 +86,7 @@ pub struct Published {
 }
 
 #[derive(Clone)]
-struct Cache {
+struct KeyCache {
     keys: Option<Arc<[Key]>>,
     /// When these keys were read.
     read_at: Instant,
@@ -94,7 +94,7 @@ struct Cache {
     next_read: Instant,
 }
 
-impl Cache {
+impl KeyCache {
     /// Returns the keys, unless they are older than `longest`.
     fn keys(&self, longest: Duration) -> Option<&Arc<[Key]>> {
         self.keys
@@ -153,7 +153,7 @@ impl Published {
 
     fn start(location: Location, ages: Ages, keys: Option<Arc<[Key]>>) -> Published {
         let now = Instant::now();
-        let (sender, cache) = watch::channel(Cache {
+        let (sender, cache) = watch::channel(KeyCache {
             keys,
             read_at: now,
             next_read: now,
@@ -188,7 +188,12 @@ impl Published {
 
 /// Reads the keys again when they are old, and when they are wanted. Without keys, only when they
 /// are wanted.
-async fn refresh(location: Location, ages: Ages, cache: watch::Sender<Cache>, wanted: Arc<Notify>) {
+async fn refresh(
+    location: Location,
+    ages: Ages,
+    cache: watch::Sender<KeyCache>,
+    wanted: Arc<Notify>,
+) {
     let reading = Activity::new("reading the keys of auth.jwt");
     let has_keys = || cache.borrow().keys(ages.longest).is_some();
     let mut refresh_at = Instant::now() + ages.fresh;

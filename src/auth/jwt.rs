@@ -34,13 +34,13 @@ pub struct JwtVerifier {
 /// What a token may be used for. The audiences exclude each other, so that a token for one purpose
 /// never serves the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum TokenPurpose {
     Api,
     SignIn,
 }
 
 /// The verified content of a token.
-struct Verified {
+struct VerifiedToken {
     user: UserId,
     /// In seconds since 1970.
     expires_at: i64,
@@ -92,7 +92,7 @@ impl JwtVerifier {
     /// Verifies a bearer token of the API. Returns its user, or None if it is invalid.
     pub async fn user(&self, token: &str) -> Result<Option<UserId>, Problem> {
         Ok(self
-            .verify(token, Purpose::Api)
+            .verify(token, TokenPurpose::Api)
             .await?
             .map(|verified| verified.user))
     }
@@ -100,7 +100,9 @@ impl JwtVerifier {
     /// Verifies the token of a sign-in link. Returns its user, and the time from which the token
     /// would be rejected anyway: until then the caller must prevent a second use.
     pub async fn link(&self, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
-        let Some(Verified { user, expires_at }) = self.verify(token, Purpose::SignIn).await? else {
+        let Some(VerifiedToken { user, expires_at }) =
+            self.verify(token, TokenPurpose::SignIn).await?
+        else {
             return Ok(None);
         };
 
@@ -112,7 +114,11 @@ impl JwtVerifier {
     }
 
     /// The error is that the keys are unavailable.
-    async fn verify(&self, token: &str, purpose: Purpose) -> Result<Option<Verified>, Problem> {
+    async fn verify(
+        &self,
+        token: &str,
+        purpose: TokenPurpose,
+    ) -> Result<Option<VerifiedToken>, Problem> {
         let reject = |reason: &str| {
             tracing::debug!(reason, "a token of the platform is rejected");
             Ok(None)
@@ -158,9 +164,13 @@ impl JwtVerifier {
     }
 
     /// Checks the claims of a token that the platform has signed.
-    fn check(&self, claims: &Map<String, Value>, purpose: Purpose) -> Result<Verified, String> {
+    fn check(
+        &self,
+        claims: &Map<String, Value>,
+        purpose: TokenPurpose,
+    ) -> Result<VerifiedToken, String> {
         let checked = self.check_claims(claims, purpose);
-        if let (Err(reason), Purpose::SignIn) = (&checked, purpose) {
+        if let (Err(reason), TokenPurpose::SignIn) = (&checked, purpose) {
             // The platform generated this link: its developers need the reason.
             tracing::info!(
                 reason,
@@ -174,11 +184,11 @@ impl JwtVerifier {
     fn check_claims(
         &self,
         claims: &Map<String, Value>,
-        purpose: Purpose,
-    ) -> Result<Verified, String> {
+        purpose: TokenPurpose,
+    ) -> Result<VerifiedToken, String> {
         let (wanted, other) = match purpose {
-            Purpose::Api => (&self.audience, &self.sign_in_audience),
-            Purpose::SignIn => (&self.sign_in_audience, &self.audience),
+            TokenPurpose::Api => (&self.audience, &self.sign_in_audience),
+            TokenPurpose::SignIn => (&self.sign_in_audience, &self.audience),
         };
 
         let is_for = |audience: &str| {
@@ -209,13 +219,13 @@ impl JwtVerifier {
 
         let lives_long =
             issued_at.is_none_or(|issued_at| expires_at - issued_at > MAX_LINK_SECONDS);
-        if purpose == Purpose::SignIn && lives_long {
+        if purpose == TokenPurpose::SignIn && lives_long {
             return Err(format!(
                 "the claim exp must be at most {MAX_LINK_SECONDS} s after iat"
             ));
         }
 
-        Ok(Verified {
+        Ok(VerifiedToken {
             user,
             expires_at: expires_at.ceil() as i64,
         })

@@ -14,7 +14,7 @@ use crate::telemetry::health::Health;
 pub const STAGE: &str = "capture";
 
 /// The settings, handles and channels of capture.
-pub(super) struct Context<'a> {
+pub(super) struct CaptureContext<'a> {
     pub source: &'a Source,
     pub url: &'a str,
     pub store: &'a Store,

@@ -22,7 +22,7 @@ use crate::repair::gaps::GapLog;
 use crate::store::Store;
 use crate::telemetry::health::Health;
 
-use context::{Context, Ended};
+use context::{CaptureContext, Ended};
 use wal::tables;
 
 pub use context::STAGE;
@@ -46,7 +46,7 @@ pub async fn run(
     let batches = &batches;
     let shutdown = &shutdown;
 
-    let context = Context {
+    let context = CaptureContext {
         source: config,
         url,
         store,

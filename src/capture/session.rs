@@ -8,7 +8,7 @@ use metrics::gauge;
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::context::{Context, STAGE};
+use super::context::{CaptureContext, STAGE};
 use super::error::CaptureError;
 use crate::config::Source;
 use crate::retry::Backoff;
@@ -23,7 +23,7 @@ const LAG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sessions of one mode of capture.
 pub(super) struct Sessions<'a> {
-    context: &'a Context<'a>,
+    context: &'a CaptureContext<'a>,
     pub read_until: ReadUntil,
     _lag: AbortOnDropHandle<()>,
     retries: Backoff,
@@ -35,7 +35,7 @@ pub(super) struct Sessions<'a> {
 }
 
 impl<'a> Sessions<'a> {
-    pub fn new(context: &'a Context<'a>) -> Sessions<'a> {
+    pub fn new(context: &'a CaptureContext<'a>) -> Sessions<'a> {
         let read_until = ReadUntil::default();
         show_connected(false);
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::context::{Context, Ended};
+use super::context::{CaptureContext, Ended};
 use super::error::CaptureError;
 use super::wal;
 use crate::domain::change::Batch;
@@ -39,7 +39,7 @@ const DROP_RETRY: Duration = Duration::from_secs(300);
 /// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored with the
 /// position of an empty first window of the outbox, so that the end of the WAL and the start of the
 /// outbox are stored together.
-pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureError> {
+pub(super) async fn read_wal(context: &CaptureContext<'_>) -> Result<Ended, CaptureError> {
     let cleanup = async {
         drop_remaining_triggers(context).await;
         std::future::pending().await
@@ -114,7 +114,7 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
 }
 
 /// Sends a batch and waits until it is stored.
-async fn store(context: &Context<'_>, batch: Batch) -> Ended {
+async fn store(context: &CaptureContext<'_>, batch: Batch) -> Ended {
     let wanted = batch.checkpoint.progress.clone();
 
     if context.batches.send(batch).await.is_err() {
@@ -124,7 +124,7 @@ async fn store(context: &Context<'_>, batch: Batch) -> Ended {
     wait_until_durable(context, &wanted).await
 }
 
-async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
+async fn wait_until_durable(context: &CaptureContext<'_>, wanted: &Progress) -> Ended {
     let mut durable = context.durable.clone();
     let stored = durable.wait_for(|durable| {
         durable
@@ -139,7 +139,9 @@ async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
 }
 
 /// Waits until the last batch before the switch to the WAL is stored.
-pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<(), CaptureError> {
+pub(super) async fn wait_for_last_outbox_batch(
+    context: &CaptureContext<'_>,
+) -> Result<(), CaptureError> {
     let mut durable = context.durable.clone();
 
     while !context.shutdown.is_cancelled() {
@@ -166,7 +168,7 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
 
 /// Drops the triggers after a switch to the WAL. Retries until it succeeds: until then they write
 /// to an outbox that is not read.
-async fn drop_remaining_triggers(context: &Context<'_>) {
+async fn drop_remaining_triggers(context: &CaptureContext<'_>) {
     let dropping = Activity::new("dropping the triggers, whose outbox is not read any more,");
 
     while let Err(error) = try_drop_triggers(context).await {
@@ -175,7 +177,7 @@ async fn drop_remaining_triggers(context: &Context<'_>) {
     }
 }
 
-async fn try_drop_triggers(context: &Context<'_>) -> Result<(), PrimaryError> {
+async fn try_drop_triggers(context: &CaptureContext<'_>) -> Result<(), PrimaryError> {
     let client = postgres::connect(context.url).await?;
     let done =
         uninstall::drop_triggers_after_switch(&client, context.source, context.store).await?;
@@ -203,7 +205,7 @@ impl WalRemoval {
     /// succeeds or the lease is lost. Runs beside the reader, over its own connection: it may wait
     /// for locks. Ended with the session of the reader, it continues with the next one. `read` is
     /// the lineage of the server that the reader is connected to.
-    pub async fn run(&mut self, context: &Context<'_>, lease: &CaptureLease, read: Lineage) {
+    pub async fn run(&mut self, context: &CaptureContext<'_>, lease: &CaptureLease, read: Lineage) {
         while let Some(due) = self.due {
             tokio::time::sleep_until(due).await;
             self.due = Some(Instant::now() + context.source.heartbeat.0);
@@ -227,7 +229,10 @@ impl WalRemoval {
     }
 }
 
-async fn try_drop_wal_capture(context: &Context<'_>, read: Lineage) -> Result<(), PrimaryError> {
+async fn try_drop_wal_capture(
+    context: &CaptureContext<'_>,
+    read: Lineage,
+) -> Result<(), PrimaryError> {
     let client = postgres::connect(context.url).await?;
 
     // This connection may lead to another server: to a replaced primary, for example.

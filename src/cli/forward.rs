@@ -26,7 +26,7 @@ use crate::tls;
 
 /// What `walhook listen` and `walhook trigger` have in common.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct ForwardOptions {
     /// URL of your receiver, such as http://localhost:3000/hooks; without a scheme, http
     #[arg(long, value_name = "URL", value_parser = receiver_url)]
     forward_to: String,
@@ -72,7 +72,7 @@ pub fn event_kind() -> impl TypedValueParser<Value = EventKind> {
 }
 
 /// An event to forward.
-pub struct Event {
+pub struct ForwardedEvent {
     pub id: Uuid,
     pub kind: EventKind,
     pub occurred_at: Timestamp,
@@ -100,7 +100,7 @@ pub struct Forwarder {
 
 impl Forwarder {
     pub fn new(
-        options: &Options,
+        options: &ForwardOptions,
         webhook: Uuid,
         secret: SecretString,
     ) -> anyhow::Result<Forwarder> {
@@ -133,7 +133,7 @@ impl Forwarder {
     }
 
     /// Sends one attempt and prints its line. Returns whether the receiver accepted it.
-    pub async fn forward(&self, event: &Event, reason: Reason) -> anyhow::Result<bool> {
+    pub async fn forward(&self, event: &ForwardedEvent, reason: Reason) -> anyhow::Result<bool> {
         let notification = Notification {
             delivery: delivery_id(event.id, self.target.webhook),
             webhook: self.target.webhook,
@@ -154,18 +154,18 @@ impl Forwarder {
         let answer = attempt.as_ref().map(|attempt| &attempt.answer);
 
         let error = match answer {
-            Ok(answer) => answer.error().map(|kind| Failure {
+            Ok(answer) => answer.error().map(|kind| AttemptError {
                 kind: kind.as_str(),
                 message: answer.message().unwrap_or_default().to_owned(),
             }),
             // No attempt was made, for example because this process has too many open files.
-            Err(fault) => Some(Failure {
+            Err(fault) => Some(AttemptError {
                 kind: fault.cause.as_str(),
                 message: fault.to_string(),
             }),
         };
 
-        let line = Line {
+        let line = AttemptLine {
             time: Zoned::now(),
             event: event.kind,
             event_id: event.id,
@@ -192,7 +192,7 @@ impl Forwarder {
 /// The line that is printed for an attempt. The JSON form has the names of the delivery log and of
 /// the feed.
 #[derive(Serialize)]
-struct Line {
+struct AttemptLine {
     #[serde(serialize_with = "in_utc")]
     time: Zoned,
     event: EventKind,
@@ -202,12 +202,12 @@ struct Line {
     delivered: bool,
     response_status: Option<u16>,
     duration_ms: Option<u64>,
-    error: Option<Failure>,
+    error: Option<AttemptError>,
     again: bool,
 }
 
 #[derive(Serialize)]
-struct Failure {
+struct AttemptError {
     kind: &'static str,
     message: String,
 }
@@ -218,7 +218,7 @@ fn in_utc<S: serde::Serializer>(time: &Zoned, serializer: S) -> Result<S::Ok, S:
 
 /// Columns: local time, event, event id, status or error kind, milliseconds, and an explanation if
 /// there is something to explain.
-impl std::fmt::Display for Line {
+impl std::fmt::Display for AttemptLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = self.error.as_ref().map_or("", |error| error.kind);
         let status = self
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_line_shows_the_status_or_why_there_is_none() {
-        let line = |response_status, error: Option<(&'static str, &str)>, again| Line {
+        let line = |response_status, error: Option<(&'static str, &str)>, again| AttemptLine {
             time: "2026-03-01T10:05:00[Europe/Paris]".parse().unwrap(),
             event: EventKind::TranscodeFailed,
             event_id: Uuid::nil(),
@@ -280,7 +280,7 @@ mod tests {
             delivered: error.is_none(),
             response_status,
             duration_ms: Some(12),
-            error: error.map(|(kind, message)| Failure {
+            error: error.map(|(kind, message)| AttemptError {
                 kind,
                 message: message.to_owned(),
             }),

@@ -55,16 +55,16 @@ enum Command {
     Repair(repair::Arguments),
     /// List events that could not be routed, route them again, or discard them
     #[command(subcommand)]
-    Unrouted(unrouted::Action),
+    Unrouted(unrouted::UnroutedAction),
     /// Create, list and revoke API tokens
     #[command(subcommand)]
-    Token(token::Action),
+    Token(token::TokenAction),
     /// Complete a rotation of the master key
     #[command(subcommand)]
-    Secrets(secrets::Action),
+    Secrets(secrets::SecretsAction),
     /// Erase a user's data
     #[command(subcommand)]
-    User(user::Action),
+    User(user::UserAction),
     /// Run a reference receiver that verifies deliveries and prints one JSON line for each
     Receive(receive::Arguments),
     /// Follow the event feed, and forward each event, signed, to a receiver under development

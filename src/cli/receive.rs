@@ -147,7 +147,11 @@ async fn receive(
     let verdict = verifier.verify(&headers, &body, Timestamp::now());
 
     // A closed standard output is no reason to reject a delivery.
-    let _ = writeln!(std::io::stdout(), "{}", Line::new(&headers, verdict.err()));
+    let _ = writeln!(
+        std::io::stdout(),
+        "{}",
+        ReceivedLine::new(&headers, verdict.err())
+    );
 
     // The sender considers any 2xx as delivered, and retries after anything else.
     if verdict.is_ok() {
@@ -289,7 +293,7 @@ pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 /// The line that is printed for a delivery. A real receiver would put the event into a queue here,
 /// and drop duplicates: the delivery's id is the same for all attempts.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ReceivedLine<'a> {
     verified: bool,
     event: Option<&'a str>,
     webhook_id: Option<&'a str>,
@@ -300,9 +304,9 @@ struct Line<'a> {
     reason: Option<Rejection>,
 }
 
-impl<'a> Line<'a> {
-    fn new(headers: &'a HeaderMap, reason: Option<Rejection>) -> Line<'a> {
-        Line {
+impl<'a> ReceivedLine<'a> {
+    fn new(headers: &'a HeaderMap, reason: Option<Rejection>) -> ReceivedLine<'a> {
+        ReceivedLine {
             verified: reason.is_none(),
             event: text(headers, "x-webhook-event"),
             webhook_id: text(headers, "x-webhook-id"),
@@ -314,7 +318,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl std::fmt::Display for Line<'_> {
+impl std::fmt::Display for ReceivedLine<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| std::fmt::Error)?)
     }
@@ -456,7 +460,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-webhook-event", "transcode.failed".parse().unwrap());
         headers.insert("x-webhook-attempt", "2".parse().unwrap());
-        let line = Line::new(&headers, Some(Rejection::StaleTimestamp)).to_string();
+        let line = ReceivedLine::new(&headers, Some(Rejection::StaleTimestamp)).to_string();
         let expected = r#"{"verified":false,"event":"transcode.failed","webhook_id":null,"delivery":null,"attempt":2,"timestamp":null,"reason":"stale_timestamp"}"#;
         assert_eq!(line, expected);
     }

@@ -9,14 +9,14 @@ use crate::store::keys;
 use crate::vault::Vault;
 
 #[derive(Debug, Subcommand)]
-pub enum Action {
+pub enum SecretsAction {
     /// Re-encrypt everything under the first master key, so that the other keys can be removed.
     /// Webhooks keep their secrets and headers
     Reencrypt,
 }
 
-pub async fn execute(action: Action, config: Config) -> CommandResult {
-    let Action::Reencrypt = action;
+pub async fn execute(action: SecretsAction, config: Config) -> CommandResult {
+    let SecretsAction::Reencrypt = action;
     let store = open_store(config.store_url()?, 1).await?;
     let vault = Vault::new(&config.secrets.master_key)?;
     let keys::Reencrypted { done, unreadable } = keys::reencrypt(&store, &vault).await?;

@@ -14,7 +14,7 @@ use crate::manage::tokens;
 use crate::store::access;
 
 #[derive(Debug, Subcommand)]
-pub enum Action {
+pub enum TokenAction {
     /// Create a token and print it. It cannot be shown again
     Create {
         /// The platform's id of the user that the token acts for
@@ -37,11 +37,11 @@ pub enum Action {
     },
 }
 
-pub async fn execute(action: Action, config: Config) -> CommandResult {
+pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
 
     match action {
-        Action::Create { user, name } => {
+        TokenAction::Create { user, name } => {
             let token = tokens::create(
                 &store,
                 &UserId(user.into()),
@@ -50,12 +50,12 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
             .await?;
             println!("{}", token.expose_secret());
         }
-        Action::List { user } => {
+        TokenAction::List { user } => {
             let user = user.map(|user| UserId(user.into()));
             let tokens = access::list_tokens(&store, user.as_ref()).await?;
             return print_text(&tokens.iter().map(line).collect::<String>());
         }
-        Action::Revoke { id } => {
+        TokenAction::Revoke { id } => {
             anyhow::ensure!(
                 access::revoke_token(&store, id).await?,
                 "there is no token {id}: see `walhook token list`"

@@ -5,7 +5,7 @@ use secrecy::ExposeSecret;
 use uuid::Uuid;
 
 use super::CommandResult;
-use super::forward::{self, Event, Forwarder, Reason};
+use super::forward::{self, ForwardedEvent, Forwarder, Reason};
 use crate::domain::event::EventKind;
 use crate::events;
 use crate::vault::new_webhook_secret;
@@ -16,7 +16,7 @@ pub struct Arguments {
     #[arg(value_parser = forward::event_kind())]
     event: EventKind,
     #[command(flatten)]
-    forward: forward::Options,
+    forward: forward::ForwardOptions,
 }
 
 pub async fn execute(arguments: Arguments) -> CommandResult {
@@ -35,7 +35,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     });
 
     let data = (events::rule(kind).example)();
-    let event = Event {
+    let event = ForwardedEvent {
         id: Uuid::now_v7(),
         kind,
         occurred_at: Timestamp::now(),

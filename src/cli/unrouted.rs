@@ -10,13 +10,13 @@ use crate::app::{open_store, unrouted};
 use crate::config::Config;
 use crate::domain::time::millis;
 use crate::store::Store;
-use crate::store::unrouted::{Selection, Unrouted};
+use crate::store::unrouted::{Unrouted, UnroutedSelection};
 
 /// Events that are read or removed at once.
 const PAGE: i64 = 500;
 
 #[derive(Debug, Subcommand)]
-pub enum Action {
+pub enum UnroutedAction {
     /// List unrouted events, oldest first
     List {
         #[command(flatten)]
@@ -50,15 +50,15 @@ pub struct Selected {
     since: Option<Timestamp>,
 }
 
-impl From<Selected> for Selection {
+impl From<Selected> for UnroutedSelection {
     fn from(Selected { reason, since }: Selected) -> Self {
-        Selection { reason, since }
+        UnroutedSelection { reason, since }
     }
 }
 
-pub async fn execute(action: Action, config: Config) -> CommandResult {
+pub async fn execute(action: UnroutedAction, config: Config) -> CommandResult {
     match action {
-        Action::List { selected, json } => {
+        UnroutedAction::List { selected, json } => {
             let store = open_store(config.store_url()?, 1).await?;
             let line = if json { json_line } else { text_line };
             return each_page(&store, &selected.into(), async |page| {
@@ -66,7 +66,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
             })
             .await;
         }
-        Action::Retry { selected } => {
+        UnroutedAction::Retry { selected } => {
             let report = unrouted::retry(&config, &selected.into()).await?;
             println!("{} routed", report.routed);
 
@@ -74,7 +74,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
                 println!("{count} still unrouted: {reason}");
             }
         }
-        Action::Discard { selected, yes } => {
+        UnroutedAction::Discard { selected, yes } => {
             let store = open_store(config.store_url()?, 1).await?;
 
             let question = "Remove the selected unrouted events, which are then never delivered";
@@ -99,7 +99,7 @@ pub async fn execute(action: Action, config: Config) -> CommandResult {
 
 async fn each_page(
     store: &Store,
-    selection: &Selection,
+    selection: &UnroutedSelection,
     mut act: impl AsyncFnMut(&[Unrouted]) -> anyhow::Result<()>,
 ) -> CommandResult {
     let mut after = Uuid::nil();

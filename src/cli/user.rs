@@ -11,7 +11,7 @@ use crate::domain::event::UserId;
 use crate::manage::erase;
 
 #[derive(Debug, Subcommand)]
-pub enum Action {
+pub enum UserAction {
     /// Permanently remove a user's webhooks, secrets, tokens, events and delivery logs
     Erase {
         /// The platform's user id
@@ -26,8 +26,8 @@ pub enum Action {
 /// A user's delivery logs may be long.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3_600);
 
-pub async fn execute(action: Action, config: Config) -> CommandResult {
-    let Action::Erase { user, yes } = action;
+pub async fn execute(action: UserAction, config: Config) -> CommandResult {
+    let UserAction::Erase { user, yes } = action;
     let url = config.store_url()?;
     let store = open_store(url, 1).await?.with_limit(STATEMENT_LIMIT);
     let question = format!(

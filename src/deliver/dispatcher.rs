@@ -55,7 +55,7 @@ impl Drop for Permit {
 }
 
 /// A finished query for webhooks: their ids, when the query was sent, and its result.
-type Read = (Vec<Uuid>, Instant, Result<Vec<SealedTarget>, StoreError>);
+type TargetsRead = (Vec<Uuid>, Instant, Result<Vec<SealedTarget>, StoreError>);
 /// A finished claim, with its result.
 type Claim = (ClaimRequest, Result<Claimed, StoreError>);
 
@@ -64,7 +64,7 @@ pub struct Dispatcher {
     fresh: mpsc::UnboundedReceiver<FreshDeliveries>,
     attempted: mpsc::Sender<Attempted>,
     dispatch: Dispatch,
-    read: Option<BoxFuture<'static, Read>>,
+    read: Option<BoxFuture<'static, TargetsRead>>,
     claim: Option<BoxFuture<'static, Claim>>,
     reading_webhooks: Activity,
     claiming: Activity,
@@ -185,7 +185,7 @@ impl Dispatcher {
         }));
     }
 
-    fn end_read(&mut self, (webhooks, queried_at, found): Read) {
+    fn end_read(&mut self, (webhooks, queried_at, found): TargetsRead) {
         self.read = None;
 
         match found {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use url::{Host, Url};
 
 use super::resolver::Resolver;
-pub use super::resolver::{Lookup, Unreachable};
+pub use super::resolver::{AddressLookup, Unreachable};
 use crate::telemetry::recurring;
 
 pub const MAX_URL_BYTES: usize = 2_048;
@@ -45,7 +45,7 @@ pub struct Guard {
     allow_localhost: bool,
     allow_networks: Arc<[IpNet]>,
     deny_networks: Arc<[IpNet]>,
-    lookup: Lookup,
+    lookup: AddressLookup,
 }
 
 impl Guard {
@@ -66,7 +66,7 @@ impl Guard {
     /// Allows every host, also `localhost`, and resolves names as other programs of this machine
     /// do: for commands with which a developer calls a receiver on purpose.
     pub fn unrestricted() -> Guard {
-        let lookup: Lookup = Arc::new(|host, port| {
+        let lookup: AddressLookup = Arc::new(|host, port| {
             let found = tokio::net::lookup_host((host, port));
             found
                 .map(|found| {
@@ -93,7 +93,7 @@ impl Guard {
     }
 
     /// Uses another resolver.
-    pub fn with_lookup(self, lookup: Lookup) -> Guard {
+    pub fn with_lookup(self, lookup: AddressLookup) -> Guard {
         Guard { lookup, ..self }
     }
 

@@ -45,11 +45,11 @@ pub struct LookupBudget {
 pub struct LookupPermit<'a> {
     budget: &'a LookupBudget,
     _total: SemaphorePermit<'a>,
-    part: Part<'a>,
+    part: BudgetPart<'a>,
 }
 
 /// The part of the budget that a permit is counted in.
-enum Part<'a> {
+enum BudgetPart<'a> {
     /// No part: the name is quick.
     Whole,
     New(#[expect(dead_code, reason = "held")] SemaphorePermit<'a>),
@@ -70,9 +70,11 @@ impl LookupBudget {
     pub async fn acquire(&self, name: &str) -> LookupPermit<'_> {
         // The part first: a lookup that waits for it must not hold a permit that others could use.
         let part = match self.standing(name, Instant::now()) {
-            Some(AnswerSpeed::Quick) => Part::Whole,
-            None => Part::New(take(&self.new).await),
-            Some(AnswerSpeed::Late | AnswerSpeed::Unanswered) => Part::Late(take(&self.late).await),
+            Some(AnswerSpeed::Quick) => BudgetPart::Whole,
+            None => BudgetPart::New(take(&self.new).await),
+            Some(AnswerSpeed::Late | AnswerSpeed::Unanswered) => {
+                BudgetPart::Late(take(&self.late).await)
+            }
         };
 
         LookupPermit {
@@ -112,7 +114,7 @@ impl LookupPermit<'_> {
     /// Counts the lookup as late. False if there are as many late ones as allowed: then it must
     /// end.
     pub fn become_late(&mut self) -> bool {
-        if matches!(self.part, Part::Late(_)) {
+        if matches!(self.part, BudgetPart::Late(_)) {
             return true;
         }
 
@@ -120,7 +122,7 @@ impl LookupPermit<'_> {
             return false;
         };
 
-        self.part = Part::Late(late);
+        self.part = BudgetPart::Late(late);
         true
     }
 }

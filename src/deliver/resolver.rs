@@ -48,7 +48,7 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_TCP_QUERIES: usize = 256;
 
 /// Looks up the addresses of a name, for connections to a port. Has its own time limit.
-pub type Lookup = Arc<
+pub type AddressLookup = Arc<
     dyn Fn(String, u16) -> BoxFuture<'static, Result<Vec<SocketAddr>, Unreachable>> + Send + Sync,
 >;
 
@@ -79,7 +79,7 @@ pub enum Unreachable {
 
 /// The files that the resolver reads, and the nameservers' port.
 #[derive(Clone, Debug)]
-pub struct Sources {
+pub struct ResolverFiles {
     pub resolv_conf: PathBuf,
     pub hosts: PathBuf,
     /// `resolv.conf` cannot name a port.
@@ -146,9 +146,9 @@ impl RuntimeProvider for Sockets {
     }
 }
 
-impl Default for Sources {
+impl Default for ResolverFiles {
     fn default() -> Self {
-        Sources {
+        ResolverFiles {
             resolv_conf: "/etc/resolv.conf".into(),
             hosts: "/etc/hosts".into(),
             port: 53,
@@ -165,7 +165,7 @@ type SharedLookup = Shared<BoxFuture<'static, LookupResult>>;
 pub struct Resolver(Arc<Inner>);
 
 struct Inner {
-    sources: Sources,
+    sources: ResolverFiles,
     timeout: Duration,
     budget: LookupBudget,
     sockets: Sockets,
@@ -186,13 +186,17 @@ struct Files {
 impl Resolver {
     /// Creates a resolver that uses this host's configuration.
     pub fn of_this_host(timeout: Duration) -> Resolver {
-        Resolver::new(Sources::default(), BUDGET, timeout.min(LONGEST_TIMEOUT))
+        Resolver::new(
+            ResolverFiles::default(),
+            BUDGET,
+            timeout.min(LONGEST_TIMEOUT),
+        )
     }
 
     /// Creates a resolver that looks up at most `budget` names at a time. A lookup ends within half
     /// of `timeout`, so that the caller can distinguish an unresponsive nameserver from an
     /// unresponsive receiver.
-    pub fn new(sources: Sources, budget: usize, timeout: Duration) -> Resolver {
+    pub fn new(sources: ResolverFiles, budget: usize, timeout: Duration) -> Resolver {
         Resolver(Arc::new(Inner {
             sources,
             timeout: timeout / 2,
@@ -204,7 +208,7 @@ impl Resolver {
         }))
     }
 
-    pub fn into_lookup(self) -> Lookup {
+    pub fn into_lookup(self) -> AddressLookup {
         Arc::new(move |name, port| {
             let resolver = self.clone();
             Box::pin(async move {

@@ -17,9 +17,9 @@ use crate::domain::webhook::Target;
 
 /// Makes attempts. A process has one, so that connections are shared; clones are cheap.
 #[derive(Clone)]
-pub struct Sender(Arc<Inner>);
+pub struct Sender(Arc<SenderState>);
 
-struct Inner {
+struct SenderState {
     client: Client,
     settings: Settings,
     clock: Arc<dyn Clock>,
@@ -27,7 +27,7 @@ struct Inner {
 
 impl Sender {
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Sender> {
-        Ok(Sender(Arc::new(Inner {
+        Ok(Sender(Arc::new(SenderState {
             client: Client::new(settings)?,
             settings: settings.clone(),
             clock,
@@ -68,7 +68,7 @@ impl Sender {
         signer: &Signer,
         notification: &Notification<'_>,
     ) -> Result<Attempt, OwnFault> {
-        let Inner {
+        let SenderState {
             client,
             settings,
             clock,

@@ -156,7 +156,7 @@ fn is_recent(read_at: Instant, now: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vault::{self, Owner, Sealed};
+    use crate::vault::{self, Sealed, SealedOwner};
 
     fn sealed(vault: &Vault, webhook: Uuid, secret: &str) -> SealedTarget {
         let sealed = vault.seal(webhook, secret.as_bytes());
@@ -234,7 +234,7 @@ mod tests {
         let vault = vault();
         let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault.clone(), guard());
-        let good = vault.seal(Owner::headers(webhook), br#"[["X-Key","v"]]"#);
+        let good = vault.seal(SealedOwner::headers(webhook), br#"[["X-Key","v"]]"#);
 
         // The webhook's secret in the place of its headers.
         let bad = vault.seal(webhook, br#"[["X-Key","v"]]"#);

@@ -210,12 +210,12 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    struct Attempt {
+    struct TestAttempt {
         fails: bool,
         after: i64,
     }
 
-    fn count(standing: &mut Standing, attempts: &[Attempt]) -> bool {
+    fn count(standing: &mut Standing, attempts: &[TestAttempt]) -> bool {
         let mut failed = false;
 
         for attempt in attempts {
@@ -237,7 +237,7 @@ mod tests {
 
     /// Counts and judges batches as recording does. Returns whether the webhook was disabled, and
     /// the times of the warnings.
-    fn run(policy: &Policy, attempts: &[Attempt], batch: usize) -> (bool, Vec<Timestamp>) {
+    fn run(policy: &Policy, attempts: &[TestAttempt], batch: usize) -> (bool, Vec<Timestamp>) {
         let mut standing = Standing {
             failing_since: None,
             ..standing(0, 0, 0)
@@ -263,13 +263,13 @@ mod tests {
         (false, warnings)
     }
 
-    fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
+    fn attempts() -> impl Strategy<Value = Vec<TestAttempt>> {
         let attempt = (
             prop::bool::weighted(0.8),
             prop_oneof![0..5_i64, 0..40_000_i64],
         );
         prop::collection::vec(
-            attempt.prop_map(|(fails, after)| Attempt { fails, after }),
+            attempt.prop_map(|(fails, after)| TestAttempt { fails, after }),
             0..60,
         )
     }

@@ -48,12 +48,12 @@ pub struct Subject<'a> {
     kind: EventKind,
     label: Option<i64>,
     data: &'a str,
-    fields: OnceCell<Fields<'a>>,
+    fields: OnceCell<SubjectFields<'a>>,
 }
 
 /// The keys of `data` that filters and orderings need.
 #[derive(Default, Deserialize)]
-struct Fields<'a> {
+struct SubjectFields<'a> {
     release_id: Option<i64>,
     outlet_id: Option<i64>,
     #[serde(borrow)]
@@ -85,7 +85,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    fn fields(&self) -> &Fields<'a> {
+    fn fields(&self) -> &SubjectFields<'a> {
         // `data` is an object that the catalogue has serialised. An event whose data cannot be read
         // has none of the values.
         self.fields

@@ -46,7 +46,7 @@ pub struct Tally {
     /// Failures after the last success, or all failures if there was no success.
     pub trailing_failures: u64,
     /// The last failure, which the notice to the owner names.
-    pub last_failure: Option<Failure>,
+    pub last_failure: Option<LastFailure>,
     /// Whether the receiver answered an attempt with 410 Gone.
     pub is_gone: bool,
     /// When the latest attempt started, whether or not it reached the receiver.
@@ -55,15 +55,15 @@ pub struct Tally {
 
 /// How an attempt failed, for the notice to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct LastFailure {
     pub kind: ErrorKind,
     /// The status of the receiver's response, if there was one.
     pub status: Option<u16>,
 }
 
-impl Failure {
+impl LastFailure {
     /// The answer of a receiver that no longer exists.
-    pub const GONE: Failure = Failure {
+    pub const GONE: LastFailure = LastFailure {
         kind: ErrorKind::HttpStatus,
         status: Some(410),
     };
@@ -104,7 +104,7 @@ impl Tally {
             Answer::Failed { kind, status, .. } if kind.counts_towards_disablement() => {
                 self.failures += 1;
                 self.trailing_failures += 1;
-                self.last_failure = Some(Failure {
+                self.last_failure = Some(LastFailure {
                     kind: *kind,
                     status: *status,
                 });
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_failure_has_its_own_description() {
-        let status = Failure {
+        let status = LastFailure {
             kind: ErrorKind::HttpStatus,
             status: Some(500),
         };
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(status.describe(), "HTTP 500 answers");
 
         assert_eq!(
-            Failure {
+            LastFailure {
                 kind: ErrorKind::ConnectTimeout,
                 status: None
             }
@@ -239,7 +239,7 @@ mod tests {
         let descriptions: std::collections::BTreeSet<String> = ErrorKind::ALL
             .iter()
             .map(|kind| {
-                Failure {
+                LastFailure {
                     kind: *kind,
                     status: None,
                 }

@@ -213,12 +213,12 @@ async fn derive_from(
         }
 
         match derive_one(lookups, change, lineage, raised) {
-            Step::Done => {
+            DeriveStep::Done => {
                 follow_addons(change, &mut raised.addons);
                 raised.ledger.follow(change);
                 *next += 1;
             }
-            Step::RowMissing => {
+            DeriveStep::RowMissing => {
                 let keys = missing_for(lookups, &changes[*next..]);
                 // A key that is still missing after it was fetched would be fetched forever.
                 if keys.is_subset(&fetched) {
@@ -234,19 +234,24 @@ async fn derive_from(
     Ok(())
 }
 
-enum Step {
+enum DeriveStep {
     Done,
     RowMissing,
 }
 
 /// Adds the events of one change. Adds nothing if a looked-up row is missing. A muted change raises
 /// nothing, but counts as its release's distribution.
-fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut Raised) -> Step {
+fn derive_one(
+    lookups: &Lookups,
+    change: &Change,
+    lineage: Lineage,
+    raised: &mut Raised,
+) -> DeriveStep {
     let mut results = Vec::new();
 
     for rule in rules_for(change.table) {
         match run_rule(rule, change, lookups) {
-            Err(NoEvent::Lookup(_)) => return Step::RowMissing,
+            Err(NoEvent::Lookup(_)) => return DeriveStep::RowMissing,
             result => results.push((rule, result)),
         }
     }
@@ -303,7 +308,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
         }
     }
 
-    Step::Done
+    DeriveStep::Done
 }
 
 /// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists,

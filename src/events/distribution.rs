@@ -16,7 +16,7 @@ const COMPLETE: &str = "complete";
 
 // Common to all four events. A doc comment would become part of each event's schema.
 #[derive(Serialize, JsonSchema)]
-struct Entry {
+struct QueueEntry {
     /// The platform's queue entry for this release and outlet.
     distro_queue_id: i64,
     /// The release that is distributed.
@@ -31,7 +31,7 @@ struct Entry {
     outlet_name: Option<Arc<str>>,
 }
 
-impl Entry {
+impl QueueEntry {
     /// Reads the entry and looks up its owner.
     fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Self)> {
         let release_id = row.parent(distro_queue::release_id, "distro_queue_without_release")?;
@@ -39,7 +39,7 @@ impl Entry {
         let owner = owner_of(release.label_id, facts)?;
         let outlet_id = row.optional(distro_queue::outlet_id)?;
 
-        let entry = Entry {
+        let entry = QueueEntry {
             distro_queue_id: row.required(distro_queue::id)?,
             release_id,
             label_id: release.label_id,
@@ -69,16 +69,16 @@ macro_rules! example {
 
 /// Reads an entry that became `complete`, of a takedown if `takedown` is true, otherwise of a
 /// delivery.
-fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(Owner, Entry)> {
+fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(Owner, QueueEntry)> {
     let row = Transition::to(change, distro_queue::status, COMPLETE)?;
     require(row.optional(distro_queue::takedown)?.unwrap_or(false) == takedown)?;
-    Entry::read(&row, facts)
+    QueueEntry::read(&row, facts)
 }
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct DeliveryCompleted {
     #[serde(flatten)]
-    entry: Entry,
+    entry: QueueEntry,
     /// The final status of the delivery.
     #[schemars(extend("const" = COMPLETE))]
     status: &'static str,
@@ -105,16 +105,16 @@ impl EventData for DeliveryCompleted {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct DeliveryFailed {
     #[serde(flatten)]
-    entry: Entry,
+    entry: QueueEntry,
     /// The final status of the delivery or takedown.
-    status: Failure,
+    status: FailedStatus,
     /// The reason given by the outlet or the distribution pipeline.
     message: Option<String>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Failure {
+enum FailedStatus {
     Error,
     Fault,
     Rejected,
@@ -131,7 +131,7 @@ impl EventData for DeliveryFailed {
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, distro_queue::status)?;
         let status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
-        let (owner, entry) = Entry::read(&row, facts)?;
+        let (owner, entry) = QueueEntry::read(&row, facts)?;
 
         Ok((
             owner,
@@ -147,7 +147,7 @@ impl EventData for DeliveryFailed {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct TakedownCompleted {
     #[serde(flatten)]
-    entry: Entry,
+    entry: QueueEntry,
     /// The final status of the takedown.
     #[schemars(extend("const" = COMPLETE))]
     status: &'static str,
@@ -179,7 +179,7 @@ impl EventData for TakedownCompleted {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct OutletStatusChanged {
     #[serde(flatten)]
-    entry: Entry,
+    entry: QueueEntry,
     /// The status before the change; null if the entry is new or the earlier status is not a
     /// recognised one.
     previous_status: Option<String>,
@@ -199,7 +199,7 @@ impl EventData for OutletStatusChanged {
             .to
             .ok_or(NoEvent::Ignored("null_distribution_status"))?
             .to_owned();
-        let (owner, entry) = Entry::read(&row, facts)?;
+        let (owner, entry) = QueueEntry::read(&row, facts)?;
         let previous_status = row
             .from
             .filter(|status| facts.recognises_distribution_status(status))

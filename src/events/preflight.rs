@@ -25,7 +25,7 @@ pub(super) struct ReportReady {
     /// The quality profile that the release was checked against.
     profile: Profile,
     /// The numbers of findings.
-    counts: Counts,
+    counts: FindingCounts,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -35,7 +35,7 @@ struct Profile {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Counts {
+struct FindingCounts {
     /// Findings that keep the release from review.
     blocking: i64,
     /// Findings for information.
@@ -80,7 +80,7 @@ impl EventData for ReportReady {
                 name: row.required(preflight_report::profile_name)?,
                 version: row.required(preflight_report::profile_version)?,
             },
-            counts: Counts {
+            counts: FindingCounts {
                 blocking: row.required(preflight_report::blocking)?,
                 informational: row.required(preflight_report::informational)?,
                 requires_feedback: row.required(preflight_report::requires_feedback)?,

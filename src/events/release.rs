@@ -14,7 +14,7 @@ const DISTRIBUTED: &str = "distributed";
 
 // Common to both events. A doc comment would become part of each event's schema.
 #[derive(Serialize, JsonSchema)]
-struct Identity {
+struct ReleaseIdentity {
     /// The release.
     release_id: i64,
     /// The label that owns the release.
@@ -25,12 +25,12 @@ struct Identity {
     release_title: Option<String>,
 }
 
-impl Identity {
+impl ReleaseIdentity {
     /// Reads the release's identity and looks up its owner.
     fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Self)> {
         let label_id = row.parent(release::label_id, "release_without_label")?;
         let owner = owner_of(label_id, facts)?;
-        let identity = Identity {
+        let identity = ReleaseIdentity {
             release_id: row.required(release::id)?,
             label_id,
             release_cat: row.optional(release::cat)?,
@@ -44,7 +44,7 @@ impl Identity {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ReviewStatusChanged {
     #[serde(flatten)]
-    identity: Identity,
+    identity: ReleaseIdentity,
     /// The review status before the change.
     previous_status: ReviewStatus,
     /// The review status after the change.
@@ -84,7 +84,7 @@ impl EventData for ReviewStatusChanged {
         let statuses = row.from.and_then(variant).zip(row.to.and_then(variant));
         let (previous_status, new_status) =
             statuses.ok_or(NoEvent::Ignored("unknown_review_status"))?;
-        let (owner, identity) = Identity::read(&row, facts)?;
+        let (owner, identity) = ReleaseIdentity::read(&row, facts)?;
         let review_issues = match new_status {
             ReviewStatus::RequireChanges | ReviewStatus::Rejected => {
                 Some(row.optional(release::review_issues)?.unwrap_or_default())
@@ -107,7 +107,7 @@ impl EventData for ReviewStatusChanged {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ReleaseDistributed {
     #[serde(flatten)]
-    identity: Identity,
+    identity: ReleaseIdentity,
     /// The delivery status after the change.
     #[schemars(extend("const" = DISTRIBUTED))]
     delivery_status: &'static str,
@@ -125,7 +125,7 @@ impl EventData for ReleaseDistributed {
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, release::delivery_status, DISTRIBUTED)?;
-        let (owner, identity) = Identity::read(&row, facts)?;
+        let (owner, identity) = ReleaseIdentity::read(&row, facts)?;
 
         Ok((
             owner,

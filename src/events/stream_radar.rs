@@ -28,18 +28,18 @@ struct Recording {
     /// The track; null if the ISRC does not identify exactly one of the user's tracks.
     track_id: Option<i64>,
     /// How severe the finding is.
-    severity: Severity,
+    severity: FlagSeverity,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Severity {
+enum FlagSeverity {
     Low,
     Medium,
     High,
 }
 
-impl FromText for Severity {
+impl FromText for FlagSeverity {
     const EXPECTED: &'static str = "one of low, medium and high";
 
     fn from_text(text: &str) -> Option<Self> {

@@ -40,26 +40,26 @@ pub const DETACHED: usize = 8;
 const MAX_CLAIM_LIMITS: usize = 1_024;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Webhook {
+struct WebhookLoad {
     load: Load,
     speed: Speed,
 }
 
 /// What this process holds, in total and per webhook.
 #[derive(Debug)]
-pub struct Counters {
+pub struct HandoffCounters {
     /// By speed of the webhooks.
     held: [Load; Speed::ALL.len()],
     /// Webhooks for which something is held or whose speed is remembered, in the order in which
     /// claims visit them.
-    webhooks: BTreeMap<Uuid, Webhook>,
+    webhooks: BTreeMap<Uuid, WebhookLoad>,
     responsive: LruCache<Uuid, ()>,
     slow: LruCache<Uuid, ()>,
 }
 
-impl Default for Counters {
+impl Default for HandoffCounters {
     fn default() -> Self {
-        Counters {
+        HandoffCounters {
             held: Default::default(),
             webhooks: BTreeMap::new(),
             responsive: LruCache::new(REMEMBERED),
@@ -68,8 +68,8 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
-    fn webhook(&self, webhook: Uuid) -> Webhook {
+impl HandoffCounters {
+    fn webhook(&self, webhook: Uuid) -> WebhookLoad {
         self.webhooks.get(&webhook).copied().unwrap_or_default()
     }
 
@@ -91,7 +91,7 @@ impl Counters {
 
     /// How many more deliveries may be held for a webhook. At least one while any budget is free
     /// for it.
-    fn free_for(&self, webhook: Webhook) -> usize {
+    fn free_for(&self, webhook: WebhookLoad) -> usize {
         let free = self.free_of(webhook.speed, CAPACITY, |load| load.deliveries);
         let limit = PER_WEBHOOK.min(free.div_ceil(SHARE_OF_FREE));
         limit.saturating_sub(webhook.load.deliveries)
@@ -99,7 +99,7 @@ impl Counters {
 
     /// Whether `bytes` more may be held for a webhook. A delivery that is larger than its webhook's
     /// share is held alone.
-    fn has_bytes(&self, webhook: Webhook, bytes: usize) -> bool {
+    fn has_bytes(&self, webhook: WebhookLoad, bytes: usize) -> bool {
         let free = self.free_of(webhook.speed, CAPACITY_BYTES, |load| load.bytes);
         let fits = webhook.load.bytes.saturating_add(bytes) <= free.div_ceil(SHARE_OF_FREE);
         let is_alone = webhook.load.deliveries == 0 && bytes <= free;
@@ -207,7 +207,7 @@ impl Counters {
     /// has one such request at a time, and one that is known to be slow has none. Returns whether
     /// the request goes on without a permit from now on.
     pub fn note_slow(&mut self, webhook: Uuid, class: DeliveryClass, permits: usize) -> bool {
-        let Webhook { load, speed } = self.webhook(webhook);
+        let WebhookLoad { load, speed } = self.webhook(webhook);
         let limit = speed.share(permits * DETACHED);
         let detaches =
             speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
@@ -278,7 +278,7 @@ impl Counters {
         lower: &HashMap<Uuid, usize>,
         start_after: Uuid,
     ) -> ClaimLimits {
-        let limit = |id: Uuid, webhook: Webhook| {
+        let limit = |id: Uuid, webhook: WebhookLoad| {
             let ahead = lower.get(&id).map_or(ahead, |lower| ahead.min(*lower));
             (
                 id,
@@ -288,7 +288,7 @@ impl Counters {
             )
         };
 
-        let of_others = ahead.min(self.free_for(Webhook::default()));
+        let of_others = ahead.min(self.free_for(WebhookLoad::default()));
         let is_listed = |(_, limit): &(Uuid, usize)| {
             if of_others == 0 {
                 *limit > 0
@@ -308,7 +308,7 @@ impl Counters {
             .keys()
             .filter(|id| **id > start_after && !self.webhooks.contains_key(id));
         let others = others
-            .map(|id| limit(*id, Webhook::default()))
+            .map(|id| limit(*id, WebhookLoad::default()))
             .filter(is_listed);
         let mut listed: Vec<(Uuid, usize)> = known.chain(others).collect();
 
@@ -337,10 +337,10 @@ pub struct ClaimLimits {
 
 /// The counters, shared between the hand-off and the dispatcher.
 #[derive(Clone, Debug, Default)]
-pub struct DeliveryBudget(Arc<Mutex<Counters>>);
+pub struct DeliveryBudget(Arc<Mutex<HandoffCounters>>);
 
 impl DeliveryBudget {
-    pub fn counters(&self) -> MutexGuard<'_, Counters> {
+    pub fn counters(&self) -> MutexGuard<'_, HandoffCounters> {
         self.0.lock()
     }
 
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!([1, 1, 2, 3].map(note_slow), [true, false, true, false]);
 
         let mut counters = budget.counters();
-        let permits = |counters: &Counters| counters.total(Load::permits);
+        let permits = |counters: &HandoffCounters| counters.total(Load::permits);
 
         assert_eq!(
             (counters.in_flight(), permits(&counters)),

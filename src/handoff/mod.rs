@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, DETACHED, DeliveryBudget, HandoffCounters, PER_WEBHOOK,
     RESPONSIVE,
 };
 pub use self::load::Speed;

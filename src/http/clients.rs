@@ -31,12 +31,12 @@ pub struct Clients(Arc<Mutex<Registry>>);
 #[derive(Default)]
 struct Registry {
     next: u64,
-    by_id: HashMap<u64, Arc<Client>>,
+    by_id: HashMap<u64, Arc<ClientConnection>>,
 }
 
 /// One connection. It has one request at a time.
-pub struct Client {
-    state: Mutex<State>,
+pub struct ClientConnection {
+    state: Mutex<ClientState>,
     evicted: CancellationToken,
     /// Limits the connections of the listener.
     connections: Arc<Semaphore>,
@@ -44,7 +44,7 @@ pub struct Client {
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// Waits for the head of the first request.
     FirstHead,
     /// Waits for the head of the next request.
@@ -57,8 +57,8 @@ pub enum Phase {
     Response,
 }
 
-struct State {
-    phase: Phase,
+struct ClientState {
+    phase: ConnectionPhase,
     /// When the phase began.
     since: Instant,
     /// Since when the client has taken nothing of what is to be written. None if nothing waits for
@@ -77,7 +77,7 @@ struct State {
 pub struct Registration {
     clients: Clients,
     id: u64,
-    pub client: Arc<Client>,
+    pub client: Arc<ClientConnection>,
 }
 
 /// How long a client may be silent.
@@ -107,8 +107,8 @@ impl Clients {
         connections: Arc<Semaphore>,
         permit: OwnedSemaphorePermit,
     ) -> Registration {
-        let client = Arc::new(Client {
-            state: Mutex::new(State::new(permit)),
+        let client = Arc::new(ClientConnection {
+            state: Mutex::new(ClientState::new(permit)),
             evicted: CancellationToken::new(),
             connections,
         });
@@ -151,10 +151,10 @@ impl Drop for Registration {
     }
 }
 
-impl State {
-    fn new(permit: OwnedSemaphorePermit) -> State {
-        State {
-            phase: Phase::FirstHead,
+impl ClientState {
+    fn new(permit: OwnedSemaphorePermit) -> ClientState {
+        ClientState {
+            phase: ConnectionPhase::FirstHead,
             since: Instant::now(),
             stalled_since: None,
             permit: Some(permit),
@@ -163,25 +163,25 @@ impl State {
         }
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: ConnectionPhase) {
         self.phase = phase;
         self.since = Instant::now();
     }
 }
 
-impl Client {
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+impl ClientConnection {
+    fn change<T>(&self, change: impl FnOnce(&mut ClientState) -> T) -> T {
         change(&mut self.state.lock())
     }
 
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: ConnectionPhase) {
         self.change(|state| state.enter(phase));
     }
 
     /// Begins to write a response, whose bytes are counted until they are written.
     pub fn respond(&self, unsent: Option<Unsent>) {
         self.change(|state| {
-            state.enter(Phase::Response);
+            state.enter(ConnectionPhase::Response);
             state.is_produced = false;
             state.unsent = unsent;
         });
@@ -197,9 +197,9 @@ impl Client {
         self.change(|state| {
             state.stalled_since = None;
 
-            if state.phase == Phase::Response && state.is_produced {
+            if state.phase == ConnectionPhase::Response && state.is_produced {
                 state.unsent = None;
-                state.enter(Phase::NextHead);
+                state.enter(ConnectionPhase::NextHead);
             }
         });
     }
@@ -218,7 +218,7 @@ impl Client {
         self.change(|state| {
             let awaits_request = matches!(
                 state.phase,
-                Phase::FirstHead | Phase::NextHead | Phase::Body
+                ConnectionPhase::FirstHead | ConnectionPhase::NextHead | ConnectionPhase::Body
             );
             let is_slow = |since: &Instant| since.elapsed() > SLOW;
 
@@ -226,7 +226,7 @@ impl Client {
                 Evict::Waiting if awaits_request => Some(state.since),
                 Evict::Waiting => state.stalled_since,
                 Evict::SendingSlowly => Some(state.since)
-                    .filter(|_| state.phase == Phase::Body)
+                    .filter(|_| state.phase == ConnectionPhase::Body)
                     .filter(is_slow),
                 Evict::NotReading(share) => {
                     let counts = |unsent: &Unsent| {
@@ -247,10 +247,14 @@ impl Client {
     fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
         self.change(|state| {
             let silent = match state.phase {
-                Phase::FirstHead => Some(state.since + silence.header),
-                Phase::NextHead if state.permit.is_none() => Some(state.since + LAST_RESPONSE),
-                Phase::NextHead => Some(state.since + silence.idle),
-                Phase::Body | Phase::Handled | Phase::Response => None,
+                ConnectionPhase::FirstHead => Some(state.since + silence.header),
+                ConnectionPhase::NextHead if state.permit.is_none() => {
+                    Some(state.since + LAST_RESPONSE)
+                }
+                ConnectionPhase::NextHead => Some(state.since + silence.idle),
+                ConnectionPhase::Body | ConnectionPhase::Handled | ConnectionPhase::Response => {
+                    None
+                }
             };
 
             let stalled = state.stalled_since.map(|since| since + LONGEST_STALL);
@@ -296,7 +300,7 @@ impl Client {
 /// the connections. An extension of the request.
 #[derive(Clone)]
 pub struct Occupied {
-    client: Arc<Client>,
+    client: Arc<ClientConnection>,
     budget: Arc<Budget>,
     admitted: Arc<Mutex<Admitted>>,
 }
@@ -309,7 +313,10 @@ struct Admitted {
 
 impl Occupied {
     /// Waits until one more request may be in progress, for which nobody is authenticated.
-    pub async fn begin(client: &Arc<Client>, budget: &Arc<Budget>) -> Result<Occupied, Problem> {
+    pub async fn begin(
+        client: &Arc<ClientConnection>,
+        budget: &Arc<Budget>,
+    ) -> Result<Occupied, Problem> {
         let share = budget.share(None);
         let in_progress = Some(budget.admit(&share).await?);
         Ok(Occupied {
@@ -359,7 +366,7 @@ impl Occupied {
 }
 
 /// A request that waits for events, until it is dropped.
-pub struct Parked(Arc<Client>);
+pub struct Parked(Arc<ClientConnection>);
 
 impl Drop for Parked {
     fn drop(&mut self) {
@@ -383,7 +390,7 @@ mod tests {
         )
     }
 
-    fn since(client: &Client) -> Instant {
+    fn since(client: &ClientConnection) -> Instant {
         client.state.lock().since
     }
 
@@ -394,7 +401,7 @@ mod tests {
         let registration = register(&clients, &connections);
         let client = &registration.client;
 
-        client.enter(Phase::Handled);
+        client.enter(ConnectionPhase::Handled);
         let parked = client.park();
 
         client.respond(None);
@@ -421,8 +428,8 @@ mod tests {
         let connections = Arc::new(Semaphore::new(3));
         let [served, slow, idle] = std::array::from_fn(|_| register(&clients, &connections));
 
-        served.client.enter(Phase::Handled);
-        slow.client.enter(Phase::Body);
+        served.client.enter(ConnectionPhase::Handled);
+        slow.client.enter(ConnectionPhase::Body);
         assert!(
             !clients.evict(Evict::SendingSlowly),
             "the body may arrive soon"
@@ -483,7 +490,7 @@ mod tests {
         };
 
         assert_eq!(wait(), Some(SILENCE.header));
-        client.enter(Phase::Handled);
+        client.enter(ConnectionPhase::Handled);
         assert_eq!(wait(), None);
         client.respond(None);
         client.flushed();

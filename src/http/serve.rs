@@ -30,7 +30,9 @@ use tower::{ServiceExt, service_fn};
 
 use super::body;
 use super::budget::{Budget, Exhausted, PATIENCE, Share, Unsent};
-use super::clients::{Client, Clients, Evict, Occupied, Phase, Registration, SilenceLimits};
+use super::clients::{
+    ClientConnection, Clients, ConnectionPhase, Evict, Occupied, Registration, SilenceLimits,
+};
 use super::problem::Problem;
 use super::wire::{Produced, Watched};
 use crate::config::Http;
@@ -139,7 +141,7 @@ pub async fn serve(
         ready(response)
     }));
 
-    let server = Server {
+    let server = HttpServer {
         router,
         limits,
         clients: Clients::default(),
@@ -174,7 +176,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 #[derive(Clone)]
-struct Server {
+struct HttpServer {
     router: Router,
     limits: ServeLimits,
     clients: Clients,
@@ -187,7 +189,7 @@ struct Server {
     accepting: Arc<Activity>,
 }
 
-impl Server {
+impl HttpServer {
     async fn run(self, listener: TcpListener) {
         let tasks = TaskTracker::new();
 
@@ -289,7 +291,7 @@ impl Server {
 
     /// Handles a request. Dropped when the client disconnects, which cancels the request's
     /// statements.
-    async fn respond(&self, request: Request, client: &Arc<Client>) -> Response {
+    async fn respond(&self, request: Request, client: &Arc<ClientConnection>) -> Response {
         let response = match self.handle(request, client).await {
             Ok((response, occupied)) => {
                 let reserved = self.reserve(response, &occupied.share()).await;
@@ -324,9 +326,9 @@ impl Server {
     async fn handle(
         &self,
         request: Request,
-        client: &Arc<Client>,
+        client: &Arc<ClientConnection>,
     ) -> Result<(Response, Occupied), Problem> {
-        client.enter(Phase::Body);
+        client.enter(ConnectionPhase::Body);
         let (parts, body) = request.into_parts();
         let body = if body.is_end_stream() {
             body
@@ -334,7 +336,7 @@ impl Server {
             body::receive(body, |bytes| self.body_permit(bytes, client)).await
         };
 
-        client.enter(Phase::Handled);
+        client.enter(ConnectionPhase::Handled);
         let occupied = Occupied::begin(client, &self.budget)
             .await
             .inspect_err(|_| refused("requests"))?;
@@ -399,9 +401,9 @@ impl Server {
     async fn body_permit(
         &self,
         bytes: usize,
-        client: &Client,
+        client: &ClientConnection,
     ) -> Result<OwnedSemaphorePermit, Problem> {
-        client.enter(Phase::Handled);
+        client.enter(ConnectionPhase::Handled);
         let acquire = || {
             let permits = self.bodies.clone().try_acquire_many_owned(bytes as u32);
             permits.map_err(|_| Evict::SendingSlowly)
@@ -411,7 +413,7 @@ impl Server {
             refused("requests");
             Problem::overloaded()
         })?;
-        client.enter(Phase::Body);
+        client.enter(ConnectionPhase::Body);
         Ok(permit)
     }
 }

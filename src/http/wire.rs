@@ -8,27 +8,27 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::net::TcpStream;
 
-use super::clients::Client;
+use super::clients::ClientConnection;
 use crate::io::{Observed, Observer};
 
 /// The stream of a client.
-pub type Watched = Observed<TcpStream, Arc<Client>>;
+pub type Watched = Observed<TcpStream, Arc<ClientConnection>>;
 
-impl Observer for Arc<Client> {
+impl Observer for Arc<ClientConnection> {
     fn took(&mut self, some: bool) {
-        Client::took(self, some);
+        ClientConnection::took(self, some);
     }
 
     /// hyper flushes after it has written everything that it holds.
     fn flushed(&mut self) {
-        Client::flushed(self);
+        ClientConnection::flushed(self);
     }
 }
 
 /// The body of a response, which is dropped when all of it was passed on to be written.
 pub struct Produced {
     pub body: Body,
-    pub client: Arc<Client>,
+    pub client: Arc<ClientConnection>,
 }
 
 impl HttpBody for Produced {

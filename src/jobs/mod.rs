@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::domain::sequence::Sequences;
 use crate::failpoint::failpoint;
 use crate::retry::Backoff;
-use crate::store::jobs::{self, Done, LockedJob, Progress, Work};
+use crate::store::jobs::{self, Done, JobProgress, LockedJob, Work};
 use crate::store::{Result, Store, StoreError, Transaction, delivery, sequences, webhooks};
 use crate::telemetry::Activity;
 
@@ -139,7 +139,7 @@ async fn work(transaction: &Transaction<'_>, job: &LockedJob) -> Result<Option<i
 }
 
 /// Returns the effects of a step that has started nothing, and continues here.
-fn nothing(next: Progress, wait: Duration) -> Done {
+fn nothing(next: JobProgress, wait: Duration) -> Done {
     Done {
         started: 0,
         created: Vec::new(),

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{MAX_PENDING, PAUSE, deliver_stored, nothing};
 use crate::failpoint::failpoint;
-use crate::store::jobs::{Done, LockedJob, Phase, Progress};
-use crate::store::recovery::{self, Scan, Scope};
+use crate::store::jobs::{Done, JobProgress, LockedJob, Phase};
+use crate::store::recovery::{self, RecoveryScan, Scope};
 use crate::store::replay::exclude;
 use crate::store::{Result, Transaction};
 
@@ -39,7 +39,7 @@ pub async fn work(
     };
 
     if scope.includes(progress.phase) {
-        let Scan {
+        let RecoveryScan {
             read, last, logged, ..
         } = recovery::scan(transaction, *webhook, scope, *progress, CHUNK, true).await?;
         done.started = match progress.phase {
@@ -48,14 +48,14 @@ pub async fn work(
                 .await?
                 .len(),
         };
-        done.next = last.filter(|_| read == CHUNK).map(|position| Progress {
+        done.next = last.filter(|_| read == CHUNK).map(|position| JobProgress {
             position,
             ..*progress
         });
     }
 
     if done.next.is_none() && progress.phase == Phase::AttemptLog && scope.missed {
-        done.next = Some(Progress::start_of(Phase::MissedEvents));
+        done.next = Some(JobProgress::start_of(Phase::MissedEvents));
     }
 
     if done.started > 0 {

@@ -15,7 +15,7 @@ use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
 use crate::failpoint::failpoint;
 use crate::store::enqueue::{Subscription, subscriptions};
-use crate::store::jobs::{Done, Phase, Progress};
+use crate::store::jobs::{Done, JobProgress, Phase};
 use crate::store::recovery::{in_commit_order, remove_missed};
 use crate::store::replay::{Pending, Read, Replay, StoredEvent};
 use crate::store::{Result, Transaction, plan_by_index};
@@ -74,7 +74,7 @@ async fn exclude_pending(transaction: &Transaction<'_>, replay: &Replay) -> Resu
 
     replay.exclude_pending(transaction).await?;
     Ok(nothing(
-        Progress::start_of(Phase::AttemptLog),
+        JobProgress::start_of(Phase::AttemptLog),
         Duration::ZERO,
     ))
 }
@@ -82,11 +82,11 @@ async fn exclude_pending(transaction: &Transaction<'_>, replay: &Replay) -> Resu
 async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
     let Read { rows, last } = replay.exclude_logged(transaction, LOG_ROWS).await?;
     let next = match last.filter(|_| rows == LOG_ROWS) {
-        Some(position) => Progress {
+        Some(position) => JobProgress {
             position,
             ..replay.progress
         },
-        None => Progress::start_of(Phase::Events),
+        None => JobProgress::start_of(Phase::Events),
     };
 
     Ok(nothing(next, Duration::ZERO))

@@ -82,7 +82,7 @@ pub struct Primary {
     /// The most keys of one query. Smaller after a query that took too long; grows with those that
     /// are answered.
     chunk: usize,
-    session: Option<Session>,
+    session: Option<LookupSession>,
 }
 
 /// The result of looking up keys.
@@ -102,7 +102,7 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a query of some keys failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum QueryFault {
     /// A value of a row (a data exception, an exceeded limit, too many rows of a subselect), or an
     /// exception of the platform's function.
     Row,
@@ -112,20 +112,22 @@ enum Fault {
     Other,
 }
 
-impl Fault {
-    fn of(error: &tokio_postgres::Error, after: Duration) -> Fault {
+impl QueryFault {
+    fn of(error: &tokio_postgres::Error, after: Duration) -> QueryFault {
         const CLASSES: [&str; 5] = ["21", "22", "23", "54", "P0"];
 
         match error.code() {
-            Some(code) if CLASSES.iter().any(|class| code.code().starts_with(class)) => Fault::Row,
-            Some(&SqlState::QUERY_CANCELED) if after >= STATEMENT_TIMEOUT => Fault::Slow,
-            _ => Fault::Other,
+            Some(code) if CLASSES.iter().any(|class| code.code().starts_with(class)) => {
+                QueryFault::Row
+            }
+            Some(&SqlState::QUERY_CANCELED) if after >= STATEMENT_TIMEOUT => QueryFault::Slow,
+            _ => QueryFault::Other,
         }
     }
 }
 
 /// A connection, and the queries built over it.
-struct Session {
+struct LookupSession {
     client: Client,
     /// The server's timeline. None on a standby.
     timeline: Option<u32>,
@@ -139,7 +141,7 @@ struct Session {
 const BEGIN: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'; set local lock_timeout = '10s';";
 
-impl Session {
+impl LookupSession {
     /// Runs a query in its own transaction, in one round trip and without a prepared statement,
     /// which poolers may not support.
     async fn read(
@@ -278,16 +280,16 @@ impl Primary {
             };
 
             let fault = match &error {
-                LookupError::Query { source, .. } => Fault::of(source, asked_at.elapsed()),
-                _ => Fault::Other,
+                LookupError::Query { source, .. } => QueryFault::of(source, asked_at.elapsed()),
+                _ => QueryFault::Other,
             };
 
-            if fault == Fault::Slow {
+            if fault == QueryFault::Slow {
                 self.chunk = (keys.len() / 2).max(1);
             }
 
             match (fault, keys) {
-                (Fault::Other, _) | (_, []) => return Err(error),
+                (QueryFault::Other, _) | (_, []) => return Err(error),
                 (_, [key]) => fetched.failed.push((key.clone(), error.to_string())),
                 _ => {
                     let (first, rest) = keys.split_at(keys.len() / 2);
@@ -329,14 +331,14 @@ impl Primary {
         Ok(rows.iter().map(tuple).collect())
     }
 
-    async fn session(&mut self) -> Result<&mut Session> {
+    async fn session(&mut self) -> Result<&mut LookupSession> {
         if self
             .session
             .as_ref()
             .is_none_or(|session| session.is_silent || session.client.is_closed())
         {
             let client = postgres::connect(&self.url).await?;
-            let mut session = Session {
+            let mut session = LookupSession {
                 client,
                 timeline: None,
                 queries: HashMap::new(),

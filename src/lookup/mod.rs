@@ -235,7 +235,7 @@ impl Lookups {
         self.rows.clear();
         self.failed.clear();
 
-        let mut changed = Changed::default();
+        let mut changed = ChangedRows::default();
 
         for change in changes.iter().filter(|change| self.is_stored(change.table)) {
             changed.add(change, &self.cache);
@@ -378,7 +378,7 @@ impl Lookups {
 
 /// The rows that a batch changes and that have to be known to apply its changes.
 #[derive(Default)]
-struct Changed {
+struct ChangedRows {
     /// Rows whose change does not show all values, or may move a file to another entry.
     rows: BTreeMap<Table, Vec<i64>>,
     /// The entries to which changed files belong afterwards.
@@ -388,7 +388,7 @@ struct Changed {
     users: Vec<String>,
 }
 
-impl Changed {
+impl ChangedRows {
     fn add(&mut self, change: &Change, cache: &Cache) {
         let table = change.table;
         let (old, new) = rows(&change.operation);

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
-use super::page::{Cursor, List, Page};
+use super::page::{Cursor, List, ListPage};
 use super::service::Manage;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
@@ -215,10 +215,12 @@ impl Manage {
         webhook: Uuid,
         before: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page<Job>> {
+    ) -> Result<ListPage<Job>> {
         let before = before.map(|cursor| cursor.id);
         let found = jobs::list(&self.store, user, webhook, before, limit + 1).await?;
-        Ok(Page::new(List::Jobs(webhook), found, limit, |job| job.id))
+        Ok(ListPage::new(List::Jobs(webhook), found, limit, |job| {
+            job.id
+        }))
     }
 
     pub async fn job(&self, user: &UserId, webhook: Uuid, job: Uuid) -> Result<Job> {

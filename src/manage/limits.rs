@@ -70,7 +70,7 @@ pub struct ConcurrencyLimit<K> {
 }
 
 /// One operation in progress. Dropping it ends the operation.
-pub struct Permit<K: Eq + Hash> {
+pub struct OperationPermit<K: Eq + Hash> {
     counts: Arc<Mutex<HashMap<K, usize>>>,
     key: K,
 }
@@ -84,7 +84,7 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
     }
 
     /// Returns a permit, or None if as many operations with this key are in progress as allowed.
-    pub fn acquire(&self, key: &K) -> Option<Permit<K>> {
+    pub fn acquire(&self, key: &K) -> Option<OperationPermit<K>> {
         let mut counts = self.counts.lock();
         let count = counts.entry(key.clone()).or_default();
         if *count == self.limit {
@@ -92,14 +92,14 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
         }
 
         *count += 1;
-        Some(Permit {
+        Some(OperationPermit {
             counts: self.counts.clone(),
             key: key.clone(),
         })
     }
 }
 
-impl<K: Eq + Hash> Drop for Permit<K> {
+impl<K: Eq + Hash> Drop for OperationPermit<K> {
     fn drop(&mut self) {
         let mut counts = self.counts.lock();
         if let Some(count) = counts.get_mut(&self.key) {
@@ -123,7 +123,7 @@ mod tests {
         let limit = ConcurrencyLimit::new(4);
         let busy = Uuid::from_u128(1);
         let other = Uuid::from_u128(2);
-        let mut permits: Vec<Permit<Uuid>> =
+        let mut permits: Vec<OperationPermit<Uuid>> =
             (0..4).map(|_| limit.acquire(&busy).unwrap()).collect();
 
         assert!(limit.acquire(&busy).is_none());

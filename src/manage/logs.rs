@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
-use super::page::{Cursor, List, Page};
+use super::page::{Cursor, List, ListPage};
 use super::receivers::RenderedRequest;
 use super::service::Manage;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::UserId;
 use crate::store::audit::Actor;
-use crate::store::logs::{self, Detail, Entry, Filter, Pending};
+use crate::store::logs::{self, Entry, LogDetail, LogFilter, NextAttempt};
 use crate::store::recovery;
 
 /// Every outcome of a log entry.
@@ -31,7 +31,7 @@ pub fn outcome(name: &str) -> Option<Outcome> {
 /// A log entry with its request.
 #[derive(Clone, Debug)]
 pub struct LogEntry {
-    pub detail: Detail,
+    pub detail: LogDetail,
     /// The request as it was sent. None if none was sent, or if the event has expired.
     pub request: Option<RenderedRequest>,
 }
@@ -51,10 +51,10 @@ impl Manage {
         &self,
         user: &UserId,
         webhook: Uuid,
-        filter: &Filter,
+        filter: &LogFilter,
         before: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page<Entry>> {
+    ) -> Result<ListPage<Entry>> {
         let _search = if filter.is_empty() {
             None
         } else {
@@ -63,7 +63,7 @@ impl Manage {
 
         let before = before.map(|cursor| cursor.id);
         let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
-        let page = Page::new(List::Log(webhook), found.entries, limit, |entry| entry.id);
+        let page = ListPage::new(List::Log(webhook), found.entries, limit, |entry| entry.id);
 
         Ok(page.or_continue_after(found.horizon))
     }
@@ -82,7 +82,7 @@ impl Manage {
         user: &UserId,
         webhook: Uuid,
         delivery: Uuid,
-    ) -> Result<Option<Pending>> {
+    ) -> Result<Option<NextAttempt>> {
         Ok(logs::pending(&self.store, user, webhook, delivery).await?)
     }
 
@@ -101,19 +101,19 @@ impl Manage {
     /// Starts the next round of the delivery that a log entry belongs to.
     pub async fn redeliver(&self, actor: &Actor, webhook: Uuid, log: Uuid) -> Result<Redelivery> {
         match recovery::redeliver(&self.store, actor, webhook, log).await? {
-            recovery::Redelivery::Started { delivery, round } => {
+            recovery::RedeliveryResult::Started { delivery, round } => {
                 tracing::info!(%webhook, %delivery, round, user = %actor.user, "redelivery started");
                 Ok(Redelivery { delivery, round })
             }
-            recovery::Redelivery::NoSuchLog => Err(Fault::NoSuchLogEntry),
-            recovery::Redelivery::Inactive => Err(Fault::WebhookInactive),
-            recovery::Redelivery::Test => Err(Fault::NotRedeliverable(
+            recovery::RedeliveryResult::NoSuchLog => Err(Fault::NoSuchLogEntry),
+            recovery::RedeliveryResult::Inactive => Err(Fault::WebhookInactive),
+            recovery::RedeliveryResult::Test => Err(Fault::NotRedeliverable(
                 "a test cannot be redelivered: send another test",
             )),
-            recovery::Redelivery::TooManyRounds => Err(Fault::NotRedeliverable(
+            recovery::RedeliveryResult::TooManyRounds => Err(Fault::NotRedeliverable(
                 "the delivery has reached the highest number of rounds",
             )),
-            recovery::Redelivery::EventGone => Err(Fault::EventExpired),
+            recovery::RedeliveryResult::EventGone => Err(Fault::EventExpired),
         }
     }
 }

@@ -33,22 +33,19 @@ pub use self::jobs::{
 };
 pub use self::keys::{NewKeys, Overlap, PublicKey, PublicKeyCursor, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
-pub use self::page::{Cursor, List, MalformedCursor, Page};
-pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
+pub use self::page::{Cursor, List, ListPage, MalformedCursor};
+pub use self::receivers::{Receivers, RenderedRequest, UncallableHost};
 pub use self::service::Manage;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
-pub use self::webhooks::{Condition, CreatedWebhook, UpdatedWebhook, version};
+pub use self::webhooks::{UpdatedWebhook, VersionCondition, WebhookWithSecret, version};
 pub use crate::domain::ordering::Ordering;
 pub use crate::domain::signing::Signing;
 pub use crate::store::access::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::feed::{
-    Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline,
-    PageSize as FeedPageSize,
+    Event, EventDelivery, EventHeadline, FeedFilter, PageSize as FeedPageSize,
 };
 pub use crate::store::jobs::{Job, JobState};
-pub use crate::store::logs::{
-    Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass,
-};
+pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, NextAttempt, StatusClass};
 pub use crate::store::webhooks::Webhook;

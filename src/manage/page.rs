@@ -74,14 +74,14 @@ impl Cursor {
 
 /// One page of a list.
 #[derive(Clone, Debug)]
-pub struct Page<T> {
+pub struct ListPage<T> {
     list: List,
     pub items: Vec<T>,
     /// None on the last page.
     pub next: Option<Cursor>,
 }
 
-impl<T> Page<T> {
+impl<T> ListPage<T> {
     /// Makes a page of the first `limit` rows. The query fetches one row more, which shows whether
     /// there is a next page.
     pub(super) fn new(
@@ -89,7 +89,7 @@ impl<T> Page<T> {
         mut rows: Vec<T>,
         limit: usize,
         id: impl Fn(&T) -> Uuid,
-    ) -> Page<T> {
+    ) -> ListPage<T> {
         let more = rows.len() > limit;
         rows.truncate(limit);
 
@@ -97,7 +97,7 @@ impl<T> Page<T> {
             .last()
             .filter(|_| more)
             .map(|row| Cursor { list, id: id(row) });
-        Page {
+        ListPage {
             list,
             items: rows,
             next,
@@ -106,9 +106,9 @@ impl<T> Page<T> {
 
     /// Lets the next page start after `horizon`, the last row that was examined, if the search
     /// stopped early and found no more rows.
-    pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> Page<T> {
+    pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> ListPage<T> {
         let list = self.list;
-        Page {
+        ListPage {
             next: self.next.or(horizon.map(|id| Cursor { list, id })),
             ..self
         }
@@ -123,7 +123,7 @@ mod tests {
     fn a_cursor_names_the_last_row_of_its_page() {
         let ids: Vec<Uuid> = (1..=3).map(Uuid::from_u128).collect();
         let list = List::Log(Uuid::from_u128(7));
-        let page = Page::new(list, ids.clone(), 2, |id| *id);
+        let page = ListPage::new(list, ids.clone(), 2, |id| *id);
 
         assert_eq!(page.items, ids[..2]);
         let text = page.next.unwrap().to_string();
@@ -145,7 +145,7 @@ mod tests {
             );
         }
 
-        assert_eq!(Page::new(list, ids, 3, |id| *id).next, None);
+        assert_eq!(ListPage::new(list, ids, 3, |id| *id).next, None);
 
         for malformed in ["", "x", &text[..27], &text[..22]] {
             assert_eq!(

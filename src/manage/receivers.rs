@@ -8,7 +8,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::domain::delivery::{Attempt, Delivery};
-use crate::store::logs::Detail;
+use crate::store::logs::LogDetail;
 
 /// Checks receivers' URLs, renders logged requests and sends tests.
 pub trait Receivers: Send + Sync {
@@ -17,10 +17,10 @@ pub trait Receivers: Send + Sync {
     fn check_url(&self, url: &str) -> Result<Url, String>;
 
     /// Resolves the URL's host and checks the addresses.
-    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>>;
+    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), UncallableHost>>;
 
     /// Renders a logged request as it was sent. None if none was sent, or if the event has expired.
-    fn render(&self, logged: &Detail) -> Option<RenderedRequest>;
+    fn render(&self, logged: &LogDetail) -> Option<RenderedRequest>;
 
     /// Makes one attempt, whatever the webhook's state, and logs it as a test. Returns the log
     /// entry's id. An error is a fault of Walhook, not of the receiver.
@@ -29,7 +29,7 @@ pub trait Receivers: Send + Sync {
 
 /// Why a URL's host cannot be called. The texts can be shown to the webhook's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreachable {
+pub enum UncallableHost {
     /// An address of the host must not be called.
     Blocked(String),
     /// The name does not resolve at the moment, or the lookup failed.

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use super::fault::{Fault, Result};
-use super::limits::{ConcurrencyLimit, Permit, RateLimit};
+use super::limits::{ConcurrencyLimit, OperationPermit, RateLimit};
 use crate::domain::event::UserId;
 
 /// Each examines up to 2,000 entries, which takes the store a few milliseconds: one user can keep
@@ -43,7 +43,7 @@ impl Searches {
     }
 
     /// Counts a search of a delivery log, which lasts until the permit is dropped.
-    pub fn begin(&self, user: &UserId) -> Result<Permit<UserId>> {
+    pub fn begin(&self, user: &UserId) -> Result<OperationPermit<UserId>> {
         let permit = self.in_progress.acquire(user);
         let permit = permit.ok_or(too_many_searches(1))?;
         self.count(user)?;
@@ -51,7 +51,7 @@ impl Searches {
     }
 
     /// Begins a count of what a job would cover, which lasts until the permit is dropped.
-    pub fn begin_count(&self, user: &UserId) -> Result<Permit<UserId>> {
+    pub fn begin_count(&self, user: &UserId) -> Result<OperationPermit<UserId>> {
         let what = "too many recoveries and replays are counted";
         let refused = |seconds| Fault::RateLimit { what, seconds };
 

@@ -25,10 +25,10 @@ const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
 
 /// The use cases of webhooks' owners. Clones share the limits.
 #[derive(Clone)]
-pub struct Manage(Arc<Shared>);
+pub struct Manage(Arc<ManageState>);
 
 /// The state behind [`Manage`].
-pub struct Shared {
+pub struct ManageState {
     pub(super) store: Store,
     pub(super) vault: Arc<Vault>,
     pub(super) receivers: Arc<dyn Receivers>,
@@ -42,9 +42,9 @@ pub struct Shared {
 }
 
 impl std::ops::Deref for Manage {
-    type Target = Shared;
+    type Target = ManageState;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &ManageState {
         &self.0
     }
 }
@@ -56,7 +56,7 @@ impl Manage {
         vault: Arc<Vault>,
         receivers: Arc<dyn Receivers>,
     ) -> Manage {
-        Manage(Arc::new(Shared {
+        Manage(Arc::new(ManageState {
             feed: Feed::new(config, store.clone()),
             store,
             vault,

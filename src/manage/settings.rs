@@ -7,7 +7,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
-use super::receivers::Unreachable;
+use super::receivers::UncallableHost;
 use super::service::Manage;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::headers::CustomHeaders;
@@ -90,8 +90,8 @@ impl Manage {
 
         match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(url)).await {
             Ok(Ok(())) => Ok(None),
-            Ok(Err(Unreachable::Blocked(reason))) => Err(Fault::BlockedHost(reason)),
-            Ok(Err(Unreachable::Unresolved(reason))) => Ok(Some(reason)),
+            Ok(Err(UncallableHost::Blocked(reason))) => Err(Fault::BlockedHost(reason)),
+            Ok(Err(UncallableHost::Unresolved(reason))) => Ok(Some(reason)),
             Err(_) => Ok(Some(
                 "the host's name could not be looked up in time".to_owned(),
             )),

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
-use super::page::{Cursor, List, Page};
+use super::page::{Cursor, List, ListPage};
 use super::service::Manage;
 use crate::domain::event::UserId;
 use crate::store::audit::Actor;
@@ -18,10 +18,10 @@ use crate::vault::{Sealed, new_webhook_secret};
 const MAX_TRIES: u32 = 5;
 
 /// A condition on the version of a webhook.
-pub type Condition<'a> = &'a (dyn Fn(&Webhook) -> bool + Send + Sync);
+pub type VersionCondition<'a> = &'a (dyn Fn(&Webhook) -> bool + Send + Sync);
 
 /// A new webhook with its secret, which is shown once.
-pub struct CreatedWebhook {
+pub struct WebhookWithSecret {
     pub webhook: Webhook,
     pub secret: SecretString,
     /// Why the host of the URL was not checked.
@@ -46,10 +46,12 @@ impl Manage {
         user: &UserId,
         after: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page<Webhook>> {
+    ) -> Result<ListPage<Webhook>> {
         let after = after.map_or(Uuid::nil(), |cursor| cursor.id);
         let rows = webhooks::list(&self.store, user, after, limit + 1).await?;
-        Ok(Page::new(List::Webhooks, rows, limit, |webhook| webhook.id))
+        Ok(ListPage::new(List::Webhooks, rows, limit, |webhook| {
+            webhook.id
+        }))
     }
 
     /// Returns the user's webhook with this id.
@@ -61,7 +63,7 @@ impl Manage {
 
     /// Creates a webhook with a new secret. `json` gives its settings. Fails if its host is blocked,
     /// or if the user has as many webhooks as allowed.
-    pub async fn create_webhook(&self, actor: &Actor, json: &[u8]) -> Result<CreatedWebhook> {
+    pub async fn create_webhook(&self, actor: &Actor, json: &[u8]) -> Result<WebhookWithSecret> {
         let id = Uuid::now_v7();
         let settings = self.read_settings(json, None)?;
         let headers = self.seal_headers(id, &settings).await?;
@@ -82,7 +84,7 @@ impl Manage {
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
 
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
-        Ok(CreatedWebhook {
+        Ok(WebhookWithSecret {
             webhook,
             secret,
             warning,
@@ -96,7 +98,7 @@ impl Manage {
         actor: &Actor,
         id: Uuid,
         json: &[u8],
-        condition: Condition<'_>,
+        condition: VersionCondition<'_>,
     ) -> Result<UpdatedWebhook> {
         for _ in 0..MAX_TRIES {
             let found = self.webhook_if(&actor.user, id, condition).await?;
@@ -137,7 +139,7 @@ impl Manage {
         &self,
         actor: &Actor,
         id: Uuid,
-        condition: Condition<'_>,
+        condition: VersionCondition<'_>,
     ) -> Result<()> {
         for _ in 0..MAX_TRIES {
             let found = self.webhook_if(&actor.user, id, condition).await?;
@@ -157,7 +159,7 @@ impl Manage {
         &self,
         user: &UserId,
         id: Uuid,
-        condition: Condition<'_>,
+        condition: VersionCondition<'_>,
     ) -> Result<Webhook> {
         let found = self.webhook(user, id).await?;
 

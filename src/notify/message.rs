@@ -46,7 +46,7 @@ impl Mail<'_> {
 
 #[derive(Template)]
 #[template(path = "notice.txt")]
-struct Text<'a>(&'a Mail<'a>);
+struct PlainMail<'a>(&'a Mail<'a>);
 
 #[derive(Template)]
 #[template(path = "notice.html")]
@@ -80,7 +80,7 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         context,
     };
 
-    let text = Text(&mail)
+    let text = PlainMail(&mail)
         .render()
         .expect("writing to a String cannot fail");
     let html = Html(&mail)
@@ -189,7 +189,7 @@ mod tests {
             context: &context,
         };
 
-        let text = Text(&values).render().unwrap();
+        let text = PlainMail(&values).render().unwrap();
         let html = Html(&values).render().unwrap();
 
         for part in [
@@ -251,7 +251,7 @@ mod tests {
             };
 
             [
-                Text(&values).render().unwrap(),
+                PlainMail(&values).render().unwrap(),
                 Html(&values).render().unwrap(),
             ]
         };

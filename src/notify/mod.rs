@@ -22,7 +22,7 @@ use crate::domain::event::UserId;
 use crate::domain::notice::Notice;
 use crate::failpoint::failpoint;
 use crate::retry::Backoff;
-use crate::store::notices::{self, Claimed, End};
+use crate::store::notices::{self, ClaimedNotice, End};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, Recurring};
 
@@ -187,7 +187,7 @@ impl Notifier {
     }
 
     /// Returns how the notice ended. None if another replica has taken it over.
-    async fn send(&self, mailer: &Mailer, claimed: &Claimed) -> Result<Option<End>, Failed> {
+    async fn send(&self, mailer: &Mailer, claimed: &ClaimedNotice) -> Result<Option<End>, Failed> {
         let notice = &claimed.notice;
         let found = timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await;
         let found = found.map_err(|_| Failed::new("lookup", "the primary does not respond"))?;
@@ -211,7 +211,7 @@ impl Notifier {
     }
 
     /// Renews the lease. Returns when it is lost.
-    async fn keep_lease(&self, claimed: &Claimed) {
+    async fn keep_lease(&self, claimed: &ClaimedNotice) {
         let mut until = Instant::now() + LEASE;
 
         loop {
@@ -229,7 +229,7 @@ impl Notifier {
 
     /// Records the end of a notice, and renews the lease until then. Retries until the store
     /// accepts it: a notice that was sent must not be sent again.
-    async fn record_end(&self, claimed: &Claimed, end: End) {
+    async fn record_end(&self, claimed: &ClaimedNotice, end: End) {
         let renewal = async {
             self.keep_lease(claimed).await;
             // The end counts even if the lease is lost.

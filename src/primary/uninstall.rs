@@ -12,7 +12,7 @@ use super::triggers::catalog::{
     TableWithTriggers, TriggerState, tables_with_triggers, trigger_state,
 };
 use super::triggers::function::function_name;
-use super::triggers::script::{Part, run_with_retries};
+use super::triggers::script::{ScriptPart, run_with_retries};
 use super::{catalog, identity, lineage};
 use crate::config::Source;
 use crate::domain::table::Table;
@@ -253,16 +253,16 @@ async fn drop_with_triggers(
 
     // Waits for locks only of the outbox and of tables that belong to other roles.
     let drop = if tables.len() == owned.len() && function.is_some() {
-        Part::Free(statement)
+        ScriptPart::Free(statement)
     } else {
-        Part::Locking(statement)
+        ScriptPart::Locking(statement)
     };
 
     if run_with_retries(
         client,
         Some(schema),
         &owned,
-        &[Part::Locking(&together(&lock)), drop],
+        &[ScriptPart::Locking(&together(&lock)), drop],
     )
     .await?
     {

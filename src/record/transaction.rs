@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::domain::delivery::Delivery;
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
-use crate::domain::webhook::{Failure, Tally};
+use crate::domain::webhook::{LastFailure, Tally};
 use crate::failpoint::failpoint;
 use crate::store::attempt::{
     self, CompletedAttempt, Counters, Effect, Failing, count_webhooks, end_deliveries, fence,
@@ -184,7 +184,7 @@ fn judge(
         let last_failure = tally.last_failure?;
         let is_gone = policy.disables_gone(standing, tally.is_gone);
         let (verdict, failure) = match is_gone {
-            true => (Verdict::Disable, Failure::GONE),
+            true => (Verdict::Disable, LastFailure::GONE),
             false => (policy.judge(standing), last_failure),
         };
 

@@ -20,14 +20,14 @@ use crate::telemetry::recurring;
 /// reconnects.
 const MOVES: u32 = 10;
 
-pub(crate) struct Verified {
+pub(crate) struct VerifiedSlot {
     /// How far the server's clock is ahead of this machine's.
     pub clock_ahead: SignedDuration,
 }
 
 /// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store
 /// before it is returned.
-pub(crate) async fn verify(client: &Client, gaps: GapLog<'_>) -> Result<Verified> {
+pub(crate) async fn verify(client: &Client, gaps: GapLog<'_>) -> Result<VerifiedSlot> {
     let checkpoint = gaps.store.checkpoint(&gaps.source.slot).await?;
     let at = checkpoint
         .as_ref()
@@ -46,7 +46,7 @@ async fn examine(
     client: &Client,
     gaps: GapLog<'_>,
     checkpoint: Option<Checkpoint>,
-) -> Result<Verified> {
+) -> Result<VerifiedSlot> {
     if checkpoint
         .as_ref()
         .is_some_and(|checkpoint| checkpoint.progress.is_outbox())
@@ -140,7 +140,7 @@ async fn examine(
         }));
     }
 
-    Ok(Verified { clock_ahead })
+    Ok(VerifiedSlot { clock_ahead })
 }
 
 /// Returns whether the store still has what this process committed. It does not if it was restored,

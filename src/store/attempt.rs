@@ -15,7 +15,7 @@ use crate::domain::delivery::{Answer, Attempted, Delivery, Next, Outcome, Sent};
 use crate::domain::disablement::Standing;
 use crate::domain::event::UserId;
 use crate::domain::notice;
-use crate::domain::webhook::{Failure, Tally};
+use crate::domain::webhook::{LastFailure, Tally};
 use crate::sql::store as sql;
 
 /// The `disabled_reason` and the kind of error of webhooks whose receiver is gone.
@@ -317,7 +317,7 @@ pub async fn count_webhooks(
 #[derive(Clone, Copy, Debug)]
 pub struct Failing {
     pub webhook: Uuid,
-    pub failure: Failure,
+    pub failure: LastFailure,
     /// Whether the receiver is gone, so that the webhook is disabled regardless of its failures.
     pub is_gone: bool,
     /// Failures that count towards the threshold.

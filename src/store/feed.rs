@@ -33,7 +33,7 @@ from_row! { Event { id, kind, occurred_at, label = "label_id", data, sequence } 
 
 /// An event without its data.
 #[derive(Clone, Debug)]
-pub struct Headline {
+pub struct EventHeadline {
     pub id: Uuid,
     pub kind: String,
     pub occurred_at: Timestamp,
@@ -41,17 +41,17 @@ pub struct Headline {
     pub sequence: i64,
 }
 
-from_row! { Headline { id, kind, occurred_at, label = "label_id", sequence } }
+from_row! { EventHeadline { id, kind, occurred_at, label = "label_id", sequence } }
 
 /// Which events to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct FeedFilter {
     /// Empty for all.
     pub kinds: Vec<EventKind>,
     pub label: Option<i64>,
 }
 
-impl Filter {
+impl FeedFilter {
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty() && self.label.is_none()
     }
@@ -71,7 +71,7 @@ pub struct PageSize {
 
 /// A page of the feed.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct FeedRead {
     pub events: Vec<Event>,
     /// Every event up to this number is in this page or an earlier one, or does not match the
     /// filter.
@@ -109,10 +109,10 @@ pub async fn last_sequence(store: &Store) -> Result<i64> {
 pub async fn page(
     store: &Store,
     user: &UserId,
-    filter: &Filter,
+    filter: &FeedFilter,
     after: i64,
     size: PageSize,
-) -> Result<Page> {
+) -> Result<FeedRead> {
     let connection = store.connection().await?;
     let horizon: Option<i64> = match filter.is_empty() {
         true => None,
@@ -157,7 +157,7 @@ pub async fn page(
         (None, None) => last.max(after),
     };
 
-    Ok(Page {
+    Ok(FeedRead {
         events,
         next,
         more: is_cut || horizon.is_some(),
@@ -172,7 +172,7 @@ pub async fn newest(
     kind: Option<EventKind>,
     before: i64,
     limit: usize,
-) -> Result<(Vec<Headline>, Option<i64>)> {
+) -> Result<(Vec<EventHeadline>, Option<i64>)> {
     let connection = store.connection().await?;
     let horizon: Option<i64> = match kind {
         None => None,
@@ -231,7 +231,7 @@ pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Event>
 
 /// A delivery of an event.
 #[derive(Clone, Debug)]
-pub struct Delivery {
+pub struct EventDelivery {
     pub id: Uuid,
     pub webhook: Uuid,
     /// Attempts in the log, of all rounds.
@@ -248,7 +248,7 @@ pub struct Delivery {
     pub leased: bool,
 }
 
-from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, is_pending, due_at, leased } }
+from_row! { EventDelivery { id, webhook = "webhook_id", attempts, outcome, last_log, is_pending, due_at, leased } }
 
 /// Returns those of the event's deliveries to these webhooks of one user that there are. `ids` are
 /// their ids.
@@ -257,7 +257,7 @@ pub async fn deliveries(
     webhooks: &[Uuid],
     ids: &[Uuid],
     event: &Event,
-) -> Result<Vec<Delivery>> {
+) -> Result<Vec<EventDelivery>> {
     let lowest = lowest_id_at(event.occurred_at.as_millisecond() - ID_TOLERANCE_MS);
     store
         .fetch_all(

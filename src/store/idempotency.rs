@@ -15,7 +15,7 @@ const MOST_OF_A_USER: i64 = 10_000;
 
 /// A key that was claimed before.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimedKey {
     pub id: Uuid,
     /// Of the request that claimed it.
     pub fingerprint: Vec<u8>,
@@ -23,9 +23,9 @@ pub struct Claimed {
     key_id: Option<String>,
 }
 
-from_row! { Claimed { id, fingerprint, answer, key_id } }
+from_row! { ClaimedKey { id, fingerprint, answer, key_id } }
 
-impl Claimed {
+impl ClaimedKey {
     /// The stored response, encrypted for `id`. None while the request is in progress.
     pub fn response(self) -> Option<Sealed> {
         let (bytes, key_id) = self.answer.zip(self.key_id)?;
@@ -62,7 +62,7 @@ pub async fn claim(
     Ok(claimed.is_some())
 }
 
-pub async fn find(store: &Store, user: &UserId, key_hash: &[u8; 32]) -> Result<Option<Claimed>> {
+pub async fn find(store: &Store, user: &UserId, key_hash: &[u8; 32]) -> Result<Option<ClaimedKey>> {
     store
         .fetch_optional(sql::idempotency::FIND, &[user, &&key_hash[..]])
         .await

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::audit::{self, Action, Actor};
 use super::recovery::Scope;
 use super::replay::{self, Replay, Selection};
-use super::statement::{Column, FromRow, Statements, column, from_row};
+use super::statement::{ColumnValue, FromRow, Statements, column, from_row};
 use super::{Result, Store, lowest_id_at};
 use crate::domain::event::UserId;
 use crate::sql::store as sql;
@@ -22,7 +22,7 @@ const MAX_OPEN: i64 = 10;
 
 /// How many deliveries a job would create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct JobSize {
     pub count: u64,
     /// False for a lower bound.
     pub is_exact: bool,
@@ -83,7 +83,7 @@ impl JobState {
     }
 }
 
-impl Column for JobState {
+impl ColumnValue for JobState {
     type Stored = String;
 
     fn from_stored(stored: String) -> std::result::Result<JobState, String> {
@@ -125,7 +125,7 @@ impl Phase {
     }
 }
 
-impl Column for Phase {
+impl ColumnValue for Phase {
     type Stored = String;
 
     fn from_stored(stored: String) -> std::result::Result<Phase, String> {
@@ -138,7 +138,7 @@ impl Column for Phase {
 
 /// How far a job has come.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct JobProgress {
     pub phase: Phase,
     /// The last id of the phase that was read.
     pub position: Uuid,
@@ -146,16 +146,16 @@ pub struct Progress {
     pub sequence: i64,
 }
 
-from_row!(Progress {
+from_row!(JobProgress {
     phase,
     position,
     sequence
 });
 
-impl Progress {
+impl JobProgress {
     /// Returns the start of a phase.
-    pub fn start_of(phase: Phase) -> Progress {
-        Progress {
+    pub fn start_of(phase: Phase) -> JobProgress {
+        JobProgress {
             phase,
             position: Uuid::nil(),
             sequence: 0,
@@ -249,7 +249,7 @@ pub struct LockedJob {
     pub user: UserId,
     /// Whether the webhook exists and is active.
     pub active: bool,
-    pub progress: Progress,
+    pub progress: JobProgress,
     pub work: Work,
 }
 
@@ -265,7 +265,7 @@ from_row!(LockedJob {
     webhook = "webhook_id",
     user = "user_id",
     active,
-    progress: Progress::from_row,
+    progress: JobProgress::from_row,
     work: work
 });
 
@@ -294,7 +294,7 @@ pub struct Done {
     /// How many a replay creates at most.
     pub chunk_size: i32,
     /// Where to continue. `None` when the job is finished.
-    pub next: Option<Progress>,
+    pub next: Option<JobProgress>,
     /// When to continue.
     pub wait: Duration,
 }
@@ -303,7 +303,7 @@ impl LockedJob {
     /// Stores the effects of a step. Returns how many deliveries the job has started, if it is
     /// finished.
     pub async fn advance(&self, transaction: &Transaction<'_>, done: &Done) -> Result<Option<i64>> {
-        let Progress {
+        let JobProgress {
             phase,
             position,
             sequence,

@@ -17,7 +17,7 @@ use crate::domain::signing::{PreviousKeys, SealedKeys};
 use crate::domain::webhook::SealedTarget;
 use crate::failpoint::failpoint;
 use crate::sql::store as sql;
-use crate::vault::{Owner, Sealed, Vault};
+use crate::vault::{Sealed, SealedOwner, Vault};
 
 impl Store {
     /// Reads those of `webhooks` that exist.
@@ -162,17 +162,17 @@ pub async fn public_keys(store: &Store, limit: usize) -> Result<Vec<PublicKey>> 
 }
 
 /// Returns the owner of a row's value by the row's id.
-type OwnerOf = fn(Uuid) -> Owner;
+type OwnerOf = fn(Uuid) -> SealedOwner;
 
 /// The encrypted columns of a webhook, for which these statements are repeated with another
 /// column's name, and their owners by the webhook's id. Those of previous keys are last: a key that
 /// is replaced in the meantime moves to them.
 const WEBHOOK_COLUMNS: [(&str, OwnerOf); 5] = [
-    ("secret", Owner::from),
-    ("headers", Owner::headers),
-    ("private_key", Owner::from),
-    ("previous_secret", Owner::from),
-    ("previous_private_key", Owner::from),
+    ("secret", SealedOwner::from),
+    ("headers", SealedOwner::headers),
+    ("private_key", SealedOwner::from),
+    ("previous_secret", SealedOwner::from),
+    ("previous_private_key", SealedOwner::from),
 ];
 
 /// An encrypted column.
@@ -197,7 +197,7 @@ static COLUMNS: LazyLock<Vec<SealedColumn>> = LazyLock::new(|| {
     let answers = SealedColumn {
         find: sql::idempotency::SEALED.to_owned(),
         replace: sql::idempotency::RESEAL.to_owned(),
-        owner: Owner::from,
+        owner: SealedOwner::from,
     };
     WEBHOOK_COLUMNS
         .into_iter()

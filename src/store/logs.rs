@@ -59,7 +59,7 @@ fn error(row: &Row) -> Result<Option<(String, String)>> {
 
 /// One attempt with the data that its request is rendered from.
 #[derive(Clone, Debug)]
-pub struct Detail {
+pub struct LogDetail {
     pub webhook: Uuid,
     pub entry: Entry,
     /// None if no request was sent.
@@ -75,7 +75,7 @@ pub struct Detail {
 }
 
 from_row! {
-    Detail {
+    LogDetail {
         webhook = "webhook_id", entry: Entry::from_row, url, signature, standard_signature,
         more_signatures, response_body, event_data: event_data, custom_headers,
     }
@@ -115,7 +115,7 @@ impl StatusClass {
 
 /// Which log entries to list.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct LogFilter {
     pub event: Option<EventKind>,
     pub outcome: Option<Outcome>,
     /// From this time on.
@@ -125,10 +125,10 @@ pub struct Filter {
     pub status: Option<StatusClass>,
 }
 
-impl Filter {
+impl LogFilter {
     /// Whether every entry matches. Then a page examines no more entries than it lists.
     pub fn is_empty(&self) -> bool {
-        let Filter {
+        let LogFilter {
             event,
             outcome,
             since,
@@ -167,11 +167,11 @@ pub async fn list(
     store: &Store,
     user: &UserId,
     webhook: Uuid,
-    filter: &Filter,
+    filter: &LogFilter,
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Matches> {
-    let Filter {
+    let LogFilter {
         event,
         outcome,
         since,
@@ -250,7 +250,12 @@ pub async fn list(
     }
 }
 
-pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
+pub async fn get(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    id: Uuid,
+) -> Result<Option<LogDetail>> {
     store
         .fetch_optional(sql::attempt::GET, &[user, &webhook, &id])
         .await
@@ -280,14 +285,14 @@ pub async fn errors(
 
 /// The next attempt of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct NextAttempt {
     pub round: i16,
     pub attempt: i16,
     /// None while the attempt is in flight.
     pub due_at: Option<Timestamp>,
 }
 
-from_row! { Pending { round, attempt, due_at: due_at } }
+from_row! { NextAttempt { round, attempt, due_at: due_at } }
 
 fn due_at(row: &Row) -> Result<Option<Timestamp>> {
     let (due_at, leased): (Timestamp, bool) = (column(row, "due_at")?, column(row, "leased")?);
@@ -300,7 +305,7 @@ pub async fn pending(
     user: &UserId,
     webhook: Uuid,
     delivery: Uuid,
-) -> Result<Option<Pending>> {
+) -> Result<Option<NextAttempt>> {
     store
         .fetch_optional(sql::delivery::PENDING, &[user, &webhook, &delivery])
         .await

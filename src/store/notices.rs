@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::statement::{Column, Statements, from_row};
+use super::statement::{ColumnValue, Statements, from_row};
 use super::{Result, Store};
 use crate::domain::notice::{Notice, NoticeKind};
 use crate::sql::store as sql;
@@ -15,7 +15,7 @@ const MAX_COUNTED: i64 = 100_000;
 
 /// A notice that this process has leased.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimedNotice {
     pub notice: Notice,
     pub lease: Uuid,
     /// How many times sending it has failed.
@@ -41,7 +41,7 @@ impl End {
     }
 }
 
-from_row!(Claimed {
+from_row!(ClaimedNotice {
     notice: Notice::from_row,
     lease,
     tries,
@@ -50,7 +50,7 @@ from_row!(Claimed {
 
 from_row!(Notice { id, kind, at, failing_since, webhook = "webhook_id", user = "user_id", name, url, reason, failures, threshold });
 
-impl Column for NoticeKind {
+impl ColumnValue for NoticeKind {
     type Stored = String;
 
     fn from_stored(stored: String) -> Result<Self, String> {
@@ -71,7 +71,7 @@ pub async fn last_failing_since(store: &Store, webhook: Uuid) -> Result<Option<T
 }
 
 /// Leases the notice that has been due longest, for `length`.
-pub async fn claim(store: &Store, length: Duration) -> Result<Option<Claimed>> {
+pub async fn claim(store: &Store, length: Duration) -> Result<Option<ClaimedNotice>> {
     store
         .fetch_optional(
             sql::notice::CLAIM,
@@ -81,7 +81,7 @@ pub async fn claim(store: &Store, length: Duration) -> Result<Option<Claimed>> {
 }
 
 /// Extends the lease to `length` from now. Returns false if another process holds it.
-pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Result<bool> {
+pub async fn extend(store: &Store, claimed: &ClaimedNotice, length: Duration) -> Result<bool> {
     Ok(store
         .run(
             sql::notice::EXTEND,
@@ -93,7 +93,12 @@ pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Resul
 
 /// Releases the notice, to be sent again after `wait`. Does nothing if another process holds the
 /// lease.
-pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str) -> Result<()> {
+pub async fn retry(
+    store: &Store,
+    claimed: &ClaimedNotice,
+    wait: Duration,
+    error: &str,
+) -> Result<()> {
     store
         .run(
             sql::notice::RETRY,

@@ -29,7 +29,7 @@ pub struct Queue {
 }
 
 /// Up to [`AT_ONCE`] pending deliveries.
-struct Counted {
+struct PendingCount {
     deliveries: i64,
     oldest_due: f64,
     /// None if there is none.
@@ -39,7 +39,7 @@ struct Counted {
     same_as_last: i64,
 }
 
-from_row!(Counted {
+from_row!(PendingCount {
     deliveries,
     oldest_due,
     last_webhook,
@@ -94,7 +94,7 @@ impl Store {
         loop {
             let started = Instant::now();
             let params: [&(dyn ToSql + Sync); 4] = [&from.0, &from.1, &skipped, &AT_ONCE];
-            let counted: Counted = self.fetch_by_index(sql, &params).await?;
+            let counted: PendingCount = self.fetch_by_index(sql, &params).await?;
 
             queue.deliveries += counted.deliveries;
             queue.oldest_due = queue.oldest_due.max(counted.oldest_due);

@@ -27,28 +27,28 @@ const TRY_LOCK: &str = "select pg_try_advisory_xact_lock(8097873612312603999)";
 
 /// A partitioned table.
 #[derive(Clone, Copy, Debug)]
-struct Table {
+struct Partitioned {
     name: &'static str,
     /// The column that it is partitioned by, a UUIDv7.
     id: &'static str,
 }
 
-const TABLES: [Table; 3] = [
-    Table {
+const TABLES: [Partitioned; 3] = [
+    Partitioned {
         name: "event",
         id: "id",
     },
-    Table {
+    Partitioned {
         name: "attempt",
         id: "id",
     },
-    Table {
+    Partitioned {
         name: "missed_event",
         id: "event_id",
     },
 ];
 
-impl Table {
+impl Partitioned {
     /// The name of a day's partition. Names sort like their days.
     fn partition(self, day: Date) -> String {
         format!(
@@ -89,7 +89,7 @@ impl Maintained {
 
 /// A change of a partition. Each is one transaction.
 #[derive(Clone, Copy)]
-enum Change {
+enum PartitionChange {
     Create(Date),
     Drop,
     /// Removes old rows from the default partition.
@@ -145,18 +145,22 @@ pub async fn maintain(store: &Store, today: Date, retention_days: u32) -> Result
 }
 
 impl Round<'_> {
-    async fn maintain(&mut self, table: Table) -> Result<()> {
+    async fn maintain(&mut self, table: Partitioned) -> Result<()> {
         let present = self.store.partitions(table).await?;
         let oldest = table.partition(self.oldest);
         let dated = |name: &&String| name.len() == oldest.len() && !name.ends_with("default");
         for name in present.iter().filter(dated).filter(|name| **name < oldest) {
-            if self.change(table, name, Change::Drop).await? == Changed::Done {
+            if self.change(table, name, PartitionChange::Drop).await? == Changed::Done {
                 self.done.dropped.push(name.clone());
             }
         }
 
         let default = format!("{}_default", table.name);
-        while self.change(table, &default, Change::ExpireDefault).await? == Changed::More {}
+        while self
+            .change(table, &default, PartitionChange::ExpireDefault)
+            .await?
+            == Changed::More
+        {}
 
         for day in -1..=DAYS_AHEAD {
             let day = shifted(self.today, day)?;
@@ -185,9 +189,11 @@ impl Round<'_> {
 
     /// Creates a day's partition. Returns false if that failed: the table's other days would fail
     /// too.
-    async fn create(&mut self, table: Table, day: Date) -> Result<bool> {
+    async fn create(&mut self, table: Partitioned, day: Date) -> Result<bool> {
         let name = table.partition(day);
-        let changed = self.change(table, &name, Change::Create(day)).await?;
+        let changed = self
+            .change(table, &name, PartitionChange::Create(day))
+            .await?;
         if changed == Changed::Done {
             self.done.created.push(name);
         }
@@ -197,7 +203,12 @@ impl Round<'_> {
 
     /// Makes a change. If the server rejects it, adds the partition to `waiting` or `failed`.
     /// Returns the error if the connection fails.
-    async fn change(&mut self, table: Table, name: &str, change: Change) -> Result<Changed> {
+    async fn change(
+        &mut self,
+        table: Partitioned,
+        name: &str,
+        change: PartitionChange,
+    ) -> Result<Changed> {
         match self.try_change(table, name, change).await {
             Err(error) if error.is_lock_timeout() => self.done.waiting.push(name.to_owned()),
             Err(StoreError::Query(error)) if error.as_db_error().is_some() => {
@@ -211,7 +222,12 @@ impl Round<'_> {
         Ok(Changed::Failed)
     }
 
-    async fn try_change(&self, table: Table, name: &str, change: Change) -> Result<Changed> {
+    async fn try_change(
+        &self,
+        table: Partitioned,
+        name: &str,
+        change: PartitionChange,
+    ) -> Result<Changed> {
         self.store
             .transaction(async |transaction| {
                 if !try_lock(transaction).await? {
@@ -221,11 +237,13 @@ impl Round<'_> {
                 let exists = exists(transaction, name).await?;
 
                 match change {
-                    Change::Create(_) if exists => return Ok(Changed::NotNeeded),
-                    Change::Drop if !exists => return Ok(Changed::NotNeeded),
-                    Change::Create(day) => create(transaction, table, day).await?,
-                    Change::Drop => drop_partition(transaction, table, name, self.lowest).await?,
-                    Change::ExpireDefault => {
+                    PartitionChange::Create(_) if exists => return Ok(Changed::NotNeeded),
+                    PartitionChange::Drop if !exists => return Ok(Changed::NotNeeded),
+                    PartitionChange::Create(day) => create(transaction, table, day).await?,
+                    PartitionChange::Drop => {
+                        drop_partition(transaction, table, name, self.lowest).await?
+                    }
+                    PartitionChange::ExpireDefault => {
                         if expire_default(transaction, table, self.lowest).await? {
                             return Ok(Changed::More);
                         }
@@ -263,7 +281,7 @@ impl Store {
     }
 
     /// Returns the names of the table's partitions.
-    async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
+    async fn partitions(&self, table: Partitioned) -> Result<BTreeSet<String>> {
         Ok(self
             .fetch_all(sql::partition::LIST, &[&table.name])
             .await?
@@ -273,7 +291,7 @@ impl Store {
 
     /// Returns the day of the lowest id in the table's default partition, not counting ids below
     /// `from`.
-    async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
+    async fn oldest_day_in_default(&self, table: Partitioned, from: Uuid) -> Result<Option<Date>> {
         let id: Option<Uuid> = self
             .fetch_optional(&table.fill_in(sql::partition::DEFAULT_LOWEST), &[&from])
             .await?;
@@ -315,7 +333,7 @@ async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
 
 /// Creates a day's partition and moves the day's rows out of the default partition. Most rows are
 /// moved before the table is locked, the rest under the lock that attaching needs.
-async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
+async fn create(transaction: &Transaction<'_>, table: Partitioned, day: Date) -> Result<()> {
     let name = table.partition(day);
     let from = first_id(day)?;
     let to = first_id(day.tomorrow().map_err(out_of_calendar)?)?;
@@ -348,7 +366,7 @@ async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Resul
 /// events.
 async fn drop_partition(
     transaction: &Transaction<'_>,
-    table: Table,
+    table: Partitioned,
     name: &str,
     lowest: Uuid,
 ) -> Result<()> {
@@ -369,7 +387,11 @@ async fn drop_partition(
 }
 
 /// Removes rows below this id from the default partition. Returns whether there may be more.
-async fn expire_default(transaction: &Transaction<'_>, table: Table, lowest: Uuid) -> Result<bool> {
+async fn expire_default(
+    transaction: &Transaction<'_>,
+    table: Partitioned,
+    lowest: Uuid,
+) -> Result<bool> {
     let sql = table.fill_in(sql::partition::DEFAULT_EXPIRE);
     Ok(transaction.run(&sql, &[&lowest, &CHUNK]).await? >= CHUNK as u64)
 }

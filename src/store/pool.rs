@@ -189,8 +189,8 @@ impl Store {
         }
     }
 
-    pub async fn connection(&self) -> Result<Connection> {
-        Ok(Connection::new(
+    pub async fn connection(&self) -> Result<StoreConnection> {
+        Ok(StoreConnection::new(
             self.pool.get().await?,
             self.canceller.clone(),
         ))
@@ -268,7 +268,7 @@ impl Store {
 /// Sends statements behind `begin` without waiting for its answer, which saves a round trip.
 /// Dropping it without [`PipelinedTransaction::release`] closes the connection, which rolls back
 /// what is not committed.
-pub struct PipelinedTransaction(Option<Connection>);
+pub struct PipelinedTransaction(Option<StoreConnection>);
 
 impl PipelinedTransaction {
     pub async fn begin(&self) -> Result<()> {
@@ -349,16 +349,16 @@ struct Canceller(Option<MakeRustlsConnect>);
 
 /// A borrowed connection. Dropping it returns it to the pool, or closes it if the request that
 /// borrowed it was dropped.
-pub struct Connection {
+pub struct StoreConnection {
     object: Option<Object>,
     canceller: Canceller,
     /// Whether the request that borrowed it was dropped. `None` outside of a request.
     abandoned: Option<Arc<AtomicBool>>,
 }
 
-impl Connection {
-    fn new(object: Object, canceller: Canceller) -> Connection {
-        Connection {
+impl StoreConnection {
+    fn new(object: Object, canceller: Canceller) -> StoreConnection {
+        StoreConnection {
             object: Some(object),
             canceller,
             abandoned: REQUEST.try_with(Arc::clone).ok(),
@@ -373,7 +373,7 @@ impl Connection {
     }
 }
 
-impl Deref for Connection {
+impl Deref for StoreConnection {
     type Target = Object;
 
     fn deref(&self) -> &Object {
@@ -381,13 +381,13 @@ impl Deref for Connection {
     }
 }
 
-impl DerefMut for Connection {
+impl DerefMut for StoreConnection {
     fn deref_mut(&mut self) -> &mut Object {
         self.object.as_mut().expect("present until it is dropped")
     }
 }
 
-impl Drop for Connection {
+impl Drop for StoreConnection {
     fn drop(&mut self) {
         let is_abandoned = self
             .abandoned

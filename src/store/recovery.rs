@@ -6,7 +6,7 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::jobs::{Counted, Phase, Progress};
+use super::jobs::{JobProgress, JobSize, Phase};
 use super::statement::{Statements, from_row};
 use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at};
 use crate::sql::store as sql;
@@ -17,7 +17,7 @@ const MAX_COUNTED: i64 = 50_000;
 
 /// The result of a request to redeliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redelivery {
+pub enum RedeliveryResult {
     Started {
         delivery: Uuid,
         round: u16,
@@ -68,7 +68,7 @@ pub async fn redeliver(
     actor: &Actor,
     webhook: Uuid,
     log: Uuid,
-) -> Result<Redelivery> {
+) -> Result<RedeliveryResult> {
     store
         .transaction(async |transaction| {
             let found: Option<Logged> = transaction
@@ -78,10 +78,10 @@ pub async fn redeliver(
                 )
                 .await?;
             let logged = match found {
-                None => return Ok(Redelivery::NoSuchLog),
-                Some(Logged { test: true, .. }) => return Ok(Redelivery::Test),
-                Some(Logged { kept: false, .. }) => return Ok(Redelivery::EventGone),
-                Some(Logged { active: false, .. }) => return Ok(Redelivery::Inactive),
+                None => return Ok(RedeliveryResult::NoSuchLog),
+                Some(Logged { test: true, .. }) => return Ok(RedeliveryResult::Test),
+                Some(Logged { kept: false, .. }) => return Ok(RedeliveryResult::EventGone),
+                Some(Logged { active: false, .. }) => return Ok(RedeliveryResult::Inactive),
                 Some(logged) => logged,
             };
 
@@ -95,12 +95,12 @@ pub async fn redeliver(
 
             let started = start_next_rounds(transaction, webhook, &logged, false).await?;
             let Some((delivery, round)) = started.first().copied() else {
-                return Ok(Redelivery::TooManyRounds);
+                return Ok(RedeliveryResult::TooManyRounds);
             };
 
             let action = Action::DeliveryRedelivered;
             audit::record(transaction, actor, action, webhook, &[]).await?;
-            Ok(Redelivery::Started { delivery, round })
+            Ok(RedeliveryResult::Started { delivery, round })
         })
         .await
 }
@@ -119,9 +119,9 @@ struct Logged {
 from_row!(Logged { delivery = "delivery_id", event = "event_id", sequence, test, kept, active });
 
 /// Returns how many deliveries a recovery of this scope would start.
-pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counted> {
+pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<JobSize> {
     let connection = store.connection().await?;
-    let mut counted = Counted {
+    let mut counted = JobSize {
         count: 0,
         is_exact: true,
     };
@@ -130,7 +130,7 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
         .into_iter()
         .filter(|phase| scope.includes(*phase))
     {
-        let start = Progress::start_of(phase);
+        let start = JobProgress::start_of(phase);
         let scan = scan(&*connection, webhook, scope, start, MAX_COUNTED + 1, false).await?;
         counted.count += scan.found;
         counted.is_exact &= scan.read <= MAX_COUNTED;
@@ -158,7 +158,7 @@ pub async fn count_first_attempts(
 /// The result of reading the next rows of the attempt log or of the missed events: which of them to
 /// deliver.
 #[derive(Clone, Debug)]
-pub struct Scan {
+pub struct RecoveryScan {
     /// How many rows were read.
     pub read: i64,
     /// The last id that was read.
@@ -181,7 +181,7 @@ pub struct LoggedDeliveries {
     pub sequences: Vec<Option<i64>>,
 }
 
-from_row!(Scan { read = "examined", last, found, logged: LoggedDeliveries::from_row });
+from_row!(RecoveryScan { read = "examined", last, found, logged: LoggedDeliveries::from_row });
 from_row!(LoggedDeliveries {
     deliveries,
     events,
@@ -195,10 +195,10 @@ pub async fn scan(
     client: &impl GenericClient,
     webhook: Uuid,
     scope: &Scope,
-    progress: Progress,
+    progress: JobProgress,
     limit: i64,
     with_lists: bool,
-) -> Result<Scan> {
+) -> Result<RecoveryScan> {
     let is_log = progress.phase == Phase::AttemptLog;
     let (statement, parameters, tolerance) = if is_log {
         // An attempt's id contains its time by a replica's clock.

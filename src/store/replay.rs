@@ -4,7 +4,7 @@ use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::jobs::{Counted, Progress};
+use super::jobs::{JobProgress, JobSize};
 use super::statement::{Statements, column, from_row};
 use super::{DAY_MS, ID_TOLERANCE_MS, Result, Store, lowest_id_at, start_of_day};
 use crate::domain::event::{EventKind, UserId};
@@ -68,7 +68,7 @@ pub struct Replay {
     pub selection: Selection,
     /// The number of the last event that it delivers.
     pub last_sequence: i64,
-    pub progress: Progress,
+    pub progress: JobProgress,
     /// The deliveries that were created last.
     pub chunk: Vec<Uuid>,
     /// How many they were at most.
@@ -83,14 +83,14 @@ from_row!(Replay {
     user = "user_id",
     selection: Selection::from_row,
     last_sequence,
-    progress: Progress::from_row,
+    progress: JobProgress::from_row,
     chunk,
     chunk_size,
     chunk_age
 });
 
 /// What was counted for a preview.
-struct Count {
+struct ReplayCount {
     /// Before the filter.
     found: u64,
     events: i64,
@@ -105,7 +105,7 @@ struct Count {
     data: Vec<String>,
 }
 
-from_row!(Count {
+from_row!(ReplayCount {
     found,
     events,
     others,
@@ -117,11 +117,11 @@ from_row!(Count {
     data
 });
 
-impl Count {
+impl ReplayCount {
     /// Counts the events that pass the filter, and extrapolates from those that were read to all.
-    fn counted(self, filter: Option<&EventFilter>, limit: i64) -> Counted {
+    fn counted(self, filter: Option<&EventFilter>, limit: i64) -> JobSize {
         let found = filter.map_or(self.found, |filter| self.passing(filter));
-        let Count { events, others, .. } = self;
+        let ReplayCount { events, others, .. } = self;
         let span = |to: Option<i64>| Some((to? - self.first? + 1) as f64);
         let share = match (span(self.last), span(self.highest)) {
             (Some(read), Some(all)) if events > limit => all / read,
@@ -129,7 +129,7 @@ impl Count {
         };
 
         let is_exact = events <= limit && others <= limit;
-        Counted {
+        JobSize {
             count: (found as f64 * share.max(1.0)).round() as u64,
             is_exact,
         }
@@ -154,7 +154,7 @@ pub async fn count(
     webhook: Uuid,
     filter: Option<&EventFilter>,
     selection: &Selection,
-) -> Result<Counted> {
+) -> Result<JobSize> {
     let connection = store.connection().await?;
     let Selection {
         since,
@@ -170,7 +170,7 @@ pub async fn count(
         MAX_COUNTED
     };
 
-    let counted: Count = connection
+    let counted: ReplayCount = connection
         .fetch_one(
             sql::recovery::COUNT_REPLAY,
             &[
@@ -223,7 +223,7 @@ pub struct StoredEvent {
 #[derive(Clone, Debug)]
 pub struct Scan {
     /// Where to continue. None after the last event.
-    pub next: Option<Progress>,
+    pub next: Option<JobProgress>,
     pub found: Vec<StoredEvent>,
 }
 
@@ -338,7 +338,7 @@ impl Replay {
             None => first.last_sequence,
         };
 
-        let next = Progress {
+        let next = JobProgress {
             sequence: sequence.unwrap_or(self.progress.sequence),
             ..self.progress
         };
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_count_that_is_not_complete_is_extrapolated() {
-        let count = |events, last| Count {
+        let count = |events, last| ReplayCount {
             found: 1_000,
             events,
             others: 0,

@@ -139,13 +139,13 @@ pub trait FromRow: Sized + Send {
     fn from_row(row: &Row) -> Result<Self>;
 }
 
-impl<T: Column + Send> FromRow for T {
+impl<T: ColumnValue + Send> FromRow for T {
     fn from_row(row: &Row) -> Result<Self> {
         column_at(row, 0)
     }
 }
 
-impl<A: Column + Send, B: Column + Send> FromRow for (A, B) {
+impl<A: ColumnValue + Send, B: ColumnValue + Send> FromRow for (A, B) {
     fn from_row(row: &Row) -> Result<Self> {
         Ok((column_at(row, 0)?, column_at(row, 1)?))
     }
@@ -153,19 +153,19 @@ impl<A: Column + Send, B: Column + Send> FromRow for (A, B) {
 
 /// A type that a column is read as: a type of `postgres-types`, or one that is converted from such
 /// a type.
-pub trait Column: Sized {
+pub trait ColumnValue: Sized {
     type Stored: FromSqlOwned;
 
     /// Returns the value, or a description of why the stored value is invalid.
     fn from_stored(stored: Self::Stored) -> Result<Self, String>;
 }
 
-pub fn column<T: Column>(row: &Row, name: &str) -> Result<T> {
+pub fn column<T: ColumnValue>(row: &Row, name: &str) -> Result<T> {
     T::from_stored(row.try_get(name)?)
         .map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
 }
 
-fn column_at<T: Column>(row: &Row, index: usize) -> Result<T> {
+fn column_at<T: ColumnValue>(row: &Row, index: usize) -> Result<T> {
     let name = row.columns().get(index).map_or("", |column| column.name());
     T::from_stored(row.try_get(index)?)
         .map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
@@ -173,7 +173,7 @@ fn column_at<T: Column>(row: &Row, index: usize) -> Result<T> {
 
 macro_rules! columns {
     ($($type:ty = $stored:ty: |$value:ident| $convert:expr),+ $(,)?) => { $(
-        impl Column for $type {
+        impl ColumnValue for $type {
             type Stored = $stored;
 
             fn from_stored($value: $stored) -> Result<Self, String> {
@@ -199,7 +199,7 @@ columns! {
     EventFilter = Json<EventFilter>: |stored| Ok(stored.0),
 }
 
-impl<T: Column> Column for Option<T> {
+impl<T: ColumnValue> ColumnValue for Option<T> {
     type Stored = Option<T::Stored>;
 
     fn from_stored(stored: Self::Stored) -> Result<Self, String> {

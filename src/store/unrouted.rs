@@ -112,20 +112,20 @@ fn escaped(json: &str) -> String {
 
 /// Which unrouted events are meant.
 #[derive(Clone, Debug, Default)]
-pub struct Selection {
+pub struct UnroutedSelection {
     pub reason: Option<String>,
     /// Recorded since this time.
     pub since: Option<Timestamp>,
 }
 
 /// A summary for the operator.
-pub struct Count {
+pub struct UnroutedCount {
     pub events: i64,
     pub oldest: Option<Timestamp>,
     pub reason: Option<String>,
 }
 
-from_row!(Count {
+from_row!(UnroutedCount {
     events,
     oldest,
     reason
@@ -135,17 +135,17 @@ impl Store {
     /// Returns the next unrouted events by id.
     pub async fn unrouted(
         &self,
-        selection: &Selection,
+        selection: &UnroutedSelection,
         after: Uuid,
         limit: i64,
     ) -> Result<Vec<Unrouted>> {
-        let Selection { reason, since } = selection;
+        let UnroutedSelection { reason, since } = selection;
         let sql = sql::unrouted_event::LIST;
         self.fetch_all(sql, &[reason, since, &after, &limit]).await
     }
 
     /// Counts unrouted events, up to a limit.
-    pub async fn count_unrouted(&self, limit: i64) -> Result<Count> {
+    pub async fn count_unrouted(&self, limit: i64) -> Result<UnroutedCount> {
         self.fetch_one(sql::unrouted_event::COUNT, &[&limit]).await
     }
 

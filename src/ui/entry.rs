@@ -12,7 +12,7 @@ use super::page::{Frame, Section, page, redirect};
 use super::state::webhook_path;
 use super::time::Exact;
 use super::visit::{Ids, Visit};
-use crate::manage::{Fault, LogEntry, Pending, RenderedRequest, Webhook};
+use crate::manage::{Fault, LogEntry, NextAttempt, RenderedRequest, Webhook};
 
 /// Binary data is shown up to this length.
 const MAX_BINARY_BYTES: usize = 512;
@@ -26,7 +26,7 @@ struct EntryPage {
     event: Uuid,
     line: LogLine,
     /// The next attempt of the delivery.
-    next: Option<Pending>,
+    next: Option<NextAttempt>,
     url: Option<String>,
     request: Option<RenderedRequest>,
     response: Option<Excerpt>,

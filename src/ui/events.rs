@@ -13,7 +13,7 @@ use super::state::webhook_path;
 use super::time::Exact;
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
-use crate::manage::feed::{DeliveryState, Position};
+use crate::manage::feed::{DeliveryState, FeedPosition};
 use crate::manage::{Event, EventDelivery, EventHeadline, Webhook};
 
 const PAGE: usize = 50;
@@ -48,7 +48,7 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
 
     let before = fields.optional(
         "before",
-        |text| text.parse::<Position>().ok(),
+        |text| text.parse::<FeedPosition>().ok(),
         "This page does not exist. Start from the newest events.",
         &mut errors,
     );

@@ -19,7 +19,7 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, Unreachable, tokens};
+use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, UncallableHost, tokens};
 use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 
@@ -150,13 +150,13 @@ impl Receivers for StandIn {
         }
     }
 
-    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>> {
+    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), UncallableHost>> {
         async move {
             match &self.guard {
                 Some(guard) => look_up(guard, url).await,
-                None if url == BLOCKED_URL => {
-                    Err(Unreachable::Blocked("its host is not allowed".to_owned()))
-                }
+                None if url == BLOCKED_URL => Err(UncallableHost::Blocked(
+                    "its host is not allowed".to_owned(),
+                )),
                 None => Ok(()),
             }
         }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tokio::sync::Semaphore;
-use walhook::deliver::guard::{Guard, Lookup, Unreachable};
+use walhook::deliver::guard::{AddressLookup, Guard, Unreachable};
 
 use crate::fixture::Service;
 use crate::support::eventually;
 
 /// The addresses are in the name's first label, joined by `_`, with `x` for dots.
-fn resolver() -> Lookup {
+fn resolver() -> AddressLookup {
     Arc::new(|host, port| {
         let first = host
             .split('.')
@@ -90,7 +90,7 @@ async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error(
     let lookups = Arc::<AtomicUsize>::default();
     let count = lookups.clone();
     let addresses = resolver();
-    let lookup: Lookup = Arc::new(move |host, port| {
+    let lookup: AddressLookup = Arc::new(move |host, port| {
         count.fetch_add(1, Ordering::Relaxed);
         addresses(host, port)
     });
@@ -197,7 +197,7 @@ async fn a_user_has_two_lookups_at_a_time() {
     let count = lookups.clone();
     let closed = gate.clone();
 
-    let lookup: Lookup = Arc::new(move |_, _| {
+    let lookup: AddressLookup = Arc::new(move |_, _| {
         count.fetch_add(1, Ordering::Relaxed);
         let closed = closed.clone();
         Box::pin(async move {

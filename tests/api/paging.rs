@@ -11,8 +11,8 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use walhook::domain::delivery::Outcome;
 use walhook::domain::event::UserId;
-use walhook::store::jobs::{Phase, Progress};
-use walhook::store::logs::{self, Filter};
+use walhook::store::jobs::{JobProgress, Phase};
+use walhook::store::logs::{self, LogFilter};
 use walhook::store::{Store, plan_by_index, recovery};
 
 const ENTRIES: usize = 5_000;
@@ -264,12 +264,12 @@ async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
     let log = LongLog::fill().await;
     let requests =
         Store::open_for_requests(&log.app.store_url, 1, Duration::from_secs(60)).unwrap();
-    let nothing = Filter {
+    let nothing = LogFilter {
         outcome: Some(Outcome::Failed),
-        ..Filter::default()
+        ..LogFilter::default()
     };
 
-    for filter in [nothing, Filter::default()] {
+    for filter in [nothing, LogFilter::default()] {
         for _ in 0..PAGES {
             let found = logs::list(&requests, &log.user, log.webhook, &filter, None, 100)
                 .await
@@ -309,7 +309,7 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
 
     let store = Store::open(&log.app.store_url, 1).unwrap();
     let mut session = store.connection().await.unwrap();
-    let mut progress = Progress::start_of(Phase::AttemptLog);
+    let mut progress = JobProgress::start_of(Phase::AttemptLog);
 
     for _ in 0..STEPS {
         let transaction = session.transaction().await.unwrap();

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use walhook::deliver::guard::{Guard, Lookup};
+use walhook::deliver::guard::{AddressLookup, Guard};
 
 use crate::fixture::Service;
 use crate::support::Api;
 
 /// A service whose names all resolve to the same public address.
 async fn service() -> Service {
-    let lookup: Lookup =
+    let lookup: AddressLookup =
         Arc::new(|_, port| Box::pin(async move { Ok(vec![([1, 1, 1, 1], port).into()]) }));
     Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(lookup)).await
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
 use walhook::deliver::guard::{Guard, Unreachable};
-use walhook::deliver::resolver::{Resolver, Sources};
+use walhook::deliver::resolver::{Resolver, ResolverFiles};
 use walhook::deliver::{Sender, Settings};
 
 use crate::support::{Answer, Bench, Receiver, attempt, eventually};
@@ -83,7 +83,7 @@ impl Nameserver {
 
     fn resolver(&self, budget: usize, timeout: Duration) -> Resolver {
         let file = |name: &str| self.directory.path().join(name);
-        let sources = Sources {
+        let sources = ResolverFiles {
             resolv_conf: file("resolv.conf"),
             hosts: file("hosts"),
             port: self.address.port(),

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use walhook::clock::SystemClock;
 use walhook::config::Config;
-use walhook::deliver::guard::{Guard, Lookup, Unreachable};
+use walhook::deliver::guard::{AddressLookup, Guard, Unreachable};
 
 use walhook::deliver::{Sender, Settings};
 use walhook::domain::delivery::ErrorKind;
@@ -238,11 +238,11 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
 }
 
 /// Returns one set of addresses per lookup, and the last set from then on.
-fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicUsize>) {
+fn resolver(answers: &'static [&'static [&'static str]]) -> (AddressLookup, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let count = lookups.clone();
 
-    let lookup: Lookup = Arc::new(move |_, port| {
+    let lookup: AddressLookup = Arc::new(move |_, port| {
         let answer = answers[count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)];
         let addresses: Vec<SocketAddr> = answer
             .iter()

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
-use walhook::deliver::guard::{Guard, Lookup};
+use walhook::deliver::guard::{AddressLookup, Guard};
 use walhook::deliver::{Sender, Settings};
 use walhook::domain::delivery::{Answer as Outcome, Attempt};
 
@@ -35,7 +35,7 @@ pub fn config() -> Config {
 /// Creates a sender for which names that start with `inside` resolve to a private address, and
 /// others to loopback, which is allowed. Lookups of names that start with `slow` take a moment.
 pub fn sender(config: &Config) -> Sender {
-    let lookup: Lookup = Arc::new(|name, port| {
+    let lookup: AddressLookup = Arc::new(|name, port| {
         let ip: IpAddr = if name.starts_with("inside") {
             "10.0.0.1"
         } else {

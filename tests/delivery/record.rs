@@ -14,7 +14,7 @@ use walhook::domain::event::UserId;
 use walhook::store::attempt::CompletedAttempt;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::delivery::ClaimRequest;
-use walhook::store::recovery::{self, Redelivery};
+use walhook::store::recovery::{self, RedeliveryResult};
 
 fn status(status: u16) -> domain::Answer {
     match status {
@@ -154,7 +154,7 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
 
     assert_eq!(
         started,
-        Redelivery::Started {
+        RedeliveryResult::Started {
             delivery: redelivered,
             round: 2
         }

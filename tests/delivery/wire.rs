@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use walhook::clock::SystemClock;
 use walhook::config::Period;
-use walhook::deliver::guard::{Guard, Lookup};
+use walhook::deliver::guard::{AddressLookup, Guard};
 use walhook::deliver::{Sender, Settings};
 use walhook::domain::delivery::Answer;
 
@@ -96,7 +96,7 @@ async fn a_new_secret_signs_the_very_next_event() {
 
 /// Creates a sender that resolves every name to these addresses, in this order.
 fn sender(addresses: &'static [&'static str]) -> Sender {
-    let lookup: Lookup = Arc::new(move |_, port| {
+    let lookup: AddressLookup = Arc::new(move |_, port| {
         let found = addresses
             .iter()
             .map(|ip| SocketAddr::new(ip.parse().unwrap(), port))

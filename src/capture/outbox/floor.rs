@@ -102,7 +102,7 @@ mod tests {
 
     /// A server whose transactions write rows and end in any order.
     #[derive(Default)]
-    struct Server {
+    struct TestServer {
         /// The last transaction id and the last row number that were assigned, and the highest
         /// transaction id that has ended.
         assigned: u64,
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Action {
+    enum TestAction {
         Begin,
         Write(usize),
         End(usize),
@@ -122,7 +122,7 @@ mod tests {
         Read,
     }
 
-    impl Server {
+    impl TestServer {
         fn begin(&mut self) -> u64 {
             self.assigned += 1;
             self.assigned
@@ -144,46 +144,46 @@ mod tests {
             Snapshot::from(format!("{oldest}:{next}:{}", listed.join(",")).as_str())
         }
 
-        fn act(&mut self, action: &Action, floors: &mut Floors) {
+        fn act(&mut self, action: &TestAction, floors: &mut Floors) {
             match action {
-                Action::Begin => {
+                TestAction::Begin => {
                     let id = self.begin();
                     self.running.push(id);
                 }
-                Action::Write(index) if !self.running.is_empty() => {
+                TestAction::Write(index) if !self.running.is_empty() => {
                     self.row += 1;
                     self.rows.push(self.running[index % self.running.len()]);
                 }
-                Action::End(index) if !self.running.is_empty() => {
+                TestAction::End(index) if !self.running.is_empty() => {
                     let id = self.running.swap_remove(index % self.running.len());
                     self.ended = self.ended.max(id);
                 }
-                Action::AddFloor => {
+                TestAction::AddFloor => {
                     let row = self.row;
                     let transaction = self.begin();
                     floors.add(row, transaction);
                     self.ended = self.ended.max(transaction);
                 }
-                Action::Read => floors.confirm(&self.snapshot()),
-                Action::Write(_) | Action::End(_) => {}
+                TestAction::Read => floors.confirm(&self.snapshot()),
+                TestAction::Write(_) | TestAction::End(_) => {}
             }
         }
     }
 
-    fn action() -> impl Strategy<Value = Action> {
+    fn action() -> impl Strategy<Value = TestAction> {
         prop_oneof![
-            2 => Just(Action::Begin),
-            3 => (0..8_usize).prop_map(Action::Write),
-            2 => (0..8_usize).prop_map(Action::End),
-            1 => Just(Action::AddFloor),
-            1 => Just(Action::Read),
+            2 => Just(TestAction::Begin),
+            3 => (0..8_usize).prop_map(TestAction::Write),
+            2 => (0..8_usize).prop_map(TestAction::End),
+            1 => Just(TestAction::AddFloor),
+            1 => Just(TestAction::Read),
         ]
     }
 
     proptest! {
         #[test]
         fn no_transaction_that_runs_has_a_row_up_to_the_confirmed_floor(actions in vec(action(), 0..400)) {
-            let mut server = Server::default();
+            let mut server = TestServer::default();
             let mut floors = Floors::default();
 
             for action in &actions {

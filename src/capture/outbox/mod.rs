@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::client::LimitedClient;
-use super::context::{Context, Ended, STAGE};
+use super::context::{CaptureContext, Ended, STAGE};
 use super::error::CaptureError;
 use super::session::{ReadUntil, Sessions};
 use super::switch::WalRemoval;
@@ -33,7 +33,7 @@ use crate::telemetry::health::Health;
 use reader::{OutboxCursor, OutboxReader, ReadStep};
 
 /// Reads until shutdown, until a prepared switch to the WAL, or until a permanent error.
-pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
+pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
     let ended = context
         .shutdown
@@ -52,7 +52,10 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     ended.unwrap_or(Ok(Ended::Stopped))
 }
 
-async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
+async fn stand_by_and_read(
+    context: &CaptureContext<'_>,
+    holder: Uuid,
+) -> Result<Ended, CaptureError> {
     let mut sessions = Sessions::new(context);
 
     let mut session = OutboxSession {
@@ -83,7 +86,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 
 /// The state that outlives connections.
 struct OutboxSession<'a> {
-    context: &'a Context<'a>,
+    context: &'a CaptureContext<'a>,
     /// The id of the lease and of the claim on the checkpoint. After a lost claim, reading starts
     /// again with a new id.
     holder: Uuid,
@@ -96,7 +99,7 @@ struct OutboxSession<'a> {
 impl OutboxSession<'_> {
     /// Takes the lease and reads over one connection until it ends.
     async fn run(&mut self, sessions: &mut Sessions<'_>) -> Result<Ended, CaptureError> {
-        let Context {
+        let CaptureContext {
             source,
             url,
             store,
@@ -192,7 +195,7 @@ impl OutboxSession<'_> {
             wal_removal,
         } = self;
 
-        let Context {
+        let CaptureContext {
             source,
             batches,
             durable,

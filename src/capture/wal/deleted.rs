@@ -20,10 +20,10 @@ const MAX_WEIGHT: usize = 32 << 20;
 const ENTRY_OVERHEAD: usize = 256;
 
 /// The values of the watched columns, in the order of [`Table::watched`].
-type Watched = Box<[Datum]>;
+type WatchedValues = Box<[Datum]>;
 
 pub(super) struct DeletedRows {
-    rows: LruCache<(Table, Box<str>), Watched>,
+    rows: LruCache<(Table, Box<str>), WatchedValues>,
     /// The estimated size of the rows, in bytes.
     weight: usize,
     limit: usize,
@@ -68,7 +68,7 @@ impl DeletedRows {
             return;
         };
 
-        let values: Watched = table
+        let values: WatchedValues = table
             .watched_columns()
             .map(|column| old.get(column).clone())
             .collect();

@@ -17,7 +17,7 @@ use super::decode::HEARTBEAT;
 use super::tables;
 use super::visibility::VisibilityPolicy;
 use crate::capture::client::KeptClient;
-use crate::capture::context::Context;
+use crate::capture::context::CaptureContext;
 use crate::capture::error::CaptureError;
 use crate::capture::session::ReadUntil;
 use crate::config::Source;
@@ -51,14 +51,14 @@ struct Beat {
 
 /// The state that the sending task and the stream share.
 #[derive(Default)]
-struct Shared {
+struct HeartbeatState {
     in_flight: Mutex<HashMap<String, Beat>>,
     error: Mutex<Option<CaptureError>>,
 }
 
 /// Sends heartbeats until it is dropped.
 pub(super) struct Heartbeats {
-    shared: Arc<Shared>,
+    shared: Arc<HeartbeatState>,
     read_until: ReadUntil,
     _task: AbortOnDropHandle<()>,
 }
@@ -67,7 +67,7 @@ impl Heartbeats {
     /// Starts the sending task for a stream of `lineage` from `host`. With every heartbeat it
     /// updates `policy` with the server's settings.
     pub fn start(
-        context: &Context<'_>,
+        context: &CaptureContext<'_>,
         host: Target,
         client: Client,
         lineage: Lineage,
@@ -75,7 +75,7 @@ impl Heartbeats {
         read_until: ReadUntil,
     ) -> Heartbeats {
         read_until.advance(Instant::now());
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(HeartbeatState::default());
         let client = KeptClient::new(context.url, Some(client));
         let source = context.source.clone();
         let store = context.store.clone();
@@ -143,7 +143,7 @@ struct HeartbeatSender {
     /// The cluster and the timeline of the stream.
     lineage: Lineage,
     policy: VisibilityPolicy,
-    shared: Arc<Shared>,
+    shared: Arc<HeartbeatState>,
 }
 
 impl HeartbeatSender {

@@ -30,7 +30,7 @@ use self::replication::ReplicationConnection;
 use self::silence::SilenceLimit;
 use self::visibility::{VisibilityGate, VisibilityPolicy};
 use super::client::LimitedClient;
-use super::context::{Context, STAGE};
+use super::context::{CaptureContext, STAGE};
 use super::error::CaptureError;
 use super::session::{ReadUntil, Sessions};
 use crate::domain::change::Batch;
@@ -56,7 +56,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other
 /// than the first one. At the switch, returns the last batch, which is not sent.
-pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
+pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Option<Batch>, CaptureError> {
     let shutdown = context.shutdown;
     let mut sessions = Sessions::new(context);
     let mut session = WalSession {
@@ -114,7 +114,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
 
 /// Records the gap that the end of a session reveals. Returns the error that decides whether
 /// capture ends or is tried again.
-async fn explain(context: &Context<'_>, error: CaptureError) -> CaptureError {
+async fn explain(context: &CaptureContext<'_>, error: CaptureError) -> CaptureError {
     let error = match error {
         error if error.is_missing_wal() => missing_wal(context).await,
         error if error.is_missing_publication() => missing_publication(context).await,
@@ -130,7 +130,7 @@ async fn explain(context: &Context<'_>, error: CaptureError) -> CaptureError {
 
 /// Records that the primary no longer has WAL that the slot needs. Returns the error that ends
 /// capture.
-async fn missing_wal(context: &Context<'_>) -> CaptureError {
+async fn missing_wal(context: &CaptureContext<'_>) -> CaptureError {
     let gaps = context.gaps;
 
     let recorded = async {
@@ -151,7 +151,7 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
 
 /// Records that the WAL at the checkpoint was written without the publication. Returns the error
 /// that ends capture.
-async fn missing_publication(context: &Context<'_>) -> CaptureError {
+async fn missing_publication(context: &CaptureContext<'_>) -> CaptureError {
     let gaps = context.gaps;
 
     let gap = Gap::PublicationInterrupted {
@@ -178,7 +178,7 @@ struct Streaming {
 /// An attempt to stream, the checks, the connection and the stream until it ends, and what is known
 /// from those before it.
 struct WalSession<'a> {
-    context: &'a Context<'a>,
+    context: &'a CaptureContext<'a>,
     acknowledged: AcknowledgedLsn,
     read_until: ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
@@ -259,7 +259,7 @@ impl WalSession<'_> {
 
     /// Verifies the slot and the tables, starts streaming, and claims the acknowledgement limit.
     async fn open(&self, sessions: &mut Sessions<'_>) -> Result<WalReader<'_>, CaptureError> {
-        let Context {
+        let CaptureContext {
             source, url, store, ..
         } = *self.context;
 
@@ -306,7 +306,7 @@ impl WalSession<'_> {
     /// Lowers the limit to the last acknowledgement, so that the next process notices if others
     /// move the slot.
     async fn lower_limit(&self) {
-        let Context { source, store, .. } = *self.context;
+        let CaptureContext { source, store, .. } = *self.context;
         let Some(latest) = self.acknowledged.latest() else {
             return;
         };
@@ -408,7 +408,7 @@ impl WalSession<'_> {
         client: &Client,
         previous_reader: Option<Uuid>,
     ) -> Result<Lsn, CaptureError> {
-        let Context { source, store, .. } = *self.context;
+        let CaptureContext { source, store, .. } = *self.context;
 
         // Read after the slot is taken: the previous reader may have moved it and raised the limit
         // until then.
@@ -436,7 +436,7 @@ impl WalSession<'_> {
         policy: VisibilityPolicy,
         limit: Lsn,
     ) -> Result<StreamTasks, CaptureError> {
-        let Context { source, store, .. } = *self.context;
+        let CaptureContext { source, store, .. } = *self.context;
         let members = self.publication_members(&client).await?;
         let read_until = self.read_until.clone();
         let gate_policy = policy.clone();

@@ -15,7 +15,7 @@ use super::replication::ReplicationConnection;
 use super::silence::SilenceLimit;
 use super::switch_check::SwitchCheck;
 use super::visibility::{CheckScope, VisibilityGate};
-use crate::capture::context::Context;
+use crate::capture::context::CaptureContext;
 use crate::capture::error::CaptureError;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
@@ -46,7 +46,7 @@ pub(super) struct StreamTasks {
 }
 
 pub(super) struct WalReader<'a> {
-    context: &'a Context<'a>,
+    context: &'a CaptureContext<'a>,
     stream: ReplicationConnection,
     decoder: Decoder,
     tasks: StreamTasks,
@@ -89,7 +89,7 @@ struct Silence {
 
 impl<'a> WalReader<'a> {
     pub fn new(
-        context: &'a Context<'a>,
+        context: &'a CaptureContext<'a>,
         stream: ReplicationConnection,
         decoder: Decoder,
         tasks: StreamTasks,

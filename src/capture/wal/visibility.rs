@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::tables;
 use crate::capture::client::KeptClient;
-use crate::capture::context::Context;
+use crate::capture::context::CaptureContext;
 use crate::capture::error::CaptureError;
 use crate::config::{AwaitVisibility, Source};
 use crate::domain::lsn::Lsn;
@@ -130,7 +130,7 @@ pub(super) struct VisibilityGate {
 impl VisibilityGate {
     /// Starts the checking task for a stream of `timeline`.
     pub fn start(
-        context: &Context<'_>,
+        context: &CaptureContext<'_>,
         timeline: u32,
         members: PublicationMembers,
         policy: VisibilityPolicy,
@@ -138,7 +138,7 @@ impl VisibilityGate {
         // One check that runs, and one that waits.
         let (checks, requests) = mpsc::channel(1);
         let (results, passed) = watch::channel(Covered::default());
-        let Context {
+        let CaptureContext {
             source,
             url,
             health,

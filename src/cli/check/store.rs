@@ -10,7 +10,7 @@ use crate::primary::finding::Finding;
 use crate::primary::inspect::Database;
 use crate::primary::lineage;
 use crate::store::migrate::{self, Identity, Incompatibility, Schema};
-use crate::store::unrouted::Count;
+use crate::store::unrouted::UnroutedCount;
 use crate::store::{Result, Store};
 
 /// Unrouted events that are counted.
@@ -119,7 +119,7 @@ pub(super) async fn inspect(
 /// Checks for events that wait for an operator.
 async fn unrouted(store: &Store) -> Result<Finding> {
     const SUBJECT: &str = "unrouted events";
-    let Count {
+    let UnroutedCount {
         events,
         oldest,
         reason,

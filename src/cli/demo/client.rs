@@ -7,16 +7,16 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 #[derive(Clone)]
-pub struct Client(reqwest::Client);
+pub struct DemoClient(reqwest::Client);
 
-impl Client {
-    pub fn new() -> anyhow::Result<Client> {
+impl DemoClient {
+    pub fn new() -> anyhow::Result<DemoClient> {
         // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = reqwest::Client::builder()
             .no_proxy()
             .timeout(Duration::from_secs(10));
-        Ok(Client(builder.build()?))
+        Ok(DemoClient(builder.build()?))
     }
 
     /// Waits until `/readyz` answers with success.

@@ -15,9 +15,9 @@ use anyhow::bail;
 use secrecy::ExposeSecret;
 use tokio::sync::mpsc;
 
-use self::client::Client;
+use self::client::DemoClient;
 use self::platform::{Platform, USERS};
-use self::receiver::{Delivery, Receiver};
+use self::receiver::{ReceivedDelivery, Receiver};
 use self::screen::Screen;
 use self::service::Service;
 use self::steps::Steps;
@@ -47,7 +47,7 @@ pub struct Arguments {
 /// Everything that runs. Fields are dropped in this order: the sidecar first, its database last.
 struct Demo {
     service: Service,
-    deliveries: mpsc::Receiver<Delivery>,
+    deliveries: mpsc::Receiver<ReceivedDelivery>,
     platform: Platform,
     _postgres: PrivatePostgres,
 }
@@ -87,7 +87,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
 
 /// Shows deliveries until the wanted number is reached. Fails if none arrives within [`SILENCE`].
 async fn watch(
-    deliveries: &mut mpsc::Receiver<Delivery>,
+    deliveries: &mut mpsc::Receiver<ReceivedDelivery>,
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
     loop {
@@ -119,7 +119,7 @@ impl Demo {
             )
             .await?;
 
-        let client = Client::new()?;
+        let client = DemoClient::new()?;
         let service = steps
             .run(
                 "Starting the sidecar (walhook run)",
@@ -165,7 +165,7 @@ async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
 /// Creates a token for each user, and webhooks. Returns the first user's token.
 async fn create_webhooks(
     config: &Config,
-    client: &Client,
+    client: &DemoClient,
     receiver: &Receiver,
 ) -> anyhow::Result<String> {
     let all: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();

@@ -25,22 +25,22 @@ const BACKLOG: usize = 1_024;
 
 /// A received delivery.
 #[derive(Debug)]
-pub struct Delivery {
+pub struct ReceivedDelivery {
     pub event: String,
     pub id: String,
     pub attempt: u32,
-    pub outcome: Outcome,
+    pub outcome: ReceivedOutcome,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReceivedOutcome {
     Verified,
     /// Genuine, but rejected so that it is retried.
     RejectedOnPurpose,
     Unverified(String),
 }
 
-struct Webhook {
+struct WebhookKeys {
     verifier: Verifier,
     flaky: bool,
 }
@@ -48,19 +48,19 @@ struct Webhook {
 #[derive(Clone)]
 pub struct Receiver {
     pub url: String,
-    shared: Arc<Shared>,
+    shared: Arc<ReceiverState>,
 }
 
-struct Shared {
-    webhooks: RwLock<HashMap<String, Webhook>>,
-    deliveries: mpsc::Sender<Delivery>,
+struct ReceiverState {
+    webhooks: RwLock<HashMap<String, WebhookKeys>>,
+    deliveries: mpsc::Sender<ReceivedDelivery>,
 }
 
 impl Receiver {
     /// Listens on loopback until the process ends.
-    pub async fn start() -> anyhow::Result<(Receiver, mpsc::Receiver<Delivery>)> {
+    pub async fn start() -> anyhow::Result<(Receiver, mpsc::Receiver<ReceivedDelivery>)> {
         let (deliveries, incoming) = mpsc::channel(BACKLOG);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReceiverState {
             webhooks: RwLock::default(),
             deliveries,
         });
@@ -77,38 +77,42 @@ impl Receiver {
     pub fn expect(&self, webhook: &str, secret: String, flaky: bool) -> Result<(), WeakSecret> {
         let verifier = Verifier::new(secret.into(), TOLERANCE)?;
         let mut webhooks = self.shared.webhooks.write();
-        webhooks.insert(webhook.to_owned(), Webhook { verifier, flaky });
+        webhooks.insert(webhook.to_owned(), WebhookKeys { verifier, flaky });
 
         Ok(())
     }
 }
 
-impl Shared {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> Outcome {
+impl ReceiverState {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> ReceivedOutcome {
         let webhooks = self.webhooks.read();
         let id = text(headers, "x-webhook-id").unwrap_or_default();
         let Some(webhook) = webhooks.get(id) else {
-            return Outcome::Unverified("not for a webhook of the demo".to_owned());
+            return ReceivedOutcome::Unverified("not for a webhook of the demo".to_owned());
         };
 
         match webhook.verifier.verify(headers, body, Timestamp::now()) {
-            Err(reason) => Outcome::Unverified(reason.to_string()),
+            Err(reason) => ReceivedOutcome::Unverified(reason.to_string()),
             Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => {
-                Outcome::RejectedOnPurpose
+                ReceivedOutcome::RejectedOnPurpose
             }
-            Ok(()) => Outcome::Verified,
+            Ok(()) => ReceivedOutcome::Verified,
         }
     }
 }
 
-async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn receive(
+    State(shared): State<Arc<ReceiverState>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
     let header = |name| text(&headers, name).unwrap_or_default();
     let attempt = header("x-webhook-attempt").parse().unwrap_or(1);
     let outcome = shared.verify(&headers, &body, attempt);
     let status = match outcome {
-        Outcome::Verified => StatusCode::OK,
-        Outcome::RejectedOnPurpose => StatusCode::SERVICE_UNAVAILABLE,
-        Outcome::Unverified(_) => StatusCode::UNAUTHORIZED,
+        ReceivedOutcome::Verified => StatusCode::OK,
+        ReceivedOutcome::RejectedOnPurpose => StatusCode::SERVICE_UNAVAILABLE,
+        ReceivedOutcome::Unverified(_) => StatusCode::UNAUTHORIZED,
     };
 
     let event = header("x-webhook-event").to_owned();
@@ -117,7 +121,7 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
     // Fails when the demo is ending.
     let _ = shared
         .deliveries
-        .send(Delivery {
+        .send(ReceivedDelivery {
             event,
             id,
             attempt,
@@ -164,12 +168,12 @@ mod tests {
                 .verify(&headers(webhook, secret, "{}"), b"{}", 1)
         };
 
-        assert_eq!(verify("1", S1), Outcome::Verified);
+        assert_eq!(verify("1", S1), ReceivedOutcome::Verified);
         assert_eq!(
             verify("1", S2),
-            Outcome::Unverified(Rejection::WrongSignature.to_string())
+            ReceivedOutcome::Unverified(Rejection::WrongSignature.to_string())
         );
-        assert!(matches!(verify("3", S1), Outcome::Unverified(_)));
+        assert!(matches!(verify("3", S1), ReceivedOutcome::Unverified(_)));
     }
 
     #[tokio::test]
@@ -184,9 +188,9 @@ mod tests {
         };
 
         let rejected = (0..1_000)
-            .filter(|_| verify(1) == Outcome::RejectedOnPurpose)
+            .filter(|_| verify(1) == ReceivedOutcome::RejectedOnPurpose)
             .count();
         assert!((1..1_000).contains(&rejected), "{rejected}");
-        assert!((0..1_000).all(|_| verify(2) == Outcome::Verified));
+        assert!((0..1_000).all(|_| verify(2) == ReceivedOutcome::Verified));
     }
 }

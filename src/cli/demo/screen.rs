@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::receiver::{Delivery, Outcome};
+use super::receiver::{ReceivedDelivery, ReceivedOutcome};
 use crate::domain::event::EventKind;
 
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,10 +20,10 @@ pub struct Screen {
     by_event: BTreeMap<&'static str, u64>,
     started: Instant,
     last_line: Instant,
-    table: Option<Table>,
+    table: Option<ScreenTable>,
 }
 
-struct Table {
+struct ScreenTable {
     rows: BTreeMap<&'static str, ProgressBar>,
     total: ProgressBar,
 }
@@ -31,7 +31,9 @@ struct Table {
 impl Screen {
     pub fn new(wanted: Option<u64>) -> Screen {
         let now = Instant::now();
-        let table = std::io::stderr().is_terminal().then(|| Table::new(wanted));
+        let table = std::io::stderr()
+            .is_terminal()
+            .then(|| ScreenTable::new(wanted));
         let by_event = EventKind::ALL
             .iter()
             .map(|kind| (kind.as_str(), 0))
@@ -50,11 +52,11 @@ impl Screen {
     }
 
     /// Counts a delivery. Returns true when the wanted number is reached.
-    pub fn show(&mut self, delivery: &Delivery) -> bool {
+    pub fn show(&mut self, delivery: &ReceivedDelivery) -> bool {
         match &delivery.outcome {
-            Outcome::Verified => self.verified += 1,
-            Outcome::RejectedOnPurpose => self.rejected += 1,
-            Outcome::Unverified(reason) => {
+            ReceivedOutcome::Verified => self.verified += 1,
+            ReceivedOutcome::RejectedOnPurpose => self.rejected += 1,
+            ReceivedOutcome::Unverified(reason) => {
                 self.unverified += 1;
                 self.print(&format!(
                     "unverified: {} {}: {reason}",
@@ -63,14 +65,14 @@ impl Screen {
             }
         }
 
-        if delivery.outcome == Outcome::Verified {
+        if delivery.outcome == ReceivedOutcome::Verified {
             self.count(delivery);
         }
 
         self.wanted.is_some_and(|wanted| self.verified >= wanted)
     }
 
-    fn count(&mut self, delivery: &Delivery) {
+    fn count(&mut self, delivery: &ReceivedDelivery) {
         let rate = self.verified as f64 / self.elapsed();
         let Some((event, count)) = self
             .by_event
@@ -135,8 +137,8 @@ impl Screen {
     }
 }
 
-impl Table {
-    fn new(wanted: Option<u64>) -> Table {
+impl ScreenTable {
+    fn new(wanted: Option<u64>) -> ScreenTable {
         let bars = MultiProgress::new();
         let style = |template: &str| {
             let style =
@@ -162,7 +164,7 @@ impl Table {
             ),
         };
 
-        Table {
+        ScreenTable {
             rows,
             total: bars.add(ProgressBar::new(length).with_style(style(template))),
         }

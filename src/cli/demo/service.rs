@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::task::JoinHandle;
 
-use super::client::Client;
+use super::client::DemoClient;
 use crate::app::{self, Roles};
 use crate::config::{Config, Sources, load};
 use crate::primary::install::setup;
@@ -51,7 +51,7 @@ pub struct Service(JoinHandle<anyhow::Result<()>>);
 
 impl Service {
     /// Starts the sidecar and waits until it is ready.
-    pub async fn start(config: Config, client: &Client) -> anyhow::Result<Service> {
+    pub async fn start(config: Config, client: &DemoClient) -> anyhow::Result<Service> {
         let ready = client.wait_until_ready(config.http.metrics_listen);
         let roles = Roles {
             capture: true,

@@ -50,7 +50,7 @@ const BETWEEN_EMPTY_PAGES: Duration = Duration::from_secs(1);
 
 /// One page of the feed.
 #[derive(Deserialize)]
-pub struct Page {
+pub struct FeedResponse {
     #[serde(rename = "data")]
     pub events: Vec<FeedEvent>,
     pub next_cursor: String,
@@ -90,7 +90,7 @@ pub fn base_url(text: &str) -> Result<Url, String> {
 }
 
 /// The feed of one user, with reconnection.
-pub struct Feed {
+pub struct FeedClient {
     client: reqwest::Client,
     /// `GET /events`, with the filter.
     url: Url,
@@ -101,13 +101,13 @@ pub struct Feed {
     reported: Option<String>,
 }
 
-impl Feed {
+impl FeedClient {
     pub fn new(
         api: &Url,
         token: &SecretString,
         ca: Option<&Path>,
         events: &[EventKind],
-    ) -> anyhow::Result<Feed> {
+    ) -> anyhow::Result<FeedClient> {
         let mut url = api.clone();
         url.path_segments_mut()
             .map_err(|()| anyhow!("--api: {api} cannot have a path"))?
@@ -122,7 +122,7 @@ impl Feed {
         }
 
         let client = client(token, ca)?;
-        Ok(Feed {
+        Ok(FeedClient {
             client,
             url,
             retries: RETRIES,
@@ -134,7 +134,7 @@ impl Feed {
     /// Returns the events after `after`, and waits until there are some; the page may still be
     /// empty. Tries again after faults that may end, and fails for others. Before the first page, a
     /// host that does not answer as Walhook does is more likely a wrong URL than an outage.
-    pub async fn page(&mut self, after: &str) -> anyhow::Result<Page> {
+    pub async fn page(&mut self, after: &str) -> anyhow::Result<FeedResponse> {
         loop {
             // At the start and after an outage, the answer is needed at once.
             let hold = if self.is_ready && self.reported.is_none() {
@@ -181,7 +181,7 @@ impl Feed {
         }
     }
 
-    async fn request(&self, after: &str, hold: Duration) -> Result<Page, Fault> {
+    async fn request(&self, after: &str, hold: Duration) -> Result<FeedResponse, FeedFault> {
         let mut url = self.url.clone();
         url.query_pairs_mut()
             .append_pair("after", after)
@@ -210,7 +210,7 @@ impl Feed {
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_eof() {
                 let what = format!("{} sent an incomplete response", self.shown());
-                return Fault::new(Transient, &what);
+                return FeedFault::new(Transient, &what);
             }
 
             let kind = headers
@@ -221,29 +221,29 @@ impl Feed {
                 "{} did not answer with a page of events ({kind}: {error})",
                 self.shown()
             );
-            Fault::new(Foreign, &format!("{what}: {API_EXPECTED}"))
+            FeedFault::new(Foreign, &format!("{what}: {API_EXPECTED}"))
         })
     }
 
-    async fn body(&self, response: Response) -> Result<Bytes, Fault> {
+    async fn body(&self, response: Response) -> Result<Bytes, FeedFault> {
         let body = Limited::new(Body::from(response), MAX_PAGE_BYTES);
         let read = body.collect().await.map_err(|error| {
             let message = format!("{} did not finish its response: {error}", self.shown());
-            Fault::new(Transient, &message)
+            FeedFault::new(Transient, &message)
         });
         read.map(Collected::to_bytes)
     }
 
-    fn failed(&self, severity: Severity, what: &str, error: &reqwest::Error) -> Fault {
+    fn failed(&self, severity: FaultSeverity, what: &str, error: &reqwest::Error) -> FeedFault {
         let (what, reason) = match error.is_timeout() {
             true => ("did not answer", "timeout".to_owned()),
             false => (what, root_cause(error)),
         };
-        Fault::new(severity, &format!("{} {what}: {reason}", self.shown()))
+        FeedFault::new(severity, &format!("{} {what}: {reason}", self.shown()))
     }
 
-    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Fault {
-        let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
+    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> FeedFault {
+        let problem: ProblemDetails = serde_json::from_slice(body).unwrap_or_default();
         let number = status.as_u16();
         let url = self.shown();
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -279,9 +279,9 @@ impl Feed {
 
         let seconds = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
         let retry_after = seconds.map(|wait| Duration::from_secs(wait).min(MAX_RETRY_AFTER));
-        Fault {
+        FeedFault {
             retry_after,
-            ..Fault::new(severity, &message)
+            ..FeedFault::new(severity, &message)
         }
     }
 
@@ -296,7 +296,7 @@ impl Feed {
 const API_EXPECTED: &str = "--api must be the base URL of Walhook's API with its path, such as https://webhooks.example/api/public";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Severity {
+enum FaultSeverity {
     /// Will pass, such as an overload.
     Transient,
     /// The answer is not from Walhook's API, or there is none: a wrong URL at first, an outage
@@ -306,17 +306,17 @@ enum Severity {
     Permanent,
 }
 
-use Severity::{Foreign, Permanent, Transient};
+use FaultSeverity::{Foreign, Permanent, Transient};
 
-struct Fault {
-    severity: Severity,
+struct FeedFault {
+    severity: FaultSeverity,
     message: String,
     retry_after: Option<Duration>,
 }
 
-impl Fault {
-    fn new(severity: Severity, message: &str) -> Fault {
-        Fault {
+impl FeedFault {
+    fn new(severity: FaultSeverity, message: &str) -> FeedFault {
+        FeedFault {
             severity,
             message: printable(message),
             retry_after: None,
@@ -327,20 +327,20 @@ impl Fault {
 /// Problem details (RFC 9457). All empty if the body has another form.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Problem {
+struct ProblemDetails {
     title: String,
     detail: String,
-    errors: Vec<FieldError>,
+    errors: Vec<ProblemError>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct FieldError {
+struct ProblemError {
     pointer: String,
     detail: String,
 }
 
-impl Problem {
+impl ProblemDetails {
     /// Returns the most specific description, after a colon.
     fn text(&self) -> String {
         let fields: Vec<String> = self
@@ -422,8 +422,8 @@ mod tests {
             "https://w.example/api/public/",
             "https://w.example/api/public//",
         ] {
-            let feed =
-                Feed::new(&base_url(text).unwrap(), &"t".to_owned().into(), None, &[]).unwrap();
+            let feed = FeedClient::new(&base_url(text).unwrap(), &"t".to_owned().into(), None, &[])
+                .unwrap();
             assert_eq!(feed.shown(), "https://w.example/api/public/events");
         }
 
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn errors_show_the_problem_and_no_control_characters() {
-        let feed = Feed::new(
+        let feed = FeedClient::new(
             &base_url("http://w/").unwrap(),
             &"t".to_owned().into(),
             None,
@@ -458,7 +458,7 @@ mod tests {
         let expected = "the API rejected the request (422: /after: is [2Jold). Set --from to `earliest`, `latest` or another cursor";
 
         assert!(
-            fault.severity == Severity::Permanent && fault.message == expected,
+            fault.severity == FaultSeverity::Permanent && fault.message == expected,
             "{}",
             fault.message
         );

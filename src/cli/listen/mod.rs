@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use self::feed::{Feed, FeedEvent, Page};
-use self::state::State;
-use super::forward::{self, Event, Forwarder, Reason};
+use self::feed::{FeedClient, FeedEvent, FeedResponse};
+use self::state::ListenState;
+use super::forward::{self, ForwardedEvent, Forwarder, Reason};
 use super::{CommandResult, stop_signal};
 use crate::domain::event::EventKind;
 
@@ -41,7 +41,7 @@ pub struct Arguments {
     )]
     token: SecretString,
     #[command(flatten)]
-    forward: forward::Options,
+    forward: forward::ForwardOptions,
     /// Forward only these events, separated by commas
     #[arg(long, value_name = "EVENTS", value_delimiter = ',', value_parser = forward::event_kind())]
     events: Vec<EventKind>,
@@ -64,8 +64,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         state,
     } = arguments;
 
-    let mut state = State::open(state.as_deref(), &api, from)?;
-    let feed = Feed::new(&api, &token, forward.ca_file.as_deref(), &events)?;
+    let mut state = ListenState::open(state.as_deref(), &api, from)?;
+    let feed = FeedClient::new(&api, &token, forward.ca_file.as_deref(), &events)?;
     let given = forward.secret.clone();
     let secret = given.clone().map_or_else(|| state.secret(), Ok)?;
     let forwarder = Forwarder::new(&forward, state.webhook(), secret.clone())?;
@@ -114,18 +114,18 @@ async fn cancel_on_signal(stop: CancellationToken) {
 }
 
 struct Listener {
-    feed: Feed,
+    feed: FeedClient,
     forwarder: Forwarder,
-    state: State,
+    state: ListenState,
     /// Requests to send the last event again.
     keys: mpsc::Receiver<()>,
-    last: Option<Event>,
+    last: Option<ForwardedEvent>,
     stop: CancellationToken,
 }
 
 impl Listener {
     /// Forwards pages until a signal arrives.
-    async fn run(&mut self, first: Page) -> anyhow::Result<()> {
+    async fn run(&mut self, first: FeedResponse) -> anyhow::Result<()> {
         let mut next = Some(first);
         while let Some(page) = next {
             for event in page.events {
@@ -145,7 +145,7 @@ impl Listener {
 
     /// Waits for the next page, and meanwhile sends the last event again on request. Returns None
     /// when a signal arrives.
-    async fn next_page(&mut self) -> anyhow::Result<Option<Page>> {
+    async fn next_page(&mut self) -> anyhow::Result<Option<FeedResponse>> {
         let Listener {
             feed,
             forwarder,
@@ -177,7 +177,7 @@ impl Listener {
                 let data = Box::<str>::from(event.data).into();
                 let sequence = Some(self.state.sequence() + 1);
 
-                let event = Event {
+                let event = ForwardedEvent {
                     id,
                     kind,
                     occurred_at: event.occurred_at,
@@ -207,7 +207,7 @@ impl Listener {
 
 async fn send_again(
     forwarder: &Forwarder,
-    last: Option<&Event>,
+    last: Option<&ForwardedEvent>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     match last {
@@ -223,7 +223,7 @@ async fn send_again(
 /// recorded, or it would be repeated.
 async fn send(
     forwarder: &Forwarder,
-    event: &Event,
+    event: &ForwardedEvent,
     reason: Reason,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {

@@ -23,7 +23,7 @@ use crate::vault::new_webhook_secret;
 const LATEST: &str = "latest";
 
 /// Where the listener is in the feed, and as which webhook it sends.
-pub struct State {
+pub struct ListenState {
     content: Content,
     file: Option<StateFile>,
 }
@@ -43,9 +43,13 @@ struct Content {
     sequence: i64,
 }
 
-impl State {
+impl ListenState {
     /// Reads the state from `path`, or creates it. `from` replaces the position in the file.
-    pub fn open(path: Option<&Path>, api: &Url, from: Option<String>) -> anyhow::Result<State> {
+    pub fn open(
+        path: Option<&Path>,
+        api: &Url,
+        from: Option<String>,
+    ) -> anyhow::Result<ListenState> {
         let (file, found) = match path {
             Some(path) => StateFile::open(path).map(|(file, found)| (Some(file), found))?,
             None => (None, None),
@@ -74,7 +78,7 @@ impl State {
             None => {}
         }
 
-        let mut state = State { content, file };
+        let mut state = ListenState { content, file };
 
         // Shows at the start whether the file can be written.
         state.save()?;
@@ -230,7 +234,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         let open = |from: Option<&str>| {
-            State::open(Some(&path), &api("http://a/"), from.map(str::to_owned))
+            ListenState::open(Some(&path), &api("http://a/"), from.map(str::to_owned))
         };
 
         let mut state = open(None).unwrap();
@@ -270,11 +274,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
 
-        State::open(Some(&path), &api("http://a/"), None)
+        ListenState::open(Some(&path), &api("http://a/"), None)
             .unwrap()
             .finish_page("c1".into())
             .unwrap();
-        let error = State::open(Some(&path), &api("http://b/"), None)
+        let error = ListenState::open(Some(&path), &api("http://b/"), None)
             .map(drop)
             .unwrap_err()
             .to_string();
@@ -283,7 +287,7 @@ mod tests {
             "{error}"
         );
         assert_eq!(
-            State::open(Some(&path), &api("http://b/"), Some("latest".into()))
+            ListenState::open(Some(&path), &api("http://b/"), Some("latest".into()))
                 .unwrap()
                 .after(),
             "latest"
@@ -297,7 +301,7 @@ mod tests {
 
         for text in ["", "{", r#"{"version":1}"#, "[]"] {
             fs::write(&path, text).unwrap();
-            let error = State::open(Some(&path), &api("http://a/"), None)
+            let error = ListenState::open(Some(&path), &api("http://a/"), None)
                 .map(drop)
                 .unwrap_err()
                 .to_string();

@@ -36,10 +36,10 @@ pub async fn watch<T>(request: impl Future<Output = T>) -> (T, Option<Connection
 
 /// A connection, as its exchanges know it.
 #[derive(Clone, Debug)]
-pub struct Connection(Arc<Shared>);
+pub struct Connection(Arc<ConnectionState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectionState {
     allowance: Mutex<Allowance>,
     uncharged: Uncharged,
     /// Nothing can be received any more.
@@ -50,7 +50,7 @@ impl Connection {
     pub fn new(is_http2: bool, uncharged: Uncharged) -> Connection {
         // The handshake of TLS.
         uncharged.take();
-        Connection(Arc::new(Shared {
+        Connection(Arc::new(ConnectionState {
             allowance: Mutex::new(Allowance::new(is_http2)),
             uncharged,
             ended: CancellationToken::new(),

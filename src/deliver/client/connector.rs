@@ -35,9 +35,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Bytes to and from a receiver, outside TLS. In a tunnel, TLS to the proxy may be around them.
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 type Dialer = BoxCloneSyncService<Uri, Stream, BoxError>;
-type Counted = TokioIo<Counting<TokioIo<Stream>>>;
+type CountedStream = TokioIo<Counting<TokioIo<Stream>>>;
 pub type Connector =
-    BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<Counted>>>>, BoxError>;
+    BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<CountedStream>>>>, BoxError>;
 
 /// No connection to the receiver was established in time.
 #[derive(Debug, thiserror::Error)]

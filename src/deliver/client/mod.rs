@@ -117,7 +117,7 @@ pub struct Client {
 
 /// How an exchange ended.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct ExchangeEnd {
     pub answer: Answer,
     pub duration: Duration,
     /// The value of `Retry-After` in a response with 429 or 503.
@@ -126,9 +126,9 @@ pub struct Exchange {
     pub excerpt: Vec<u8>,
 }
 
-impl Exchange {
-    fn without_response(answer: Answer) -> Exchange {
-        Exchange {
+impl ExchangeEnd {
+    fn without_response(answer: Answer) -> ExchangeEnd {
+        ExchangeEnd {
             answer,
             duration: Duration::ZERO,
             retry_after: None,
@@ -153,18 +153,18 @@ impl Client {
         &self,
         endpoint: &Endpoint,
         request: &Rendered,
-    ) -> Result<Exchange, OwnFault> {
+    ) -> Result<ExchangeEnd, OwnFault> {
         let started = Instant::now();
         let result = match &endpoint.checked {
             Ok(url) => {
                 self.exchange(url, &endpoint.headers, request, started)
                     .await
             }
-            Err(blocked) => Ok(Exchange::without_response(blocked.clone())),
+            Err(blocked) => Ok(ExchangeEnd::without_response(blocked.clone())),
         };
 
         self.report(result.as_ref().err());
-        Ok(Exchange {
+        Ok(ExchangeEnd {
             duration: started.elapsed(),
             ..result?
         })
@@ -206,16 +206,16 @@ impl Client {
         custom: &ParsedHeaders,
         request: &Rendered,
         started: Instant,
-    ) -> Result<Exchange, OwnFault> {
+    ) -> Result<ExchangeEnd, OwnFault> {
         let sent = self
             .transport
             .send(url, || headers(request, custom), &request.body);
         let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
-            Ok(Err(failure)) => return Ok(Exchange::without_response(failure.into_answer()?)),
+            Ok(Err(failure)) => return Ok(ExchangeEnd::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
                 let message = format!("no answer within {:?}", self.timeout);
-                return Ok(Exchange::without_response(failed(
+                return Ok(ExchangeEnd::without_response(failed(
                     ErrorKind::ResponseTimeout,
                     message,
                 )));
@@ -244,10 +244,10 @@ impl Client {
             false => refused(status),
         };
 
-        Ok(Exchange {
+        Ok(ExchangeEnd {
             retry_after,
             excerpt,
-            ..Exchange::without_response(answer)
+            ..ExchangeEnd::without_response(answer)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use uuid::Uuid;
 
 use crate::domain::delivery::{Delivery, DeliveryClass};
-use crate::handoff::{Counters, Speed};
+use crate::handoff::{HandoffCounters, Speed};
 
 /// A webhook may hold this fraction of the free permits, besides its own limit (a dynamic
 /// threshold): the more receivers hang, the fewer permits each of them holds.
@@ -38,7 +38,7 @@ struct Place {
 
 /// The queue of one webhook. It is not empty.
 #[derive(Debug)]
-struct Queue {
+struct WebhookQueue {
     deliveries: VecDeque<Delivery>,
     speed: Speed,
     place: Place,
@@ -47,7 +47,7 @@ struct Queue {
 /// The queues of one class.
 #[derive(Debug, Default)]
 pub struct ClassQueue {
-    queues: HashMap<Uuid, Queue>,
+    queues: HashMap<Uuid, WebhookQueue>,
     /// The webhooks that have a queue, by speed.
     orders: [BTreeMap<Place, Uuid>; Speed::ALL.len()],
     queued: usize,
@@ -76,7 +76,7 @@ impl ClassQueue {
 
         self.queues.insert(
             webhook,
-            Queue {
+            WebhookQueue {
                 deliveries: VecDeque::from([delivery]),
                 speed,
                 place,
@@ -88,7 +88,7 @@ impl ClassQueue {
     /// of this class.
     pub fn pop(
         &mut self,
-        counters: &Counters,
+        counters: &HandoffCounters,
         permits: usize,
         class: DeliveryClass,
     ) -> Option<Delivery> {

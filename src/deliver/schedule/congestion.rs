@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// What is known about a webhook whose receiver was overloaded lately.
 #[derive(Debug)]
-struct Window {
+struct OverloadWindow {
     limit: f64,
     /// Good answers since the last bad one.
     good: usize,
@@ -39,7 +39,7 @@ pub struct Congestion {
     cap: usize,
     is_adaptive: bool,
     idle: Duration,
-    windows: LruCache<Uuid, Window>,
+    windows: LruCache<Uuid, OverloadWindow>,
     /// How many of them are below the configured limit.
     limited: usize,
 }
@@ -90,7 +90,7 @@ impl Congestion {
         self.limited
     }
 
-    fn is_limited(&self, window: &Window) -> bool {
+    fn is_limited(&self, window: &OverloadWindow) -> bool {
         window.limit < self.cap as f64
     }
 
@@ -111,7 +111,7 @@ impl Congestion {
         let window = match self.windows.pop(&webhook) {
             Some(window) => window,
             None if is_good => return,
-            None => Window {
+            None => OverloadWindow {
                 limit: self.cap as f64,
                 good: self.cap,
                 decreased_at: None,
@@ -121,7 +121,7 @@ impl Congestion {
         };
 
         self.limited -= usize::from(self.is_limited(&window));
-        let window = Window {
+        let window = OverloadWindow {
             answered_at: now,
             took,
             ..window
@@ -144,9 +144,9 @@ impl Congestion {
         }
     }
 
-    fn raised(&self, window: Window) -> Window {
+    fn raised(&self, window: OverloadWindow) -> OverloadWindow {
         let limit = (window.limit + 1.0 / window.limit).min(self.cap as f64);
-        Window {
+        OverloadWindow {
             limit,
             good: window.good + 1,
             ..window
@@ -167,7 +167,12 @@ impl Congestion {
     }
 }
 
-fn lowered(window: Window, started_at: Instant, feedback: Feedback, now: Instant) -> Window {
+fn lowered(
+    window: OverloadWindow,
+    started_at: Instant,
+    feedback: Feedback,
+    now: Instant,
+) -> OverloadWindow {
     let is_of_an_earlier_round = window
         .decreased_at
         .is_some_and(|decreased_at| started_at < decreased_at);
@@ -175,11 +180,11 @@ fn lowered(window: Window, started_at: Instant, feedback: Feedback, now: Instant
     // A single timeout among many answers is an accident. At the full limit, halving would cost
     // seconds of its rate.
     let is_accident = feedback == Feedback::TimedOut && window.good >= window.limit as usize;
-    let window = Window { good: 0, ..window };
+    let window = OverloadWindow { good: 0, ..window };
 
     match is_of_an_earlier_round || is_accident {
         true => window,
-        false => Window {
+        false => OverloadWindow {
             limit: (window.limit / 2.0).max(1.0),
             decreased_at: Some(now),
             ..window

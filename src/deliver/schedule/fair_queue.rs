@@ -6,7 +6,7 @@ use std::time::Instant;
 use uuid::Uuid;
 
 use super::class_queue::{ClassQueue, InFlight};
-use super::running::Request;
+use super::running::RunningRequest;
 use super::{Finished, Schedule};
 use crate::domain::delivery::{Delivery, DeliveryClass};
 use crate::handoff::Speed;
@@ -41,7 +41,12 @@ impl Schedule {
 
     /// Notes that the request of a delivery that was taken starts. Returns what
     /// [`finish`](Self::finish) needs to identify the request.
-    pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
+    pub fn start_request(
+        &mut self,
+        webhook: Uuid,
+        class: DeliveryClass,
+        now: Instant,
+    ) -> RunningRequest {
         self.running.start(webhook, class, now)
     }
 

@@ -21,8 +21,8 @@ pub use self::claims::MAX_ROWS;
 use self::class_queue::ClassQueue;
 use self::congestion::Congestion;
 use self::retry_throttle::RetryThrottle;
-pub use self::running::Request;
 use self::running::Running;
+pub use self::running::RunningRequest;
 use crate::domain::delivery::{Delivery, DeliveryClass, Feedback};
 use crate::handoff::{DeliveryBudget, Speed};
 use crate::store::delivery::{ClaimRequest, Claimed};
@@ -46,7 +46,7 @@ pub struct Finished {
     pub class: DeliveryClass,
     pub bytes: usize,
     /// The request, if one was started.
-    pub request: Option<Request>,
+    pub request: Option<RunningRequest>,
     /// How long the request took, if one was made.
     pub took: Option<Duration>,
     pub feedback: Feedback,

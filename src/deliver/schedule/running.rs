@@ -14,7 +14,7 @@ const TIMER_PRECISION: Duration = Duration::from_millis(1);
 
 /// A request that was started. Ordered by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Request {
+pub struct RunningRequest {
     pub started_at: Instant,
     /// Distinguishes requests that started at the same time.
     number: u64,
@@ -24,15 +24,15 @@ pub struct Request {
 /// that have no permit.
 #[derive(Debug, Default)]
 pub struct Running {
-    recent: BTreeMap<Request, (Uuid, DeliveryClass)>,
-    detached: BTreeSet<Request>,
+    recent: BTreeMap<RunningRequest, (Uuid, DeliveryClass)>,
+    detached: BTreeSet<RunningRequest>,
     started: u64,
 }
 
 impl Running {
-    pub fn start(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
+    pub fn start(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> RunningRequest {
         self.started += 1;
-        let request = Request {
+        let request = RunningRequest {
             started_at: now,
             number: self.started,
         };
@@ -42,14 +42,14 @@ impl Running {
     }
 
     /// Returns whether the request was detached.
-    pub fn end(&mut self, request: Request) -> bool {
+    pub fn end(&mut self, request: RunningRequest) -> bool {
         self.recent.remove(&request);
         self.detached.remove(&request)
     }
 
     /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns
     /// each request once.
-    pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
+    pub fn next_slow(&mut self, now: Instant) -> Option<(RunningRequest, Uuid, DeliveryClass)> {
         let first = self
             .recent
             .first_entry()
@@ -59,7 +59,7 @@ impl Running {
     }
 
     /// Notes that a request has no permit any more.
-    pub fn detach(&mut self, request: Request) {
+    pub fn detach(&mut self, request: RunningRequest) {
         self.detached.insert(request);
     }
 

@@ -10,28 +10,28 @@ use crate::manage::page::MalformedCursor;
 
 /// A place in the feed: after the event with this number, and before all later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position(pub(in crate::manage) i64);
+pub struct FeedPosition(pub(in crate::manage) i64);
 
-impl Position {
+impl FeedPosition {
     /// Before the oldest event that is kept.
-    pub const EARLIEST: Position = Position(0);
+    pub const EARLIEST: FeedPosition = FeedPosition(0);
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for FeedPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&URL_SAFE_NO_PAD.encode(self.0.to_be_bytes()))
     }
 }
 
-impl FromStr for Position {
+impl FromStr for FeedPosition {
     type Err = MalformedCursor;
 
-    fn from_str(text: &str) -> Result<Position, MalformedCursor> {
+    fn from_str(text: &str) -> Result<FeedPosition, MalformedCursor> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| MalformedCursor)?;
         let number = bytes.try_into().map(i64::from_be_bytes);
 
         match number {
-            Ok(number @ 0..) => Ok(Position(number)),
+            Ok(number @ 0..) => Ok(FeedPosition(number)),
             _ => Err(MalformedCursor),
         }
     }
@@ -44,12 +44,12 @@ mod tests {
     #[test]
     fn a_cursor_is_a_number_that_is_not_negative() {
         for number in [0, 1, 41, i64::MAX] {
-            let text = Position(number).to_string();
-            assert_eq!((text.len(), text.parse()), (11, Ok(Position(number))));
+            let text = FeedPosition(number).to_string();
+            assert_eq!((text.len(), text.parse()), (11, Ok(FeedPosition(number))));
         }
 
         for text in ["", "x", "earliest", "_________________", "AAAAAAAAAAAAAAAA"] {
-            assert_eq!(text.parse::<Position>(), Err(MalformedCursor), "{text}");
+            assert_eq!(text.parse::<FeedPosition>(), Err(MalformedCursor), "{text}");
         }
     }
 }

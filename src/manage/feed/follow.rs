@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use crate::domain::event::UserId;
-use crate::manage::limits::{ConcurrencyLimit, Permit};
+use crate::manage::limits::{ConcurrencyLimit, OperationPermit};
 use crate::store::feed::{self, NewEvents};
 use crate::store::{Result, Store, StoreError, access};
 use crate::telemetry::{self, Activity};
@@ -42,13 +42,13 @@ pub enum Access {
 /// The clients that wait.
 pub struct Followers {
     store: Store,
-    state: Mutex<State>,
+    state: Mutex<ActiveStreams>,
     of_user: ConcurrencyLimit<UserId>,
     of_all: ConcurrencyLimit<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct ActiveStreams {
     next: u64,
     by_user: HashMap<UserId, HashMap<u64, Arc<Signal>>>,
     is_polled: bool,
@@ -67,7 +67,7 @@ pub struct Follower {
     user: UserId,
     id: u64,
     signal: Arc<Signal>,
-    _permits: (Permit<UserId>, Permit<()>),
+    _permits: (OperationPermit<UserId>, OperationPermit<()>),
 }
 
 impl Followers {

@@ -8,7 +8,7 @@ pub(super) mod state;
 use metrics::counter;
 use uuid::Uuid;
 
-pub use self::cursor::Position;
+pub use self::cursor::FeedPosition;
 pub use self::follow::{Access, Follower};
 
 use super::fault::{Fault, Result};
@@ -16,7 +16,7 @@ use super::service::Manage;
 use super::tokens::hash;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId, delivery_id};
-use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
+use crate::store::feed::{self, Event, EventDelivery, EventHeadline, FeedFilter, PageSize};
 use crate::telemetry;
 
 /// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets
@@ -28,7 +28,7 @@ const MOST_WEBHOOKS: usize = 200;
 pub struct FeedPage {
     pub events: Vec<Event>,
     /// No event that may still appear is before this place.
-    pub next: Position,
+    pub next: FeedPosition,
     /// Whether there may be more events now.
     pub more: bool,
 }
@@ -66,7 +66,7 @@ impl DeliveryState {
     }
 
     /// Returns the state of a delivery.
-    pub fn of(delivery: &Delivery) -> DeliveryState {
+    pub fn of(delivery: &EventDelivery) -> DeliveryState {
         let by_name = |outcome: &str| {
             DeliveryState::ALL
                 .into_iter()
@@ -85,8 +85,8 @@ impl DeliveryState {
 
 impl Manage {
     /// Returns the place after the last event.
-    pub async fn feed_latest(&self) -> Result<Position> {
-        Ok(Position(feed::last_sequence(&self.store).await?))
+    pub async fn feed_latest(&self) -> Result<FeedPosition> {
+        Ok(FeedPosition(feed::last_sequence(&self.store).await?))
     }
 
     /// Reads the user's events after a place, in the order of their commits. A filtered search
@@ -94,8 +94,8 @@ impl Manage {
     pub async fn feed_page(
         &self,
         user: &UserId,
-        filter: &Filter,
-        Position(after): Position,
+        filter: &FeedFilter,
+        FeedPosition(after): FeedPosition,
         size: PageSize,
     ) -> Result<FeedPage> {
         if !filter.is_empty() {
@@ -105,11 +105,11 @@ impl Manage {
         let _permit = self.feed.reads.acquire().await.expect("it is never closed");
         counter!(telemetry::FEED_READS).increment(1);
 
-        let feed::Page { events, next, more } =
+        let feed::FeedRead { events, next, more } =
             feed::page(&self.store, user, filter, after, size).await?;
         Ok(FeedPage {
             events,
-            next: Position(next),
+            next: FeedPosition(next),
             more,
         })
     }
@@ -129,9 +129,9 @@ impl Manage {
         &self,
         user: &UserId,
         kind: Option<EventKind>,
-        before: Option<Position>,
+        before: Option<FeedPosition>,
         limit: usize,
-    ) -> Result<(Vec<Headline>, Option<Position>)> {
+    ) -> Result<(Vec<EventHeadline>, Option<FeedPosition>)> {
         if kind.is_some() {
             self.searches.count(user)?;
         }
@@ -146,11 +146,11 @@ impl Manage {
             .filter(|_| more)
             .map(|event| event.sequence)
             .or(horizon);
-        Ok((found, next.map(Position)))
+        Ok((found, next.map(FeedPosition)))
     }
 
     /// Returns an event of the user with its deliveries to the user's webhooks.
-    pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
+    pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<EventDelivery>)> {
         self.searches.count(user)?;
 
         let event = feed::get(&self.store, user, id)
@@ -175,9 +175,9 @@ impl Access {
     }
 }
 
-impl Position {
+impl FeedPosition {
     /// The place after an event.
-    pub fn after(event: &Event) -> Position {
-        Position(event.sequence)
+    pub fn after(event: &Event) -> FeedPosition {
+        FeedPosition(event.sequence)
     }
 }

@@ -129,21 +129,21 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
 
 /// What values a column must have, if that follows from its type.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Values {
+enum RequiredValues {
     Integers,
     Times,
     Any,
 }
 
-impl Values {
-    fn of(column: &str) -> Values {
+impl RequiredValues {
+    fn of(column: &str) -> RequiredValues {
         match column {
-            "user_id" => Values::Any,
-            "id" => Values::Integers,
-            _ if column.ends_with("_id") => Values::Integers,
-            "period_end" => Values::Times,
-            _ if column.ends_with("_at") => Values::Times,
-            _ => Values::Any,
+            "user_id" => RequiredValues::Any,
+            "id" => RequiredValues::Integers,
+            _ if column.ends_with("_id") => RequiredValues::Integers,
+            "period_end" => RequiredValues::Times,
+            _ if column.ends_with("_at") => RequiredValues::Times,
+            _ => RequiredValues::Any,
         }
     }
 
@@ -151,9 +151,9 @@ impl Values {
     /// row. A time may be a number.
     fn fit(self, category: &str) -> bool {
         match self {
-            Values::Integers => matches!(category, "N" | "S"),
-            Values::Times => matches!(category, "D" | "S" | "N"),
-            Values::Any => true,
+            RequiredValues::Integers => matches!(category, "N" | "S"),
+            RequiredValues::Times => matches!(category, "D" | "S" | "N"),
+            RequiredValues::Any => true,
         }
     }
 }
@@ -169,7 +169,7 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
         .filter(|_| table != Table::AppUser);
     for column in columns {
         let name = source.tables.column(table, column);
-        let values = Values::of(column);
+        let values = RequiredValues::of(column);
         let Some(index) = root.columns.iter().position(|have| have == name) else {
             continue;
         };
@@ -178,7 +178,7 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
             continue;
         }
 
-        let needed = if values == Values::Integers {
+        let needed = if values == RequiredValues::Integers {
             "integers"
         } else {
             "points in time"

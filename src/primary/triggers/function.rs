@@ -96,7 +96,7 @@ impl Function {
         }
 
         let name = function_name(table);
-        let rows = Rows {
+        let rows = RowSql {
             source,
             table,
             root,
@@ -149,13 +149,13 @@ impl Function {
 }
 
 /// Writes SQL about the old and the new row of a table, which are named by expressions.
-struct Rows<'a> {
+struct RowSql<'a> {
     source: &'a Source,
     table: Table,
     root: &'a Relation,
 }
 
-impl Rows<'_> {
+impl RowSql<'_> {
     fn is_stored(&self, reference: &str) -> bool {
         self.source.tables.computed(self.table, reference).is_none()
     }

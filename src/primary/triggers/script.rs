@@ -115,9 +115,9 @@ impl Script {
     pub async fn run(&self, client: &Client, source: &Source, schema: Option<u32>) -> Result<()> {
         let lock = together(&self.lock);
         let parts = [
-            Part::Free(&self.prepare),
-            Part::Locking(&lock),
-            Part::Free(&self.complete),
+            ScriptPart::Free(&self.prepare),
+            ScriptPart::Locking(&lock),
+            ScriptPart::Free(&self.complete),
         ];
         if run_with_retries(client, schema, &self.owned, &parts).await? {
             return Ok(());
@@ -135,7 +135,7 @@ impl Script {
 
 /// A part of a transaction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part<'a> {
+pub(crate) enum ScriptPart<'a> {
     /// Statements that take no further locks on the platform's tables.
     Free(&'a str),
     /// One statement that waits for locks.
@@ -151,7 +151,7 @@ pub(crate) async fn run_with_retries(
     client: &Client,
     schema: Option<u32>,
     owned: &[String],
-    parts: &[Part<'_>],
+    parts: &[ScriptPart<'_>],
 ) -> Result<bool> {
     try_in_transaction(client, Attempts::Many, owned, || {
         execute(client, schema, parts).boxed()
@@ -159,7 +159,7 @@ pub(crate) async fn run_with_retries(
     .await
 }
 
-async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Result<()> {
+async fn execute(client: &Client, schema: Option<u32>, parts: &[ScriptPart<'_>]) -> Result<()> {
     limit_wait(client).await?;
     client.query_typed(sql::triggers::LOCK, &[]).await?;
 
@@ -174,11 +174,11 @@ async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Re
 
     for part in parts {
         let statements = match part {
-            Part::Free(statements) => {
+            ScriptPart::Free(statements) => {
                 limit_work(client).await?;
                 statements
             }
-            Part::Locking(statement) => {
+            ScriptPart::Locking(statement) => {
                 limit_wait(client).await?;
                 statement
             }

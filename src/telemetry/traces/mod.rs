@@ -24,9 +24,9 @@ const QUEUE: usize = 8_192;
 
 /// Records spans for the collector, if one is configured. Clones share its queue.
 #[derive(Clone, Default)]
-pub struct Tracer(Option<Arc<Inner>>);
+pub struct Tracer(Option<Arc<TracerState>>);
 
-struct Inner {
+struct TracerState {
     sampling: Sampling,
     queue: mpsc::Sender<Span>,
     /// Counts spans that were dropped because the queue was full.
@@ -43,7 +43,7 @@ pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
 
     let (queue, spans) = mpsc::channel(QUEUE);
     let exporter = Exporter::start(&collector, &config.service.name, spans)?;
-    let inner = Inner {
+    let inner = TracerState {
         sampling,
         queue,
         dropped: export::dropped("queue_full"),
@@ -85,7 +85,7 @@ impl Tracer {
     }
 }
 
-impl Inner {
+impl TracerState {
     fn record(&self, span: Span) {
         if self.queue.try_send(span).is_err() {
             self.dropped.increment(1);
@@ -126,7 +126,7 @@ mod tests {
         let count = Arc::new(AtomicU64::new(0));
         let tracer = |ratio, queue| {
             let dropped = Counter::from_arc(count.clone());
-            Tracer(Some(Arc::new(Inner {
+            Tracer(Some(Arc::new(TracerState {
                 sampling: Sampling::new(ratio),
                 queue,
                 dropped,

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
-use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
+use walhook::deliver::schedule::{Finished, Limits, RunningRequest, Schedule};
 use walhook::domain::delivery::{Delivery, DeliveryClass, Feedback, TIME_TO_RECORD, lease_length};
 use walhook::handoff::{DeliveryBudget, Speed};
 use walhook::store::delivery::{ClaimRequest, Claimed};
@@ -74,7 +74,7 @@ struct Simulation {
     deliveries: HashMap<Uuid, Delivery>,
     arrived: HashMap<Uuid, Instant>,
     stored: [Stored; 2],
-    ends: BinaryHeap<Reverse<(Instant, Request, Uuid)>>,
+    ends: BinaryHeap<Reverse<(Instant, RunningRequest, Uuid)>>,
     webhooks: u128,
     /// How many of them hang, evenly spread.
     hanging: u128,
@@ -194,7 +194,12 @@ impl Simulation {
         }
     }
 
-    fn finish(&mut self, delivery: &Delivery, request: Option<Request>, took: Option<Duration>) {
+    fn finish(
+        &mut self,
+        delivery: &Delivery,
+        request: Option<RunningRequest>,
+        took: Option<Duration>,
+    ) {
         let feedback = match took {
             Some(TIMEOUT) => Feedback::TimedOut,
             Some(_) => Feedback::Responsive,

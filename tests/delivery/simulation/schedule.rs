@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use uuid::Uuid;
-use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
+use walhook::deliver::schedule::{Finished, Limits, RunningRequest, Schedule};
 use walhook::domain::delivery::{Delivery, DeliveryClass, Feedback, Lease};
 use walhook::domain::event::EventKind;
 use walhook::handoff::{CAPACITY, DeliveryBudget, RESPONSIVE, Speed};
@@ -76,7 +76,7 @@ struct Pair {
     queued: BTreeMap<(Uuid, bool), VecDeque<Uuid>>,
     in_flight: Vec<Delivery>,
     /// By delivery.
-    requests: BTreeMap<Uuid, Request>,
+    requests: BTreeMap<Uuid, RunningRequest>,
     /// By webhook, as its last request that has ended says.
     speeds: BTreeMap<Uuid, Speed>,
 }
