@@ -156,10 +156,10 @@ impl EventStream {
     async fn comment(&mut self) -> Option<Bytes> {
         self.comment_at = Instant::now() + COMMENT_INTERVAL;
 
-        if let (Some(token), Some(verifier)) = (&self.token, self.state.auth.jwt()) {
-            if let Ok(None) = verifier.user(token).await {
-                return None;
-            }
+        if let (Some(token), Some(verifier)) = (&self.token, self.state.auth.jwt())
+            && let Ok(None) = verifier.user(token).await
+        {
+            return None;
         }
 
         let cursor = if self.sent == Some(self.position) {

@@ -125,7 +125,12 @@ impl Manage {
             }
 
             match webhooks::update(&self.store, actor, &found, &edit).await? {
-                Updated::Done(webhook) => return Ok(UpdatedWebhook { webhook, warning }),
+                Updated::Done(webhook) => {
+                    return Ok(UpdatedWebhook {
+                        webhook: *webhook,
+                        warning,
+                    });
+                }
                 Updated::Cancelling => return Err(Fault::Cancelling),
                 Updated::ChangedMeanwhile => {}
             }

@@ -74,7 +74,7 @@ impl Webhook {
 /// The result of an edit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Updated {
-    Done(Webhook),
+    Done(Box<Webhook>),
     /// The settings have changed since they were read, or the webhook was deleted.
     ChangedMeanwhile,
     /// The webhook cannot be activated yet: what it had pending when it was switched off is being
@@ -199,7 +199,7 @@ async fn try_update(store: &Store, actor: &Actor, found: &Webhook, edit: &Edit) 
 
     let differences = wanted.differences(&present.settings);
     if differences.is_empty() {
-        return Ok(Updated::Done(present));
+        return Ok(Updated::Done(Box::new(present)));
     }
 
     let activates = wanted.active && !present.settings.active;
@@ -232,7 +232,7 @@ async fn try_update(store: &Store, actor: &Actor, found: &Webhook, edit: &Edit) 
     .await?;
     transaction.commit().await?;
 
-    Ok(Updated::Done(changed))
+    Ok(Updated::Done(Box::new(changed)))
 }
 
 /// Locks the webhook, if its settings are still those that were found.

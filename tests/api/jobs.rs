@@ -677,7 +677,7 @@ async fn the_next_events_are_read_by_an_index() {
     }
 
     let sql = &it.service.sql;
-    run_sql(&sql, "analyze").await;
+    run_sql(sql, "analyze").await;
     sql.batch_execute(&BY_INDEX.replace(", true)", ", false)"))
         .await
         .unwrap();

@@ -216,7 +216,7 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     })
     .await;
 
-    assert_eq!(one::<i32>(&client, walsender).await, pid);
+    assert_eq!(one::<i32>(client, walsender).await, pid);
 }
 
 /// A deadlock to avoid: the server shuts down only after the stream has received everything. The
@@ -259,7 +259,7 @@ async fn shut_down_while_changes_wait(app: TestApp) {
     let client = &scenario.platform.client;
     eventually("a statement to wait for the lock", async || {
         let waiting = "select exists (select from pg_locks where not granted)";
-        one::<bool>(&client, waiting).await.then_some(())
+        one::<bool>(client, waiting).await.then_some(())
     })
     .await;
 

@@ -73,7 +73,7 @@ pub async fn pair(
 }
 
 pub async fn until_caught_up(primary: &tokio_postgres::Client, standby: &PrivatePostgres) {
-    let end: PgLsn = one(&primary, "select pg_current_wal_lsn()").await;
+    let end: PgLsn = one(primary, "select pg_current_wal_lsn()").await;
     let standby = postgres::connect(&standby.url("postgres")).await.unwrap();
     let replayed = "select coalesce(pg_last_wal_replay_lsn() >= $1, false)";
 
@@ -349,7 +349,7 @@ async fn pay_on_the_primary_alone(
 }
 
 async fn wal_end(client: &tokio_postgres::Client) -> PgLsn {
-    one(&client, "select pg_current_wal_lsn()").await
+    one(client, "select pg_current_wal_lsn()").await
 }
 
 /// Returns the payments whose events are stored.

@@ -92,7 +92,7 @@ async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
     run_sql(&holder, "begin; lock table pg_catalog.pg_namespace").await;
 
     let client = &scenario.platform.client;
-    run_sql(&client, FORGE).await;
+    run_sql(client, FORGE).await;
 
     let waits = "select clock_timestamp() from pg_locks where relation = 'pg_namespace'::regclass and not granted limit 1";
     let waits = eventually("the check to wait", async || {

@@ -70,7 +70,7 @@ async fn rename_all(owner: &Client, role: &str) {
     }
 
     statements += &format!("alter schema {} owner to {role};", quote_identifier(SCHEMA));
-    run_sql(&owner, &statements).await;
+    run_sql(owner, &statements).await;
 }
 
 fn map_all(app: &mut TestApp) {

@@ -156,11 +156,11 @@ impl Replaced {
 
 async fn fill(client: &Client, bytes: usize) {
     let filler = format!("select pg_logical_emit_message(true, 'filler', repeat('x', {bytes}))");
-    run_sql(&client, &filler).await;
+    run_sql(client, &filler).await;
 }
 
 async fn end_of_wal(client: &Client) -> PgLsn {
-    one(&client, "select pg_current_wal_flush_lsn()").await
+    one(client, "select pg_current_wal_flush_lsn()").await
 }
 
 #[tokio::test]

@@ -110,8 +110,8 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
     }
 
     let client = &scenario.platform.client;
-    run_sql(&client, "alter system reset synchronized_standby_slots").await;
-    run_sql(&client, "select pg_reload_conf()").await;
+    run_sql(client, "alter system reset synchronized_standby_slots").await;
+    run_sql(client, "select pg_reload_conf()").await;
     scenario.assert_delivered().await;
 
     let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();

@@ -19,11 +19,11 @@ pub const HELD_BACK: &str = "visibility: committed transactions are not visible 
 /// Makes commits wait for the standby.
 pub async fn make_synchronous(client: &Client) {
     run_sql(
-        &client,
+        client,
         "alter system set synchronous_standby_names = 'walreceiver'",
     )
     .await;
-    run_sql(&client, "select pg_reload_conf()").await;
+    run_sql(client, "select pg_reload_conf()").await;
     eventually("the standby to be synchronous", async || {
         let standby =
             "select from pg_stat_replication where sync_state = 'sync' and state = 'streaming'";
@@ -66,7 +66,7 @@ pub async fn commit_unseen(
         watching.query_opt(waits, &[&pid]).await.unwrap()
     })
     .await;
-    let flushed: PgLsn = one(&watching, "select pg_current_wal_flush_lsn()").await;
+    let flushed: PgLsn = one(watching, "select pg_current_wal_flush_lsn()").await;
     eventually("the commit to be sent", async || {
         let sent =
             "select from pg_replication_slots slot join pg_stat_replication sender on sender.pid = slot.active_pid
@@ -84,7 +84,7 @@ async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
     let message = "select pg_logical_emit_message(true, 'other', 'x')".to_owned();
     let committing = commit_unseen(scenario, scenario.app.source().await, message).await;
     let watching = &scenario.platform.client;
-    let end: PgLsn = one(&watching, "select pg_current_wal_flush_lsn()").await;
+    let end: PgLsn = one(watching, "select pg_current_wal_flush_lsn()").await;
 
     let replied = async |after: f64| {
         let reply = "select extract(epoch from reply_time)::float8 from pg_stat_replication
@@ -194,7 +194,7 @@ async fn at_most_one_heartbeat_waits_for_a_standby() {
     let receiver = Stopped::receiver_of(&standby).await;
     let waiting = async |client: &Client| -> i64 {
         let waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
-        one(&client, waiting).await
+        one(client, waiting).await
     };
 
     eventually("a heartbeat to wait", async || {

@@ -28,8 +28,7 @@ fn standard_signature(secret: &str, received: &Received) -> String {
 
 /// Starts a sidecar that makes all attempts of a delivery within a second.
 async fn with_fast_retries() -> TestApp {
-    let app = TestApp::start_with(|app| app.set_fast_retries()).await;
-    app
+    TestApp::start_with(|app| app.set_fast_retries()).await
 }
 
 #[tokio::test]

@@ -162,7 +162,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, failing: Uuid) -> Reco
 
 /// Locks a few deliveries of the webhook for as long as `client` keeps its transaction open.
 async fn lock_some(client: &Client, webhook: Uuid) -> i64 {
-    run_sql(&client, "begin").await;
+    run_sql(client, "begin").await;
     let lock = "select id from walhook.delivery where webhook_id = $1 order by id desc limit 100 for update";
     client.query(lock, &[&webhook]).await.unwrap().len() as i64
 }

@@ -88,7 +88,7 @@ async fn end(bench: &Bench, delivery: Delivery) -> Vec<Uuid> {
 /// Waits until a session of this database waits for a lock.
 async fn someone_waits(client: &Client) {
     let waiting = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
-    let probe = || async { one::<bool>(&client, waiting).await.then_some(()) };
+    let probe = || async { one::<bool>(client, waiting).await.then_some(()) };
 
     eventually("a session that waits for a lock", probe).await;
 }

@@ -264,18 +264,18 @@ async fn assert_floors_skip_nothing(version: u32, programs: &Path) {
 
         match numbers.below(12) {
             0..=2 if !*open => {
-                run_sql(&session, "begin; insert into written values (1)").await;
+                run_sql(session, "begin; insert into written values (1)").await;
                 *open = true;
             }
-            0..=2 => run_sql(&session, ROW).await,
+            0..=2 => run_sql(session, ROW).await,
             3 if *open => {
                 run_sql(
-                    &session,
+                    session,
                     &format!("savepoint s; {ROW}; rollback to s; {ROW}"),
                 )
                 .await
             }
-            4 | 5 => run_sql(&session, &format!("{ROW}; {ROW}")).await,
+            4 | 5 => run_sql(session, &format!("{ROW}; {ROW}")).await,
             // The first session is one with long transactions.
             6 | 7 if *open && (chosen > 0 || numbers.below(8) == 0) => {
                 session

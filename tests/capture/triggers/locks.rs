@@ -82,7 +82,7 @@ impl Probe {
 
 pub async fn identity(client: &Client) -> String {
     let query = "select relreplident::text from pg_class where oid = 'payment'::regclass";
-    one(&client, query).await
+    one(client, query).await
 }
 
 /// Runs a command, which must give up on the table without blocking it. Returns its error.
