@@ -169,10 +169,13 @@ pub(super) async fn wait_for_last_outbox_batch(
 /// Drops the triggers after a switch to the WAL. Retries until it succeeds: until then they write
 /// to an outbox that is not read.
 async fn drop_remaining_triggers(context: &CaptureContext<'_>) {
-    let dropping = Activity::new("dropping the triggers, whose outbox is not read any more,");
+    let dropping = Activity::new("dropping the triggers");
 
     while let Err(error) = try_drop_triggers(context).await {
-        dropping.failed(&error);
+        if dropping.starts_failing() {
+            tracing::warn!(%error, "the triggers could not be dropped after the switch to the WAL, so the outbox grows; retrying every {DROP_RETRY:?}");
+        }
+
         tokio::time::sleep(DROP_RETRY).await;
     }
 }
@@ -222,7 +225,9 @@ impl WalRemoval {
                         self.due = Some(Instant::now() + DROP_RETRY);
                     }
 
-                    self.removing.failed(&error);
+                    if self.removing.starts_failing() {
+                        tracing::warn!(%error, "the slot, the publication and the replica identities could not all be removed after the switch to triggers; retrying");
+                    }
                 }
             }
         }
