@@ -25,7 +25,7 @@ pub struct Event {
     pub label: Option<i64>,
     /// The `data` object, as JSON.
     pub data: String,
-    /// Zero if the build that stored the event did not number it.
+    /// Its place in the feed.
     pub sequence: i64,
 }
 

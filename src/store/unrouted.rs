@@ -33,7 +33,7 @@ pub struct Unrouted {
     pub occurred_at: Timestamp,
     pub commit: Option<Lsn>,
     pub ordinal: i64,
-    /// None if the change is too long, or was derived by a build that did not store changes.
+    /// None if the change is too long.
     pub change: Option<String>,
 }
 
