@@ -62,11 +62,9 @@ impl Errors {
     pub fn add(&mut self, errors: &[FieldError]) {
         let mut messages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
 
-        for FieldError {
-            pointer, detail, ..
-        } in errors
-        {
-            let path = FieldError::new(pointer, "").path();
+        for error in errors {
+            let path = error.path();
+            let detail = &error.detail;
             let is_of =
                 |(name, ..): &&(&str, &str, Input)| path.first().is_some_and(|first| first == name);
             let (name, subject, input) =
