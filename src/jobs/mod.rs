@@ -13,7 +13,8 @@ use uuid::Uuid;
 use crate::domain::sequence::Sequences;
 use crate::failpoint::failpoint;
 use crate::retry::Backoff;
-use crate::store::jobs::{self, Done, JobProgress, LockedJob, Work};
+use crate::store::job_progress::JobProgress;
+use crate::store::jobs::{self, Done, LockedJob, Work};
 use crate::store::{Result, Store, StoreError, Transaction, delivery, sequences, webhooks};
 use crate::telemetry::Activity;
 

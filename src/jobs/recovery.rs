@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use super::{MAX_PENDING, PAUSE, deliver_stored, nothing};
 use crate::failpoint::failpoint;
-use crate::store::jobs::{Done, JobProgress, LockedJob, Phase};
+use crate::store::job_progress::{JobProgress, Phase};
+use crate::store::jobs::{Done, LockedJob};
 use crate::store::recovery::{self, RecoveryScan, Scope};
 use crate::store::replay::exclude;
 use crate::store::{Result, Transaction};

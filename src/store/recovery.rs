@@ -6,7 +6,7 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::jobs::{JobProgress, JobSize, Phase};
+use super::job_progress::{JobProgress, JobSize, Phase};
 use super::statement::{Statements, from_row};
 use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at};
 use crate::sql::store as sql;

@@ -4,7 +4,7 @@ use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::jobs::{JobProgress, JobSize};
+use super::job_progress::{JobProgress, JobSize};
 use super::statement::{Statements, column, from_row};
 use super::{DAY_MS, ID_TOLERANCE_MS, Result, Store, lowest_id_at, start_of_day};
 use crate::domain::event::{EventKind, UserId};

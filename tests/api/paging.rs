@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use walhook::domain::delivery::Outcome;
 use walhook::domain::event::UserId;
-use walhook::store::jobs::{JobProgress, Phase};
+use walhook::store::job_progress::{JobProgress, Phase};
 use walhook::store::logs::{self, LogFilter};
 use walhook::store::{Store, plan_by_index, recovery};
 
