@@ -486,7 +486,7 @@ create table walhook.notice (
     -- Null while it is still to be sent.
     ended_at      timestamptz,
     -- sent, or why it never will be.
-    outcome       text check (outcome in ('sent', 'no_address')),
+    outcome       text check (outcome in ('sent', 'no_address', 'outdated')),
     check ((ended_at is null) = (outcome is null)),
     -- One for each disablement.
     unique (webhook_id, kind, at)

@@ -3,7 +3,8 @@
 delete from walhook.notice where id in (select id from walhook.notice where user_id = $1 limit $2)
 
 -- name: claim
--- Leases the notice that has been due longest.
+-- Leases the notice that has been due longest. It holds while the webhook is as the notice says:
+-- disabled since then, or failing ever since or again.
 -- $1 lease, $2 seconds until it ends
 update walhook.notice
 set lease = $1::uuid, due_at = now() + make_interval(secs => $2)
@@ -14,7 +15,15 @@ where id = (
     limit 1
     for update skip locked
 )
-returning id, kind, at, failing_since, webhook_id, user_id, name, url, reason, failures, threshold, lease, tries, last_error
+returning id, kind, at, failing_since, webhook_id, user_id, name, url, reason, failures, threshold, lease, tries, last_error,
+    exists (
+        select from walhook.webhook
+        where webhook.id = notice.webhook_id
+            and case notice.kind
+                when 'disabled' then webhook.disabled_at = notice.at
+                else webhook.failing_since is not null
+            end
+    ) as holds
 
 -- name: count
 -- $1 where counting ends

@@ -157,7 +157,7 @@ impl EventStream {
         self.comment_at = Instant::now() + COMMENT_INTERVAL;
 
         if let (Some(token), Some(verifier)) = (&self.token, self.state.auth.jwt())
-            && let Ok(None) = verifier.user(token).await
+            && let Ok(Err(_)) = verifier.user(token).await
         {
             return None;
         }

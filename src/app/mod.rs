@@ -34,7 +34,9 @@ use crate::handoff::{Handoff, handoff};
 use crate::http::{self, ServeLimits};
 use crate::manage::Manage;
 use crate::notify::{self, Mailer};
+use crate::retry::Backoff;
 use crate::store::{Store, migrate};
+use crate::telemetry::Activity;
 use crate::telemetry::health::Health;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, traces};
@@ -70,6 +72,8 @@ const CAPTURE_THREADS: usize = 1;
 const API_THREADS: usize = 2;
 /// Capacity of the channel of answers from the dispatcher to the attempt log.
 pub const ANSWERS_AHEAD: usize = 1_024;
+/// Between two attempts of start-up to reach the store.
+const STORE_RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long start-up waits for the store's partitions.
 const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
 /// Until then, histograms keep each sample: megabytes at tens of thousands of deliveries per
@@ -81,6 +85,8 @@ const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for recording the last attempts and closing connections.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
+static WAITING_FOR_STORE: Activity = Activity::new("connecting to the store");
+
 /// Runs until a signal arrives or one of the background tasks ends.
 pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     config.require_master_key()?;
@@ -90,7 +96,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
 
-    require_compatible_schema(&store_url).await?;
+    let store_answers = accept_store(&store_url).await?;
     let metrics = telemetry::install_metrics()?;
     let (tracer, exporter) = traces::start(&config)?;
 
@@ -108,31 +114,15 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         config,
     };
 
-    if roles.capture {
-        match capture::preflight(
-            &app.config.source,
-            app.config.source_url()?,
-            &app.store,
-            &app.health,
-        )
-        .await
-        {
-            // Everything else runs; capture waits for the repair.
-            Err(error) if error.gap().is_some() => {}
-            // Capture retries transient faults, such as a restart of the primary, and logs a
-            // warning.
-            Err(error) if error.is_transient() => {
-                tracing::info!(%error, "starting although the primary is not ready")
-            }
-            result => result?,
-        }
-    }
-
     let Shutdown { delay, drain } = app.config.shutdown;
     let mut tasks = BackgroundTasks::new();
 
     tasks.close_listeners_after(delay.0, app.health.clone());
-    app.start(roles, &mut tasks).await?;
+    app.listen(roles, &mut tasks).await?;
+
+    if store_answers || app.wait_for_store(&tasks.shutdown).await? {
+        app.start(roles, &mut tasks).await?;
+    }
 
     let result = tasks.join(delay.0 + drain.0 + SHUTDOWN_MARGIN).await;
 
@@ -140,7 +130,24 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         exporter.flush().await;
     }
 
+    if result.is_ok() {
+        tracing::info!("shut down");
+    }
+
     result
+}
+
+/// Fails if this build cannot work on the store. Returns false if the store does not answer now.
+async fn accept_store(url: &str) -> anyhow::Result<bool> {
+    match migrate::incompatibility(url).await {
+        Ok(None) => Ok(true),
+        Ok(Some(problem)) => anyhow::bail!("{problem}"),
+        Err(error) if error.is_transient() => {
+            WAITING_FOR_STORE.failed(&error);
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Opens the store for a command. Fails if this build cannot work on its schema.
@@ -173,10 +180,8 @@ struct App {
 }
 
 impl App {
-    /// Starts the tasks of `roles`, and those that every process runs.
-    async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let shutdown = tasks.shutdown.clone();
-
+    /// Starts the listeners. Without a store, the API responds with 503.
+    async fn listen(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         // Reported before the listener starts: ready means that every listener answers and that
         // capture reads or stands by.
         self.health
@@ -187,13 +192,63 @@ impl App {
                 .report_unhealthy(capture::STAGE, "not reading changes yet");
         }
 
-        self.start_retention(tasks).await;
         self.serve_operations(tasks).await?;
-        self.observe(roles, tasks)?;
 
         if roles.api {
             self.serve_api(tasks).await?;
         }
+
+        Ok(())
+    }
+
+    /// Waits until the store answers. Returns false if shutdown starts first.
+    async fn wait_for_store(&self, shutdown: &CancellationToken) -> anyhow::Result<bool> {
+        let url = self.config.store_url()?;
+        let mut retries = STORE_RETRIES;
+
+        while retries.wait_unless(shutdown).await {
+            if accept_store(url).await? {
+                WAITING_FOR_STORE.succeeded();
+                return Ok(true);
+            }
+        }
+
+        Ok(false)
+    }
+
+    /// Fails if capture cannot work and waiting would not help.
+    async fn prepare_capture(&self) -> anyhow::Result<()> {
+        let checked = capture::preflight(
+            &self.config.source,
+            self.config.source_url()?,
+            &self.store,
+            &self.health,
+        );
+
+        match checked.await {
+            // Everything else runs; capture waits for the repair.
+            Err(error) if error.gap().is_some() => {}
+            // Capture retries transient faults, such as a restart of the primary, and logs a
+            // warning.
+            Err(error) if error.is_transient() => {
+                tracing::info!(%error, "starting although the primary is not ready")
+            }
+            result => result?,
+        }
+
+        Ok(())
+    }
+
+    /// Starts the tasks of `roles`, and those that every process runs.
+    async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
+        let shutdown = tasks.shutdown.clone();
+
+        if roles.capture {
+            self.prepare_capture().await?;
+        }
+
+        self.start_retention(tasks).await;
+        self.observe(roles, tasks)?;
 
         // Stops the dispatcher, once nothing can be handed to it any more.
         let handoff_ended = CancellationToken::new();

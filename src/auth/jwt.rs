@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::jwks::{JwtError, Key, Published};
 use super::jwt_crypto;
+use super::rejection::{Cause, Rejection};
 use crate::config::Jwt;
 use crate::domain::event::UserId;
 use crate::http::problem::Problem;
@@ -89,53 +90,39 @@ impl JwtVerifier {
         })
     }
 
-    /// Verifies a bearer token of the API. Returns its user, or None if it is invalid.
-    pub async fn user(&self, token: &str) -> Result<Option<UserId>, Problem> {
-        Ok(self
-            .verify(token, TokenPurpose::Api)
-            .await?
-            .map(|verified| verified.user))
+    /// Verifies a bearer token of the API. Returns its user. The outer error is that the keys are
+    /// unavailable.
+    pub async fn user(&self, token: &str) -> Result<Result<UserId, Rejection>, Problem> {
+        let verified = self.verify(token, TokenPurpose::Api).await?;
+        Ok(verified.map(|verified| verified.user))
     }
 
     /// Verifies the token of a sign-in link. Returns its user, and the time from which the token
-    /// would be rejected anyway: until then the caller must prevent a second use.
-    pub async fn link(&self, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
-        let Some(VerifiedToken { user, expires_at }) =
-            self.verify(token, TokenPurpose::SignIn).await?
-        else {
-            return Ok(None);
-        };
-
-        let rejected_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
-        Ok(Some((
-            user,
-            Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX),
-        )))
+    /// would be rejected anyway: until then the caller must prevent a second use. The outer error
+    /// is that the keys are unavailable.
+    pub async fn link(
+        &self,
+        token: &str,
+    ) -> Result<Result<(UserId, Timestamp), Rejection>, Problem> {
+        let verified = self.verify(token, TokenPurpose::SignIn).await?;
+        Ok(verified.map(|VerifiedToken { user, expires_at }| {
+            let rejected_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
+            (
+                user,
+                Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX),
+            )
+        }))
     }
 
-    /// The error is that the keys are unavailable.
     async fn verify(
         &self,
         token: &str,
         purpose: TokenPurpose,
-    ) -> Result<Option<VerifiedToken>, Problem> {
-        let reject = |reason: &str| {
-            tracing::debug!(reason, "a token of the platform is rejected");
-            Ok(None)
-        };
-
-        if token.len() > MAX_TOKEN_BYTES {
-            return reject("it is too long");
-        }
-
-        let header = match decode_header(token) {
+    ) -> Result<Result<VerifiedToken, Rejection>, Problem> {
+        let header = match read_header(token) {
             Ok(header) => header,
-            Err(error) => return reject(&error.to_string()),
+            Err(rejection) => return Ok(Err(rejection.logged())),
         };
-
-        if let Err(reason) = check_extensions(&header) {
-            return reject(reason);
-        }
 
         let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
@@ -143,49 +130,33 @@ impl JwtVerifier {
             Keys::Published(published) => published.keys(|keys| keys.iter().any(matches)).await?,
         };
 
-        let mut reason = "no key matches its header".to_owned();
+        let mut rejection = Cause::Key.because(format!(
+            "no key is for the algorithm {:?} and the kid {:?}",
+            header.alg, header.kid
+        ));
 
         for key in keys.iter().filter(|key| matches(key)) {
-            match decode::<Map<String, Value>>(
-                token,
-                &key.decoding,
-                &self.validation(key.algorithm),
-            ) {
-                Ok(token) => {
-                    return self
-                        .check(&token.claims, purpose)
-                        .map_or_else(|reason| reject(&reason), |user| Ok(Some(user)));
-                }
-                Err(error) => reason = error.to_string(),
+            let validation = self.validation(key.algorithm);
+            let decoded = decode::<Map<String, Value>>(token, &key.decoding, &validation);
+            let verified = decoded
+                .map_err(Rejection::from)
+                .and_then(|token| self.check_claims(&token.claims, purpose));
+
+            match verified {
+                Ok(verified) => return Ok(Ok(verified)),
+                Err(error) => rejection = error,
             }
         }
 
-        reject(&reason)
+        Ok(Err(rejection.logged()))
     }
 
     /// Checks the claims of a token that the platform has signed.
-    fn check(
-        &self,
-        claims: &Map<String, Value>,
-        purpose: TokenPurpose,
-    ) -> Result<VerifiedToken, String> {
-        let checked = self.check_claims(claims, purpose);
-        if let (Err(reason), TokenPurpose::SignIn) = (&checked, purpose) {
-            // The platform generated this link: its developers need the reason.
-            tracing::info!(
-                reason,
-                "rejected a sign-in link that the platform has signed"
-            );
-        }
-
-        checked
-    }
-
     fn check_claims(
         &self,
         claims: &Map<String, Value>,
         purpose: TokenPurpose,
-    ) -> Result<VerifiedToken, String> {
+    ) -> Result<VerifiedToken, Rejection> {
         let (wanted, other) = match purpose {
             TokenPurpose::Api => (&self.audience, &self.sign_in_audience),
             TokenPurpose::SignIn => (&self.sign_in_audience, &self.audience),
@@ -198,31 +169,40 @@ impl JwtVerifier {
         };
 
         if !is_for(wanted) || is_for(other) {
-            return Err(format!("the claim aud must name {wanted} and not {other}"));
+            return Err(Cause::Audience.because(format!("aud must name {wanted} and not {other}")));
         }
 
         let user = claims.get(&self.user_claim).and_then(user);
-        let user = user.ok_or("the claim auth.jwt.user_claim names no user")?;
+        let user = user.ok_or_else(|| {
+            Cause::User.because(format!(
+                "{} must be a text or a whole number",
+                self.user_claim
+            ))
+        })?;
         let expires_at = claims
             .get("exp")
             .and_then(Value::as_f64)
-            .ok_or("the claim exp is not a number")?;
+            .ok_or_else(|| Cause::Claim.because("exp must be a number"))?;
         let issued_at = claims
             .get("iat")
-            .map(|claim| claim.as_f64().ok_or("the claim iat is not a number"))
+            .map(|claim| {
+                claim
+                    .as_f64()
+                    .ok_or_else(|| Cause::Claim.because("iat must be a number"))
+            })
             .transpose()?;
         let latest = Timestamp::now().as_second() + LEEWAY_SECONDS as i64;
 
         if issued_at.is_some_and(|issued_at| issued_at > latest as f64) {
-            return Err("the claim iat is in the future".to_owned());
+            return Err(Cause::Early.because("iat is in the future: compare the clocks"));
         }
 
         let lives_long =
             issued_at.is_none_or(|issued_at| expires_at - issued_at > MAX_LINK_SECONDS);
         if purpose == TokenPurpose::SignIn && lives_long {
-            return Err(format!(
-                "the claim exp must be at most {MAX_LINK_SECONDS} s after iat"
-            ));
+            return Err(Cause::Claim.because(format!(
+                "the exp of a sign-in link must be at most {MAX_LINK_SECONDS} s after its iat"
+            )));
         }
 
         Ok(VerifiedToken {
@@ -244,11 +224,22 @@ impl JwtVerifier {
     }
 }
 
+/// Reads the header of a token before its signature is verified.
+fn read_header(token: &str) -> Result<Header, Rejection> {
+    if token.len() > MAX_TOKEN_BYTES {
+        return Err(Cause::Form.because(format!("it has more than {MAX_TOKEN_BYTES} bytes")));
+    }
+
+    let header = decode_header(token)?;
+    check_extensions(&header)?;
+    Ok(header)
+}
+
 /// Rejects a token that must not be accepted by who does not understand its extensions (RFC 7515,
 /// 4.1.11). Walhook implements none, and an empty list is invalid.
-fn check_extensions(header: &Header) -> Result<(), &'static str> {
+fn check_extensions(header: &Header) -> Result<(), Rejection> {
     match header.crit {
-        Some(_) => Err("its header crit requires extensions, and none is supported"),
+        Some(_) => Err(Cause::Form.because("crit requires extensions, and none is supported")),
         None => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ mod jwks;
 mod jwt;
 mod jwt_crypto;
 mod known;
+mod rejection;
 mod session;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use futures_util::TryFutureExt;
 use jiff::Timestamp;
 
 pub use self::jwks::JwtError;
@@ -111,8 +113,7 @@ impl Authenticator {
         {
             let user = self
                 .look_up(Requester::Jwt(tokens::hash(token)), verifier.user(token))
-                .await?;
-            let user = user.ok_or_else(Problem::unauthorized)?;
+                .await??;
             self.count_request(Requester::JwtUser(user.clone()))?;
 
             return Ok(Actor {
@@ -121,13 +122,13 @@ impl Authenticator {
             });
         }
 
-        let found = self
+        let found = self.manage.token_user(token);
+        let (id, user) = self
             .look_up(
                 Requester::Token(tokens::hash(token)),
-                self.manage.token_user(token),
+                found.map_ok(|found| found.ok_or_else(Problem::unauthorized)),
             )
-            .await?;
-        let (id, user) = found.ok_or_else(Problem::unauthorized)?;
+            .await??;
 
         Ok(Actor {
             user,
@@ -146,8 +147,10 @@ impl Authenticator {
             return Ok(None);
         };
 
-        self.look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token))
-            .await
+        let found = self
+            .look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token))
+            .await?;
+        Ok(found.ok())
     }
 
     /// Counts a request for the rate limit. Fails if the requester has sent too many.
@@ -159,12 +162,12 @@ impl Authenticator {
 
     /// Counts a request for the rate limit, then looks up or verifies the token or the session that
     /// it is counted for. A rejected request costs the store nothing, and no signature is verified
-    /// for it.
-    async fn look_up<T, E>(
+    /// for it. The inner error is that the credential is not valid.
+    async fn look_up<T, R, E>(
         &self,
         credential: Requester,
-        found: impl Future<Output = Result<Option<T>, E>>,
-    ) -> Result<Option<T>, Problem>
+        found: impl Future<Output = Result<Result<T, R>, E>>,
+    ) -> Result<Result<T, R>, Problem>
     where
         Problem: From<E>,
     {
@@ -178,7 +181,7 @@ impl Authenticator {
         known.check(&credential).map_err(Problem::rate_limited)?;
 
         let found = found.await?;
-        known.record(credential, found.is_some());
+        known.record(credential, found.is_ok());
 
         Ok(found)
     }

@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::TryFutureExt;
 use tower::{Layer, ServiceExt};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 
@@ -65,11 +66,13 @@ impl Authenticator {
         let found = self
             .look_up(
                 Requester::Session(tokens::hash(id)),
-                self.manage.session_actor(id),
+                self.manage
+                    .session_actor(id)
+                    .map_ok(|found| found.ok_or(())),
             )
             .await?;
 
-        let Some(actor) = found else { return Ok(None) };
+        let Ok(actor) = found else { return Ok(None) };
         self.count_request(Requester::SessionUser(actor.user.clone()))?;
 
         Ok(Some(actor))

@@ -172,7 +172,8 @@ async fn drop_remaining_triggers(context: &CaptureContext<'_>) {
     let dropping = Activity::new("dropping the triggers");
 
     while let Err(error) = try_drop_triggers(context).await {
-        if dropping.starts_failing() {
+        // Without the store it is not known whether there was a switch. Reading reports that.
+        if !matches!(error, PrimaryError::Store(_)) && dropping.starts_failing() {
             tracing::warn!(%error, "the triggers could not be dropped after the switch to the WAL, so the outbox grows; retrying every {DROP_RETRY:?}");
         }
 
@@ -181,6 +182,14 @@ async fn drop_remaining_triggers(context: &CaptureContext<'_>) {
 }
 
 async fn try_drop_triggers(context: &CaptureContext<'_>) -> Result<(), PrimaryError> {
+    let stored = context
+        .store
+        .stored_checkpoint(&context.source.slot)
+        .await?;
+    if stored.is_none_or(|stored| stored.switch.is_none()) {
+        return Ok(());
+    }
+
     let client = postgres::connect(context.url).await?;
     let done =
         uninstall::drop_triggers_after_switch(&client, context.source, context.store).await?;

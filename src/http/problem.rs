@@ -211,6 +211,14 @@ impl Problem {
             .header(header::WWW_AUTHENTICATE, scheme)
     }
 
+    /// A token that was read but is not valid. `why` may be shown to who has sent it.
+    pub fn rejected_token(why: &'static str) -> Problem {
+        let scheme = HeaderValue::from_static(r#"Bearer error="invalid_token""#);
+        UNAUTHORIZED
+            .with(format!("the token is not valid: {why}"))
+            .header(header::WWW_AUTHENTICATE, scheme)
+    }
+
     pub fn cross_site() -> Problem {
         CROSS_SITE.problem()
     }

@@ -144,6 +144,12 @@ impl Notifier {
         let kind = kind.as_str();
         failpoint!("notice_claimed_mail_not_sent")?;
 
+        if !claimed.holds {
+            self.record_end(&claimed, End::Outdated).await;
+            tracing::info!(notice = %id, %webhook, kind, "a notice is not sent: what it reports is no longer so");
+            return Ok(true);
+        }
+
         let sent = tokio::select! {
             biased;
             sent = self.send(mailer, &claimed) => sent,

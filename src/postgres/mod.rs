@@ -36,6 +36,15 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Returns whether a retry can succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            ConnectError::Url | ConnectError::Tls(_) => false,
+            ConnectError::Connect(error) => is_transient(error),
+            ConnectError::Timeout(_) => true,
+        }
+    }
+
     /// Returns whether the server rejects connections because it starts or stops.
     pub(crate) fn is_starting_or_stopping(&self) -> bool {
         matches!(self, ConnectError::Connect(error) if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW))
@@ -192,6 +201,26 @@ pub fn is_rejection(error: &tokio_postgres::Error) -> bool {
             .iter()
             .any(|class| code.code().starts_with(class))
     })
+}
+
+/// Returns whether a retry can succeed. Errors of credentials, names and privileges are permanent;
+/// all others of the server may be transient.
+pub fn is_transient(error: &tokio_postgres::Error) -> bool {
+    let Some(code) = error.code() else {
+        return true;
+    };
+
+    let permanent = [
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        SqlState::INVALID_PASSWORD,
+        SqlState::INVALID_CATALOG_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::SYNTAX_ERROR,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::UNDEFINED_COLUMN,
+    ];
+
+    !permanent.contains(code)
 }
 
 /// Describes an error with the server's message: the crate's own text is just "db error".

@@ -124,11 +124,8 @@ impl PrimaryError {
     /// Returns whether a retry can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            PrimaryError::Connect(ConnectError::Url | ConnectError::Tls(_)) => false,
-            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => {
-                is_transient(error)
-            }
-            PrimaryError::Connect(ConnectError::Timeout(_)) => true,
+            PrimaryError::Connect(error) => error.is_transient(),
+            PrimaryError::Query(error) => postgres::is_transient(error),
             PrimaryError::Replication(error) => !error.is_permanent(),
             PrimaryError::Store(error) => {
                 !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_))
@@ -185,26 +182,6 @@ fn sql_state(error: &ReplicationError) -> Option<SqlState> {
     codes
         .find(|code| code.len() == LENGTH && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
         .map(SqlState::from_code)
-}
-
-/// Errors of credentials, names and privileges are permanent. All others of the server may be
-/// transient.
-fn is_transient(error: &tokio_postgres::Error) -> bool {
-    let Some(code) = error.code() else {
-        return true;
-    };
-
-    let permanent = [
-        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-        SqlState::INVALID_PASSWORD,
-        SqlState::INVALID_CATALOG_NAME,
-        SqlState::INSUFFICIENT_PRIVILEGE,
-        SqlState::SYNTAX_ERROR,
-        SqlState::UNDEFINED_FUNCTION,
-        SqlState::UNDEFINED_COLUMN,
-    ];
-
-    !permanent.contains(code)
 }
 
 /// Fails with the findings, if there are any.

@@ -85,6 +85,16 @@ impl StoreError {
         }
     }
 
+    /// Whether a process that starts can wait until the error is over.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            StoreError::Query(error) => crate::postgres::is_transient(error),
+            StoreError::Connect(error) => error.is_transient(),
+            StoreError::Pool(_) | StoreError::Silent(_) => true,
+            StoreError::Migration(_) | StoreError::Corrupt(_) => false,
+        }
+    }
+
     /// Whether the store cannot work at the moment, whatever the statement: it cannot be reached,
     /// shuts down, recovers, lacks a resource such as space on its disk, or cannot read its files.
     pub fn is_outage(&self) -> bool {

@@ -20,6 +20,9 @@ pub struct ClaimedNotice {
     pub lease: Uuid,
     /// How many times sending it has failed.
     pub tries: u32,
+    /// Whether what it reports is still so: the webhook exists, and has neither been activated
+    /// again nor recovered.
+    pub holds: bool,
     /// Why it failed the last time.
     pub last_error: Option<String>,
 }
@@ -30,6 +33,8 @@ pub enum End {
     Sent,
     /// The owner has no e-mail address.
     NoAddress,
+    /// What it reports is no longer so.
+    Outdated,
 }
 
 impl End {
@@ -37,6 +42,7 @@ impl End {
         match self {
             End::Sent => "sent",
             End::NoAddress => "no_address",
+            End::Outdated => "outdated",
         }
     }
 }
@@ -45,6 +51,7 @@ from_row!(ClaimedNotice {
     notice: Notice::from_row,
     lease,
     tries,
+    holds,
     last_error
 });
 

@@ -274,6 +274,50 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
 }
 
 #[tokio::test]
+async fn a_rejected_token_says_why_without_what_is_configured() {
+    let service = service(Jwt {
+        secret: Some(SECRET.into()),
+        ..config()
+    })
+    .await;
+    let now = jiff::Timestamp::now().as_second();
+    let token = |claims: Value| hs256_token(SECRET, &claims);
+
+    let rejected = [
+        (token(with("exp", json!(now - 90))), "expired"),
+        (token(with("nbf", json!(now + 90))), "not valid yet"),
+        (token(with("iss", json!("https://other.example"))), "issuer"),
+        (token(with("aud", json!("other"))), "audience"),
+        (token(with("sub", json!(4.5))), "no user"),
+        (token(without("exp")), "claims"),
+        (
+            hs256_token("another secret of more than 32 bytes", &claims()),
+            "signature",
+        ),
+        (
+            signed(&ed25519("d"), Some("d"), &claims()),
+            "no key of the platform",
+        ),
+        ("a.b.c".to_owned(), "JSON Web Token"),
+    ];
+
+    for (token, why) in rejected {
+        let answer = Api::new(&service.url, &token)
+            .get("/webhooks")
+            .await
+            .expect(401);
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+
+        assert!(detail.contains(why), "{why}: {detail}");
+        assert!(!detail.contains(&config().issuer), "{detail}");
+        assert_eq!(
+            answer.header("www-authenticate"),
+            Some(r#"Bearer error="invalid_token""#)
+        );
+    }
+}
+
+#[tokio::test]
 async fn platform_and_api_tokens_of_a_user_are_equivalent() {
     let jwt = Jwt {
         secret: Some(SECRET.into()),

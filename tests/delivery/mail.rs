@@ -1,7 +1,9 @@
 //! Failing webhooks are disabled and their owners notified by e-mail: a real mail server, receivers
 //! that fail, and replicas that are killed.
 
-use crate::support::{Api, Platform, Receiver, SmtpSink, TestApp, eventually, one, run_sql};
+use crate::support::{
+    Api, Platform, Receiver, SmtpSink, TestApp, disable_webhooks, eventually, one, run_sql,
+};
 use serde_json::{Value, json};
 use walhook::private_postgres::free_port;
 
@@ -338,13 +340,6 @@ async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure(
     receiver.wait_for(2).await;
 }
 
-/// Inserts a notice for each of the users.
-async fn insert_notices(store: &tokio_postgres::Client, users: &[String]) {
-    let insert = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
-                  select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";
-    store.execute(insert, &[&users]).await.unwrap();
-}
-
 #[tokio::test]
 async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail_is_configured() {
     if !SmtpSink::is_available() {
@@ -410,20 +405,29 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
 
     let silent = platform.user(&[]).await;
     let refusing = platform.user(&[]).await;
+    let reactivated = platform.user(&[]).await;
     let store = app.store().await;
 
     platform
         .execute("update app_user set email = '' where id = $1", &[&silent])
         .await;
-    insert_notices(
+    disable_webhooks(
         &store,
         &[
-            silent.to_string(),
-            "no number".to_owned(),
-            refusing.to_string(),
+            &silent.to_string(),
+            "no number",
+            &refusing.to_string(),
+            &reactivated.to_string(),
         ],
     )
     .await;
+
+    let reactivate =
+        "update walhook.webhook set active = true, disabled_at = null where user_id = $1";
+    store
+        .execute(reactivate, &[&reactivated.to_string()])
+        .await
+        .unwrap();
 
     // One of the users has no address, one does not exist, and the mail server rejects the third.
     let port = free_port().unwrap();
@@ -449,6 +453,17 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     };
 
     let error = eventually("the ends of the others", settled).await;
+    let outdated: String = one(
+        &store,
+        "select user_id from walhook.notice where outcome = 'outdated'",
+    )
+    .await;
+
+    assert_eq!(
+        outdated,
+        reactivated.to_string(),
+        "its webhook is not disabled any more"
+    );
     assert!(
         error.contains("550") && error.contains("no such user"),
         "{error}"
@@ -489,10 +504,7 @@ async fn without_mail_no_notices_are_pending() {
     app.setup().await;
 
     let store = app.store().await;
-    let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
-                  values (gen_random_uuid(), 'disabled', gen_random_uuid(), '1', 'n', 'u', 'connection timeout', 'dns', 1, 1)";
-
-    store.execute(notice, &[]).await.unwrap();
+    disable_webhooks(&store, &["1"]).await;
     let sidecar = app.replica(&[]).await;
     let gauge = eventually("the gauge", async || {
         sidecar.metric("walhook_notices_pending").await
@@ -615,13 +627,11 @@ async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
     let platform = app.platform().await;
     let user = platform.user(&[]).await.to_string();
     let store = app.store().await;
-    let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
-                  values (gen_random_uuid(), 'disabled', gen_random_uuid(), $1, 'n', 'u', 'connection timeout', 'dns', 1, 1)";
     let smtps_url = format!("smtps://us%40er:p%2Fw@127.0.0.1:{wrapped}");
 
     for (url, sink) in [(&url, &starttls), (&smtps_url, &smtps)] {
         app.set("mail.smtp_url", url);
-        store.execute(notice, &[&user]).await.unwrap();
+        disable_webhooks(&store, &[&user]).await;
         app.run().await;
 
         let mails = sink.wait_for("taken", 1).await;

@@ -25,6 +25,7 @@ mod receive;
 mod secrets;
 mod settings;
 mod soak;
+mod start;
 mod statements;
 mod trigger;
 mod upgrade;

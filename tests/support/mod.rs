@@ -72,6 +72,22 @@ pub async fn run_sql(client: &Client, statements: &str) {
     result.unwrap_or_else(|error| panic!("{statements}: {}", walhook::postgres::describe(&error)));
 }
 
+/// Inserts a disabled webhook for each of the users, and the notice to its owner.
+pub async fn disable_webhooks(store: &Client, users: &[&str]) {
+    let insert = "with disabled as (
+                      insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, active, disabled_at)
+                      select gen_random_uuid(), who, 'n', 'u', '{payment.statement_ready}', '', '', false, now()
+                      from unnest($1::text[]) who
+                      returning *
+                  )
+                  insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold)
+                  select gen_random_uuid(), 'disabled', id, user_id, name, url, 'r', 'dns', 1, 1 from disabled";
+    store
+        .execute(insert, &[&users])
+        .await
+        .expect("disabled webhooks");
+}
+
 /// Returns the only value of the only row of a query.
 pub async fn one<T: FromSqlOwned>(client: &Client, query: &str) -> T {
     let row = client.query_one(query, &[]).await;

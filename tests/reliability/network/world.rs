@@ -19,7 +19,7 @@ use crate::support::collector::Collector;
 use crate::support::proxy::{Direction, Proxy, Weather};
 use crate::support::{
     Api, Authority, Issuer, NETWORK, Namespace, POLL, Platform, Received, Receiver, SmtpSink,
-    TestApp, TunnelProxy, eventually, fetch, next_id, serve_tls,
+    TestApp, TunnelProxy, disable_webhooks, eventually, fetch, next_id, serve_tls,
 };
 
 const EVENT: &str = "payment.statement_ready";
@@ -346,14 +346,7 @@ impl World {
 
     /// Queues a notice to an owner. It must arrive before the end.
     pub async fn notify(&mut self) {
-        let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold)
-                      values (gen_random_uuid(), 'disabled', gen_random_uuid(), $1, 'n', 'u', 'r', 'dns', 1, 1)";
-        self.app
-            .store()
-            .await
-            .execute(notice, &[&self.users[1].to_string()])
-            .await
-            .expect("a notice");
+        disable_webhooks(&self.app.store().await, &[&self.users[1].to_string()]).await;
 
         self.notices += 1;
     }
