@@ -26,7 +26,7 @@ OPTIONS ?=
 # The options of the shipped build.
 DIST = --profile dist --features dist --locked
 
-.PHONY: help demo test soak bench deb check schemathesis screenshots format dependencies test-dependencies package-dependencies
+.PHONY: help demo test soak bench deb release check schemathesis screenshots format dependencies test-dependencies package-dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   run a whole platform on loopback'
@@ -34,6 +34,7 @@ help:
 	@echo 'make soak [ROWS=N] [MINUTES=N]  run all slow tests: every PostgreSQL version, a very large delivery log, an hour of faults'
 	@echo 'make bench [MEASURE=NAME]       measure the shipped build, each figure beside its reference'
 	@echo 'make deb                        build the Debian package, in target/debian'
+	@echo 'make release                    build the files of a release, in target/release-VERSION'
 	@echo 'make check                      check formatting, lints, house rules, documentation, licences, advisories'
 	@echo 'make schemathesis               test the API against its OpenAPI document (needs Python 3)'
 	@echo 'make screenshots                take pictures of every page of the web UI'
@@ -55,12 +56,16 @@ soak: test-dependencies
 	    $(CARGO) test --locked --features failpoints,jemalloc --test reliability -- --ignored --nocapture --test-threads 1
 
 bench: package-dependencies
-	$(CARGO) build $(DIST) --package walhook --package walhook-bench
+	$(CARGO) build $(DIST) --bin walhook --bin walhook-bench --package walhook --package walhook-bench
 	$(CARGO) run $(DIST) --quiet --package walhook-bench -- $(MEASURE) $(OPTIONS)
 
 deb: package-dependencies
-	$(CARGO) build $(DIST)
+	$(CARGO) build $(DIST) --bin walhook
 	scripts/package "$${CARGO_TARGET_DIR:-target}/dist/walhook"
+
+release: package-dependencies
+	$(CARGO) build $(DIST)
+	scripts/release "$${CARGO_TARGET_DIR:-target}/dist"
 
 check:
 	$(CARGO) fmt --all --check

@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::{Cli, CommandResult, print_text};
+use super::{CommandResult, print_text};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -11,8 +11,10 @@ pub struct Arguments {
     shell: Shell,
 }
 
-pub fn execute(arguments: &Arguments) -> CommandResult {
+pub fn execute<Program: CommandFactory>(arguments: &Arguments) -> CommandResult {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "walhook", &mut script);
+    let mut command = Program::command();
+    let name = command.get_name().to_owned();
+    clap_complete::generate(arguments.shell, &mut command, name, &mut script);
     print_text(&String::from_utf8(script)?)
 }

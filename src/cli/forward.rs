@@ -60,7 +60,8 @@ fn receiver_url(text: &str) -> Result<String, String> {
         .map_err(|problem| problem.to_string())
 }
 
-fn ca_file(text: &str) -> Result<PathBuf, String> {
+/// Parses the path of a PEM file, which must be readable.
+pub fn ca_file(text: &str) -> Result<PathBuf, String> {
     tls::certificates(Path::new(text)).map(|_| PathBuf::from(text))
 }
 

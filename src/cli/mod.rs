@@ -3,6 +3,7 @@
 mod check;
 mod completions;
 mod demo;
+mod feed;
 mod forward;
 mod listen;
 mod man;
@@ -65,12 +66,8 @@ enum Command {
     /// Erase a user's data
     #[command(subcommand)]
     User(user::UserAction),
-    /// Run a reference receiver that verifies deliveries and prints one JSON line for each
-    Receive(receive::Arguments),
-    /// Follow the event feed, and forward each event, signed, to a receiver under development
-    Listen(listen::Arguments),
-    /// Send an example of an event, signed, to a receiver under development
-    Trigger(trigger::Arguments),
+    #[command(flatten)]
+    Receiver(ReceiverCommand),
     /// Run a whole platform on loopback: a private Postgres, simulated traffic, the sidecar and a
     /// receiver
     Demo(demo::Arguments),
@@ -86,6 +83,38 @@ enum Command {
     Man(man::Arguments),
 }
 
+/// Commands for developers of receivers. They need no settings and no database.
+#[derive(Debug, Subcommand)]
+enum ReceiverCommand {
+    /// Run a reference receiver that verifies deliveries and prints one JSON line for each
+    Receive(receive::Arguments),
+    /// Follow the event feed, and forward each event, signed, to a receiver under development
+    Listen(listen::Arguments),
+    /// Print the events of the feed, one JSON line for each
+    Feed(feed::Arguments),
+    /// Send an example of an event, signed, to a receiver under development
+    Trigger(trigger::Arguments),
+}
+
+/// Receives webhooks while you develop: the feed of events, forwarding, examples, a reference
+/// receiver
+#[derive(Debug, Parser)]
+#[command(name = "walhook-listen", version, propagate_version = true)]
+pub struct ReceiverCli {
+    #[command(subcommand)]
+    command: StandaloneCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum StandaloneCommand {
+    #[command(flatten)]
+    Receiver(ReceiverCommand),
+    /// Print the completion script for a shell
+    Completions(completions::Arguments),
+    /// Write the manual pages
+    Man(man::Arguments),
+}
+
 /// Whether a command has succeeded, or an error to print.
 type CommandResult = anyhow::Result<bool>;
 
@@ -93,14 +122,7 @@ impl Cli {
     /// Runs the command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line or
     /// configuration.
     pub async fn execute(self) -> ExitCode {
-        match self.dispatch().await {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => {
-                telemetry::log_fatal(&error);
-                ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
-            }
-        }
+        exit_code(self.dispatch().await)
     }
 
     async fn dispatch(self) -> CommandResult {
@@ -127,18 +149,7 @@ impl Cli {
             Command::Token(action) => token::execute(action, config()?).await,
             Command::Secrets(action) => secrets::execute(action, config()?).await,
             Command::User(action) => user::execute(action, config()?).await,
-            Command::Receive(arguments) => {
-                start_logs(&Log::default())?;
-                receive::execute(arguments).await
-            }
-            Command::Listen(arguments) => {
-                start_logs(&Log::default())?;
-                listen::execute(arguments).await
-            }
-            Command::Trigger(arguments) => {
-                start_logs(&Log::default())?;
-                trigger::execute(arguments).await
-            }
+            Command::Receiver(command) => command.execute().await,
             Command::Demo(arguments) => {
                 // Other messages would be mixed with the table.
                 start_logs(&Log {
@@ -153,8 +164,45 @@ impl Cli {
             }
             Command::Asyncapi => print_text(&api::asyncapi_document()),
             Command::Config => print_text(&toml::to_string(&config()?)?),
-            Command::Completions(arguments) => completions::execute(&arguments),
-            Command::Man(arguments) => man::execute(&arguments),
+            Command::Completions(arguments) => completions::execute::<Cli>(&arguments),
+            Command::Man(arguments) => man::execute::<Cli>(&arguments),
+        }
+    }
+}
+
+impl ReceiverCommand {
+    async fn execute(self) -> CommandResult {
+        start_logs(&Log::default())?;
+
+        match self {
+            ReceiverCommand::Receive(arguments) => receive::execute(arguments).await,
+            ReceiverCommand::Listen(arguments) => listen::execute(arguments).await,
+            ReceiverCommand::Feed(arguments) => feed::execute(arguments).await,
+            ReceiverCommand::Trigger(arguments) => trigger::execute(arguments).await,
+        }
+    }
+}
+
+impl ReceiverCli {
+    /// Runs the command. Exit codes as of [`Cli::execute`].
+    pub async fn execute(self) -> ExitCode {
+        exit_code(match self.command {
+            StandaloneCommand::Receiver(command) => command.execute().await,
+            StandaloneCommand::Completions(arguments) => {
+                completions::execute::<ReceiverCli>(&arguments)
+            }
+            StandaloneCommand::Man(arguments) => man::execute::<ReceiverCli>(&arguments),
+        })
+    }
+}
+
+fn exit_code(result: CommandResult) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            telemetry::log_fatal(&error);
+            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
         }
     }
 }

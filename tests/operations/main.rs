@@ -22,6 +22,7 @@ mod partitions;
 mod priorities;
 mod private_postgres;
 mod receive;
+mod release;
 mod secrets;
 mod settings;
 mod soak;

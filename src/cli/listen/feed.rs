@@ -6,7 +6,7 @@
 //! collect responses before they pass them on do not delay a page, and a page is requested only
 //! when the one before was forwarded.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -18,11 +18,13 @@ use reqwest::header::{
 };
 use reqwest::{Body, Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use url::Url;
 use uuid::Uuid;
 
+use super::super::forward::event_kind;
+use super::state::ListenState;
 use crate::domain::event::EventKind;
 use crate::retry::Backoff;
 use crate::tls;
@@ -48,6 +50,53 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
 /// API does not hold it open.
 const BETWEEN_EMPTY_PAGES: Duration = Duration::from_secs(1);
 
+/// Which events of the feed are read.
+#[derive(Debug, clap::Args)]
+pub struct FeedOptions {
+    /// Base URL of Walhook's API, such as `https://webhooks.example/api/public`
+    #[arg(long, value_name = "URL", value_parser = base_url)]
+    api: Url,
+    /// API token of the user whose events are read. On the command line, other users of this
+    /// machine can see it
+    #[arg(
+        long,
+        env = "WALHOOK_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    token: SecretString,
+    /// Read only these events, separated by commas
+    #[arg(long, value_name = "EVENTS", value_delimiter = ',', value_parser = event_kind())]
+    events: Vec<EventKind>,
+    /// Where to start: `earliest`, `latest` or a cursor of the feed. Replaces the position in the
+    /// state file. Default: that position, or `latest`; for `feed` without `--follow`, `earliest`
+    #[arg(long, value_name = "CURSOR")]
+    from: Option<String>,
+    /// File that keeps the position, and the webhook's id and the secret of `listen`, over restarts
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+impl FeedOptions {
+    pub fn api(&self) -> &Url {
+        &self.api
+    }
+
+    /// Opens the state file, if there is one. `start` is the position without one and without
+    /// `--from`.
+    pub fn state(&self, start: &'static str) -> anyhow::Result<ListenState> {
+        ListenState::open(self.state.as_deref(), &self.api, self.from.clone(), start)
+    }
+}
+
+/// What to do at the end of the feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The page after the last event is empty.
+    Never,
+    ForEvents,
+}
+
 /// One page of the feed.
 #[derive(Deserialize)]
 pub struct FeedResponse {
@@ -56,7 +105,7 @@ pub struct FeedResponse {
     pub next_cursor: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 pub struct FeedEvent {
     pub id: Uuid,
     /// Not an `EventKind`: a newer API may have events that this build does not know.
@@ -94,6 +143,7 @@ pub struct FeedClient {
     client: reqwest::Client,
     /// `GET /events`, with the filter.
     url: Url,
+    wait: Wait,
     retries: Backoff,
     /// Whether the API has answered with a page.
     is_ready: bool,
@@ -103,11 +153,13 @@ pub struct FeedClient {
 
 impl FeedClient {
     pub fn new(
-        api: &Url,
-        token: &SecretString,
+        options: &FeedOptions,
         ca: Option<&Path>,
-        events: &[EventKind],
+        wait: Wait,
     ) -> anyhow::Result<FeedClient> {
+        let FeedOptions {
+            api, token, events, ..
+        } = options;
         let mut url = api.clone();
         url.path_segments_mut()
             .map_err(|()| anyhow!("--api: {api} cannot have a path"))?
@@ -125,6 +177,7 @@ impl FeedClient {
         Ok(FeedClient {
             client,
             url,
+            wait,
             retries: RETRIES,
             is_ready: false,
             reported: None,
@@ -137,7 +190,7 @@ impl FeedClient {
     pub async fn page(&mut self, after: &str) -> anyhow::Result<FeedResponse> {
         loop {
             // At the start and after an outage, the answer is needed at once.
-            let hold = if self.is_ready && self.reported.is_none() {
+            let hold = if self.wait == Wait::ForEvents && self.is_ready && self.reported.is_none() {
                 LONG_POLL
             } else {
                 Duration::ZERO

@@ -6,21 +6,18 @@
 //! fixes it wants to see the next event, or the last one again. That is also why a refused
 //! connection is only printed.
 
-mod feed;
+pub mod feed;
 mod keys;
-mod state;
+pub mod state;
 
-use secrecy::{ExposeSecret, SecretString};
-use std::path::PathBuf;
+use secrecy::ExposeSecret;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use url::Url;
 
-use self::feed::{FeedClient, FeedEvent, FeedResponse};
+use self::feed::{FeedClient, FeedEvent, FeedOptions, FeedResponse, Wait};
 use self::state::ListenState;
 use super::forward::{self, ForwardedEvent, Forwarder, Reason};
 use super::{CommandResult, stop_signal};
-use crate::domain::event::EventKind;
 
 /// The exit code of a process that a second signal ends at once: 128 and the number of SIGINT, as
 /// of a process that handles no signals.
@@ -28,50 +25,30 @@ const INTERRUPTED: i32 = 130;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Base URL of Walhook's API, such as `https://webhooks.example/api/public`
-    #[arg(long, value_name = "URL", value_parser = feed::base_url)]
-    api: Url,
-    /// API token of the user whose events are forwarded. On the command line, other users of this
-    /// machine can see it
-    #[arg(
-        long,
-        env = "WALHOOK_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN"
-    )]
-    token: SecretString,
+    #[command(flatten)]
+    feed: FeedOptions,
     #[command(flatten)]
     forward: forward::ForwardOptions,
-    /// Forward only these events, separated by commas
-    #[arg(long, value_name = "EVENTS", value_delimiter = ',', value_parser = forward::event_kind())]
-    events: Vec<EventKind>,
-    /// Where to start: `earliest`, `latest` or a cursor of the feed. Replaces the position in the
-    /// state file. Default: that position, or `latest`
-    #[arg(long, value_name = "CURSOR")]
-    from: Option<String>,
-    /// File that keeps the position, the webhook's id and the secret over restarts
-    #[arg(long, value_name = "FILE")]
-    state: Option<PathBuf>,
 }
 
 pub async fn execute(arguments: Arguments) -> CommandResult {
     let Arguments {
-        api,
-        token,
+        feed: options,
         forward,
-        events,
-        from,
-        state,
     } = arguments;
 
-    let mut state = ListenState::open(state.as_deref(), &api, from)?;
-    let feed = FeedClient::new(&api, &token, forward.ca_file.as_deref(), &events)?;
+    let mut state = options.state(state::LATEST)?;
+    let feed = FeedClient::new(&options, forward.ca_file.as_deref(), Wait::ForEvents)?;
     let given = forward.secret.clone();
     let secret = given.clone().map_or_else(|| state.secret(), Ok)?;
     let forwarder = Forwarder::new(&forward, state.webhook(), secret.clone())?;
 
     let banner = [
-        format!("Forwarding events of {api} to {}", forwarder.url()),
+        format!(
+            "Forwarding events of {} to {}",
+            options.api(),
+            forwarder.url()
+        ),
         format!("Webhook id:     {}", state.webhook()),
         format!(
             "Signing secret: {}",
@@ -106,7 +83,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
 }
 
 /// The first signal ends the process after the request in flight, the second at once.
-async fn cancel_on_signal(stop: CancellationToken) {
+pub async fn cancel_on_signal(stop: CancellationToken) {
     stop_signal().await;
     stop.cancel();
     stop_signal().await;

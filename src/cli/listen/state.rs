@@ -19,12 +19,16 @@ use uuid::Uuid;
 
 use crate::vault::new_webhook_secret;
 
-/// The position of a listener that has none: only events that occur from now on.
-const LATEST: &str = "latest";
+/// The position after the last event: only events that occur from now on.
+pub const LATEST: &str = "latest";
+/// The position before the first event that is kept.
+pub const EARLIEST: &str = "earliest";
 
 /// Where the listener is in the feed, and as which webhook it sends.
 pub struct ListenState {
     content: Content,
+    /// The position while there is no cursor.
+    start: &'static str,
     file: Option<StateFile>,
 }
 
@@ -44,11 +48,13 @@ struct Content {
 }
 
 impl ListenState {
-    /// Reads the state from `path`, or creates it. `from` replaces the position in the file.
+    /// Reads the state from `path`, or creates it. `from` replaces the position in the file. `start`
+    /// is the position if there is neither.
     pub fn open(
         path: Option<&Path>,
         api: &Url,
         from: Option<String>,
+        start: &'static str,
     ) -> anyhow::Result<ListenState> {
         let (file, found) = match path {
             Some(path) => StateFile::open(path).map(|(file, found)| (Some(file), found))?,
@@ -64,6 +70,11 @@ impl ListenState {
             sequence: 0,
         });
 
+        let start = match from.as_deref() {
+            Some(LATEST) => LATEST,
+            _ => start,
+        };
+
         match from {
             // `latest` must not be kept: after a restart it would be another position.
             Some(from) => {
@@ -78,7 +89,11 @@ impl ListenState {
             None => {}
         }
 
-        let mut state = ListenState { content, file };
+        let mut state = ListenState {
+            content,
+            start,
+            file,
+        };
 
         // Shows at the start whether the file can be written.
         state.save()?;
@@ -101,7 +116,7 @@ impl ListenState {
 
     /// Returns the position that the next page follows.
     pub fn after(&self) -> &str {
-        self.content.cursor.as_deref().unwrap_or(LATEST)
+        self.content.cursor.as_deref().unwrap_or(self.start)
     }
 
     pub fn is_forwarded(&self, event: Uuid) -> bool {
@@ -234,7 +249,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         let open = |from: Option<&str>| {
-            ListenState::open(Some(&path), &api("http://a/"), from.map(str::to_owned))
+            ListenState::open(
+                Some(&path),
+                &api("http://a/"),
+                from.map(str::to_owned),
+                LATEST,
+            )
         };
 
         let mut state = open(None).unwrap();
@@ -274,11 +294,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
 
-        ListenState::open(Some(&path), &api("http://a/"), None)
+        ListenState::open(Some(&path), &api("http://a/"), None, LATEST)
             .unwrap()
             .finish_page("c1".into())
             .unwrap();
-        let error = ListenState::open(Some(&path), &api("http://b/"), None)
+        let error = ListenState::open(Some(&path), &api("http://b/"), None, LATEST)
             .map(drop)
             .unwrap_err()
             .to_string();
@@ -287,7 +307,12 @@ mod tests {
             "{error}"
         );
         assert_eq!(
-            ListenState::open(Some(&path), &api("http://b/"), Some("latest".into()))
+            ListenState::open(
+                Some(&path),
+                &api("http://b/"),
+                Some("latest".into()),
+                LATEST,
+            )
                 .unwrap()
                 .after(),
             "latest"
@@ -301,7 +326,7 @@ mod tests {
 
         for text in ["", "{", r#"{"version":1}"#, "[]"] {
             fs::write(&path, text).unwrap();
-            let error = ListenState::open(Some(&path), &api("http://a/"), None)
+            let error = ListenState::open(Some(&path), &api("http://a/"), None, LATEST)
                 .map(drop)
                 .unwrap_err()
                 .to_string();

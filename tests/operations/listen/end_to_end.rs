@@ -4,6 +4,8 @@
 use super::{Listen, command, repeats};
 use crate::support::proxy::Proxy;
 use crate::support::{Receiver, TestApp};
+use serde_json::Value;
+use tokio::process::Command;
 
 #[tokio::test]
 async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and_a_kill() {
@@ -87,4 +89,42 @@ async fn what_the_platform_commits_arrives_in_order_despite_lost_connections_and
         .iter()
         .for_each(|request| request.assert_sound(&listen.secret));
     assert!(listen.interrupt().await.success());
+}
+
+#[tokio::test]
+async fn the_feed_prints_each_event_once_and_continues_where_it_was() {
+    let app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let api = app.api(&user.to_string()).await;
+    let directory = tempfile::tempdir().unwrap();
+
+    let printed = async || {
+        let output = Command::new(env!("CARGO_BIN_EXE_walhook-listen"))
+            .args(["feed", "--api", &api.url, "--state"])
+            .arg(directory.path().join("feed.json"))
+            .env("WALHOOK_TOKEN", &api.token)
+            .output()
+            .await
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect::<Vec<Value>>()
+    };
+
+    for _ in 0..3 {
+        platform.payment(user, "ready").await;
+    }
+
+    app.wait_for_events(3).await;
+    let feed = api.get("/events").await.expect(200).json();
+    assert_eq!(printed().await, *feed["data"].as_array().unwrap());
+    assert_eq!(printed().await, Vec::<Value>::new());
+
+    platform.payment(user, "ready").await;
+    app.wait_for_events(4).await;
+    assert_eq!(printed().await.len(), 1);
 }
