@@ -45,7 +45,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         let is_end = page.events.is_empty();
 
         for event in &page.events {
-            if state.is_forwarded(event.id) {
+            let id = event.content.id;
+            if state.is_forwarded(id) {
                 continue;
             }
 
@@ -53,7 +54,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
                 return Ok(true);
             }
 
-            state.record_skipped(event.id)?;
+            state.record_skipped(id)?;
         }
 
         state.finish_page(page.next_cursor)?;
@@ -68,9 +69,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
 
 /// Prints an event. Returns false if nobody reads the output any more.
 fn print(event: &FeedEvent) -> anyhow::Result<bool> {
-    let line = serde_json::to_string(event)?;
-
-    match writeln!(std::io::stdout(), "{line}") {
+    match writeln!(std::io::stdout(), "{}", event.text) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
         Ok(()) => Ok(true),

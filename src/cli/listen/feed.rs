@@ -18,7 +18,7 @@ use reqwest::header::{
 };
 use reqwest::{Body, Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use url::Url;
 use uuid::Uuid;
@@ -105,8 +105,25 @@ pub struct FeedResponse {
     pub next_cursor: String,
 }
 
-#[derive(Deserialize, Serialize)]
+/// An event, and the text in which the API sent it.
+#[derive(Deserialize)]
+#[serde(try_from = "Box<RawValue>")]
 pub struct FeedEvent {
+    pub content: EventContent,
+    pub text: Box<RawValue>,
+}
+
+impl TryFrom<Box<RawValue>> for FeedEvent {
+    type Error = serde_json::Error;
+
+    fn try_from(text: Box<RawValue>) -> Result<FeedEvent, serde_json::Error> {
+        let content = serde_json::from_str(text.get())?;
+        Ok(FeedEvent { content, text })
+    }
+}
+
+#[derive(Deserialize)]
+pub struct EventContent {
     pub id: Uuid,
     /// Not an `EventKind`: a newer API may have events that this build does not know.
     pub event: String,

@@ -14,7 +14,7 @@ use secrecy::ExposeSecret;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{FeedClient, FeedEvent, FeedOptions, FeedResponse, Wait};
+use self::feed::{EventContent, FeedClient, FeedEvent, FeedOptions, FeedResponse, Wait};
 use self::state::ListenState;
 use super::forward::{self, ForwardedEvent, Forwarder, Reason};
 use super::{CommandResult, stop_signal};
@@ -105,7 +105,7 @@ impl Listener {
     async fn run(&mut self, first: FeedResponse) -> anyhow::Result<()> {
         let mut next = Some(first);
         while let Some(page) = next {
-            for event in page.events {
+            for FeedEvent { content: event, .. } in page.events {
                 if self.stop.is_cancelled() {
                     return Ok(());
                 }
@@ -143,7 +143,7 @@ impl Listener {
         }
     }
 
-    async fn forward(&mut self, event: FeedEvent) -> anyhow::Result<()> {
+    async fn forward(&mut self, event: EventContent) -> anyhow::Result<()> {
         let id = event.id;
         if self.state.is_forwarded(id) {
             return Ok(());
