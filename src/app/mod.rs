@@ -192,13 +192,11 @@ impl App {
                 .report_unhealthy(capture::STAGE, "not reading changes yet");
         }
 
-        self.serve_operations(tasks).await?;
-
         if roles.api {
             self.serve_api(tasks).await?;
         }
 
-        Ok(())
+        self.serve_operations(tasks).await
     }
 
     /// Waits until the store answers. Returns false if shutdown starts first.

@@ -71,11 +71,14 @@ fn a_release_has_archives_a_package_an_image_checksums_and_a_bill_of_materials()
         .args(["--check", "--quiet", "SHA256SUMS"])
         .current_dir(&release));
 
-    let server = unpack(
-        &file(&release, "walhook-0", ".tar.gz"),
-        temporary.path(),
-    );
-    for path in ["walhook", "LICENSE", "man/walhook-run.1", "completions/_walhook", "docs/install.md"] {
+    let server = unpack(&file(&release, "walhook-0", ".tar.gz"), temporary.path());
+    for path in [
+        "walhook",
+        "LICENSE",
+        "man/walhook-run.1",
+        "completions/_walhook",
+        "docs/install.md",
+    ] {
         assert!(server.join(path).is_file(), "{path}");
     }
 
@@ -90,10 +93,21 @@ fn a_release_has_archives_a_package_an_image_checksums_and_a_bill_of_materials()
         .filter(|line| line.starts_with(char::is_alphabetic))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    let expected = ["completions", "feed", "help", "listen", "man", "receive", "trigger"];
+    let expected = [
+        "completions",
+        "feed",
+        "help",
+        "listen",
+        "man",
+        "receive",
+        "trigger",
+    ];
 
     assert_eq!(commands, BTreeSet::from(expected));
-    assert!(!help.contains("--config"), "an option of the server: {help}");
+    assert!(
+        !help.contains("--config"),
+        "an option of the server: {help}"
+    );
     assert!(listen.join("man/walhook-listen-feed.1").is_file());
 
     file(&release, "walhook_", ".deb");
@@ -117,12 +131,19 @@ fn assert_bill_of_materials(path: &Path) {
 
     let tokio = named("tokio");
     assert_eq!(tokio["licenses"][0]["expression"], "MIT");
-    assert_eq!(tokio["hashes"][0]["content"].as_str().map(str::len), Some(64));
+    assert_eq!(
+        tokio["hashes"][0]["content"].as_str().map(str::len),
+        Some(64)
+    );
 
     // It is linked into the shipped binary, from sources inside the crate.
     let openssl = &named("openssl-src")["components"][0];
     assert_eq!(openssl["name"], "OpenSSL");
-    assert!(openssl["version"].as_str().is_some_and(|version| version.starts_with('3')));
+    assert!(
+        openssl["version"]
+            .as_str()
+            .is_some_and(|version| version.starts_with('3'))
+    );
 }
 
 /// Unpacks the image and runs its program in it.
@@ -144,7 +165,10 @@ fn assert_image(archive: &Path, directory: &Path) {
     let config = std::fs::read_to_string(bundle.join("config.json")).expect("a configuration");
     let config: Value = serde_json::from_str(&config).expect("JSON");
     let process = &config["process"];
-    assert_eq!(process["args"], serde_json::json!(["/usr/bin/walhook", "run"]));
+    assert_eq!(
+        process["args"],
+        serde_json::json!(["/usr/bin/walhook", "run"])
+    );
 
     let rootfs = bundle.join("rootfs");
     assert!(rootfs.join("etc/ssl/certs/ca-certificates.crt").is_file());

@@ -169,11 +169,7 @@ pub struct FeedClient {
 }
 
 impl FeedClient {
-    pub fn new(
-        options: &FeedOptions,
-        ca: Option<&Path>,
-        wait: Wait,
-    ) -> anyhow::Result<FeedClient> {
+    pub fn new(options: &FeedOptions, ca: Option<&Path>, wait: Wait) -> anyhow::Result<FeedClient> {
         let FeedOptions {
             api, token, events, ..
         } = options;
@@ -485,6 +481,16 @@ fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Cl
 mod tests {
     use super::*;
 
+    fn options(api: &str) -> FeedOptions {
+        FeedOptions {
+            api: base_url(api).unwrap(),
+            token: "t".to_owned().into(),
+            events: Vec::new(),
+            from: None,
+            state: None,
+        }
+    }
+
     #[test]
     fn the_base_url_may_end_with_a_slash() {
         for text in [
@@ -492,8 +498,7 @@ mod tests {
             "https://w.example/api/public/",
             "https://w.example/api/public//",
         ] {
-            let feed = FeedClient::new(&base_url(text).unwrap(), &"t".to_owned().into(), None, &[])
-                .unwrap();
+            let feed = FeedClient::new(&options(text), None, Wait::Never).unwrap();
             assert_eq!(feed.shown(), "https://w.example/api/public/events");
         }
 
@@ -515,13 +520,7 @@ mod tests {
 
     #[test]
     fn errors_show_the_problem_and_no_control_characters() {
-        let feed = FeedClient::new(
-            &base_url("http://w/").unwrap(),
-            &"t".to_owned().into(),
-            None,
-            &[],
-        )
-        .unwrap();
+        let feed = FeedClient::new(&options("http://w/"), None, Wait::Never).unwrap();
 
         let body = br#"{"title":"T","detail":"D","errors":[{"pointer":"/after","detail":"is \u001b[2Jold"}]}"#;
         let fault = feed.refusal(StatusCode::UNPROCESSABLE_ENTITY, &HeaderMap::new(), body);

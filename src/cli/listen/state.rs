@@ -313,8 +313,8 @@ mod tests {
                 Some("latest".into()),
                 LATEST,
             )
-                .unwrap()
-                .after(),
+            .unwrap()
+            .after(),
             "latest"
         );
     }
