@@ -152,6 +152,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("app", ANY),
     ("cli", ANY),
     ("main", &["cli"]),
+    ("bin", &["cli"]),
     ("lib", &[]),
 ];
 const STAGE: &[&str] = &[

@@ -9,7 +9,7 @@ use crate::telemetry::Recurring;
 /// A longer detail is cut in the log.
 const MAX_DETAIL: usize = 200;
 
-/// What is wrong with a token. Whoever has sent it may see this.
+/// What is wrong with a token. Its sender may see this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Form,

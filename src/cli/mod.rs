@@ -108,7 +108,7 @@ pub struct ReceiverCli {
 #[derive(Debug, Subcommand)]
 enum StandaloneCommand {
     #[command(flatten)]
-    Receiver(ReceiverCommand),
+    Receiver(Box<ReceiverCommand>),
     /// Print the completion script for a shell
     Completions(completions::Arguments),
     /// Write the manual pages

@@ -211,7 +211,7 @@ impl Problem {
             .header(header::WWW_AUTHENTICATE, scheme)
     }
 
-    /// A token that was read but is not valid. `why` may be shown to who has sent it.
+    /// A token that was read but is not valid. `why` may be shown to its sender.
     pub fn rejected_token(why: &'static str) -> Problem {
         let scheme = HeaderValue::from_static(r#"Bearer error="invalid_token""#);
         UNAUTHORIZED
