@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::change::{Change, Datum, Operation, Tuple};
+use super::extra::Extra;
 use super::table::{Column, ID, Table};
 
 /// Returns the number under which the ledger stores a table. None for tables whose watched columns
@@ -31,16 +32,21 @@ pub struct State(Box<str>);
 impl State {
     /// Returns the state of a row. None if a value was not sent: the state is then unknown.
     pub fn of(table: Table, row: &Tuple) -> Option<State> {
-        State::of_columns(table.watched_columns(), row)
+        State::of_columns(table.watched_columns(), row, None)
     }
 
     /// Returns the state of a row for the events of other rows: its columns of
-    /// [`Table::looked_up`].
+    /// [`Table::looked_up`], then its extra values if there are any.
     pub fn of_looked_up(table: Table, row: &Tuple) -> Option<State> {
-        State::of_columns(table.looked_up_columns(), row)
+        let extra = (!row.extra.is_empty()).then(|| row.extra.to_json());
+        State::of_columns(table.looked_up_columns(), row, extra.as_deref())
     }
 
-    fn of_columns(columns: impl Iterator<Item = Column>, row: &Tuple) -> Option<State> {
+    fn of_columns(
+        columns: impl Iterator<Item = Column>,
+        row: &Tuple,
+        extra: Option<&str>,
+    ) -> Option<State> {
         let mut values = Vec::new();
 
         for column in columns {
@@ -49,6 +55,8 @@ impl State {
                 value => values.push(value.as_str()),
             }
         }
+
+        values.extend(extra.map(Some));
 
         let json = serde_json::to_string(&values).expect("texts and nulls are JSON");
         Some(State(json.into()))
@@ -75,13 +83,18 @@ impl State {
     }
 
     fn row_of_columns(&self, table: Table, columns: &[Column], id: i64) -> Option<Tuple> {
-        let values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
+        let mut values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
+        let extra = values.drain(columns.len().min(values.len())..).next();
         if values.len() != columns.len() {
             return None;
         }
 
         let mut row = Tuple::absent(table);
         row.set(ID, Datum::text(id.to_string()));
+        row.extra = extra
+            .flatten()
+            .map(|extra| Extra::from_json(&extra))
+            .unwrap_or_default();
 
         for (column, value) in columns.iter().zip(values) {
             row.set(*column, value.map_or(Datum::Null, Datum::text));

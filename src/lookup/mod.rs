@@ -288,7 +288,7 @@ impl Lookups {
             return Cow::Borrowed(change);
         }
 
-        let (_, Some(new)) = rows(&change.operation) else {
+        let (_, Some(new)) = change.operation.rows() else {
             return Cow::Borrowed(change);
         };
 
@@ -391,7 +391,7 @@ struct ChangedRows {
 impl ChangedRows {
     fn add(&mut self, change: &Change, cache: &Cache) {
         let table = change.table;
-        let (old, new) = rows(&change.operation);
+        let (old, new) = change.operation.rows();
 
         if table == Table::UserAddon {
             let named = old
@@ -457,17 +457,6 @@ fn addon_of(row: &Tuple) -> Option<UserAddon> {
         addon: addon.to_owned(),
         copies: 1,
     })
-}
-
-/// Returns the row before and after an operation, if there is one.
-fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
-    match operation {
-        Operation::Insert { new } => (None, Some(new)),
-        Operation::Update { old, new } => (old.as_ref(), Some(new)),
-        Operation::Replace { old, new } => (Some(old), Some(new)),
-        Operation::Delete { old } => (Some(old), None),
-        Operation::Truncate => (None, None),
-    }
 }
 
 /// Adds a change of a user's add-ons to those that the store will apply.

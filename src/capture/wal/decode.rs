@@ -544,15 +544,11 @@ pub(super) fn weight(change: &Change) -> usize {
             .filter_map(|(_, value)| value.as_str())
             .map(str::len)
             .sum::<usize>()
+            + tuple.extra.size()
     };
 
-    match &change.operation {
-        Operation::Insert { new } => of(new),
-        Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),
-        Operation::Replace { old, new } => of(old) + of(new),
-        Operation::Delete { old } => of(old),
-        Operation::Truncate => 0,
-    }
+    let (old, new) = change.operation.rows();
+    old.into_iter().chain(new).map(of).sum()
 }
 
 #[cfg(test)]
