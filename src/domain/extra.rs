@@ -85,12 +85,17 @@ impl Extra {
     }
 }
 
-/// Writes a JSON object from keys and values that are JSON.
-pub fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let members: Vec<String> = members
         .map(|(key, value)| format!("{}:{value}", serde_json::Value::from(key)))
         .collect();
     format!("{{{}}}", members.join(","))
+}
+
+/// Adds `extra` to an event's data, which is an object with other keys. The values are JSON.
+pub fn add_to<'a>(data: &mut String, values: impl Iterator<Item = (&'a str, &'a str)>) {
+    data.pop();
+    *data += &format!(",\"extra\":{}}}", object(values));
 }
 
 #[cfg(test)]

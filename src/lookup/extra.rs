@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::Lookups;
 use crate::config::TableMappings;
 use crate::domain::change::Change;
-use crate::domain::extra::{Extra, object};
+use crate::domain::extra::{Extra, add_to};
 use crate::domain::table::Table;
 use crate::events::{Derived, Fact, LookupKey, NoEvent, Rule};
 
@@ -75,10 +75,7 @@ impl Lookups {
 
         members.sort();
         let members = members.iter().map(|(key, value)| (*key, value.as_str()));
-
-        // The data is an object with other keys.
-        derived.data.pop();
-        derived.data += &format!(",\"extra\":{}}}", object(members));
+        add_to(&mut derived.data, members);
         Ok(derived)
     }
 
