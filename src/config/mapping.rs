@@ -244,6 +244,11 @@ impl TableMappings {
         meaning.map_or(Datum::Null, Datum::text)
     }
 
+    /// Returns whether values of `column` are mapped.
+    pub fn maps_values(&self, table: Table, column: &str) -> bool {
+        self.of(table).values.contains_key(column)
+    }
+
     /// Returns the reference values that the platform's values of `column` are mapped to.
     pub fn meanings(&self, table: Table, column: &str) -> impl Iterator<Item = &str> {
         let values = self.of(table).values.get(column);

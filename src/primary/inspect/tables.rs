@@ -171,7 +171,7 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
             continue;
         };
 
-        if values.fit(&root.categories[index]) {
+        if values.fit(&root.categories[index]) || source.tables.maps_values(table, column) {
             continue;
         }
 
