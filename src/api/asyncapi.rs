@@ -29,9 +29,7 @@ fn document(catalogue: &Catalogue) -> Value {
             .collect()
     };
 
-    let reference = |event_type: &EventType| {
-        json!({ "$ref": format!("#/components/messages/{}", event_type.rule.kind.as_str()) })
-    };
+    let reference = |event_type: &EventType| json!({ "$ref": format!("#/components/messages/{}", event_type.rule.kind.as_str()) });
     let mut document: Value = serde_json::from_str(FRAME).expect("the file is JSON");
 
     document["info"]["version"] = env!("CARGO_PKG_VERSION").into();

@@ -229,7 +229,11 @@ impl TableMappings {
     /// Returns the value of `column` in the reference schema for the platform's.
     pub fn datum(&self, table: Table, column: &str, value: Option<&str>) -> Datum {
         let values = self.of(table).values.get(column);
-        let mapped = |key: &str| values.and_then(|values| values.get(key)).map(String::as_str);
+        let mapped = |key: &str| {
+            values
+                .and_then(|values| values.get(key))
+                .map(String::as_str)
+        };
 
         let meaning = match value {
             None => mapped(NULL),

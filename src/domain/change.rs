@@ -198,7 +198,8 @@ impl From<&Change> for ChangeRecord {
         let table = change.table;
         let values = |row: &Tuple| {
             let sent = row.iter().filter(|(_, value)| **value != Datum::Absent);
-            let extra = (!row.extra.is_empty()).then(|| (EXTRA.to_owned(), Some(row.extra.to_json())));
+            let extra =
+                (!row.extra.is_empty()).then(|| (EXTRA.to_owned(), Some(row.extra.to_json())));
             sent.map(|(column, value)| {
                 (
                     table.columns()[usize::from(column.0)].to_owned(),

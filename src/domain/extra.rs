@@ -123,7 +123,10 @@ mod tests {
     fn a_long_text_is_cut_and_a_value_that_was_not_sent_is_filled() {
         let mut extra = Extra::default();
         extra.set("long", Some(&"é".repeat(5_000)), ValueKind::Text);
-        assert_eq!(extra.get("long").unwrap().chars().count(), MAX_CHARACTERS + 2);
+        assert_eq!(
+            extra.get("long").unwrap().chars().count(),
+            MAX_CHARACTERS + 2
+        );
 
         let mut newer = Extra::from_json(r#"{"b":2}"#);
         newer.fill_from(&Extra::from_json(r#"{"a":1,"b":1}"#));

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::rule::Rule;
 use super::CATALOGUE;
+use super::rule::Rule;
 use crate::domain::event::EventKind;
 use crate::domain::extra;
 use crate::domain::table::Table;
@@ -78,8 +78,14 @@ fn describe(keys: &[(String, Table)], schema: &mut Value, example: &mut String) 
     const TYPES: [&str; 4] = ["string", "number", "boolean", "null"];
 
     let property = |(key, table): &(String, Table)| {
-        let description = format!("A value of the platform's own, from the row in `{}`.", table.name());
-        (key.clone(), json!({ "type": TYPES, "description": description }))
+        let description = format!(
+            "A value of the platform's own, from the row in `{}`.",
+            table.name()
+        );
+        (
+            key.clone(),
+            json!({ "type": TYPES, "description": description }),
+        )
     };
 
     schema["properties"]["extra"] = json!({

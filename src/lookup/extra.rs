@@ -90,7 +90,10 @@ impl Lookups {
             return Ok(Extra::default());
         };
 
-        let row = self.cache.row(table, id).ok_or_else(|| NoEvent::Lookup(key(id)))?;
+        let row = self
+            .cache
+            .row(table, id)
+            .ok_or_else(|| NoEvent::Lookup(key(id)))?;
         Ok(row.map(|row| row.extra.clone()).unwrap_or_default())
     }
 }

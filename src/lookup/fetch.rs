@@ -383,9 +383,8 @@ impl Primary {
                     let text = format!("{}::text", found(name));
                     limited(text, table.most_characters(name))
                 });
-                let columns: Vec<String> = columns
-                    .chain(extra(&self.mappings, table, found))
-                    .collect();
+                let columns: Vec<String> =
+                    columns.chain(extra(&self.mappings, table, found)).collect();
                 format!(
                     "select {} from ({}) as found",
                     columns.join(", "),

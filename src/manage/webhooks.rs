@@ -186,27 +186,29 @@ impl Manage {
         }
     }
 
-    /// Returns what may not work: `host` is why the URL's host was not checked, and some events are
-    /// not raised on this platform.
-    fn warnings(&self, settings: &Settings, host: Option<String>) -> Vec<Warning> {
+    /// Returns the events of a webhook that the platform never sends.
+    pub fn unavailable(&self, settings: &Settings) -> Vec<&'static str> {
         let event_types = self.catalogue.iter();
-        let unavailable: Vec<&str> = event_types
+        event_types
             .filter(|event_type| !event_type.is_available)
             .map(|event_type| event_type.rule.kind.as_str())
             .filter(|name| settings.events.iter().any(|event| event == name))
-            .collect();
+            .collect()
+    }
 
+    /// Returns what may not work. `host` is why the URL's host was not checked.
+    fn warnings(&self, settings: &Settings, host: Option<String>) -> Vec<Warning> {
+        let unavailable = self.unavailable(settings);
         let events = (!unavailable.is_empty())
             .then(|| format!("this platform never sends {}", unavailable.join(", ")));
-        let warnings = [("/url", host), ("/events", events)];
-        warnings
+
+        let warning = |(pointer, detail): (&'static str, Option<String>)| {
+            let detail = detail?;
+            Some(Warning { pointer, detail })
+        };
+        [("/url", host), ("/events", events)]
             .into_iter()
-            .filter_map(|(pointer, detail)| {
-                Some(Warning {
-                    pointer,
-                    detail: detail?,
-                })
-            })
+            .filter_map(warning)
             .collect()
     }
 

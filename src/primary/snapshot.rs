@@ -6,7 +6,9 @@ use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::error::Result;
-use super::mapped::{column_name, condition_on_this, looked_up_condition, table_name, tuple, with_extra};
+use super::mapped::{
+    column_name, condition_on_this, looked_up_condition, table_name, tuple, with_extra,
+};
 use crate::config::Source;
 use crate::domain::change::{Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
@@ -136,7 +138,10 @@ impl SnapshotSession {
         let id_type = quote_identifier(&self.id_type(source, table).await?);
         let names = [
             ("key", &*column_name(&source.tables, table, "id")),
-            ("columns", &with_extra(&source.tables, table, table.columns())),
+            (
+                "columns",
+                &with_extra(&source.tables, table, table.columns()),
+            ),
             ("table", &table_name(&source.tables, table)),
             ("key_type", &id_type),
             ("condition", "true"),

@@ -71,7 +71,9 @@ fn rejection(fault: Fault, errors: &mut Errors) -> Result<StatusCode, PageError>
 
 fn with_warnings(message: &str, warnings: &[Warning]) -> Flash {
     let warnings = warnings.iter().map(|warning| sentence(&warning.detail));
-    let sentences: Vec<String> = std::iter::once(message.to_owned()).chain(warnings).collect();
+    let sentences: Vec<String> = std::iter::once(message.to_owned())
+        .chain(warnings)
+        .collect();
     Flash::good(sentences.join(" "))
 }
 

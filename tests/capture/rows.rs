@@ -38,9 +38,8 @@ async fn prepare(mode: &str, settings: &[(&str, &str)]) -> (TestApp, Platform) {
 /// before it, in order.
 async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, Value)> {
     let last = platform.payment(user, "ready").await;
-    let is_last = format!(
-        "select count(*) from walhook.event where data->>'payment_request_id' = '{last}'"
-    );
+    let is_last =
+        format!("select count(*) from walhook.event where data->>'payment_request_id' = '{last}'");
     app.wait_for_count(&is_last, 1).await;
 
     let statement = "select kind, data::text from walhook.event
@@ -96,16 +95,24 @@ async fn a_row_that_enters_or_leaves_the_condition_is_inserted_or_deleted() {
 
         for change in [
             // Leaves, changes outside, and enters with the same and with another value.
-            format!("update distro_queue set deleted_at = now(), status = 'complete' where id = {audio}"),
+            format!(
+                "update distro_queue set deleted_at = now(), status = 'complete' where id = {audio}"
+            ),
             format!("update distro_queue set status = 'error' where id = {audio}"),
             format!("update distro_queue set deleted_at = null where id = {audio}"),
             format!("update distro_queue set kind = 'audio' where id = {video}"),
             format!("update distro_queue set status = 'transcoding' where id = {video}"),
             format!("delete from distro_queue where id = {video}"),
             // A deleted release raises nothing, and is still looked up as it is now.
-            format!("update release set deleted_at = now(), review_status = 'approved' where id = {release}"),
-            format!("update release set review_status = 'rejected', cat = 'NEW' where id = {release}"),
-            format!("update distro_queue set status = 'complete', takedown = true where id = {audio}"),
+            format!(
+                "update release set deleted_at = now(), review_status = 'approved' where id = {release}"
+            ),
+            format!(
+                "update release set review_status = 'rejected', cat = 'NEW' where id = {release}"
+            ),
+            format!(
+                "update distro_queue set status = 'complete', takedown = true where id = {audio}"
+            ),
             format!("update release set deleted_at = null where id = {release}"),
             format!("update release set review_status = 'to_review' where id = {release}"),
         ] {
@@ -149,7 +156,7 @@ async fn a_row_that_enters_or_leaves_the_condition_is_inserted_or_deleted() {
 #[tokio::test]
 async fn a_repair_compares_the_rows_of_the_condition() {
     for mode in MODES {
-        let (mut app, platform) = prepare(mode, &[("distro_queue.only.deleted_at", "null")]).await;
+        let (app, platform) = prepare(mode, &[("distro_queue.only.deleted_at", "null")]).await;
         let user = platform.user(&[]).await;
         let release = platform.release(platform.label(user).await).await;
         let outlet = platform.outlet("Example Music").await;
@@ -162,7 +169,8 @@ async fn a_repair_compares_the_rows_of_the_condition() {
         let [stays, leaves, enters, outside] = entries[..] else {
             unreachable!()
         };
-        let deleted = format!("update distro_queue set deleted_at = now() where id in ({enters}, {outside})");
+        let deleted =
+            format!("update distro_queue set deleted_at = now() where id in ({enters}, {outside})");
         platform.transaction(&deleted).await;
         app.setup().await;
 
@@ -173,7 +181,9 @@ async fn a_repair_compares_the_rows_of_the_condition() {
         );
         let unseen = match mode {
             "wal" => hidden,
-            _ => format!("set local session_replication_role = replica; alter table distro_queue disable trigger all; {hidden}; alter table distro_queue enable trigger all"),
+            _ => format!(
+                "set local session_replication_role = replica; alter table distro_queue disable trigger all; {hidden}; alter table distro_queue enable trigger all"
+            ),
         };
         platform.transaction(&unseen).await;
 
@@ -185,8 +195,16 @@ async fn a_repair_compares_the_rows_of_the_condition() {
         let statement = "select kind, data::text from walhook.event where repaired order by id";
         let events = stored(&app.store().await, statement).await;
 
-        assert_eq!(statuses(&events, stays), [("scheduled".into(), "complete".into())], "{report}");
-        assert_eq!(statuses(&events, enters), [(Value::Null, "error".into())], "{report}");
+        assert_eq!(
+            statuses(&events, stays),
+            [("scheduled".into(), "complete".into())],
+            "{report}"
+        );
+        assert_eq!(
+            statuses(&events, enters),
+            [(Value::Null, "error".into())],
+            "{report}"
+        );
         assert_eq!(statuses(&events, leaves), [], "{report}");
         assert_eq!(statuses(&events, outside), [], "{report}");
 
@@ -259,7 +277,11 @@ async fn files_and_addons_outside_the_condition_do_not_count() {
             .filter(|(kind, _)| kind == "release.preflight.report_ready")
             .map(|(_, data)| &data["release_id"])
             .collect();
-        assert_eq!(reported, [&json!(releases[0]), &json!(releases[1])], "{mode}");
+        assert_eq!(
+            reported,
+            [&json!(releases[0]), &json!(releases[1])],
+            "{mode}"
+        );
 
         let files: Vec<&Value> = events
             .iter()
@@ -341,16 +363,27 @@ async fn events_show_extra_values_of_their_row_and_of_the_rows_that_they_name() 
 
         for (kind, data) in &events {
             let mut found = types["data"].as_array().unwrap().iter();
-            let described = found.find(|described| described["event"] == **kind).unwrap();
+            let described = found
+                .find(|described| described["event"] == **kind)
+                .unwrap();
             let schema = jsonschema::validator_for(&described["schema"]).unwrap();
 
             assert!(schema.is_valid(data), "{kind}: {data}");
             assert!(schema.is_valid(&described["example"]), "{kind}");
 
             let keys = |value: &Value| -> Vec<String> {
-                value["extra"].as_object().unwrap().keys().cloned().collect()
+                value["extra"]
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .cloned()
+                    .collect()
             };
-            assert_eq!(keys(&described["example"]).len(), keys(data).len(), "{kind}");
+            assert_eq!(
+                keys(&described["example"]).len(),
+                keys(data).len(),
+                "{kind}"
+            );
         }
 
         let openapi = api.get("/openapi.json").await.expect(200).json();
@@ -370,12 +403,17 @@ async fn setup_puts_the_columns_of_a_condition_into_an_index_that_it_has_built()
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8(check.stdout).unwrap();
     assert!(
-        check.contains("fail  replica identity of public.distro_queue: does not cover id, status, kind"),
+        check.contains(
+            "fail  replica identity of public.distro_queue: does not cover id, status, kind"
+        ),
         "{check}"
     );
 
     let done = app.walhook_ok(&["setup"]).await;
-    assert!(done.contains("replica identity index over id, status, kind"), "{done}");
+    assert!(
+        done.contains("replica identity index over id, status, kind"),
+        "{done}"
+    );
     app.run().await;
 
     let user = platform.user(&[]).await;
@@ -385,11 +423,202 @@ async fn setup_puts_the_columns_of_a_condition_into_an_index_that_it_has_built()
 
     for change in ["kind = 'video'", "status = 'batched'", "kind = 'audio'"] {
         platform
-            .transaction(&format!("update distro_queue set {change} where id = {entry}"))
+            .transaction(&format!(
+                "update distro_queue set {change} where id = {entry}"
+            ))
             .await;
     }
 
     let events = events(&app, &platform, user).await;
-    let expected = [(Value::Null, "scheduled".into()), (Value::Null, "batched".into())];
+    let expected = [
+        (Value::Null, "scheduled".into()),
+        (Value::Null, "batched".into()),
+    ];
     assert_eq!(statuses(&events, entry), expected);
+}
+
+const GUIDE: &str = include_str!("../../docs/integrators.md");
+
+/// Returns the first code block of a language below a heading of the integrator's guide.
+fn recipe(heading: &str, language: &str) -> &'static str {
+    let section = GUIDE
+        .split_once(&format!("\n## {heading}\n"))
+        .expect(heading)
+        .1;
+    let section = section.split("\n## ").next().unwrap();
+    let opening = format!("```{language}\n");
+    let block = section.split_once(&opening).expect(language).1;
+    block.split("\n```").next().unwrap()
+}
+
+/// Uses the guide's configuration.
+fn use_recipe(app: &mut TestApp, heading: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), recipe(heading, "toml")).unwrap();
+    app.set_environment("WALHOOK_CONFIG", &file.path().display().to_string());
+    file
+}
+
+#[tokio::test]
+async fn times_can_stand_for_statuses() {
+    const HEADING: &str = "Statuses from timestamps";
+
+    for mode in MODES {
+        let (mut app, platform) = prepare(mode, &[]).await;
+        let _file = use_recipe(&mut app, HEADING);
+        let user = platform.user(&[]).await;
+        let release = platform.release(platform.label(user).await).await;
+        let entry = next_id();
+
+        platform
+            .transaction("alter table distro_queue drop status, add delivered_at timestamptz")
+            .await;
+        app.setup().await;
+        app.run().await;
+
+        for change in [
+            format!("insert into distro_queue (id, release_id) values ({entry}, {release})"),
+            "update distro_queue set delivered_at = now()".to_owned(),
+            "update distro_queue set delivered_at = now() + '1 s'".to_owned(),
+        ] {
+            platform.transaction(&change).await;
+        }
+
+        let found = events(&app, &platform, user).await;
+        let expected = [
+            (Value::Null, "scheduled".into()),
+            ("scheduled".into(), "complete".into()),
+        ];
+        assert_eq!(statuses(&found, entry), expected, "{mode}");
+
+        let completed = found
+            .iter()
+            .filter(|(kind, _)| kind == "delivery.completed");
+        assert_eq!(completed.count(), 1, "{mode}");
+        app.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_status_can_be_kept_from_several_times() {
+    for mode in MODES {
+        let (mut app, platform) = prepare(mode, &[]).await;
+        let user = platform.user(&[]).await;
+        let release = platform.release(platform.label(user).await).await;
+        let entry = next_id();
+
+        platform
+            .transaction(&format!(
+                "alter table distro_queue drop status, add delivered_at timestamptz, add failed_at timestamptz;
+                 insert into distro_queue (id, release_id) values ({entry}, {release})"
+            ))
+            .await;
+        let statements = recipe("Statuses from timestamps", "sql").replace("jobs", "distro_queue");
+        platform
+            .transaction(statements.trim_end().trim_end_matches(';'))
+            .await;
+        app.setup().await;
+        app.run().await;
+
+        platform
+            .transaction("update distro_queue set delivered_at = now()")
+            .await;
+        platform
+            .transaction("update distro_queue set failed_at = now()")
+            .await;
+
+        let found = events(&app, &platform, user).await;
+        let expected = [
+            ("scheduled".into(), "complete".into()),
+            ("complete".into(), "error".into()),
+        ];
+        assert_eq!(statuses(&found, entry), expected, "{mode}");
+        app.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn an_enum_can_stand_for_a_table() {
+    for mode in MODES {
+        let (mut app, platform) = prepare(mode, &[]).await;
+        let _file = use_recipe(&mut app, "An enum instead of a table");
+        let user = platform.user(&[]).await;
+        let release = platform.release(platform.label(user).await).await;
+        let [first, second] = [next_id(), next_id()];
+
+        platform
+            .transaction(
+                "create type store as enum ('spotify', 'deezer', 'tidal');
+                 alter table distro_queue drop outlet_id, add store store; drop table outlet",
+            )
+            .await;
+        app.setup().await;
+        app.run().await;
+
+        let insert = |id: i64, store: &str| {
+            format!(
+                "insert into distro_queue (id, release_id, store, status) values ({id}, {release}, '{store}', 'scheduled')"
+            )
+        };
+        platform.transaction(&insert(first, "deezer")).await;
+
+        // A label before the others moves the places of all, but no ids.
+        run_sql(
+            &platform.client,
+            "alter type store add value 'amazon' before 'spotify'",
+        )
+        .await;
+        platform.transaction(&insert(second, "deezer")).await;
+        platform.transaction(&insert(next_id(), "amazon")).await;
+
+        let found = events(&app, &platform, user).await;
+        let outlets: Vec<(&Value, &Value)> = found
+            .iter()
+            .map(|(_, data)| (&data["outlet_id"], &data["outlet_name"]))
+            .collect();
+        assert_eq!(outlets, [(&json!(2), &json!("Deezer")); 2], "{mode}");
+
+        let unrouted = "select string_agg(reason, ' ') from walhook.unrouted_event";
+        assert_eq!(
+            one::<String>(&app.store().await, unrouted).await,
+            "malformed_row",
+            "{mode}"
+        );
+        app.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_was_distributed_at_a_time_before_setup_is_not_distributed_again() {
+    let settings = [
+        ("release.columns.delivery_status", "distributed_at"),
+        ("release.values.delivery_status.not null", "distributed"),
+    ];
+    let (mut app, platform) = prepare("wal", &settings).await;
+    let user = platform.user(&[]).await;
+    let label = platform.label(user).await;
+    let [before, after] = [platform.release(label).await, platform.release(label).await];
+
+    platform
+        .transaction(&format!(
+            "alter table release add distributed_at timestamptz; update release set distributed_at = now() where id = {before}"
+        ))
+        .await;
+    app.setup().await;
+    app.run().await;
+
+    platform
+        .transaction("update release set distributed_at = null")
+        .await;
+    platform
+        .transaction("update release set distributed_at = now()")
+        .await;
+
+    let found = events(&app, &platform, user).await;
+    let distributed: Vec<&Value> = found
+        .iter()
+        .filter(|(kind, _)| kind == "release.distributed")
+        .map(|(_, data)| &data["release_id"])
+        .collect();
+    assert_eq!(distributed, [&json!(after)]);
 }

@@ -14,7 +14,7 @@ use pg_walstream::{
 use super::deleted::DeletedRows;
 use crate::capture::error::CaptureError;
 use crate::config::{Condition, Source, TableMappings};
-use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::change::{Change, Operation, Tuple};
 use crate::domain::extra::ValueKind;
 use crate::domain::lsn::{Lsn, TimelineHistory};
 use crate::domain::position::Position;
@@ -375,7 +375,7 @@ impl Decoder {
                 };
 
                 // PostgreSQL leaves unchanged TOAST values out of the new row.
-                for old in &old_tuple {
+                if let Some(old) = &old_tuple {
                     let values = new_tuple.columns.iter_mut().zip(&old.columns);
                     for ((new, old), sent) in values.zip(&map.columns) {
                         if new.is_unchanged() && sent.is_in_old(key_type) {

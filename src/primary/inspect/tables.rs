@@ -82,14 +82,18 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
         ),
     };
 
-    let mut unseen: Vec<&str> = source.tables.platform_columns(table).map(|(_, name)| name).collect();
+    let mut unseen: Vec<&str> = source
+        .tables
+        .platform_columns(table)
+        .map(|(_, name)| name)
+        .collect();
     unseen.retain(|name| contains(generated, name));
     if unseen.is_empty() {
         return Finding::ok(subject, "exists with its columns").of(Condition::Columns(table));
     }
 
-    let computed = stored()
-        .filter(|(column, name)| contains(generated, name) && table.may_compute(column));
+    let computed =
+        stored().filter(|(column, name)| contains(generated, name) && table.may_compute(column));
     let computed: Vec<String> = computed
         .map(|(column, _)| format!("source.tables.{}.computed.{column}", table.name()))
         .collect();
