@@ -192,7 +192,8 @@ async fn a_repair_compares_the_rows_of_the_condition() {
         }
 
         let report = app.walhook_ok(&["repair", "--force"]).await;
-        let statement = "select kind, data::text from walhook.event where repaired order by sequence";
+        let statement =
+            "select kind, data::text from walhook.event where repaired order by sequence";
         let events = stored(&app.store().await, statement).await;
 
         assert_eq!(
@@ -315,9 +316,7 @@ async fn events_show_extra_values_of_their_row_and_of_the_rows_that_they_name() 
         let entry = next_id();
 
         platform
-            .transaction(&format!(
-                "update release set upc = '0196006123456', price = 9.90; update label set slug = 'north'; update outlet set slug = 'example'"
-            ))
+            .transaction("update release set upc = '0196006123456', price = 9.90; update label set slug = 'north'; update outlet set slug = 'example'")
             .await;
         app.setup().await;
         app.run().await;
