@@ -13,8 +13,18 @@ with recursive types as (
 select types.name, format_type(types.oid, types.modifier)
 from types join pg_catalog.pg_type base on base.oid = types.oid and base.typtype <> 'd'
 
+-- name: extra
+-- A key and its value for a JSON object, in the form in which Walhook reads it from the WAL. Beside
+-- another argument, a domain counts as its base type.
+{key}, case
+    when pg_typeof(coalesce({value}, null))
+        in ('bool'::regtype, 'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'float4'::regtype, 'float8'::regtype, 'numeric'::regtype)
+    then to_json({value})
+    else to_json(left({value}::text, {characters}))
+end
+
 -- name: rows
 -- The rows of one table for a set of keys. Values are text, as in the stream. $1 keys as text
 select {columns}
 from {table} as this
-where this.{key} = any(($1::text[])::{key_type}[])
+where this.{key} = any(($1::text[])::{key_type}[]) and {condition}

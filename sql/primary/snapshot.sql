@@ -1,8 +1,7 @@
--- name: distributed_releases
--- The ids of the releases that are already distributed. $1 the platform's values for "distributed"
-select {id}
+-- name: delivery_statuses
+-- The ids and delivery statuses of all releases
+select {columns}
 from {table} as this
-where {delivery_status} = any($1)
 
 -- name: take
 -- The current snapshot and the current position in the WAL
@@ -14,12 +13,14 @@ select pg_current_snapshot()::text as snapshot, pg_current_wal_insert_lsn() as i
 -- The add-ons of every user
 select {columns}
 from {table} as this
+where {condition}
 
 -- name: watched_rows
 -- Declares a cursor over a watched table's rows: id and watched columns, ordered by id
 declare watched_rows no scroll cursor for
 select this.{id}::text, {columns}
 from {table} as this
+where {condition}
 order by {order}
 
 -- name: fetch_watched_rows

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::openapi::document_json;
+use crate::events::Catalogue;
 use crate::http::Document as CachedDocument;
 use crate::http::problem::{KINDS, Kind};
 
@@ -97,8 +98,8 @@ pub struct Docs {
 }
 
 impl Docs {
-    pub fn new(base_path: &str) -> Docs {
-        let html = page(document_json(base_path), base_path)
+    pub fn new(base_path: &str, catalogue: &Catalogue) -> Docs {
+        let html = page(document_json(base_path, catalogue), base_path)
             .render()
             .expect("writing to memory cannot fail");
         let style = STANDARD.encode(Sha256::digest(STYLE));

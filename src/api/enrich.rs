@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::messages::{Header, body_example, body_schema, description, headers};
 use crate::domain::members::FieldError;
-use crate::events::{CATALOGUE, Rule};
+use crate::events::{Catalogue, EventType};
 use crate::http::problem::Problem;
 use crate::manage::{Fault, MalformedCursor};
 
@@ -18,7 +18,7 @@ const PROBLEM: &str = "application/problem+json";
 const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
 
 /// Adds the shared parts to a document that was collected from the handlers.
-pub fn enrich(document: &mut Value) {
+pub fn enrich(document: &mut Value, catalogue: &Catalogue) {
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
         for method in METHODS {
             if let Some(operation) = item.get_mut(method) {
@@ -35,9 +35,9 @@ pub fn enrich(document: &mut Value) {
         }
     }
 
-    let events = CATALOGUE
+    let events = catalogue
         .iter()
-        .map(|rule| (rule.kind.as_str().to_owned(), event(rule)));
+        .map(|event_type| (event_type.rule.kind.as_str().to_owned(), event(event_type)));
     document["webhooks"] = events.collect::<Map<_, _>>().into();
 }
 
@@ -253,19 +253,19 @@ fn object(file: &str) -> Value {
 }
 
 /// Describes the request that delivers an event.
-fn event(rule: &Rule) -> Value {
-    let name = rule.kind.as_str();
+fn event(event_type: &EventType) -> Value {
+    let name = event_type.rule.kind.as_str();
     json!({
         "post": {
             "tags": ["deliveries"],
             "operationId": format!("on.{name}"),
             "summary": name,
-            "description": description(rule),
+            "description": description(event_type),
             "security": [],
             "parameters": headers(name).into_iter().map(parameter).collect::<Vec<_>>(),
             "requestBody": {
                 "required": true,
-                "content": { "application/json": { "schema": body_schema(rule), "example": body_example(rule) } },
+                "content": { "application/json": { "schema": body_schema(event_type), "example": body_example(event_type) } },
             },
             "responses": SHARED["delivery_responses"],
         },

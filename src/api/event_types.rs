@@ -1,18 +1,16 @@
 //! Lists the events with the schemas of their data.
 
-use std::sync::LazyLock;
-
-use axum::body::Bytes;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::Json;
+use axum::extract::State;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::schema::EventName;
+use super::state::ApiState;
 use crate::auth::Caller;
 use crate::domain::event::EventKind;
-use crate::events::CATALOGUE;
+use crate::events;
 
 /// Every event
 #[derive(Serialize, ToSchema)]
@@ -29,6 +27,8 @@ pub struct EventType {
     /// The add-on that the account needs for the event to be raised; null for most
     #[schema(required = true)]
     requires_addon: Option<&'static str>,
+    /// Whether the platform raises the event: it may not have the data
+    available: bool,
     /// The JSON Schema (2020-12) of `data`
     #[schema(value_type = Object)]
     schema: serde_json::Value,
@@ -37,23 +37,20 @@ pub struct EventType {
     example: Box<RawValue>,
 }
 
-/// The response. Serialized once, because it is constant and the same for all users.
-static RESPONSE: LazyLock<Bytes> = LazyLock::new(|| {
-    let event_type = |rule: &&'static crate::events::Rule| EventType {
-        event: rule.kind,
-        description: rule.description,
-        requires_addon: rule.requires_addon.map(|addon| addon.as_str()),
-        schema: (rule.schema)(),
-        example: RawValue::from_string((rule.example)())
-            .expect("a test ensures that every example is JSON"),
-    };
-    let response = EventTypes {
-        data: CATALOGUE.iter().map(event_type).collect(),
-    };
-    serde_json::to_vec(&response)
-        .expect("schemas and examples can be serialized")
-        .into()
-});
+impl From<&events::EventType> for EventType {
+    fn from(event_type: &events::EventType) -> Self {
+        let rule = event_type.rule;
+        EventType {
+            event: rule.kind,
+            description: rule.description,
+            requires_addon: rule.requires_addon.map(|addon| addon.as_str()),
+            available: event_type.is_available,
+            schema: event_type.schema.clone(),
+            example: RawValue::from_string(event_type.example.clone())
+                .expect("a test ensures that every example is JSON"),
+        }
+    }
+}
 
 /// List the events
 ///
@@ -62,10 +59,9 @@ static RESPONSE: LazyLock<Bytes> = LazyLock::new(|| {
     get, path = "/webhooks/event-types", tag = "events", operation_id = "listEventTypes",
     responses((status = 200, description = "Every event", body = EventTypes))
 )]
-pub async fn list(_: Caller) -> Response {
-    (
-        [(header::CONTENT_TYPE, "application/json")],
-        RESPONSE.clone(),
-    )
-        .into_response()
+pub async fn list(State(state): State<ApiState>, _: Caller) -> Json<EventTypes> {
+    let event_types = state.manage().catalogue().iter();
+    Json(EventTypes {
+        data: event_types.map(EventType::from).collect(),
+    })
 }

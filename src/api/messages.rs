@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::events::Rule;
+use crate::events::EventType;
 
 const EXAMPLE_WEBHOOK: &str = "0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11";
 const EXAMPLE_TIME: &str = "2026-03-01T09:05:00.123+00:00";
@@ -36,8 +36,8 @@ pub fn headers(event: &str) -> Vec<Header> {
 }
 
 /// Returns the JSON Schema of the body.
-pub fn body_schema(rule: &Rule) -> Value {
-    let mut data = (rule.schema)();
+pub fn body_schema(event_type: &EventType) -> Value {
+    let mut data = event_type.schema.clone();
     if let Some(schema) = data.as_object_mut() {
         schema.shift_remove("$schema");
     }
@@ -46,7 +46,7 @@ pub fn body_schema(rule: &Rule) -> Value {
         "type": "object",
         "required": ["event", "timestamp", "webhook_id", "data"],
         "properties": {
-            "event": { "const": rule.kind.as_str() },
+            "event": { "const": event_type.rule.kind.as_str() },
             "timestamp": { "type": "string", "format": "date-time", "description": "The time of this attempt" },
             "webhook_id": { "type": "string", "format": "uuid" },
             "data": data,
@@ -55,9 +55,9 @@ pub fn body_schema(rule: &Rule) -> Value {
 }
 
 /// Returns an example of the body: an instance of [`body_schema`].
-pub fn body_example(rule: &Rule) -> Value {
-    let data: Value = serde_json::from_str(&(rule.example)()).unwrap_or_default();
-    json!({ "event": rule.kind.as_str(), "timestamp": EXAMPLE_TIME, "webhook_id": EXAMPLE_WEBHOOK, "data": data })
+pub fn body_example(event_type: &EventType) -> Value {
+    let data: Value = serde_json::from_str(&event_type.example).unwrap_or_default();
+    json!({ "event": event_type.rule.kind.as_str(), "timestamp": EXAMPLE_TIME, "webhook_id": EXAMPLE_WEBHOOK, "data": data })
 }
 
 /// Returns examples of the headers that are always sent.
@@ -68,14 +68,17 @@ pub fn header_examples(event: &str) -> Map<String, Value> {
         .collect()
 }
 
-/// Describes the event, and names the add-on that it needs.
-pub fn description(rule: &Rule) -> String {
-    match rule.requires_addon {
-        Some(addon) => format!(
-            "{} (for accounts with the add-on `{}`)",
-            rule.description,
-            addon.as_str()
-        ),
-        None => rule.description.to_owned(),
+/// Describes the event. Names the add-on that it needs, and says if the platform never raises it.
+pub fn description(event_type: &EventType) -> String {
+    let mut description = event_type.rule.description.to_owned();
+
+    if let Some(addon) = event_type.rule.requires_addon {
+        description += &format!(" (for accounts with the add-on `{}`)", addon.as_str());
     }
+
+    if !event_type.is_available {
+        description += " Not available: this platform never sends it.";
+    }
+
+    description
 }

@@ -12,6 +12,7 @@ use super::state::ApiState;
 use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
+use crate::events::Catalogue;
 use crate::http::problem::ProblemBody;
 
 /// What does not depend on the operations.
@@ -38,7 +39,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
 }
 
 /// The document of the API under `base_path`.
-pub fn document_json(base_path: &str) -> Value {
+pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
     let OpenApi {
         paths, components, ..
     } = operations().into_openapi();
@@ -69,13 +70,13 @@ pub fn document_json(base_path: &str) -> Value {
         document["servers"][0]["url"] = base_path.into();
     }
 
-    enrich::enrich(&mut document);
+    enrich::enrich(&mut document, catalogue);
     document
 }
 
 /// The document as it is served and as `walhook openapi` prints it.
-pub fn document_text(base_path: &str) -> String {
-    let mut text = serde_json::to_string_pretty(&document_json(base_path))
+pub fn document_text(base_path: &str, catalogue: &Catalogue) -> String {
+    let mut text = serde_json::to_string_pretty(&document_json(base_path, catalogue))
         .expect("the document is representable");
     text.push('\n');
     text

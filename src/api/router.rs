@@ -25,10 +25,11 @@ use crate::http::{self, conditional, middleware};
 /// it is merged with.
 pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path().to_owned();
-    let openapi_document = Document::json(openapi::document_text(&base_path));
-    let asyncapi_document = Document::json(asyncapi::document_text());
+    let catalogue = state.manage().catalogue();
+    let openapi_document = Document::json(openapi::document_text(&base_path, catalogue));
+    let asyncapi_document = Document::json(asyncapi::document_text(catalogue));
     let published_keys = PublishedKeys::new(state.manage().clone());
-    let docs = Docs::new(&base_path);
+    let docs = Docs::new(&base_path, catalogue);
     let cors = http::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();
     let strict_query = StrictQuery {

@@ -18,7 +18,7 @@ use crate::domain::settings::Settings;
 use crate::domain::time::millis;
 use crate::http::conditional::may_change;
 use crate::http::problem::Problem;
-use crate::manage::{List, Webhook, public_key_text, version};
+use crate::manage::{List, Warning, Webhook, public_key_text, version};
 
 /// A webhook, without its secret
 #[derive(Serialize, ToSchema)]
@@ -79,7 +79,8 @@ impl From<Webhook> for WebhookBody {
 
 /// A setting that is saved although it may not work
 #[derive(Serialize, ToSchema)]
-pub struct Warning {
+#[schema(as = Warning)]
+pub struct WarningBody {
     /// A JSON pointer (RFC 6901) into the request's body
     #[schema(example = "/url")]
     pointer: &'static str,
@@ -87,10 +88,14 @@ pub struct Warning {
     detail: String,
 }
 
-fn warnings(warning: Option<String>) -> Vec<Warning> {
-    let pointer = "/url";
-    let warning = warning.map(|detail| Warning { pointer, detail });
-    warning.into_iter().collect()
+impl From<Warning> for WarningBody {
+    fn from(Warning { pointer, detail }: Warning) -> Self {
+        WarningBody { pointer, detail }
+    }
+}
+
+fn warnings(warnings: Vec<Warning>) -> Vec<WarningBody> {
+    warnings.into_iter().map(WarningBody::from).collect()
 }
 
 /// A webhook with its secret, which is shown only this once
@@ -104,7 +109,7 @@ pub struct CreatedWebhook {
     /// Absent if there are none
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
-    warnings: Vec<Warning>,
+    warnings: Vec<WarningBody>,
 }
 
 /// A webhook after an edit
@@ -116,7 +121,7 @@ pub struct UpdatedBody {
     /// Absent if there are none
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
-    warnings: Vec<Warning>,
+    warnings: Vec<WarningBody>,
 }
 
 /// A webhook to create
@@ -183,7 +188,7 @@ pub async fn create(
     let body = CreatedWebhook {
         webhook: created.webhook.into(),
         secret,
-        warnings: warnings(created.warning),
+        warnings: warnings(created.warnings),
     };
 
     let mut response = (StatusCode::CREATED, [(header::ETAG, etag)], Json(body)).into_response();
@@ -245,7 +250,7 @@ pub async fn update(
     let etag = etag(&updated.webhook);
     let body = UpdatedBody {
         webhook: updated.webhook.into(),
-        warnings: warnings(updated.warning),
+        warnings: warnings(updated.warnings),
     };
 
     Ok(([(header::ETAG, etag)], Json(body)).into_response())

@@ -56,6 +56,15 @@ pub enum CaptureError {
         key: &'static str,
         reference: &'static str,
     },
+    #[error(
+        "column {column} of {table} is not in the WAL: restore it; or, if it was only added now, leave it out of \
+         source.tables.{key}.only until older changes are read; then restart"
+    )]
+    ConditionGone {
+        column: String,
+        table: String,
+        key: &'static str,
+    },
     #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),
 }
@@ -89,7 +98,9 @@ impl CaptureError {
     pub fn is_drift(&self) -> bool {
         matches!(
             self,
-            CaptureError::ColumnGone { .. } | CaptureError::Primary(PrimaryError::Drift(_))
+            CaptureError::ColumnGone { .. }
+                | CaptureError::ConditionGone { .. }
+                | CaptureError::Primary(PrimaryError::Drift(_))
         )
     }
 

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Log, Sources, load};
+use crate::events::Catalogue;
 use crate::{api, telemetry};
 
 /// Delivers signed webhooks for what a music-distribution platform commits to its Postgres
@@ -160,9 +161,10 @@ impl Cli {
             }
             // The default path: the document describes the build, not an installation.
             Command::Openapi => {
-                print_text(&api::openapi_document(&Config::default().http.base_path))
+                let base_path = Config::default().http.base_path;
+                print_text(&api::openapi_document(&base_path, &Catalogue::default()))
             }
-            Command::Asyncapi => print_text(&api::asyncapi_document()),
+            Command::Asyncapi => print_text(&api::asyncapi_document(&Catalogue::default())),
             Command::Config => print_text(&toml::to_string(&config()?)?),
             Command::Completions(arguments) => completions::execute::<Cli>(&arguments),
             Command::Man(arguments) => man::execute::<Cli>(&arguments),

@@ -7,7 +7,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Source;
+use crate::domain::change::Datum;
+use crate::domain::extra::MAX_VALUES;
 use crate::domain::table::Table;
+
+/// The keys of a map of values that stand for null, and for every other value that is not mapped.
+const NULL: &str = "null";
+const NOT_NULL: &str = "not null";
+/// The longest key of an extra value.
+const MAX_KEY: usize = 64;
 
 /// One mapping per table of the reference schema. What is not mapped has the same name on the
 /// platform.
@@ -30,16 +38,101 @@ pub struct TableMapping {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub formerly: BTreeMap<String, Vec<String>>,
     /// Reference column → the platform's value → the reference value, such as `status = { 5 =
-    /// "complete" }`.
+    /// "complete" }`. `null` stands for null, and `not null` for every other value.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, BTreeMap<String, String>>,
     /// Reference column → an SQL expression for its value, in which `this` is the row. For columns
     /// that the table does not have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<String, String>,
+    /// The platform's column → the values of the rows that raise events: `"null"`, `"not null"`, one
+    /// value, or a list of values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub only: BTreeMap<String, Condition>,
+    /// A key of `data.extra` → the platform's column that events show there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, String>,
     /// The platform has no such table.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
+}
+
+/// A condition on a column of the platform. Values are compared as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "ConditionForm", into = "ConditionForm")]
+#[schemars(with = "ConditionForm")]
+pub enum Condition {
+    Null,
+    NotNull,
+    AnyOf(Vec<String>),
+}
+
+/// A condition as the configuration has it.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "a condition is \"null\", \"not null\", a value or a list of values"
+)]
+enum ConditionForm {
+    One(Value),
+    AnyOf(Vec<Value>),
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum Value {
+    Boolean(bool),
+    Integer(i64),
+    Text(String),
+}
+
+impl From<Value> for String {
+    fn from(value: Value) -> String {
+        match value {
+            Value::Boolean(true) => "t".to_owned(),
+            Value::Boolean(false) => "f".to_owned(),
+            Value::Integer(number) => number.to_string(),
+            Value::Text(text) => text,
+        }
+    }
+}
+
+impl From<ConditionForm> for Condition {
+    fn from(form: ConditionForm) -> Condition {
+        match form {
+            ConditionForm::One(Value::Text(text)) if text == NULL => Condition::Null,
+            ConditionForm::One(Value::Text(text)) if text == NOT_NULL => Condition::NotNull,
+            ConditionForm::One(value) => Condition::AnyOf(vec![value.into()]),
+            ConditionForm::AnyOf(values) => {
+                Condition::AnyOf(values.into_iter().map(String::from).collect())
+            }
+        }
+    }
+}
+
+impl From<Condition> for ConditionForm {
+    fn from(condition: Condition) -> ConditionForm {
+        match condition {
+            Condition::Null => ConditionForm::One(Value::Text(NULL.to_owned())),
+            Condition::NotNull => ConditionForm::One(Value::Text(NOT_NULL.to_owned())),
+            Condition::AnyOf(values) => {
+                ConditionForm::AnyOf(values.into_iter().map(Value::Text).collect())
+            }
+        }
+    }
+}
+
+impl Condition {
+    /// Returns whether a value meets the condition.
+    pub fn is_met_by(&self, value: Option<&str>) -> bool {
+        match self {
+            Condition::Null => value.is_none(),
+            Condition::NotNull => value.is_some(),
+            Condition::AnyOf(values) => {
+                value.is_some_and(|value| values.iter().any(|allowed| allowed == value))
+            }
+        }
+    }
 }
 
 impl TableMappings {
@@ -108,31 +201,56 @@ impl TableMappings {
             .filter(move |column| self.computed(table, column).is_none())
     }
 
-    /// Returns the reference value that the platform's `value` in `column` is mapped to.
-    pub fn value(&self, table: Table, column: &str, value: &str) -> Option<&str> {
-        let values = self.of(table).values.get(column)?;
-        values.get(value).map(String::as_str)
+    /// Returns the condition that the table's rows must meet, column by column.
+    pub fn only(&self, table: Table) -> &BTreeMap<String, Condition> {
+        &self.of(table).only
     }
 
-    /// Returns the platform's values that are mapped to `meaning` in `column`.
-    pub fn values_meaning<'a>(
-        &'a self,
-        table: Table,
-        column: &str,
-        meaning: &'a str,
-    ) -> Vec<&'a str> {
-        let values = self.of(table).values.get(column);
-        let mapped = values
-            .into_iter()
-            .flatten()
-            .filter(|(_, reference)| *reference == meaning)
-            .map(|(own, _)| own.as_str());
+    /// Returns the extra values that events show of the table's rows: keys and the platform's
+    /// columns.
+    pub fn extra(&self, table: Table) -> &BTreeMap<String, String> {
+        &self.of(table).extra
+    }
 
-        // A value that is not mapped stands for itself.
-        let itself = values
-            .is_none_or(|values| !values.contains_key(meaning))
-            .then_some(meaning);
-        mapped.chain(itself).collect()
+    /// Returns the columns of the platform's table that are read, each with the setting that names
+    /// it.
+    pub fn platform_columns(&self, table: Table) -> impl Iterator<Item = (String, &str)> {
+        let mapped = self
+            .stored(table)
+            .map(move |column| (format!("columns.{column}"), self.column(table, column)));
+        let only = self.only(table).keys();
+        let only = only.map(|name| (format!("only.{name}"), name.as_str()));
+        let extra = self.extra(table).iter();
+        let extra = extra.map(|(key, name)| (format!("extra.{key}"), name.as_str()));
+
+        mapped.chain(only).chain(extra)
+    }
+
+    /// Returns the value of `column` in the reference schema for the platform's.
+    pub fn datum(&self, table: Table, column: &str, value: Option<&str>) -> Datum {
+        let values = self.of(table).values.get(column);
+        let mapped = |key: &str| {
+            values
+                .and_then(|values| values.get(key))
+                .map(String::as_str)
+        };
+
+        let meaning = match value {
+            None => mapped(NULL),
+            // A text that reads `null` is not null.
+            Some(text) => Some(text)
+                .filter(|text| *text != NULL)
+                .and_then(mapped)
+                .or_else(|| mapped(NOT_NULL))
+                .or(value),
+        };
+
+        meaning.map_or(Datum::Null, Datum::text)
+    }
+
+    /// Returns whether values of `column` are mapped.
+    pub fn maps_values(&self, table: Table, column: &str) -> bool {
+        self.of(table).values.contains_key(column)
     }
 
     /// Returns the reference values that the platform's values of `column` are mapped to.
@@ -158,11 +276,23 @@ impl TableMappings {
             .chain(names)
             .map(|name| (self.column(table, name), values.get(*name)));
 
-        format!(
+        let mut description = format!(
             "{:?} {:?}",
             self.qualified_name(table),
             columns.collect::<Vec<_>>()
-        )
+        );
+
+        // All rows of a release are kept: see `Table::may_be_limited`.
+        let mapping = self.of(table);
+        if !mapping.only.is_empty() && !table.is_captured() {
+            description += &format!(" {:?}", mapping.only);
+        }
+
+        if !mapping.extra.is_empty() {
+            description += &format!(" {:?}", mapping.extra);
+        }
+
+        description
     }
 
     /// Describes tables and columns that cannot be absent or computed.
@@ -194,10 +324,9 @@ impl TableMappings {
 
     /// Describes mapped names that the reference schema does not have.
     fn unknown_names(&self) -> impl Iterator<Item = String> {
-        let unknown = |name| format!("{name}: the reference schema has no such table or column");
-        self.0.iter().flat_map(move |(name, mapping)| {
+        self.0.iter().flat_map(|(name, mapping)| {
             let Some(table) = Table::by_name(name) else {
-                return vec![unknown(format!("source.tables.{name}"))];
+                return vec![unknown_table(&format!("source.tables.{name}"))];
             };
 
             let columns = mapping.columns.keys().map(|column| ("columns", column));
@@ -210,10 +339,124 @@ impl TableMappings {
                 .chain(values)
                 .chain(computed)
                 .filter(|(_, column)| table.column(column).is_none())
-                .map(|(part, column)| unknown(format!("source.tables.{name}.{part}.{column}")))
+                .map(|(part, column)| {
+                    format!(
+                        "source.tables.{name}.{part}.{column}: the reference schema has no such table or column; {name} has {}",
+                        table.columns().join(", ")
+                    )
+                })
                 .collect()
         })
     }
+
+    /// Describes values that a column never has.
+    fn unknown_values(&self) -> impl Iterator<Item = String> {
+        self.0.iter().flat_map(|(name, mapping)| {
+            let table = Table::by_name(name);
+
+            mapping.values.iter().filter_map(move |(column, values)| {
+                let valid = table?.closed_values(column)?;
+                let (own, other) = values
+                    .iter()
+                    .find(|(_, value)| !valid.contains(&value.as_str()))?;
+                Some(format!(
+                    "source.tables.{name}.values.{column}: `{own}` is mapped to `{other}`, which is not one of {}",
+                    valid.join(", ")
+                ))
+            })
+        })
+    }
+
+    /// Describes columns of the platform that are mapped twice and cannot mean both: two references
+    /// lead to rows of different tables, and a key is not a status.
+    fn shared_columns(&self) -> impl Iterator<Item = String> {
+        self.0.keys().filter_map(|name| {
+            let table = Table::by_name(name)?;
+            let is_reference = |column: &str| column != "id" && column.ends_with("_id");
+            let exclude_each_other = |one: &str, other: &str| {
+                let is_status = table.watched().contains(&other);
+                match one {
+                    "id" => is_status,
+                    _ => is_reference(one) && (is_reference(other) || is_status),
+                }
+            };
+
+            let pairs = self
+                .stored(table)
+                .flat_map(|one| self.stored(table).map(move |other| (one, other)));
+            let (one, other) = pairs
+                .filter(|(one, other)| one != other && exclude_each_other(one, other))
+                .find(|(one, other)| self.column(table, one) == self.column(table, other))?;
+
+            Some(format!(
+                "source.tables.{name}.columns: {one} and {other} are both `{}`; name the column of each",
+                self.column(table, one)
+            ))
+        })
+    }
+
+    /// Describes conditions and extra values that are not possible.
+    fn impossible_rows(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|(name, mapping)| {
+            let table = Table::by_name(name)?;
+            let key = |part: &str| format!("source.tables.{name}.{part}");
+
+            if !mapping.only.is_empty() && !table.may_be_limited() {
+                return Some(format!(
+                    "{}: events find all rows of this table; limit the tables whose changes raise events",
+                    key("only")
+                ));
+            }
+
+            let empty = Condition::AnyOf(Vec::new());
+            if let Some((column, _)) = mapping.only.iter().find(|(_, only)| **only == empty) {
+                return Some(format!("{}.{column}: the list is empty", key("only")));
+            }
+
+            if !mapping.extra.is_empty() && !raising(table).any(|_| true) {
+                return Some(format!("{}: no event shows rows of this table", key("extra")));
+            }
+
+            if mapping.extra.len() > MAX_VALUES {
+                return Some(format!("{}: at most {MAX_VALUES} keys", key("extra")));
+            }
+
+            mapping.extra.keys().find_map(|extra| {
+                let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
+                if extra.is_empty() || extra.len() > MAX_KEY || !extra.chars().all(is_valid) {
+                    return Some(format!(
+                        "{}.{extra}: a key has up to {MAX_KEY} letters, digits, _ and -",
+                        key("extra")
+                    ));
+                }
+
+                let mut shown = raising(table).flat_map(Table::shown);
+                let other = shown
+                    .find(|other| **other != table && self.extra(**other).contains_key(extra))?;
+                Some(format!(
+                    "{}.{extra}: source.tables.{}.extra has the same key, and events show both; choose another",
+                    key("extra"),
+                    other.name()
+                ))
+            })
+        })
+    }
+}
+
+/// Returns the tables whose events show extra values of `table`.
+fn raising(table: Table) -> impl Iterator<Item = Table> {
+    Table::ALL
+        .iter()
+        .copied()
+        .filter(move |raising| raising.shown().contains(&table))
+}
+
+fn unknown_table(setting: &str) -> String {
+    let names: Vec<&str> = Table::ALL.iter().map(|table| table.name()).collect();
+    format!(
+        "{setting}: the reference schema has no such table or column; its tables are {}",
+        names.join(", ")
+    )
 }
 
 impl Source {
@@ -234,11 +477,12 @@ impl Source {
     /// that contradict each other.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let lookups = self.lookups.keys().filter_map(|name| match Table::by_name(name) {
-            None => Some(format!(
-                "source.lookups.{name}: the reference schema has no such table"
-            )),
+            None => Some(unknown_table(&format!("source.lookups.{name}"))),
             Some(table) if table.is_captured() => Some(format!(
                 "source.lookups.{name}: rows of this table are captured, not looked up: add missing columns with source.tables.{name}.computed"
+            )),
+            Some(table) if !self.tables.only(table).is_empty() => Some(format!(
+                "source.tables.{name}.only: source.lookups.{name} finds the rows: put the condition into its SQL"
             )),
             Some(_) => None,
         });
@@ -247,6 +491,9 @@ impl Source {
             .unknown_names()
             .chain(self.tables.malformed_names())
             .chain(self.tables.contradictions())
+            .chain(self.tables.unknown_values())
+            .chain(self.tables.shared_columns())
+            .chain(self.tables.impossible_rows())
             .chain(lookups)
     }
 }

@@ -45,7 +45,7 @@ pub use access::MAX_BODY_BYTES;
 pub use auth::{Auth, Jwt};
 pub use load::{ConfigError, Sources, load};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
-pub use mapping::{TableMapping, TableMappings};
+pub use mapping::{Condition, TableMapping, TableMappings};
 pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
 pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};

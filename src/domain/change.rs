@@ -1,12 +1,14 @@
 //! Committed row changes under the reference schema's names, and the batches in which capture
 //! passes them to enqueue.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::extra::Extra;
 use super::lsn::Lineage;
 use super::position::{Checkpoint, Position};
 use super::table::{Column, ID, Table};
@@ -39,6 +41,9 @@ impl Datum {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuple {
     values: Box<[Datum]>,
+    /// Whether the row is outside of the condition `source.tables.X.only`.
+    pub is_outside: bool,
+    pub extra: Extra,
 }
 
 impl Tuple {
@@ -46,6 +51,8 @@ impl Tuple {
     pub fn absent(table: Table) -> Self {
         Tuple {
             values: vec![Datum::Absent; table.columns().len()].into_boxed_slice(),
+            is_outside: false,
+            extra: Extra::default(),
         }
     }
 
@@ -88,6 +95,8 @@ impl Tuple {
                 *value = older.clone();
             }
         }
+
+        self.extra.fill_from(&older.extra);
     }
 }
 
@@ -122,6 +131,19 @@ pub enum Operation {
     Truncate,
 }
 
+impl Operation {
+    /// Returns the row before and after the operation, if there is one.
+    pub fn rows(&self) -> (Option<&Tuple>, Option<&Tuple>) {
+        match self {
+            Operation::Insert { new } => (None, Some(new)),
+            Operation::Update { old, new } => (old.as_ref(), Some(new)),
+            Operation::Replace { old, new } => (Some(old), Some(new)),
+            Operation::Delete { old } => (Some(old), None),
+            Operation::Truncate => (None, None),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub position: Position,
@@ -130,6 +152,28 @@ pub struct Change {
     pub muted: bool,
     pub table: Table,
     pub operation: Operation,
+}
+
+impl Change {
+    /// Returns the change among the rows that meet the mapping's condition: a row that comes to meet
+    /// it is inserted, and one that no longer does is deleted. None if it met the condition neither
+    /// before nor after.
+    pub fn within(&self) -> Option<Cow<'_, Change>> {
+        let operation = match self.operation.rows() {
+            (old, Some(new)) if new.is_outside => {
+                let old = old.filter(|old| !old.is_outside)?.clone();
+                Operation::Delete { old }
+            }
+            (Some(old), None) if old.is_outside => return None,
+            (Some(old), Some(new)) if old.is_outside => Operation::Insert { new: new.clone() },
+            _ => return Some(Cow::Borrowed(self)),
+        };
+
+        Some(Cow::Owned(Change {
+            operation,
+            ..self.clone()
+        }))
+    }
 }
 
 /// A change as JSON, without its position: what is needed to derive its events again.
@@ -146,28 +190,35 @@ pub struct ChangeRecord {
 /// The values of a row that were sent, by the reference schema's names.
 type Values = BTreeMap<String, Option<String>>;
 
+/// The name of the extra values, which no column has.
+const EXTRA: &str = "extra";
+
 impl From<&Change> for ChangeRecord {
     fn from(change: &Change) -> Self {
         let table = change.table;
         let values = |row: &Tuple| {
             let sent = row.iter().filter(|(_, value)| **value != Datum::Absent);
+            let extra =
+                (!row.extra.is_empty()).then(|| (EXTRA.to_owned(), Some(row.extra.to_json())));
             sent.map(|(column, value)| {
                 (
                     table.columns()[usize::from(column.0)].to_owned(),
                     value.as_str().map(str::to_owned),
                 )
             })
+            .chain(extra)
             .collect::<Values>()
         };
 
-        let (operation, old, new) = match &change.operation {
-            Operation::Insert { new } => ("insert", None, Some(new)),
-            Operation::Update { old, new } => ("update", old.as_ref(), Some(new)),
-            Operation::Replace { old, new } => ("replace", Some(old), Some(new)),
-            Operation::Delete { old } => ("delete", Some(old), None),
-            Operation::Truncate => ("truncate", None, None),
+        let operation = match &change.operation {
+            Operation::Insert { .. } => "insert",
+            Operation::Update { .. } => "update",
+            Operation::Replace { .. } => "replace",
+            Operation::Delete { .. } => "delete",
+            Operation::Truncate => "truncate",
         };
 
+        let (old, new) = change.operation.rows();
         let old = old.map(values);
         let new = new.map(values);
         ChangeRecord {
@@ -192,6 +243,8 @@ impl ChangeRecord {
                 }
             }
 
+            let extra = values.get(EXTRA).and_then(Option::as_deref);
+            row.extra = extra.map(Extra::from_json).unwrap_or_default();
             row
         };
 

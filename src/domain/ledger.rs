@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::change::{Change, Datum, Operation, Tuple};
+use super::extra::Extra;
 use super::table::{Column, ID, Table};
 
 /// Returns the number under which the ledger stores a table. None for tables whose watched columns
@@ -31,16 +32,21 @@ pub struct State(Box<str>);
 impl State {
     /// Returns the state of a row. None if a value was not sent: the state is then unknown.
     pub fn of(table: Table, row: &Tuple) -> Option<State> {
-        State::of_columns(table.watched_columns(), row)
+        State::of_columns(table.watched_columns(), row, None)
     }
 
     /// Returns the state of a row for the events of other rows: its columns of
-    /// [`Table::looked_up`].
+    /// [`Table::looked_up`], then its extra values if there are any.
     pub fn of_looked_up(table: Table, row: &Tuple) -> Option<State> {
-        State::of_columns(table.looked_up_columns(), row)
+        let extra = (!row.extra.is_empty()).then(|| row.extra.to_json());
+        State::of_columns(table.looked_up_columns(), row, extra.as_deref())
     }
 
-    fn of_columns(columns: impl Iterator<Item = Column>, row: &Tuple) -> Option<State> {
+    fn of_columns(
+        columns: impl Iterator<Item = Column>,
+        row: &Tuple,
+        extra: Option<&str>,
+    ) -> Option<State> {
         let mut values = Vec::new();
 
         for column in columns {
@@ -49,6 +55,8 @@ impl State {
                 value => values.push(value.as_str()),
             }
         }
+
+        values.extend(extra.map(Some));
 
         let json = serde_json::to_string(&values).expect("texts and nulls are JSON");
         Some(State(json.into()))
@@ -66,29 +74,46 @@ impl State {
     /// Converts the state to a row with the id and the watched columns; the others are absent. None
     /// if this is not a state of `table`.
     fn row(&self, table: Table, id: i64) -> Option<Tuple> {
-        self.row_of_columns(table, &table.watched_columns().collect::<Vec<_>>(), id)
+        let columns: Vec<Column> = table.watched_columns().collect();
+        row_of_columns(table, &columns, id, self.values()?)
     }
 
-    /// Converts the state of [`State::of_looked_up`] to a row with the id and these columns.
+    /// Converts the state of [`State::of_looked_up`] to a row with the id, these columns and the
+    /// extra values.
     pub fn looked_up_row(&self, table: Table, id: i64) -> Option<Tuple> {
-        self.row_of_columns(table, &table.looked_up_columns().collect::<Vec<_>>(), id)
-    }
+        let columns: Vec<Column> = table.looked_up_columns().collect();
+        let mut values = self.values()?;
+        let has_extra = values.len() == columns.len() + 1;
+        let extra = has_extra.then(|| values.pop()).flatten().flatten();
 
-    fn row_of_columns(&self, table: Table, columns: &[Column], id: i64) -> Option<Tuple> {
-        let values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
-        if values.len() != columns.len() {
-            return None;
-        }
-
-        let mut row = Tuple::absent(table);
-        row.set(ID, Datum::text(id.to_string()));
-
-        for (column, value) in columns.iter().zip(values) {
-            row.set(*column, value.map_or(Datum::Null, Datum::text));
-        }
-
+        let mut row = row_of_columns(table, &columns, id, values)?;
+        row.extra = extra.as_deref().map(Extra::from_json).unwrap_or_default();
         Some(row)
     }
+
+    fn values(&self) -> Option<Vec<Option<String>>> {
+        serde_json::from_str(&self.0).ok()
+    }
+}
+
+fn row_of_columns(
+    table: Table,
+    columns: &[Column],
+    id: i64,
+    values: Vec<Option<String>>,
+) -> Option<Tuple> {
+    if values.len() != columns.len() {
+        return None;
+    }
+
+    let mut row = Tuple::absent(table);
+    row.set(ID, Datum::text(id.to_string()));
+
+    for (column, value) in columns.iter().zip(values) {
+        row.set(*column, value.map_or(Datum::Null, Datum::text));
+    }
+
+    Some(row)
 }
 
 /// The changes of a batch to the ledger. The last change of each row counts.

@@ -8,6 +8,7 @@ pub mod delivery;
 pub mod disablement;
 pub mod durations;
 pub mod event;
+pub mod extra;
 pub mod gap;
 pub mod headers;
 pub mod ledger;

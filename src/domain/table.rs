@@ -113,6 +113,59 @@ impl Table {
         .then_some(MAX_BODY)
     }
 
+    /// Returns the tables whose extra values the events of a captured table show: its own, and those
+    /// of the rows that its events name.
+    pub const fn shown(self) -> &'static [Table] {
+        match self {
+            Table::Release => &[Table::Release, Table::Label],
+            Table::DistroQueue => &[
+                Table::DistroQueue,
+                Table::Release,
+                Table::Label,
+                Table::Outlet,
+            ],
+            Table::TranscoderQueue => &[
+                Table::TranscoderQueue,
+                Table::Track,
+                Table::Release,
+                Table::Label,
+            ],
+            Table::Payment => &[Table::Payment],
+            Table::PreflightReport => &[Table::PreflightReport, Table::Release, Table::Label],
+            Table::StreamRadarFlag => &[
+                Table::StreamRadarFlag,
+                Table::Track,
+                Table::Release,
+                Table::Label,
+            ],
+            _ => &[],
+        }
+    }
+
+    /// Returns whether the configuration may limit the table to the rows of a condition. Labels,
+    /// outlets and tracks are found whatever their rows contain: an event needs its owner, and a
+    /// release that the platform has marked as deleted may yet be taken down.
+    pub const fn may_be_limited(self) -> bool {
+        !matches!(self, Table::Label | Table::Outlet | Table::Track)
+    }
+
+    /// Returns the only values that a column has, if any other would be a mistake.
+    pub fn closed_values(self, column: &str) -> Option<&'static [&'static str]> {
+        match (self, column) {
+            (Table::Release, "review_status") => Some(&[
+                "draft",
+                "to_review",
+                "approved",
+                "rejected",
+                "require_changes",
+                "audit",
+            ]),
+            (Table::StreamRadarFlag, "status") => Some(&["active", "resolved"]),
+            (Table::StreamRadarFlag, "severity") => Some(&["low", "medium", "high"]),
+            _ => None,
+        }
+    }
+
     /// Returns the number under which the store has rows of the table, which never changes. None
     /// for tables whose rows it does not have.
     pub const fn number(self) -> Option<i16> {

@@ -206,16 +206,21 @@ async fn derive_from(
     };
 
     while let Some(change) = changes.get(*next) {
-        let change = &*lookups.completed(change);
+        let completed = lookups.completed(change);
 
         if source != Source::Repair {
-            lookups.follow(change, &mut raised.lookup_rows);
+            lookups.follow(&completed, &mut raised.lookup_rows);
         }
 
-        match derive_one(lookups, change, lineage, raised) {
+        let Some(change) = completed.within() else {
+            *next += 1;
+            continue;
+        };
+
+        match derive_one(lookups, &change, lineage, raised) {
             DeriveStep::Done => {
-                follow_addons(change, &mut raised.addons);
-                raised.ledger.follow(change);
+                follow_addons(&change, &mut raised.addons);
+                raised.ledger.follow(&change);
                 *next += 1;
             }
             DeriveStep::RowMissing => {
@@ -314,7 +319,7 @@ fn derive_one(
 /// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists,
 /// has no owner.
 fn run_rule(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
-    match (rule.derive)(change, lookups) {
+    match lookups.derive(rule, change) {
         Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),
         Err(NoEvent::Lookup(key)) => Err(match lookups.failure(&key) {
             Some(error) => NoEvent::LookupFailed(format!("{key}: {error}")),
@@ -329,8 +334,13 @@ fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
 
     for change in changes {
+        let completed = lookups.completed(change);
+        let Some(change) = completed.within() else {
+            continue;
+        };
+
         for rule in rules_for(change.table) {
-            if let Err(NoEvent::Lookup(key)) = run_rule(rule, &lookups.completed(change), lookups) {
+            if let Err(NoEvent::Lookup(key)) = run_rule(rule, &change, lookups) {
                 missing.insert(key);
             }
         }

@@ -4,7 +4,7 @@
 use super::derive::Derivation;
 use super::save::subscriptions_of;
 use crate::domain::addons::AddonChanges;
-use crate::domain::change::Batch;
+use crate::domain::change::{Batch, Change};
 use crate::domain::ledger::{LedgerChanges, State};
 use crate::domain::table::Table;
 use crate::store::enqueue::insert_events;
@@ -38,12 +38,13 @@ pub(super) async fn sieve(
         let change = batch
             .changes
             .iter()
-            .find(|change| change.position == event.position);
+            .find(|change| change.position == event.position)
+            .and_then(Change::within);
 
         let unrouted = change.map(|change| {
             Unrouted::new(
                 event.kind,
-                change,
+                &change,
                 batch.checkpoint.lineage,
                 "store_refused",
                 detail,

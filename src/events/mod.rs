@@ -5,6 +5,7 @@
 //! about other rows. If a fact is not cached, the rule returns [`NoEvent::Lookup`]; the caller
 //! fetches the row and runs the rule again.
 
+mod catalogue;
 mod distribution;
 mod payment;
 mod preflight;
@@ -19,6 +20,7 @@ mod tests;
 mod transcode;
 mod value;
 
+pub use self::catalogue::{Catalogue, EventType};
 pub use self::rule::{Derived, Fact, Facts, LookupKey, NoEvent, Release, Rule, TranscodedFile};
 pub use self::statuses::{Statuses, statuses};
 use crate::domain::event::EventKind;

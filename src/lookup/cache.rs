@@ -396,6 +396,7 @@ impl<'a> AddonChange<'a> {
 /// the store.
 fn reduced(table: Table, row: &Tuple) -> Tuple {
     let mut reduced = Tuple::absent(table);
+    reduced.extra = row.extra.clone();
 
     for column in std::iter::once(crate::domain::table::ID).chain(table.looked_up_columns()) {
         let most = table.most_characters(table.columns()[usize::from(column.0)]);
@@ -417,7 +418,7 @@ fn weight(row: &Tuple) -> usize {
     let values = row
         .iter()
         .map(|(_, value)| size_of::<Datum>() + value.as_str().map_or(0, str::len));
-    size_of::<Tuple>() + values.sum::<usize>()
+    size_of::<Tuple>() + values.sum::<usize>() + row.extra.size()
 }
 
 /// Booleans are `t` in the stream and `true` in a query; a mapped column may contain a number.

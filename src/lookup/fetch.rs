@@ -15,7 +15,7 @@ use crate::domain::window::Snapshot;
 use crate::postgres::{
     self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, quote_identifier,
 };
-use crate::primary::mapped::{as_text, table_name, tuple};
+use crate::primary::mapped::{extra, looked_up_condition, table_name, tuple, with_extra};
 use crate::retry::Backoff;
 use crate::sql::primary as sql;
 use crate::store::StoreError;
@@ -44,14 +44,12 @@ pub enum LookupError {
         source: tokio_postgres::Error,
     },
     #[error(
-        "column {column} of {table} is gone: restore it, or name another column in source.tables.{key}.columns.{reference} and \
-         restart"
+        "column {column} of {table} is gone: restore it, or name another column in {setting} and restart"
     )]
     ColumnGone {
         table: String,
         column: String,
-        key: &'static str,
-        reference: &'static str,
+        setting: String,
     },
     #[error(
         "table {table} is gone: restore it, or name another table in source.tables.{key}.table and restart"
@@ -380,14 +378,13 @@ impl Primary {
         let query = match self.custom.get(table.name()) {
             // Rows are read as text, whatever types their columns have.
             Some(sql) => {
-                let columns: Vec<String> = table
-                    .columns()
-                    .iter()
-                    .map(|name| {
-                        let text = format!("found.{}::text", quote_identifier(name));
-                        limited(text, table.most_characters(name))
-                    })
-                    .collect();
+                let found = |name: &str| format!("found.{}", quote_identifier(name));
+                let columns = table.columns().iter().map(|name| {
+                    let text = format!("{}::text", found(name));
+                    limited(text, table.most_characters(name))
+                });
+                let columns: Vec<String> =
+                    columns.chain(extra(&self.mappings, table, found)).collect();
                 format!(
                     "select {} from ({}) as found",
                     columns.join(", "),
@@ -423,16 +420,12 @@ impl Primary {
             });
         }
 
-        for reference in self.mappings.stored(table) {
-            let column = self.mappings.column(table, reference);
+        for (setting, column) in self.mappings.platform_columns(table) {
             if !types.contains_key(column) {
-                let column = column.to_owned();
-                let key = table.name();
                 return Err(LookupError::ColumnGone {
                     table: full_name(),
-                    column,
-                    key,
-                    reference,
+                    column: column.to_owned(),
+                    setting: format!("source.tables.{}.{setting}", table.name()),
                 });
             }
         }
@@ -447,10 +440,14 @@ impl Primary {
         };
 
         let names = [
-            ("columns", &*as_text(&self.mappings, table, table.columns())),
+            (
+                "columns",
+                &*with_extra(&self.mappings, table, table.columns()),
+            ),
             ("table", &table_name(&self.mappings, table)),
             ("key", &quote_identifier(key)),
             ("key_type", key_type),
+            ("condition", &looked_up_condition(&self.mappings, table)),
         ];
 
         Ok(fill(sql::lookup::ROWS, &names))

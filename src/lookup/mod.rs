@@ -8,6 +8,7 @@
 
 mod address;
 mod cache;
+mod extra;
 mod fetch;
 
 use std::borrow::Cow;
@@ -64,6 +65,8 @@ pub struct Lookups {
     /// two checkpoints.
     followed: Option<Checkpoint>,
     distribution_statuses: HashSet<String>,
+    /// The keys of the extra values of each table.
+    extra: HashMap<Table, Vec<String>>,
     /// The tables whose rows the store may have, with their mappings. None in a repair, which
     /// compares current rows.
     mappings: Vec<(Table, String)>,
@@ -95,6 +98,7 @@ impl Lookups {
             cache: Cache::default(),
             followed: None,
             distribution_statuses: known.map(str::to_owned).collect(),
+            extra: extra::keys(&source.tables),
             mappings: Table::ALL
                 .iter()
                 .filter(|table| source.copies_lookups_of(**table))
@@ -215,10 +219,16 @@ impl Lookups {
     }
 
     /// Applies a change of the stream to the cache, and adds what the store has to change to
-    /// `changes`.
+    /// `changes`. Releases outside of their table's condition are followed too: other rows may
+    /// refer to them.
     pub fn follow(&mut self, change: &Change, changes: &mut LedgerChanges) {
-        if self.is_stored(change.table) {
-            self.cache.follow(change, changes);
+        let change = match change.table {
+            Table::Release => Some(Cow::Borrowed(change)),
+            _ => change.within(),
+        };
+
+        if let Some(change) = change.filter(|change| self.is_stored(change.table)) {
+            self.cache.follow(&change, changes);
         }
     }
 
@@ -238,7 +248,7 @@ impl Lookups {
         let mut changed = ChangedRows::default();
 
         for change in changes.iter().filter(|change| self.is_stored(change.table)) {
-            changed.add(change, &self.cache);
+            changed.add(change, &self.cache, self.extra_keys(change.table));
         }
 
         for (table, ids) in &changed.rows {
@@ -288,7 +298,7 @@ impl Lookups {
             return Cow::Borrowed(change);
         }
 
-        let (_, Some(new)) = rows(&change.operation) else {
+        let (_, Some(new)) = change.operation.rows() else {
             return Cow::Borrowed(change);
         };
 
@@ -389,9 +399,9 @@ struct ChangedRows {
 }
 
 impl ChangedRows {
-    fn add(&mut self, change: &Change, cache: &Cache) {
+    fn add(&mut self, change: &Change, cache: &Cache, extra: &[String]) {
         let table = change.table;
-        let (old, new) = rows(&change.operation);
+        let (old, new) = change.operation.rows();
 
         if table == Table::UserAddon {
             let named = old
@@ -408,6 +418,7 @@ impl ChangedRows {
             table
                 .looked_up_columns()
                 .any(|column| *new.get(column) == Datum::Absent)
+                || extra.iter().any(|key| new.extra.get(key).is_none())
         });
 
         for id in old.into_iter().chain(new).filter_map(Tuple::id) {
@@ -457,17 +468,6 @@ fn addon_of(row: &Tuple) -> Option<UserAddon> {
         addon: addon.to_owned(),
         copies: 1,
     })
-}
-
-/// Returns the row before and after an operation, if there is one.
-fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
-    match operation {
-        Operation::Insert { new } => (None, Some(new)),
-        Operation::Update { old, new } => (old.as_ref(), Some(new)),
-        Operation::Replace { old, new } => (Some(old), Some(new)),
-        Operation::Delete { old } => (Some(old), None),
-        Operation::Truncate => (None, None),
-    }
 }
 
 /// Adds a change of a user's add-ons to those that the store will apply.

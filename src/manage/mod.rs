@@ -38,7 +38,7 @@ pub use self::receivers::{Receivers, RenderedRequest, UncallableHost};
 pub use self::service::Manage;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
-pub use self::webhooks::{UpdatedWebhook, VersionCondition, WebhookWithSecret, version};
+pub use self::webhooks::{UpdatedWebhook, VersionCondition, Warning, WebhookWithSecret, version};
 pub use crate::domain::ordering::Ordering;
 pub use crate::domain::signing::Signing;
 pub use crate::store::access::LONGEST_LIFE as SESSION_LIFETIME;

@@ -11,6 +11,7 @@ use super::receivers::Receivers;
 use super::searches::Searches;
 use crate::config::Config;
 use crate::domain::event::UserId;
+use crate::events::Catalogue;
 use crate::store::Store;
 use crate::vault::Vault;
 
@@ -39,6 +40,7 @@ pub struct ManageState {
     pub(super) test_quota: RateLimit<UserId>,
     pub(super) searches: Searches,
     pub(super) feed: Feed,
+    pub(super) catalogue: Catalogue,
 }
 
 impl std::ops::Deref for Manage {
@@ -56,6 +58,10 @@ impl Manage {
         vault: Arc<Vault>,
         receivers: Arc<dyn Receivers>,
     ) -> Manage {
+        let tables = &config.source.tables;
+        let keys = |table| tables.extra(table).keys().cloned().collect();
+        let catalogue = Catalogue::new(keys, |table| tables.is_absent(table));
+
         Manage(Arc::new(ManageState {
             feed: Feed::new(config, store.clone()),
             store,
@@ -67,6 +73,12 @@ impl Manage {
             tests: ConcurrencyLimit::new(MAX_TESTS_IN_FLIGHT),
             test_quota: RateLimit::per_minute(NonZeroU32::MIN, TEST_BURST),
             searches: Searches::new(),
+            catalogue,
         }))
+    }
+
+    /// The events that webhooks can subscribe to.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
     }
 }

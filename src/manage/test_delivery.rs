@@ -9,7 +9,6 @@ use super::fault::{Fault, Result};
 use super::service::Manage;
 use crate::domain::delivery::{Delivery, ErrorKind, Lease};
 use crate::domain::event::{EventKind, delivery_id};
-use crate::events::CATALOGUE;
 use crate::store::StoreError;
 use crate::store::audit::Actor;
 use crate::store::logs;
@@ -61,13 +60,9 @@ impl Manage {
         webhook: Uuid,
         kind: EventKind,
     ) -> Result<TestReport> {
-        let rule = CATALOGUE
-            .iter()
-            .find(|rule| rule.kind == kind)
-            .ok_or(Fault::Internal)?;
         let event = Uuid::now_v7();
         let occurred_at = Timestamp::now();
-        let data = (rule.example)();
+        let data = self.catalogue.get(kind).example.clone();
 
         logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data)
             .await?;

@@ -9,6 +9,7 @@ use super::fault::{Fault, Result};
 use super::page::{Cursor, List, ListPage};
 use super::service::Manage;
 use crate::domain::event::UserId;
+use crate::domain::settings::Settings;
 use crate::store::audit::Actor;
 use crate::store::webhooks::{self, Edit, NewWebhook, Updated, Webhook};
 use crate::vault::{Sealed, new_webhook_secret};
@@ -24,14 +25,21 @@ pub type VersionCondition<'a> = &'a (dyn Fn(&Webhook) -> bool + Send + Sync);
 pub struct WebhookWithSecret {
     pub webhook: Webhook,
     pub secret: SecretString,
-    /// Why the host of the URL was not checked.
-    pub warning: Option<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// A webhook after a change.
 pub struct UpdatedWebhook {
     pub webhook: Webhook,
-    pub warning: Option<String>,
+    pub warnings: Vec<Warning>,
+}
+
+/// Why a setting that is saved may not work.
+#[derive(Debug)]
+pub struct Warning {
+    /// The setting, as a JSON pointer.
+    pub pointer: &'static str,
+    pub detail: String,
 }
 
 impl Manage {
@@ -67,7 +75,8 @@ impl Manage {
         let id = Uuid::now_v7();
         let settings = self.read_settings(json, None)?;
         let headers = self.seal_headers(id, &settings).await?;
-        let warning = self.check_host(&actor.user, &settings.url).await?;
+        let host = self.check_host(&actor.user, &settings.url).await?;
+        let warnings = self.warnings(&settings, host);
         let pair = self.key_pair_for(settings.signing, id);
         let (secret, sealed) = self.new_secret(id);
 
@@ -87,7 +96,7 @@ impl Manage {
         Ok(WebhookWithSecret {
             webhook,
             secret,
-            warning,
+            warnings,
         })
     }
 
@@ -118,17 +127,19 @@ impl Manage {
                 edit.pair = self.key_pair_for(wanted.signing, id);
             }
 
-            let mut warning = None;
+            let mut host = None;
 
             if wanted.url != found.settings.url {
-                warning = self.check_host(&actor.user, &wanted.url).await?;
+                host = self.check_host(&actor.user, &wanted.url).await?;
             }
+
+            let warnings = self.warnings(wanted, host);
 
             match webhooks::update(&self.store, actor, &found, &edit).await? {
                 Updated::Done(webhook) => {
                     return Ok(UpdatedWebhook {
                         webhook: *webhook,
-                        warning,
+                        warnings,
                     });
                 }
                 Updated::Cancelling => return Err(Fault::Cancelling),
@@ -173,6 +184,32 @@ impl Manage {
         } else {
             Err(Fault::VersionMismatch)
         }
+    }
+
+    /// Returns the events of a webhook that the platform never sends.
+    pub fn unavailable(&self, settings: &Settings) -> Vec<&'static str> {
+        let event_types = self.catalogue.iter();
+        event_types
+            .filter(|event_type| !event_type.is_available)
+            .map(|event_type| event_type.rule.kind.as_str())
+            .filter(|name| settings.events.iter().any(|event| event == name))
+            .collect()
+    }
+
+    /// Returns what may not work. `host` is why the URL's host was not checked.
+    fn warnings(&self, settings: &Settings, host: Option<String>) -> Vec<Warning> {
+        let unavailable = self.unavailable(settings);
+        let events = (!unavailable.is_empty())
+            .then(|| format!("this platform never sends {}", unavailable.join(", ")));
+
+        let warning = |(pointer, detail): (&'static str, Option<String>)| {
+            let detail = detail?;
+            Some(Warning { pointer, detail })
+        };
+        [("/url", host), ("/events", events)]
+            .into_iter()
+            .filter_map(warning)
+            .collect()
     }
 
     pub(super) fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {

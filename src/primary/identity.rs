@@ -24,7 +24,7 @@ const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout";
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
 
-    match table {
+    let mut wanted: Vec<&str> = match table {
         // A deletion must name the user and the add-on.
         Table::UserAddon => vec![name("user_id"), name("addon")],
         // For a table that is only looked up, the key identifies the cached row to discard.
@@ -32,7 +32,17 @@ pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
             .chain(table.watched().iter().copied())
             .map(name)
             .collect(),
+    };
+
+    // Whether the old row met the condition must be known.
+    let only = source.tables.only(table).keys().map(String::as_str);
+    for column in only {
+        if !wanted.contains(&column) {
+            wanted.push(column);
+        }
     }
+
+    wanted
 }
 
 /// The replica identity to set.
@@ -127,13 +137,24 @@ pub(crate) async fn set(
     goal: Goal,
 ) -> Result<()> {
     let table_name = relation.quoted();
+    let full = || {
+        let drop = relation.own_index_valid.map(|_| drop_statement(relation));
+        statement(&table_name, "full") + drop.as_deref().unwrap_or_default()
+    };
+
     let statements = match goal {
-        Goal::Full => {
-            let drop = relation.own_index_valid.map(|_| drop_statement(relation));
-            statement(&table_name, "full") + drop.as_deref().unwrap_or_default()
-        }
+        Goal::Full => full(),
         Goal::Index => {
-            build_index(client, relation, &wanted(source, table)).await?;
+            let wanted = wanted(source, table);
+
+            // An index of an earlier mapping. Without it, updates would fail meanwhile.
+            if relation.uses_own_index() && !relation.identifies(&wanted) {
+                change_table(client, &table_name, Attempts::Many, &full()).await?;
+                build_index(client, relation, &wanted, None).await?;
+            } else {
+                build_index(client, relation, &wanted, relation.own_index_valid).await?;
+            }
+
             statement(
                 &table_name,
                 &format!("using index {}", quote_identifier(&relation.own_index)),
@@ -144,10 +165,15 @@ pub(crate) async fn set(
     change_table(client, &table_name, Attempts::Many, &statements).await
 }
 
-/// Builds the identity index without blocking writes. Drops an invalid one that an interrupted
-/// build has left.
-async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> Result<()> {
-    match relation.own_index_valid {
+/// Builds the identity index without blocking writes. `is_valid` is whether there is one. Drops an
+/// invalid one that an interrupted build has left.
+async fn build_index(
+    client: &Client,
+    relation: &Relation,
+    columns: &[&str],
+    is_valid: Option<bool>,
+) -> Result<()> {
+    match is_valid {
         Some(true) => return Ok(()),
         Some(false) => drop_index(client, relation, Attempts::Many).await?,
         None => {}

@@ -1,9 +1,11 @@
 //! The platform's tables in SQL, by the names that the configuration maps them to.
 
-use crate::config::TableMappings;
-use crate::domain::change::{Datum, Tuple};
+use crate::config::{Condition, TableMappings};
+use crate::domain::change::Tuple;
+use crate::domain::extra::{Extra, MAX_CHARACTERS};
 use crate::domain::table::Table;
-use crate::postgres::{limited, logged, quote_identifier, quote_qualified};
+use crate::postgres::{fill, limited, logged, quote_identifier, quote_literal, quote_qualified};
+use crate::sql::primary as sql;
 
 /// Returns the quoted name of the platform's table.
 pub(crate) fn table_name(mappings: &TableMappings, table: Table) -> String {
@@ -30,8 +32,84 @@ pub(crate) fn as_text(mappings: &TableMappings, table: Table, columns: &[&str]) 
     columns.iter().map(as_text).collect::<Vec<_>>().join(", ")
 }
 
-/// Builds a row from the values of `columns`, with the configured value maps applied. Other columns
-/// are absent.
+/// Returns SQL expressions as [`as_text`] does, and one for the row's extra values if there are any.
+/// [`tuple`] reads the result.
+pub(crate) fn with_extra(mappings: &TableMappings, table: Table, columns: &[&str]) -> String {
+    let columns = as_text(mappings, table, columns);
+    let value = |name: &str| format!("this.{}", quote_identifier(name));
+
+    match extra(mappings, table, value) {
+        Some(extra) => format!("{columns}, {extra}"),
+        None => columns,
+    }
+}
+
+/// Returns an SQL expression for a row's extra values as a JSON object, if there are any. `value`
+/// returns the expression for a column.
+pub(crate) fn extra(
+    mappings: &TableMappings,
+    table: Table,
+    value: impl Fn(&str) -> String,
+) -> Option<String> {
+    let members: Vec<String> = mappings
+        .extra(table)
+        .iter()
+        .map(|(key, column)| {
+            let names = [
+                ("key", &*quote_literal(key)),
+                ("value", &*value(column)),
+                ("characters", &MAX_CHARACTERS.to_string()),
+            ];
+            fill(sql::lookup::EXTRA.trim_end(), &names)
+        })
+        .collect();
+
+    let object = || format!("json_build_object({})::text", members.join(", "));
+    (!members.is_empty()).then(object)
+}
+
+/// Returns the SQL condition that the table's rows must meet, if there is one. `column` returns the
+/// expression for a column, and `text` the one for its text form.
+pub(crate) fn condition(
+    mappings: &TableMappings,
+    table: Table,
+    column: impl Fn(&str) -> String,
+    text: impl Fn(&str) -> String,
+) -> Option<String> {
+    let conditions: Vec<String> = mappings
+        .only(table)
+        .iter()
+        .map(|(name, condition)| match condition {
+            Condition::Null => format!("{} is null", column(name)),
+            Condition::NotNull => format!("{} is not null", column(name)),
+            Condition::AnyOf(values) => {
+                let values: Vec<String> = values.iter().map(|text| quote_literal(text)).collect();
+                format!("{} in ({})", text(name), values.join(", "))
+            }
+        })
+        .collect();
+
+    (!conditions.is_empty()).then(|| conditions.join(" and "))
+}
+
+/// Returns the condition on a row named `this`; `true` if there is none.
+pub(crate) fn condition_on_this(mappings: &TableMappings, table: Table) -> String {
+    let column = |name: &str| format!("this.{}", quote_identifier(name));
+    let condition = condition(mappings, table, column, |name| logged(&column(name)));
+    condition.unwrap_or_else(|| "true".to_owned())
+}
+
+/// Returns the condition on rows that events of other rows need. Captured rows, releases among
+/// them, are found whether or not they meet their table's condition.
+pub(crate) fn looked_up_condition(mappings: &TableMappings, table: Table) -> String {
+    match table.is_captured() {
+        true => "true".to_owned(),
+        false => condition_on_this(mappings, table),
+    }
+}
+
+/// Builds a row from the values of `columns` and its extra values, with the configured value maps
+/// applied. Other columns are absent.
 pub(crate) fn tuple<'a>(
     mappings: &TableMappings,
     table: Table,
@@ -41,13 +119,14 @@ pub(crate) fn tuple<'a>(
     let mut tuple = Tuple::absent(table);
 
     for (index, name) in columns.iter().enumerate() {
-        let datum = value(index).map_or(Datum::Null, |text| {
-            Datum::text(mappings.value(table, name, text).unwrap_or(text))
-        });
-
         if let Some(column) = table.column(name) {
-            tuple.set(column, datum);
+            tuple.set(column, mappings.datum(table, name, value(index)));
         }
+    }
+
+    if !mappings.extra(table).is_empty() {
+        let extra = value(columns.len());
+        tuple.extra = extra.map(Extra::from_json).unwrap_or_default();
     }
 
     tuple

@@ -372,36 +372,37 @@ async fn seed_distributed_releases(
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<usize> {
-    let meanings = source
-        .tables
-        .values_meaning(Table::Release, "delivery_status", "distributed");
-    let column = |column| mapped::as_text(&source.tables, Table::Release, &[column]);
+    const STATUS: &str = "delivery_status";
+
+    let mappings = &source.tables;
     let query = fill(
-        sql::snapshot::DISTRIBUTED_RELEASES,
+        sql::snapshot::DELIVERY_STATUSES,
         &[
-            ("id", &column("id")),
-            ("delivery_status", &column("delivery_status")),
-            ("table", &mapped::table_name(&source.tables, Table::Release)),
+            (
+                "columns",
+                &*mapped::as_text(mappings, Table::Release, &["id", STATUS]),
+            ),
+            ("table", &mapped::table_name(mappings, Table::Release)),
         ],
     );
 
     let rows = snapshot
         .client()
-        .query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)])
+        .query_typed_raw(&query, std::iter::empty::<(&str, Type)>())
         .await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
 
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
-        let ids = rows
-            .iter()
-            .map(|row| row.try_get(0))
-            .collect::<Result<Vec<Option<&str>>, _>>()?;
-        let ids: Vec<i64> = ids
-            .into_iter()
-            .flatten()
-            .filter_map(canonical_int)
-            .collect();
+        let mut ids = Vec::new();
+
+        for row in rows {
+            let (id, status): (Option<&str>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
+            let status = mappings.datum(Table::Release, STATUS, status);
+            let is_distributed = status.as_str() == Some("distributed");
+            ids.extend(id.filter(|_| is_distributed).and_then(canonical_int));
+        }
+
         seed_distributed(transaction, &ids).await?;
         distributed += ids.len();
     }
@@ -516,6 +517,7 @@ async fn seed_addons(
         &[
             ("columns", &columns),
             ("table", &mapped::table_name(mappings, TABLE)),
+            ("condition", &mapped::condition_on_this(mappings, TABLE)),
         ],
     );
     let rows = snapshot
@@ -528,8 +530,9 @@ async fn seed_addons(
 
         for row in rows {
             let (user, addon): (Option<&str>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
-            if let Some((user, addon)) = user.zip(addon) {
-                found.grant(user, mappings.value(TABLE, ADDON, addon).unwrap_or(addon));
+            let addon = mappings.datum(TABLE, ADDON, addon);
+            if let Some((user, addon)) = user.zip(addon.as_str()) {
+                found.grant(user, addon);
             }
         }
 

@@ -6,7 +6,9 @@ use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::error::Result;
-use super::mapped::{as_text, column_name, table_name, tuple};
+use super::mapped::{
+    column_name, condition_on_this, looked_up_condition, table_name, tuple, with_extra,
+};
 use crate::config::Source;
 use crate::domain::change::{Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
@@ -69,9 +71,11 @@ impl SnapshotSession {
         &self.client
     }
 
-    /// Opens a cursor over a table's watched columns, ordered by id.
+    /// Opens a cursor over the watched columns of the rows that raise events, ordered by id.
     pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<Rows<'a>> {
-        self.open(source, table, table.watched(), State::of).await
+        let condition = condition_on_this(&source.tables, table);
+        self.open(source, table, table.watched(), State::of, &condition)
+            .await
     }
 
     /// Opens a cursor over the columns of a table that events of other rows need, ordered by id.
@@ -80,7 +84,9 @@ impl SnapshotSession {
         source: &'a Source,
         table: Table,
     ) -> Result<Rows<'a>> {
-        self.open(source, table, table.looked_up(), State::of_looked_up)
+        let condition = looked_up_condition(&source.tables, table);
+        let names = table.looked_up();
+        self.open(source, table, names, State::of_looked_up, &condition)
             .await
     }
 
@@ -90,6 +96,7 @@ impl SnapshotSession {
         table: Table,
         names: &'static [&'static str],
         state: fn(Table, &Tuple) -> Option<State>,
+        condition: &str,
     ) -> Result<Rows<'a>> {
         let id = column_name(&source.tables, table, "id");
         let id_type = self.id_type(source, table).await?;
@@ -106,8 +113,9 @@ impl SnapshotSession {
 
         let placeholders = [
             ("id", &*id),
-            ("columns", &as_text(&source.tables, table, names)),
+            ("columns", &with_extra(&source.tables, table, names)),
             ("table", &table_name(&source.tables, table)),
+            ("condition", condition),
             ("order", &order),
         ];
 
@@ -130,9 +138,13 @@ impl SnapshotSession {
         let id_type = quote_identifier(&self.id_type(source, table).await?);
         let names = [
             ("key", &*column_name(&source.tables, table, "id")),
-            ("columns", &as_text(&source.tables, table, table.columns())),
+            (
+                "columns",
+                &with_extra(&source.tables, table, table.columns()),
+            ),
             ("table", &table_name(&source.tables, table)),
             ("key_type", &id_type),
+            ("condition", "true"),
         ];
 
         let statement = fill(sql::lookup::ROWS, &names);

@@ -1,7 +1,5 @@
 //! The page of all events that webhooks can subscribe to.
 
-use std::sync::LazyLock;
-
 use askama::Template;
 use axum::response::Response;
 use serde_json::Value;
@@ -12,13 +10,13 @@ use super::format::pretty;
 use super::page::{Frame, Section, page};
 use super::visit::Visit;
 use crate::domain::event::{Addon, EventKind};
-use crate::events::{CATALOGUE, Rule};
+use crate::events::{Catalogue, EventType, Rule};
 
 /// The most webhooks to choose from for a test. By default a user has at most ten.
 const MAX_CHOICES: usize = 100;
 
 /// Groups of events, in the order in which they are shown.
-pub const FAMILIES: [&str; 5] = [
+const FAMILIES: [&str; 5] = [
     "Delivery to outlets",
     "Releases and review",
     "Stream Radar",
@@ -27,7 +25,7 @@ pub const FAMILIES: [&str; 5] = [
 ];
 
 /// Returns the group of an event.
-pub fn family(kind: EventKind) -> &'static str {
+fn family(kind: EventKind) -> &'static str {
     match kind {
         EventKind::DeliveryCompleted
         | EventKind::DeliveryFailed
@@ -53,12 +51,13 @@ pub fn addon_name(addon: &Addon) -> &'static str {
 #[template(path = "ui/catalogue.html")]
 struct CataloguePage {
     frame: Frame,
-    families: [(&'static str, Vec<&'static CatalogueEntry>); 5],
+    families: [(&'static str, Vec<CatalogueEntry>); 5],
     webhooks: Vec<(Uuid, String)>,
 }
 
 struct CatalogueEntry {
     rule: &'static Rule,
+    is_available: bool,
     fields: Vec<Field>,
     schema: String,
     example: String,
@@ -72,12 +71,19 @@ struct Field {
     required: bool,
 }
 
-/// Computed once: the catalogue is constant.
-static EVENTS: LazyLock<Vec<CatalogueEntry>> =
-    LazyLock::new(|| CATALOGUE.iter().map(|rule| event(rule)).collect());
+/// A group of events.
+pub type Family<'a> = (&'static str, Vec<&'a EventType>);
 
-fn event(rule: &'static Rule) -> CatalogueEntry {
-    let schema = (rule.schema)();
+/// Returns the events by their groups.
+pub fn by_family(catalogue: &Catalogue) -> [Family<'_>; 5] {
+    FAMILIES.map(|name| {
+        let is_member = |event_type: &&EventType| family(event_type.rule.kind) == name;
+        (name, catalogue.iter().filter(is_member).collect())
+    })
+}
+
+fn entry(event_type: &EventType) -> CatalogueEntry {
+    let schema = &event_type.schema;
     let required: Vec<&str> = schema["required"]
         .as_array()
         .into_iter()
@@ -88,7 +94,7 @@ fn event(rule: &'static Rule) -> CatalogueEntry {
     let properties = schema["properties"].as_object().into_iter().flatten();
     let field = |(name, property): (&String, &Value)| Field {
         name: name.clone(),
-        kind: kind(property, &schema),
+        kind: kind(property, schema),
         description: property["description"]
             .as_str()
             .unwrap_or_default()
@@ -97,10 +103,11 @@ fn event(rule: &'static Rule) -> CatalogueEntry {
     };
 
     CatalogueEntry {
-        rule,
+        rule: event_type.rule,
+        is_available: event_type.is_available,
         fields: properties.map(field).collect(),
         schema: format!("{schema:#}"),
-        example: pretty(&(rule.example)()),
+        example: pretty(&event_type.example),
     }
 }
 
@@ -154,19 +161,15 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
         .map(|webhook| (webhook.id, webhook.settings.name))
         .collect();
 
-    let of = |name| {
-        (
-            name,
-            EVENTS
-                .iter()
-                .filter(|event| family(event.rule.kind) == name)
-                .collect(),
-        )
+    let families = by_family(visit.manage().catalogue());
+    let entries = |(name, event_types): Family<'_>| {
+        let entries = event_types.into_iter().map(entry).collect();
+        (name, entries)
     };
 
     Ok(page(&CataloguePage {
         frame: visit.frame(Section::Events),
-        families: FAMILIES.map(of),
+        families: families.map(entries),
         webhooks,
     }))
 }
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_key_of_every_event_is_described() {
-        for event in EVENTS.iter() {
+        for event in Catalogue::default().iter().map(entry) {
             assert!(!event.fields.is_empty(), "{:?}", event.rule.kind);
 
             for field in &event.fields {

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::catalogue::{FAMILIES, addon_name, family};
+use super::catalogue::{Family, addon_name, by_family};
 use super::error::PageError;
 use super::fields::{Fields, LongFields};
 use super::flash::Flash;
@@ -17,13 +17,13 @@ use super::state::webhook_path;
 use super::visit::{Ids, Visit};
 use crate::domain::ordering::Ordering;
 use crate::domain::settings::Settings;
-use crate::events::{CATALOGUE, Rule};
-use crate::manage::{Fault, Webhook, version};
+use crate::manage::{Fault, Warning, Webhook, version};
 
 #[derive(Template)]
 #[template(path = "ui/edit.html")]
-struct EditPage {
+struct EditPage<'a> {
     frame: Frame,
+    families: [Family<'a>; 5],
     /// The webhook to edit. None for a new one.
     webhook: Option<Uuid>,
     /// The settings, as stored or as submitted, valid or not.
@@ -34,17 +34,7 @@ struct EditPage {
     errors: Errors,
 }
 
-impl EditPage {
-    fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
-        FAMILIES.map(|name| {
-            let rules = CATALOGUE.iter().copied();
-            (
-                name,
-                rules.filter(|rule| family(rule.kind) == name).collect(),
-            )
-        })
-    }
-
+impl EditPage<'_> {
     fn is_chosen(&self, name: &str, value: &str) -> bool {
         self.form.all(name).any(|chosen| chosen == value)
     }
@@ -79,14 +69,18 @@ fn rejection(fault: Fault, errors: &mut Errors) -> Result<StatusCode, PageError>
     Ok(status)
 }
 
-fn with_warning(message: &str, warning: Option<String>) -> Flash {
-    let warning = warning.map(|warning| format!(" {}", sentence(&warning)));
-    Flash::good(format!("{message}{}", warning.unwrap_or_default()))
+fn with_warnings(message: &str, warnings: &[Warning]) -> Flash {
+    let warnings = warnings.iter().map(|warning| sentence(&warning.detail));
+    let sentences: Vec<String> = std::iter::once(message.to_owned())
+        .chain(warnings)
+        .collect();
+    Flash::good(sentences.join(" "))
 }
 
 pub async fn new(visit: Visit) -> Response {
     page(&EditPage {
         frame: visit.frame(Section::Webhooks),
+        families: by_family(visit.manage().catalogue()),
         webhook: None,
         form: settings::fields(&Settings::default()),
         version: String::new(),
@@ -104,7 +98,7 @@ pub async fn create(visit: Visit, LongFields(form): LongFields) -> Result<Respon
 
     let status = match created {
         Ok(created) => {
-            let flash = with_warning("Webhook created.", created.warning);
+            let flash = with_warnings("Webhook created.", &created.warnings);
             return secret::reveal(&visit, created.webhook.id, flash).await;
         }
         Err(fault) => rejection(fault, &mut errors)?,
@@ -112,6 +106,7 @@ pub async fn create(visit: Visit, LongFields(form): LongFields) -> Result<Respon
 
     let page = EditPage {
         frame: visit.frame(Section::Webhooks),
+        families: by_family(visit.manage().catalogue()),
         webhook: None,
         form,
         version: String::new(),
@@ -125,6 +120,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
 
     Ok(page(&EditPage {
         frame: visit.frame(Section::Webhooks),
+        families: by_family(visit.manage().catalogue()),
         webhook: Some(id),
         form: settings::fields(&webhook.settings),
         version: version(&webhook),
@@ -148,7 +144,7 @@ pub async fn save(
 
     let status = match saved {
         Ok(updated) => {
-            let flash = with_warning("Changes saved.", updated.warning);
+            let flash = with_warnings("Changes saved.", &updated.warnings);
             return Ok(redirect(&webhook_path(id, ""), flash));
         }
         Err(fault) => rejection(fault, &mut errors)?,
@@ -161,6 +157,7 @@ pub async fn save(
 
     let page = EditPage {
         frame: visit.frame(Section::Webhooks),
+        families: by_family(visit.manage().catalogue()),
         webhook: Some(id),
         form,
         version,

@@ -38,6 +38,8 @@ struct WebhookPage {
     jobs: Vec<JobLine>,
     failures: Vec<(String, i64)>,
     snippets: &'static [Snippet],
+    /// Its events that the platform never sends.
+    unavailable: Vec<&'static str>,
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
@@ -72,6 +74,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     Ok(page(&WebhookPage {
         frame,
         form: settings::fields(&webhook.settings),
+        unavailable: manage.unavailable(&webhook.settings),
         webhook,
         panels,
         lines,

@@ -152,7 +152,8 @@ async fn the_reference_is_a_page_without_scripts() {
         page.body.contains("<code>next_cursor</code>"),
         "backticks mark code"
     );
-    let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
+    let document: Value =
+        serde_json::from_str(&walhook::api::openapi_document(BASE, &Default::default())).unwrap();
     let names = |pointer: &str| -> Vec<String> {
         document
             .pointer(pointer)

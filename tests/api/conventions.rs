@@ -23,7 +23,8 @@ async fn unknown_query_parameters_are_named_by_every_operation() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &EVENTS).await;
-    let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
+    let document: Value =
+        serde_json::from_str(&walhook::api::openapi_document(BASE, &Default::default())).unwrap();
 
     for (path, item) in document["paths"].as_object().unwrap() {
         let target = path
@@ -362,7 +363,8 @@ async fn types_of_problems_lead_to_their_description() {
     let origin = service.url.strip_suffix(BASE).unwrap();
     let client = Api::new(origin, "none");
     let docs = client.get(&format!("{BASE}/docs")).await.expect(200).body;
-    let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
+    let document: Value =
+        serde_json::from_str(&walhook::api::openapi_document(BASE, &Default::default())).unwrap();
     let text = document.to_string();
     let mut types: HashSet<String> = text
         .split("\"/problems/")

@@ -34,7 +34,11 @@ async fn the_printed_committed_and_served_documents_are_equal() {
 
 #[tokio::test]
 async fn every_operation_has_a_unique_name_and_lists_its_problems() {
-    let document: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
+    let document: Value = serde_json::from_str(&walhook::api::openapi_document(
+        "/base",
+        &Default::default(),
+    ))
+    .unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     assert_eq!(document["servers"][0]["url"], "/base");
 
@@ -80,8 +84,13 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
 
 #[tokio::test]
 async fn every_delivered_event_is_described_in_both_documents() {
-    let openapi: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
-    let asyncapi: Value = serde_json::from_str(&walhook::api::asyncapi_document()).unwrap();
+    let openapi: Value = serde_json::from_str(&walhook::api::openapi_document(
+        "/base",
+        &Default::default(),
+    ))
+    .unwrap();
+    let asyncapi: Value =
+        serde_json::from_str(&walhook::api::asyncapi_document(&Default::default())).unwrap();
 
     assert_eq!(
         openapi["webhooks"].as_object().unwrap().len(),
@@ -272,7 +281,8 @@ fn the_asyncapi_document_is_valid_against_the_published_schema() {
 
     let validator =
         jsonschema::draft7::new(&serde_json::from_str(&schema).unwrap()).expect("a valid schema");
-    let mut document: Value = serde_json::from_str(&walhook::api::asyncapi_document()).unwrap();
+    let mut document: Value =
+        serde_json::from_str(&walhook::api::asyncapi_document(&Default::default())).unwrap();
     let errors: Vec<String> = validator
         .iter_errors(&document)
         .map(|error| format!("{}: {error}", error.instance_path()))
@@ -314,6 +324,7 @@ async fn the_events_are_listed_with_schema_and_example() {
                 "event",
                 "description",
                 "requires_addon",
+                "available",
                 "schema",
                 "example"
             ]
@@ -326,4 +337,60 @@ async fn the_events_are_listed_with_schema_and_example() {
             rule.kind
         );
     }
+}
+
+#[tokio::test]
+async fn events_that_the_platform_never_sends_are_marked_and_warned_of() {
+    let tables = json!({ "track": { "absent": true }, "user_addon": { "absent": true } });
+    let service = Service::start_with(|config| {
+        config.source.tables = serde_json::from_value(tables).unwrap();
+    })
+    .await;
+    let api = service.api("alice").await;
+
+    let types = api.get("/webhooks/event-types").await.expect(200).json();
+    let unavailable: Vec<&Value> = types["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|listed| listed["available"] == false)
+        .map(|listed| &listed["event"])
+        .collect();
+    let expected = [
+        "release.preflight.report_ready",
+        "stream_radar.flag_created",
+        "stream_radar.flag_resolved",
+        "transcode.completed",
+        "transcode.failed",
+    ];
+    assert_eq!(unavailable, expected);
+
+    let openapi = api.get("/openapi.json").await.expect(200).json();
+    let description = &openapi["webhooks"]["transcode.failed"]["post"]["description"];
+    assert!(
+        description
+            .as_str()
+            .unwrap()
+            .ends_with("this platform never sends it.")
+    );
+
+    let events = [
+        "delivery.completed",
+        "transcode.failed",
+        "transcode.completed",
+    ];
+    let body = json!({ "name": "n", "url": "https://receiver.example/in", "events": events });
+    let created = api.post("/webhooks", body).await.expect(201).json();
+    let detail = "this platform never sends transcode.completed, transcode.failed";
+    let warning = json!({ "pointer": "/events", "detail": detail });
+    assert!(
+        created["warnings"].as_array().unwrap().contains(&warning),
+        "{created}"
+    );
+
+    let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
+    let edited = api
+        .patch(&path, json!({ "events": ["delivery.completed"] }))
+        .await;
+    assert_eq!(edited.expect(200).json()["warnings"], Value::Null);
 }

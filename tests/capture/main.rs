@@ -26,6 +26,7 @@ mod prepare;
 mod publication;
 mod repair;
 mod replaced;
+mod rows;
 mod shapes;
 mod silence;
 mod stage;

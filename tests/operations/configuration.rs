@@ -103,6 +103,32 @@ fn lists_in_the_environment_are_separated_by_commas_and_may_be_empty() {
 }
 
 #[test]
+fn a_condition_is_null_not_null_a_value_or_a_list() {
+    let path = file(
+        "[source.tables.distro_queue]\n\
+         only = { deleted_at = \"null\", sent_at = \"not null\", kind = \"a\", level = [1, \"null\"], hidden = false }\n",
+    );
+    let path = path.path().to_str().unwrap().to_owned();
+    let run = walhook(&["--config", &path, "config"], &[]);
+    let only = &effective(&run)["source"]["tables"]["distro_queue"]["only"];
+
+    assert_eq!(
+        only.to_string(),
+        r#"{ deleted_at = "null", hidden = ["f"], kind = ["a"], level = ["1", "null"], sent_at = "not null" }"#
+    );
+
+    let path = file("[source.tables.distro_queue]\nonly = { level = 1.5 }\n");
+    let path = path.path().to_str().unwrap().to_owned();
+    let run = walhook(&["--config", &path, "config"], &[]);
+    assert!(
+        run.stderr
+            .contains("a condition is \"null\", \"not null\", a value or a list of values"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
 fn a_platforms_own_names_are_mapped_from_file_and_environment() {
     let path = file(
         "[source.tables.distro_queue]\ntable = \"dist.jobs\"\ncolumns = { status = \"state\" }\n\
@@ -181,7 +207,7 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
     /// Arguments, environment, and texts that the error must contain.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
 
-    let cases: [Case<'_>; 25] = [
+    let cases: [Case<'_>; 33] = [
         (
             &["run"],
             &[("WALHOOK_SECRETS__MASTER_KEY", KEY)],
@@ -312,6 +338,74 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
             &["--set", "source.lookups.payment=select 1", "config"],
             &[],
             &["source.lookups.payment", "computed"],
+        ),
+        // The valid names and values are listed.
+        (
+            &["--set", "source.tables.releases.table=x", "config"],
+            &[],
+            &["its tables are release, distro_queue, "],
+        ),
+        (
+            &["--set", "source.tables.release.columns.name=x", "config"],
+            &[],
+            &[
+                "source.tables.release.columns.name",
+                "release has id, label_id, cat, ",
+            ],
+        ),
+        (
+            &[
+                "--set",
+                "source.tables.release.values.review_status.1=drafft",
+                "config",
+            ],
+            &[],
+            &[
+                "source.tables.release.values.review_status: `1` is mapped to `drafft`",
+                "draft, to_review, approved, rejected, require_changes, audit",
+            ],
+        ),
+        (
+            &[
+                "--set",
+                "source.tables.distro_queue.columns.release_id=outlet_id",
+                "config",
+            ],
+            &[],
+            &["release_id and outlet_id are both `outlet_id`"],
+        ),
+        (
+            &["--set", "source.tables.payment.columns.status=id", "config"],
+            &[],
+            &["id and status are both `id`"],
+        ),
+        (
+            &[
+                "--set",
+                "source.tables.label.only.deleted_at=null",
+                "config",
+            ],
+            &[],
+            &["source.tables.label.only"],
+        ),
+        (
+            &["--set", "source.tables.app_user.extra.name=name", "config"],
+            &[],
+            &["source.tables.app_user.extra", "no event"],
+        ),
+        (
+            &[
+                "--set",
+                "source.tables.label.extra.uuid=id",
+                "--set",
+                "source.tables.release.extra.uuid=id",
+                "config",
+            ],
+            &[],
+            &[
+                "source.tables.label.extra.uuid",
+                "source.tables.release.extra",
+            ],
         ),
     ];
     for (arguments, environment, expected) in cases {

@@ -1,6 +1,7 @@
 use pg_walstream::encode_message_to_bytes;
 
 use super::*;
+use crate::domain::change::Datum;
 use crate::domain::table::distro_queue;
 
 const RELATION: u32 = 41;
@@ -352,6 +353,91 @@ fn an_identity_that_is_insufficient_loses_changes_and_none_at_all_loses_nothing(
 
     assert_eq!(decode(&["id", "status"]), Decoded::TableDescribed);
     assert_eq!(decode(&[]), Decoded::TableDescribed);
+}
+
+/// Returns a mapping by which only rows without a message raise events.
+fn without_message() -> Source {
+    let tables = serde_json::json!({
+        "distro_queue": { "only": { "message": "null" }, "extra": { "note": "message" } },
+    });
+    Source {
+        tables: serde_json::from_value(tables).unwrap(),
+        ..Source::default()
+    }
+}
+
+#[test]
+fn a_row_that_is_moved_enters_or_leaves_the_condition() {
+    let with = |message| [ROW[0], ROW[1], ROW[2], ROW[3], ROW[4], message];
+    let within = |old, new| {
+        let table = relation("public", "distro_queue", &DISTRO_QUEUE);
+        let moved = vec![table, delete('O', &with(old)), insert(&with(new))];
+        let found = changes(&without_message(), moved);
+        let seen = found.iter().map(|change| {
+            change.within().map(|change| match change.operation {
+                Operation::Insert { .. } => "insert",
+                Operation::Replace { .. } => "replace",
+                Operation::Delete { .. } => "delete",
+                _ => "other",
+            })
+        });
+        seen.collect::<Vec<_>>()
+    };
+
+    let [inside, outside] = [Null, Text("hidden")];
+    assert_eq!(within(inside, inside), [Some("delete"), Some("replace")]);
+    assert_eq!(within(outside, inside), [None, Some("insert")]);
+    assert_eq!(within(inside, outside), [Some("delete"), Some("delete")]);
+    assert_eq!(within(outside, outside), [None, None]);
+}
+
+#[test]
+fn an_unchanged_long_value_is_that_of_the_old_row() {
+    let update = |key_type| {
+        let mut new = row(&ROW);
+        new.columns[5] = ColumnData::unchanged();
+        let long = [ROW[0], ROW[1], ROW[2], Text("error"), ROW[4], Text("long")];
+
+        let table = relation("public", "distro_queue", &DISTRO_QUEUE);
+        let update = Message::Update {
+            relation_id: RELATION,
+            old_tuple: Some(row(&long)),
+            new_tuple: new,
+            key_type: Some(key_type),
+        };
+        let found = changes(&without_message(), vec![table, update]);
+        let (_, new) = found[0].operation.rows();
+        new.unwrap().clone()
+    };
+
+    let full = update('O');
+    assert!(full.is_outside);
+    assert_eq!(full.extra.get("note"), Some("\"long\""));
+    assert_eq!(full.text(distro_queue::message), Some("long"));
+
+    // Null there means that it was not sent.
+    let key = update('K');
+    assert_eq!((key.is_outside, key.extra.get("note")), (false, None));
+    assert_eq!(*key.get(distro_queue::message), Datum::Absent);
+}
+
+#[test]
+fn the_columns_of_a_condition_must_be_sent_and_be_part_of_the_identity() {
+    let decode = |columns: &[&str], key: &[&str]| {
+        let table = keyed_relation("public", "distro_queue", columns, key, b'i');
+        decoder(&without_message()).decode(wire(&table), &mut Vec::new())
+    };
+
+    let error = decode(&DISTRO_QUEUE[..5], &["id", "status"]).unwrap_err();
+    assert!(error.is_drift(), "{error}");
+    assert!(matches!(
+        decode(&DISTRO_QUEUE, &["id", "status"]),
+        Ok(Decoded::IdentityLost { .. })
+    ));
+    assert_eq!(
+        decode(&DISTRO_QUEUE, &["id", "status", "message"]).unwrap(),
+        Decoded::TableDescribed
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 use crate::capture::CaptureError;
 use crate::config::TableMappings;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::extra::Extra;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::Position;
 use crate::domain::read_pages::Contents;
@@ -333,20 +334,26 @@ fn tuple(
     values: Option<Vec<Option<String>>>,
     mappings: &TableMappings,
 ) -> Option<Tuple> {
-    let values = values.filter(|values| values.len() == table.columns().len())?;
+    let mut values = values?;
+    let own = values.split_off(table.columns().len().min(values.len()));
+    if values.len() < table.columns().len() {
+        return None;
+    }
+
     let mut tuple = Tuple::absent(table);
 
     for ((index, reference), value) in table.columns().iter().enumerate().zip(values) {
-        let datum = match value {
-            _ if mappings.computed(table, reference).is_some() => Datum::Absent,
-            None => Datum::Null,
-            Some(text) => match mappings.value(table, reference, &text) {
-                Some(meaning) => Datum::text(meaning),
-                None => Datum::text(text),
-            },
+        let datum = match mappings.computed(table, reference) {
+            Some(_) => Datum::Absent,
+            None => mappings.datum(table, reference, value.as_deref()),
         };
         tuple.set(Column(index as u8), datum);
     }
+
+    // A trigger of another mapping writes neither, or other extra values.
+    let [is_outside, extra] = [0, 1].map(|index| own.get(index)?.as_deref());
+    tuple.is_outside = is_outside == Some("true");
+    tuple.extra = extra.map(Extra::from_json).unwrap_or_default();
 
     Some(tuple)
 }

@@ -1,7 +1,8 @@
 //! Decodes the messages of `pgoutput` to changes in the reference schema's tables, columns and
 //! values.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::str::Utf8Error;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -12,8 +13,9 @@ use pg_walstream::{
 
 use super::deleted::DeletedRows;
 use crate::capture::error::CaptureError;
-use crate::config::{Source, TableMappings};
-use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::config::{Condition, Source, TableMappings};
+use crate::domain::change::{Change, Operation, Tuple};
+use crate::domain::extra::ValueKind;
 use crate::domain::lsn::{Lsn, TimelineHistory};
 use crate::domain::position::Position;
 use crate::domain::table::{Column, Table};
@@ -79,14 +81,33 @@ struct RelationMap {
 /// A sent column. It may be mapped to several columns of the reference schema.
 struct SentColumn {
     targets: Vec<Column>,
+    /// The condition on the column that the table's rows must meet.
+    only: Option<Condition>,
+    /// The keys of the extra values that the column has.
+    extra: Vec<String>,
     is_key: bool,
-    /// Whether its type pads values with blanks.
-    padded: bool,
+    form: TextForm,
 }
 
-/// The OID and the name of `character(n)`.
-const PADDED_TYPE: u32 = 1042;
-const PADDED_TYPE_NAME: &str = "bpchar";
+/// What the text form of a type needs, or shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TextForm {
+    /// `character(n)`: padded with blanks.
+    Padded,
+    Of(ValueKind),
+}
+
+/// The types whose text form is not simply a text, by OID and name.
+const TEXT_FORMS: [(u32, &str, TextForm); 8] = [
+    (1042, "bpchar", TextForm::Padded),
+    (16, "bool", TextForm::Of(ValueKind::Boolean)),
+    (20, "int8", TextForm::Of(ValueKind::Number)),
+    (21, "int2", TextForm::Of(ValueKind::Number)),
+    (23, "int4", TextForm::Of(ValueKind::Number)),
+    (700, "float4", TextForm::Of(ValueKind::Number)),
+    (701, "float8", TextForm::Of(ValueKind::Number)),
+    (1700, "numeric", TextForm::Of(ValueKind::Number)),
+];
 
 impl RelationMap {
     fn has_key(&self) -> bool {
@@ -94,7 +115,7 @@ impl RelationMap {
     }
 
     /// Returns whether old rows that consist of the key include all watched columns, or the whole
-    /// row of an add-on.
+    /// row of an add-on, and the columns of the condition.
     fn key_is_sufficient(&self) -> bool {
         let is_key = |wanted: &Column| {
             self.columns
@@ -108,10 +129,45 @@ impl RelationMap {
             self.table.watched()
         };
 
+        let has_condition = self
+            .columns
+            .iter()
+            .all(|sent| sent.is_key || sent.only.is_none());
+
         wanted
             .iter()
             .filter_map(|name| self.table.column(name))
             .all(|column| is_key(&column))
+            && has_condition
+    }
+}
+
+impl SentColumn {
+    /// Returns whether old rows have the column: all columns, or only the replica identity's.
+    fn is_in_old(&self, key_type: Option<char>) -> bool {
+        self.is_key || key_type != Some(KEY_ONLY)
+    }
+
+    /// Returns whether the mapping names the column.
+    fn is_read(&self) -> bool {
+        !self.targets.is_empty() || self.only.is_some() || !self.extra.is_empty()
+    }
+
+    /// Returns how events show the column's values.
+    fn kind(&self) -> ValueKind {
+        match self.form {
+            TextForm::Padded => ValueKind::Text,
+            TextForm::Of(kind) => kind,
+        }
+    }
+
+    /// Returns the value in PostgreSQL's text form. None if it is null.
+    fn text<'a>(&self, value: &'a ColumnData) -> Option<Result<&'a str, Utf8Error>> {
+        let text = (!value.is_null()).then(|| std::str::from_utf8(value.as_bytes()))?;
+        Some(text.map(|text| match self.form {
+            TextForm::Padded => text.trim_end_matches(' '),
+            TextForm::Of(_) => text,
+        }))
     }
 }
 
@@ -123,8 +179,8 @@ pub(super) struct Decoder {
     oids: HashMap<u32, Table>,
     /// Relations by OID. None for a table that is not mapped.
     relations: HashMap<u32, Option<RelationMap>>,
-    /// The OIDs of `character(n)` and of the domains over it.
-    padded_types: HashSet<u32>,
+    /// The OIDs of [`TEXT_FORMS`] and of the domains over them.
+    text_forms: HashMap<u32, TextForm>,
     timelines: TimelineHistory,
     open: Option<OpenTransaction>,
     /// Rows that the open transaction has deleted.
@@ -148,7 +204,7 @@ impl Decoder {
             tables,
             oids,
             relations: HashMap::new(),
-            padded_types: HashSet::from([PADDED_TYPE]),
+            text_forms: TEXT_FORMS.map(|(oid, _, form)| (oid, form)).into(),
             timelines,
             open: None,
             deleted: DeletedRows::default(),
@@ -241,11 +297,13 @@ impl Decoder {
                 namespace,
                 type_name,
             } => {
-                if namespace.is_empty() && type_name == PADDED_TYPE_NAME {
-                    self.padded_types.insert(type_id);
-                } else {
-                    self.padded_types.remove(&type_id);
-                }
+                let found = TEXT_FORMS
+                    .iter()
+                    .find(|(_, name, _)| namespace.is_empty() && *name == type_name);
+                match found {
+                    Some((_, _, form)) => self.text_forms.insert(type_id, *form),
+                    None => self.text_forms.remove(&type_id),
+                };
 
                 Ok(Decoded::Nothing)
             }
@@ -308,7 +366,7 @@ impl Decoder {
             Message::Update {
                 relation_id,
                 old_tuple,
-                new_tuple,
+                mut new_tuple,
                 key_type,
             } => {
                 let position = self.next_position()?;
@@ -316,14 +374,20 @@ impl Decoder {
                     return Ok(());
                 };
 
+                // PostgreSQL leaves unchanged TOAST values out of the new row.
+                if let Some(old) = &old_tuple {
+                    let values = new_tuple.columns.iter_mut().zip(&old.columns);
+                    for ((new, old), sent) in values.zip(&map.columns) {
+                        if new.is_unchanged() && sent.is_in_old(key_type) {
+                            new.clone_from(old);
+                        }
+                    }
+                }
+
+                let new = self.tuple(map, &new_tuple)?;
                 let old = old_tuple
                     .map(|old| self.old_tuple(map, &old, key_type))
                     .transpose()?;
-                let mut new = self.tuple(map, &new_tuple)?;
-
-                if let Some(old) = &old {
-                    new.fill_from(old);
-                }
 
                 changes.push(self.change(map.table, position, Operation::Update { old, new })?);
             }
@@ -416,8 +480,14 @@ impl Decoder {
 
         let column = |column: &ColumnInfo| SentColumn {
             targets: Vec::new(),
+            only: None,
+            extra: Vec::new(),
             is_key: column.is_key(),
-            padded: self.padded_types.contains(&column.type_id),
+            form: self
+                .text_forms
+                .get(&column.type_id)
+                .copied()
+                .unwrap_or(TextForm::Of(ValueKind::Text)),
         };
 
         let mut columns: Vec<SentColumn> = sent.iter().map(column).collect();
@@ -440,6 +510,25 @@ impl Decoder {
             }
         }
 
+        let position = |name: &str| sent.iter().position(|column| *column.name == *name);
+
+        for (column, condition) in self.mappings.only(table) {
+            let index = position(column).ok_or_else(|| CaptureError::ConditionGone {
+                column: column.clone(),
+                table: format!("{schema}.{name}"),
+                key: table.name(),
+            })?;
+            columns[index].only = Some(condition.clone());
+        }
+
+        // A column that the WAL lacks, because it was added later, is read from the row as it is
+        // now.
+        for (key, column) in self.mappings.extra(table) {
+            if let Some(index) = position(column) {
+                columns[index].extra.push(key.clone());
+            }
+        }
+
         Ok(Some(RelationMap { table, columns }))
     }
 
@@ -455,8 +544,7 @@ impl Decoder {
         row: &TupleData,
         key_type: Option<char>,
     ) -> Result<Tuple, CaptureError> {
-        let key_only = key_type == Some(KEY_ONLY);
-        self.tuple_of(map, row, |sent| sent.is_key || !key_only)
+        self.tuple_of(map, row, |sent| sent.is_in_old(key_type))
     }
 
     fn tuple_of(
@@ -475,53 +563,28 @@ impl Decoder {
         }
 
         let mut tuple = Tuple::absent(table);
+        let sent = map.columns.iter().zip(&row.columns);
 
-        for (sent, value) in map
-            .columns
-            .iter()
-            .zip(&row.columns)
-            .filter(|(sent, _)| was_sent(sent))
+        for (sent, value) in
+            sent.filter(|(sent, value)| was_sent(sent) && !value.is_unchanged() && sent.is_read())
         {
+            let text = sent.text(value).transpose().map_err(|_| {
+                CaptureError::Protocol(format!("a column of {} is not text", table.name()))
+            })?;
+
             for column in &sent.targets {
-                tuple.set(*column, self.datum(table, *column, value, sent.padded)?);
+                let reference = table.columns()[usize::from(column.0)];
+                tuple.set(*column, self.mappings.datum(table, reference, text));
+            }
+
+            tuple.is_outside |= sent.only.as_ref().is_some_and(|only| !only.is_met_by(text));
+
+            for key in &sent.extra {
+                tuple.extra.set(key, text, sent.kind());
             }
         }
 
         Ok(tuple)
-    }
-
-    fn datum(
-        &self,
-        table: Table,
-        column: Column,
-        value: &ColumnData,
-        padded: bool,
-    ) -> Result<Datum, CaptureError> {
-        if value.is_null() {
-            return Ok(Datum::Null);
-        }
-
-        if value.is_unchanged() {
-            return Ok(Datum::Absent);
-        }
-
-        let reference = table.columns()[usize::from(column.0)];
-        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| {
-            CaptureError::Protocol(format!(
-                "column {reference} of {} is not text",
-                table.name()
-            ))
-        })?;
-
-        let text = if padded {
-            text.trim_end_matches(' ')
-        } else {
-            text
-        };
-
-        Ok(Datum::text(
-            self.mappings.value(table, reference, text).unwrap_or(text),
-        ))
     }
 }
 
@@ -544,15 +607,11 @@ pub(super) fn weight(change: &Change) -> usize {
             .filter_map(|(_, value)| value.as_str())
             .map(str::len)
             .sum::<usize>()
+            + tuple.extra.size()
     };
 
-    match &change.operation {
-        Operation::Insert { new } => of(new),
-        Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),
-        Operation::Replace { old, new } => of(old) + of(new),
-        Operation::Delete { old } => of(old),
-        Operation::Truncate => 0,
-    }
+    let (old, new) = change.operation.rows();
+    old.into_iter().chain(new).map(of).sum()
 }
 
 #[cfg(test)]

@@ -22,8 +22,14 @@ const ENTRY_OVERHEAD: usize = 256;
 /// The values of the watched columns, in the order of [`Table::watched`].
 type WatchedValues = Box<[Datum]>;
 
+/// A deleted row.
+struct DeletedRow {
+    watched: WatchedValues,
+    is_outside: bool,
+}
+
 pub(super) struct DeletedRows {
-    rows: LruCache<(Table, Box<str>), WatchedValues>,
+    rows: LruCache<(Table, Box<str>), DeletedRow>,
     /// The estimated size of the rows, in bytes.
     weight: usize,
     limit: usize,
@@ -68,20 +74,24 @@ impl DeletedRows {
             return;
         };
 
-        let values: WatchedValues = table
+        let watched = table
             .watched_columns()
-            .map(|column| old.get(column).clone())
-            .collect();
-        self.weight += weight(id, &values);
+            .map(|column| old.get(column).clone());
+        let row = DeletedRow {
+            watched: watched.collect(),
+            is_outside: old.is_outside,
+        };
 
-        if let Some(replaced) = self.rows.put((table, id.into()), values) {
-            self.weight -= weight(id, &replaced);
+        self.weight += weight(id, &row.watched);
+
+        if let Some(replaced) = self.rows.put((table, id.into()), row) {
+            self.weight -= weight(id, &replaced.watched);
         }
 
         while self.weight > self.limit
-            && let Some(((table, id), values)) = self.rows.pop_lru()
+            && let Some(((table, id), row)) = self.rows.pop_lru()
         {
-            self.weight -= weight(&id, &values);
+            self.weight -= weight(&id, &row.watched);
             self.forgotten.insert(table);
         }
     }
@@ -94,7 +104,7 @@ impl DeletedRows {
         }
 
         let id = new.text(ID)?;
-        let Some(values) = self.rows.pop(&(table, Box::from(id))) else {
+        let Some(row) = self.rows.pop(&(table, Box::from(id))) else {
             if self.forgotten.contains(&table) {
                 recurring!(
                     warn,
@@ -107,11 +117,12 @@ impl DeletedRows {
             return None;
         };
 
-        self.weight -= weight(id, &values);
+        self.weight -= weight(id, &row.watched);
         let mut old = Tuple::absent(table);
         old.set(ID, Datum::text(id));
+        old.is_outside = row.is_outside;
 
-        for (column, value) in table.watched_columns().zip(values) {
+        for (column, value) in table.watched_columns().zip(row.watched) {
             old.set(column, value);
         }
 

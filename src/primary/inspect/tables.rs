@@ -10,6 +10,8 @@ use crate::primary::finding::{Condition, Finding, Severity};
 use crate::primary::identity::{self, Goal};
 
 const SETUP: &str = "run `walhook setup`";
+/// The most columns of a table that a finding lists.
+const MAX_NAMES: usize = 40;
 
 /// Returns the finding for a missing table. A table that only lookups read may be missing: what
 /// depends on it is then not looked up.
@@ -34,10 +36,7 @@ pub(super) fn missing(source: &Source, table: Table) -> Finding {
 
 /// Returns the mapped columns, by the platform's names, that are not in `have`.
 fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str> {
-    let names = source
-        .tables
-        .stored(table)
-        .map(|column| source.tables.column(table, column));
+    let names = source.tables.platform_columns(table).map(|(_, name)| name);
     names.filter(|name| !contains(have, name)).collect()
 }
 
@@ -52,18 +51,19 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
             .map(|column| (column, source.tables.column(table, column)))
     };
 
-    let (settings, missing): (Vec<String>, Vec<&str>) = stored()
+    let named = source.tables.platform_columns(table);
+    let (settings, missing): (Vec<String>, Vec<&str>) = named
         .filter(|(_, name)| !contains(&root.columns, name))
-        .map(|(column, name)| {
-            (
-                format!("source.tables.{}.columns.{column}", table.name()),
-                name,
-            )
-        })
+        .map(|(setting, name)| (format!("source.tables.{}.{setting}", table.name()), name))
         .unzip();
     if !missing.is_empty() {
+        let mut have = root.columns[..root.columns.len().min(MAX_NAMES)].join(", ");
+        if root.columns.len() > MAX_NAMES {
+            have += ", …";
+        }
+
         let remedy = format!(
-            "add what is missing, or set {} to the platform's names",
+            "add what is missing, or set {} to the platform's names: {have}",
             settings.join(", ")
         );
         return Finding::fail(subject, format!("lacks {}", missing.join(", ")), remedy)
@@ -82,17 +82,18 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
         ),
     };
 
-    let unseen: Vec<(&str, &str)> = stored()
-        .filter(|(_, name)| contains(generated, name))
+    let mut unseen: Vec<&str> = source
+        .tables
+        .platform_columns(table)
+        .map(|(_, name)| name)
         .collect();
+    unseen.retain(|name| contains(generated, name));
     if unseen.is_empty() {
         return Finding::ok(subject, "exists with its columns").of(Condition::Columns(table));
     }
 
-    let names: Vec<&str> = unseen.iter().map(|(_, name)| *name).collect();
-    let computed = unseen
-        .iter()
-        .filter(|(column, _)| table.may_compute(column));
+    let computed =
+        stored().filter(|(column, name)| contains(generated, name) && table.may_compute(column));
     let computed: Vec<String> = computed
         .map(|(column, _)| format!("source.tables.{}.computed.{column}", table.name()))
         .collect();
@@ -119,7 +120,7 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
 
     Finding::fail(
         subject,
-        format!("{reader} its {kind} columns {}", names.join(", ")),
+        format!("{reader} its {kind} columns {}", unseen.join(", ")),
         remedy,
     )
     .of(condition)
@@ -174,7 +175,7 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
             continue;
         };
 
-        if values.fit(&root.categories[index]) {
+        if values.fit(&root.categories[index]) || source.tables.maps_values(table, column) {
             continue;
         }
 

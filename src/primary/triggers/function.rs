@@ -7,6 +7,7 @@ use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::{fill, quote_identifier};
 use crate::primary::catalog::{Relation, contains};
+use crate::primary::mapped;
 use crate::sql::primary as sql;
 
 /// The event that a trigger fires on.
@@ -84,14 +85,10 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Generates the function for a table. None if the table lacks a mapped column.
+    /// Generates the function for a table. None if the table lacks a column that the mapping names.
     pub fn new(source: &Source, table: Table, root: &Relation) -> Option<Function> {
-        let theirs = |reference: &'static str| source.tables.column(table, reference);
-        if source
-            .tables
-            .stored(table)
-            .any(|reference| !contains(&root.columns, theirs(reference)))
-        {
+        let mut columns = source.tables.platform_columns(table);
+        if columns.any(|(_, name)| !contains(&root.columns, name)) {
             return None;
         }
 
@@ -169,59 +166,78 @@ impl RowSql<'_> {
         let names = [
             ("operation", operation),
             ("table", self.table.name()),
-            ("rekeyed", &self.differ(old, new, own_key(self.table))),
+            ("rekeyed", &self.differ(old, new, &self.key())),
             ("old", &self.values(old)),
             ("new", &self.values(new)),
         ];
         fill(sql::triggers::WRITE.trim_end(), &names)
     }
 
-    /// Returns an array of the values of all columns.
+    /// Returns an array of the values of all columns. If the mapping has a condition or extra values,
+    /// also whether the row is outside of it, and these values.
     fn values(&self, side: &str) -> String {
+        let mappings = &self.source.tables;
+        let value = |name: &str| value(self.root, side, name);
         let columns = self.table.columns().iter().copied();
-        let value = |reference| match self.is_stored(reference) {
-            true => value(self.root, side, self.theirs(reference)),
-            false => "null".into(),
-        };
+        let mut values: Vec<String> = columns
+            .map(|reference| match self.is_stored(reference) {
+                true => value(self.theirs(reference)),
+                false => "null".into(),
+            })
+            .collect();
 
-        format!(
-            "array[{}]::text[]",
-            columns.map(value).collect::<Vec<_>>().join(", ")
-        )
+        let column = |name: &str| format!("{side}.{}", quote_identifier(name));
+        let condition = mapped::condition(mappings, self.table, column, value);
+        let extra = mapped::extra(mappings, self.table, column);
+
+        if condition.is_some() || extra.is_some() {
+            let outside = condition.map(|condition| format!("(({condition}) is not true)::text"));
+            values.extend([outside, extra].map(|value| value.unwrap_or_else(|| "null".into())));
+        }
+
+        format!("array[{}]::text[]", values.join(", "))
     }
 
-    /// Returns a condition that one of the columns differs. As text: the platform's types may have
+    /// Returns a condition that one of the platform's columns differs. As text: the types may have
     /// no operator for it, or their own.
-    fn differ(&self, old: &str, new: &str, references: &[&'static str]) -> String {
-        let differs = |reference: &&'static str| {
-            let name = quote_identifier(self.theirs(reference));
+    fn differ(&self, old: &str, new: &str, names: &[&str]) -> String {
+        let differs = |name: &&str| {
+            let name = quote_identifier(name);
             format!("{old}.{name}::text is distinct from {new}.{name}::text")
         };
 
-        references
-            .iter()
-            .map(differs)
-            .collect::<Vec<_>>()
-            .join(" or ")
+        names.iter().map(differs).collect::<Vec<_>>().join(" or ")
     }
 
-    /// Returns the columns because of which an update is written to the outbox: the key, and those
-    /// that raise events, but all columns of tables that lookups read, because the outbox keeps
-    /// cached lookups up to date.
-    fn significant(&self) -> Vec<&'static str> {
+    /// Returns the columns that identify a row.
+    fn key(&self) -> Vec<&str> {
+        let key = own_key(self.table).iter();
+        key.map(|reference| self.theirs(reference)).collect()
+    }
+
+    /// Returns the columns because of which an update is written to the outbox: the key, those that
+    /// raise events, and those of the condition. Of tables that lookups read, all columns, because
+    /// the outbox keeps cached lookups up to date.
+    fn significant(&self) -> Vec<&str> {
+        let mappings = &self.source.tables;
         let raises_only = self.table.is_captured() && self.table != Table::Release;
-        let columns = if raises_only {
-            self.table.watched()
-        } else {
-            self.table.columns()
+        let (columns, extra) = match raises_only {
+            true => (self.table.watched(), None),
+            false => (self.table.columns(), Some(mappings.extra(self.table))),
         };
 
         let key = own_key(self.table)
             .iter()
             .filter(|reference| !columns.contains(reference));
-        key.chain(columns)
-            .copied()
+        let mapped = key
+            .chain(columns)
             .filter(|reference| self.is_stored(reference))
+            .map(|reference| self.theirs(reference));
+
+        let only = mappings.only(self.table).keys();
+        let extra = extra.into_iter().flat_map(|extra| extra.values());
+        mapped
+            .chain(only.chain(extra).map(String::as_str))
             .collect()
     }
 }
