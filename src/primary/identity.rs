@@ -8,11 +8,12 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::{PrimaryError, Result};
+use super::finding::PRINT;
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;
-use crate::postgres::{quote_identifier, quote_qualified};
+use crate::postgres::{fill, quote_identifier, quote_qualified};
 use crate::sql::primary as sql;
 use crate::store::migrate::FoundIdentity;
 
@@ -111,12 +112,57 @@ pub(crate) fn statement(table: &str, identity: &str) -> String {
         .replace("{identity}", identity)
 }
 
-/// Returns the statement that creates the index. All names are quoted.
-pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
-    sql::identity::CREATE_INDEX
-        .replace("{index}", index)
-        .replace("{table}", table)
-        .replace("{columns}", &columns.join(", "))
+/// Returns the statement that creates the index.
+fn index_statement(relation: &Relation, columns: &[&str]) -> String {
+    let columns: Vec<String> = columns
+        .iter()
+        .map(|column| quote_identifier(column))
+        .collect();
+
+    let names = [
+        ("index", &*quote_identifier(&relation.own_index)),
+        ("table", &relation.quoted()),
+        ("columns", &columns.join(", ")),
+    ];
+    fill(sql::identity::CREATE_INDEX, &names)
+}
+
+/// Returns the statements that give a table the replica identity. Each must run by itself.
+pub(crate) fn statements(
+    source: &Source,
+    table: Table,
+    relation: &Relation,
+    goal: Goal,
+) -> Vec<String> {
+    let drop = || drop_statement(relation);
+    let identity = |name: &str| statement(&relation.quoted(), name);
+    let index = relation.own_index_valid;
+
+    let statements = match goal {
+        Goal::Full => [Some(identity("full")), index.map(|_| drop()), None],
+        Goal::Index => [
+            (index == Some(false)).then(drop),
+            (index != Some(true)).then(|| index_statement(relation, &wanted(source, table))),
+            Some(identity(&using_index(&relation.own_index))),
+        ],
+    };
+
+    statements.into_iter().flatten().collect()
+}
+
+fn using_index(index: &str) -> String {
+    format!("using index {}", quote_identifier(index))
+}
+
+/// Returns the replica identity `identity`, as in `pg_class`, in the form of [`statement`]. The
+/// default if its index does not exist.
+pub(crate) fn named(identity: &str, index: Option<&str>) -> String {
+    match (identity, index) {
+        ("n", _) => "nothing".to_owned(),
+        ("f", _) => "full".to_owned(),
+        ("i", Some(index)) => using_index(index),
+        _ => "default".to_owned(),
+    }
 }
 
 pub(crate) async fn set(
@@ -126,22 +172,15 @@ pub(crate) async fn set(
     relation: &Relation,
     goal: Goal,
 ) -> Result<()> {
-    let table_name = relation.quoted();
     let statements = match goal {
-        Goal::Full => {
-            let drop = relation.own_index_valid.map(|_| drop_statement(relation));
-            statement(&table_name, "full") + drop.as_deref().unwrap_or_default()
-        }
+        Goal::Full => statements(source, table, relation, goal).concat(),
         Goal::Index => {
             build_index(client, relation, &wanted(source, table)).await?;
-            statement(
-                &table_name,
-                &format!("using index {}", quote_identifier(&relation.own_index)),
-            )
+            statement(&relation.quoted(), &using_index(&relation.own_index))
         }
     };
 
-    change_table(client, &table_name, Attempts::Many, &statements).await
+    change_table(client, &relation.quoted(), Attempts::Many, &statements).await
 }
 
 /// Builds the identity index without blocking writes. Drops an invalid one that an interrupted
@@ -153,16 +192,7 @@ async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> 
         None => {}
     }
 
-    let quoted: Vec<String> = columns
-        .iter()
-        .map(|column| quote_identifier(column))
-        .collect();
-    let create = index_statement(
-        &quote_identifier(&relation.own_index),
-        &relation.quoted(),
-        &quoted,
-    );
-
+    let create = index_statement(relation, columns);
     client.batch_execute(INDEX_BOUNDS).await?;
     let built = client.batch_execute(&create).await;
 
@@ -209,6 +239,7 @@ row! {
         own_index: bool,
         has_index: bool,
         owned: bool,
+        owner: String,
     }
 }
 
@@ -221,6 +252,8 @@ pub(crate) struct Remainder {
     pub done: String,
     /// Whether the role may run the statement.
     pub owned: bool,
+    /// The table's owner.
+    pub owner: String,
     /// The quoted name of the table.
     table: String,
 }
@@ -270,6 +303,27 @@ pub(crate) async fn remainders(
     Ok(remainders)
 }
 
+/// Returns the quoted names and the owners of the captured tables that have replica identity full,
+/// although it was not setup that set it: maybe a DBA, with the printed statements.
+pub(crate) async fn unrecorded(
+    client: &Client,
+    source: &Source,
+    found: Option<&[FoundIdentity]>,
+) -> Result<Vec<(String, String)>> {
+    let captured = catalog::followed(source).filter(|table| table.is_captured());
+    let tables = catalog::tables(client, source, captured).await?;
+    let is_recorded = |relation: &Relation| {
+        let mut found = found.into_iter().flatten();
+        found.any(|found| found.table_oid == relation.oid)
+    };
+
+    let relations = tables.into_iter().flat_map(|mapped| mapped.relations);
+    Ok(relations
+        .filter(|relation| relation.identity == "f" && !is_recorded(relation))
+        .map(|relation| (relation.quoted(), relation.owner))
+        .collect())
+}
+
 /// Compares a replica identity with the one that setup found. None if it was restored, or changed
 /// by somebody else.
 async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Option<Remainder>> {
@@ -289,19 +343,14 @@ async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Opti
         return Ok(None);
     }
 
-    let earlier = match (found.identity.as_str(), &found.index) {
-        ("n", _) => "nothing".to_owned(),
-        ("f", _) => "full".to_owned(),
-        ("i", Some(index)) if current.has_index => {
-            format!("using index {}", quote_identifier(index))
-        }
-        _ => "default".to_owned(),
-    };
+    let index = found.index.as_deref().filter(|_| current.has_index);
+    let earlier = named(&found.identity, index);
 
     let Current {
         schema,
         name,
         owned,
+        owner,
         ..
     } = current;
 
@@ -314,6 +363,7 @@ async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Opti
         done: format!("{subject}: {earlier} again"),
         subject,
         owned,
+        owner,
         table,
     }))
 }
@@ -328,6 +378,7 @@ fn identity_by_index(relation: &Relation) -> Remainder {
         done: format!("{subject}: default"),
         subject,
         owned: relation.owned,
+        owner: relation.owner.clone(),
         table,
     }
 }
@@ -340,6 +391,7 @@ fn own_index(relation: &Relation) -> Remainder {
         done: format!("{subject}: dropped"),
         subject,
         owned: relation.owned,
+        owner: relation.owner.clone(),
         table: relation.quoted(),
     }
 }
@@ -348,6 +400,6 @@ fn own_index(relation: &Relation) -> Remainder {
 pub(crate) const fn remedy_of_remaining(owned: bool) -> &'static str {
     match owned {
         true => "start `walhook run`: it completes the switch to triggers",
-        false => "belongs to another role: run `walhook setup` as its owner",
+        false => PRINT,
     }
 }

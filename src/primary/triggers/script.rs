@@ -1,7 +1,7 @@
 //! Creates the triggers on all tables at one moment: every transaction that wrote to the tables
 //! before has ended, and every later one is captured.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use futures_util::FutureExt;
 use postgres_types::Type;
@@ -13,6 +13,8 @@ use crate::config::Source;
 use crate::failpoint::failpoint;
 use crate::primary::catalog::{self, Relation};
 use crate::primary::error::{PrimaryError, Result};
+use crate::primary::finding::Fix;
+use crate::primary::inspect::Triggers;
 use crate::primary::table_locks::{
     Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
 };
@@ -29,6 +31,10 @@ pub(crate) struct Script {
     locked: HashSet<u32>,
     /// The quoted names of those that the role owns.
     owned: Vec<String>,
+    /// Statements that only the owners of other tables may run.
+    by_owners: String,
+    /// Those owners.
+    owners: BTreeSet<String>,
 }
 
 impl Script {
@@ -69,11 +75,16 @@ impl Script {
         } = comparison;
 
         let not_always = [missing, disabled, ordinary].into_iter().flatten();
-        for trigger in not_always.filter(|trigger| trigger.relation.owned) {
-            script.change(
-                &trigger.relation,
-                &trigger.event.enable_always(&trigger.relation.quoted()),
-            );
+        for trigger in not_always {
+            let relation = &trigger.relation;
+            let enable = trigger.event.enable_always(&relation.quoted());
+
+            if relation.owned {
+                script.change(relation, &enable);
+            } else {
+                script.by_owners.push_str(&enable);
+                script.owners.insert(relation.owner.clone());
+            }
         }
 
         if !script.is_empty() || !altered.is_empty() {
@@ -107,8 +118,59 @@ impl Script {
         part.push_str(statement);
     }
 
+    /// Returns whether setup has nothing to do.
     pub fn is_empty(&self) -> bool {
         self.prepare.is_empty() && self.lock.is_empty() && self.complete.is_empty()
+    }
+
+    /// Returns the script for a DBA: one transaction, after which nothing is left to create. `role`
+    /// is Walhook's, quoted.
+    ///
+    /// Where the outbox exists, only setup creates triggers: it records what a table without them
+    /// may have lost. The same goes for a switch from the WAL (`switches`).
+    pub fn for_dba(triggers: &Triggers, switches: bool, role: &str) -> Option<Fix> {
+        let Triggers {
+            state,
+            comparison,
+            altered,
+            ..
+        } = triggers;
+        let mut comparison = comparison.clone();
+        if switches || state.is_installed() {
+            comparison.outdated.clear();
+            comparison.missing.clear();
+        }
+
+        let is_whole = switches || state.is_installed();
+        let script = Script::new(&comparison, is_whole, &[], false);
+        if script.is_empty() && script.by_owners.is_empty() {
+            return None;
+        }
+
+        // What was altered is noted by the repair that it needs.
+        let note = match altered.is_empty() {
+            true => sql::triggers::INSTALLED,
+            false => "",
+        };
+
+        let owners = script.owners.iter().map(String::as_str);
+        let owners: Vec<&str> = owners.chain([role]).collect();
+        let Script {
+            prepare,
+            lock,
+            complete,
+            by_owners,
+            ..
+        } = &script;
+
+        Some(Fix {
+            by: owners.join(" and "),
+            sql: format!(
+                "-- Locks the tables against writing for a moment. If it waits, cancel it and try again.\n\
+                 begin;\nset local lock_timeout = '500ms';\nset local role {role};\n{prepare}{lock}{complete}\
+                 set local role none;\n{by_owners}{note}commit;"
+            ),
+        })
     }
 
     /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.
