@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::{PrimaryError, Result};
-use super::finding::PRINT;
+use super::finding::{Fix, PRINT};
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
@@ -303,13 +303,13 @@ pub(crate) async fn remainders(
     Ok(remainders)
 }
 
-/// Returns the quoted names and the owners of the captured tables that have replica identity full,
-/// although it was not setup that set it: maybe a DBA, with the printed statements.
+/// Returns how the owners undo the replica identities and indexes of captured tables that are as
+/// setup would set them, but that it has not recorded: maybe a DBA has run the printed statements.
 pub(crate) async fn unrecorded(
     client: &Client,
     source: &Source,
     found: Option<&[FoundIdentity]>,
-) -> Result<Vec<(String, String)>> {
+) -> Result<Vec<Fix>> {
     let captured = catalog::followed(source).filter(|table| table.is_captured());
     let tables = catalog::tables(client, source, captured).await?;
     let is_recorded = |relation: &Relation| {
@@ -317,10 +317,18 @@ pub(crate) async fn unrecorded(
         found.any(|found| found.table_oid == relation.oid)
     };
 
-    let relations = tables.into_iter().flat_map(|mapped| mapped.relations);
+    let relations = tables.iter().flat_map(|mapped| &mapped.relations);
+    let undo = |relation: &Relation| {
+        let is_set = relation.identity == "f" || relation.uses_own_index();
+        let restore = is_set.then(|| statement(&relation.quoted(), "default"));
+        let drop = relation.own_index_valid.map(|_| drop_statement(relation));
+        [restore, drop].map(|sql| sql.map(|sql| relation.by_owner(sql)))
+    };
+
     Ok(relations
-        .filter(|relation| relation.identity == "f" && !is_recorded(relation))
-        .map(|relation| (relation.quoted(), relation.owner))
+        .filter(|relation| !is_recorded(relation))
+        .flat_map(undo)
+        .flatten()
         .collect())
 }
 

@@ -13,7 +13,7 @@ use super::triggers::script::Script;
 use super::uninstall::remains_of_wal_capture;
 use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
-use crate::postgres::{self, quote_identifier};
+use crate::postgres;
 use crate::sql::primary as sql;
 
 /// What `walhook setup --print` prints.
@@ -59,7 +59,7 @@ pub async fn setup_statements(
         found
             .triggers
             .as_ref()
-            .and_then(|triggers| Script::for_dba(triggers, switches, &quote_identifier(&role))),
+            .and_then(|triggers| Script::for_dba(triggers, switches, &role)),
     );
 
     if let (CaptureMode::Trigger, Some(store_url)) = (source.capture, store_url) {

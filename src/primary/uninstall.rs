@@ -83,10 +83,15 @@ pub async fn owner_statements(source: &Source, url: &str, store_url: &str) -> Re
     let mut text = print::script(&statements);
     let found = found_identities(&store).await?;
 
-    for (table, by) in identity::unrecorded(&client, source, found.as_deref()).await? {
-        let restore = identity::statement(&table, "default");
+    let unrecorded = identity::unrecorded(&client, source, found.as_deref()).await?;
+    if !unrecorded.is_empty() {
+        text.push_str("-- If these were not set for another program, remove the dashes:\n");
+    }
+
+    for Fix { by, sql } in unrecorded {
         text.push_str(&format!(
-            "-- With the rights of {by}, if replica identity full was not set for another program:\n-- {restore}"
+            "-- {} -- with the rights of {by}\n",
+            sql.trim_end()
         ));
     }
 

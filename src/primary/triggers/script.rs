@@ -11,6 +11,7 @@ use super::catalog::{Comparison, TableTrigger};
 use super::function::function_name;
 use crate::config::Source;
 use crate::failpoint::failpoint;
+use crate::postgres::quote_identifier;
 use crate::primary::catalog::{self, Relation};
 use crate::primary::error::{PrimaryError, Result};
 use crate::primary::finding::Fix;
@@ -50,11 +51,11 @@ impl Script {
         let mut script = Script::default();
 
         if !is_whole {
-            script.prepare.push_str(sql::triggers::SCHEMA);
+            push(&mut script.prepare, sql::triggers::SCHEMA);
         }
 
         for function in &comparison.outdated {
-            script.prepare.push_str(&function.create());
+            push(&mut script.prepare, &function.create());
         }
 
         let create = |trigger: &TableTrigger| {
@@ -82,17 +83,17 @@ impl Script {
             if relation.owned {
                 script.change(relation, &enable);
             } else {
-                script.by_owners.push_str(&enable);
+                push(&mut script.by_owners, &enable);
                 script.owners.insert(relation.owner.clone());
             }
         }
 
         if !script.is_empty() || !altered.is_empty() {
-            script.complete.push_str(sql::triggers::INSTALLED);
+            push(&mut script.complete, sql::triggers::INSTALLED);
         }
 
         if switches {
-            script.complete.push_str(sql::triggers::HANDOVER);
+            push(&mut script.complete, sql::triggers::HANDOVER);
         }
 
         script
@@ -115,7 +116,7 @@ impl Script {
             &mut self.complete
         };
 
-        part.push_str(statement);
+        push(part, statement);
     }
 
     /// Returns whether setup has nothing to do.
@@ -124,7 +125,7 @@ impl Script {
     }
 
     /// Returns the script for a DBA: one transaction, after which nothing is left to create. `role`
-    /// is Walhook's, quoted.
+    /// is Walhook's.
     ///
     /// Where the outbox exists, only setup creates triggers: it records what a table without them
     /// may have lost. The same goes for a switch from the WAL (`switches`).
@@ -153,23 +154,31 @@ impl Script {
             false => "",
         };
 
+        let mut sql = String::from(
+            "-- Locks the tables against writing for a moment. If it waits, cancel it and try again.\n\
+             begin;\nset local lock_timeout = '500ms';\n",
+        );
+
+        if !script.is_empty() {
+            let Script {
+                prepare,
+                lock,
+                complete,
+                ..
+            } = &script;
+            let role = quote_identifier(role);
+            sql.push_str(&format!(
+                "set local role {role};\n{prepare}{lock}{complete}set local role none;\n"
+            ));
+        }
+
+        sql.push_str(&format!("{}{note}\ncommit;", script.by_owners));
         let owners = script.owners.iter().map(String::as_str);
-        let owners: Vec<&str> = owners.chain([role]).collect();
-        let Script {
-            prepare,
-            lock,
-            complete,
-            by_owners,
-            ..
-        } = &script;
+        let roles: Vec<&str> = owners.chain([role]).collect();
 
         Some(Fix {
-            by: owners.join(" and "),
-            sql: format!(
-                "-- Locks the tables against writing for a moment. If it waits, cancel it and try again.\n\
-                 begin;\nset local lock_timeout = '500ms';\nset local role {role};\n{prepare}{lock}{complete}\
-                 set local role none;\n{by_owners}{note}commit;"
-            ),
+            by: roles.join(" and "),
+            sql,
         })
     }
 
@@ -193,6 +202,12 @@ impl Script {
             holder: holder.unwrap_or_default(),
         })
     }
+}
+
+/// Appends a statement on a line of its own.
+fn push(text: &mut String, statement: &str) {
+    text.push_str(statement);
+    text.push('\n');
 }
 
 /// A part of a transaction.
