@@ -66,6 +66,7 @@ pub async fn setup_statements(
         statements.extend(remains_of_wal_capture(&client, source, store_url).await?);
     }
 
+    statements.sort_by_key(|fix| !fix.sql.starts_with("grant "));
     text.push_str(&script(&statements));
     text.push_str(&format!(
         "-- Then, as {role}, `walhook setup`: it does the rest.\n"
@@ -79,6 +80,7 @@ pub(super) fn script(statements: &[Fix]) -> String {
     let mut text = String::new();
     let mut role = None;
     let mut printed = HashSet::new();
+    let mut is_limited = false;
 
     for Fix { by, sql } in statements {
         if !printed.insert(sql) {
@@ -88,6 +90,19 @@ pub(super) fn script(statements: &[Fix]) -> String {
         if role != Some(by) {
             text.push_str(&format!("-- With the rights of {by}:\n"));
             role = Some(by);
+        }
+
+        // These lock a table exclusively: while they wait, the platform's statements queue behind
+        // them.
+        let locks = sql.starts_with("alter table") || sql.starts_with("drop index");
+        if locks != is_limited {
+            is_limited = locks;
+            text.push_str(match locks {
+                true => {
+                    "set lock_timeout = '1s'; -- if a table is busy, print and run the rest again\n"
+                }
+                false => "reset lock_timeout;\n",
+            });
         }
 
         text.push_str(sql.trim_end());
