@@ -22,7 +22,8 @@ select
         join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
         where index.indrelid = class.oid and index_class.relname = $2
     ) as has_index,
-    pg_catalog.pg_has_role(class.relowner, 'usage') as owned
+    pg_catalog.pg_has_role(class.relowner, 'usage') as owned,
+    pg_catalog.pg_get_userbyid(class.relowner)::text as owner
 from pg_catalog.pg_class class
 join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
 where class.oid = $1

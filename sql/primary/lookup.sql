@@ -28,3 +28,46 @@ end
 select {columns}
 from {table} as this
 where this.{key} = any(($1::text[])::{key_type}[]) and {condition}
+
+-- name: unreadable
+-- Grants on the relations that SQL of the platform names and that the role may not read: with their
+-- schemas, or after `from`, `join` or a comma if the role searches their schemas. $1 the texts
+with text as (
+    -- Without comments and the contents of strings
+    select regexp_replace(text, $re$'[^']*'|--[^\n]*|/\*([^*]|\*+[^*/])*\*+/$re$, ' ', 'g') as text
+    from unnest($1::text[]) as text
+), relation as (
+    select
+        class.oid,
+        namespace.oid as schema,
+        format('%I.%I', namespace.nspname, class.relname) as name,
+        pg_get_userbyid(class.relowner)::text as owner,
+        namespace.nspname,
+        -- The role pg_database_owner has one member, the database's owner.
+        pg_get_userbyid(
+            case when namespace.nspowner = to_regrole('pg_database_owner') then database.datdba else namespace.nspowner end
+        )::text as schema_owner,
+        namespace.nspname = any(
+            string_to_array(replace(replace(current_setting('search_path'), '"', ''), '$user', current_user), ', ')
+        ) as is_searched,
+        '"?' || regexp_replace(replace(namespace.nspname, '"', '""'), '(\W)', '\\\1', 'g') || '"?\s*\.\s*' as schema_pattern,
+        '"?' || regexp_replace(replace(class.relname, '"', '""'), '(\W)', '\\\1', 'g') || '"?(?![\w$"])' as pattern
+    from pg_catalog.pg_class class
+    join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
+    join pg_catalog.pg_database database on database.datname = current_database()
+    where class.relkind in ('r', 'p', 'v', 'm', 'f') and not (
+        has_schema_privilege(namespace.oid, 'usage') and coalesce(has_table_privilege(class.oid, 'select'), true)
+    )
+), named as (
+    select relation.* from relation
+    where exists (
+        select from text
+        where text.text ~* ('(^|[^\w$".])' || relation.schema_pattern || relation.pattern)
+            or (relation.is_searched and text.text ~* ('(\mfrom|\mjoin|,)\s*(only\s+)?' || relation.pattern || '(?!\s*\.)'))
+    )
+)
+select schema_owner as by, format('grant usage on schema %I to %I;', nspname, current_user) as sql, 1 as step, '' as name
+from named where not has_schema_privilege(schema, 'usage')
+union
+select owner, format('grant select on %s to %I;', name, current_user), 2, name from named
+order by step, name, sql

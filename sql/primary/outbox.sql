@@ -130,6 +130,7 @@ select
     exists (
         select from pg_catalog.pg_namespace where nspname = 'walhook_capture' and pg_has_role(nspowner, 'usage')
     ) as owned,
+    (select pg_get_userbyid(nspowner)::text from pg_catalog.pg_namespace where nspname = 'walhook_capture') as owner,
     array(
         select name from unnest(array['outbox', 'progress', 'failures', 'failure', 'installed']) as name
         where to_regclass('walhook_capture.' || name) is null

@@ -7,6 +7,7 @@ select
     -- The column exists since PostgreSQL 18.
     coalesce(to_jsonb(publication) ->> 'pubgencols', 's') = 's' as stored_generated,
     pg_has_role(publication.pubowner, 'usage') as owned,
+    pg_get_userbyid(publication.pubowner)::text as owner,
     coalesce(tables.schemas, '{}') as schemas,
     coalesce(tables.names, '{}') as names,
     array(

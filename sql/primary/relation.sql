@@ -40,9 +40,22 @@ select
     class.relkind = 'p' or class.relispartition as partitioned,
     class.oid <> tree.root and class.relispartition as is_partition,
     pg_has_role(class.relowner, 'usage') as owned,
+    pg_get_userbyid(class.relowner)::text as owner,
+    has_schema_privilege(namespace.oid, 'usage') as usable,
+    -- The role pg_database_owner has one member, the database's owner.
+    pg_get_userbyid(
+        case when namespace.nspowner = to_regrole('pg_database_owner') then database.datdba else namespace.nspowner end
+    )::text as schema_owner,
     -- Null for a table that was dropped since the snapshot.
-    coalesce(has_table_privilege(class.oid, 'trigger'), false) as may_trigger,
-    row_security_active(class.oid) as row_security,
+    has_schema_privilege(namespace.oid, 'usage')
+        and coalesce(has_table_privilege(class.oid, 'trigger'), false) as may_trigger,
+    -- A policy can show every row, if no restrictive one hides it again.
+    row_security_active(class.oid) and not exists (
+        select from pg_catalog.pg_policy policy
+        where policy.polrelid = class.oid and policy.polcmd in ('r', '*')
+            and exists (select from unnest(policy.polroles) grantee where grantee = 0 or pg_has_role(grantee, 'usage'))
+        having bool_and(policy.polpermissive) and bool_or(pg_get_expr(policy.polqual, class.oid) = 'true')
+    ) as row_security,
     class.relreplident::text as identity,
     identity.name as identity_index,
     coalesce(identity.columns, '{}') as identity_columns,
@@ -76,6 +89,7 @@ select
 from tree
 join pg_catalog.pg_class class on class.oid = tree.oid
 join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
+join pg_catalog.pg_database database on database.datname = current_database()
 left join lateral (
     select index_class.relname::text as name, array_agg(attribute.attname::text) as columns
     from pg_catalog.pg_index index

@@ -26,9 +26,13 @@ select
         select from pg_catalog.pg_roles grantor
         where grantor.rolname = 'rds_replication' and pg_has_role(grantor.oid, 'member')
     ) as may_replicate,
+    to_regrole('rds_replication') is not null as grants_replication,
     role.rolname::text as role,
     current_setting('server_encoding') as encoding,
     current_database()::text as database,
+    (
+        select pg_get_userbyid(datdba)::text from pg_catalog.pg_database where datname = current_database()
+    ) as database_owner,
     has_database_privilege(current_database(), 'create') as may_create,
     current_setting('max_replication_slots')::int as max_slots,
     (select count(*) from pg_catalog.pg_replication_slots)::int as slots,

@@ -27,7 +27,8 @@ use crate::tls;
 /// What `walhook listen` and `walhook trigger` have in common.
 #[derive(Debug, clap::Args)]
 pub struct ForwardOptions {
-    /// URL of your receiver, such as http://localhost:3000/hooks; without a scheme, http
+    /// URL of your receiver, such as http://localhost:3000/hooks. `localhost:3000/hooks` is the same;
+    /// `9002` is http://localhost:9002/ and `/hooks` is http://localhost/hooks
     #[arg(long, value_name = "URL", value_parser = receiver_url)]
     forward_to: String,
     /// Secret to sign with, instead of a generated one
@@ -47,8 +48,16 @@ pub struct ForwardOptions {
 }
 
 fn receiver_url(text: &str) -> Result<String, String> {
-    // `localhost:3000` alone would be a URL whose scheme is `localhost`.
-    let url = if text.contains("://") {
+    let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+    let is_port = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_digit());
+
+    // A number alone would be an address: `9002` is 0.0.35.42. And `localhost:3000` alone would be
+    // a URL whose scheme is `localhost`.
+    let url = if is_port {
+        format!("http://localhost:{text}")
+    } else if host.is_empty() && !path.is_empty() {
+        format!("http://localhost{path}")
+    } else if text.contains("://") {
         text.to_owned()
     } else {
         format!("http://{text}")
@@ -260,8 +269,18 @@ mod tests {
             "https://127.0.0.1/"
         );
 
+        for (short, url) in [
+            ("9002", "http://localhost:9002/"),
+            ("9002/hooks?a=1", "http://localhost:9002/hooks?a=1"),
+            ("/hooks", "http://localhost/hooks"),
+            ("/", "http://localhost/"),
+        ] {
+            assert_eq!(receiver_url(short).unwrap(), url);
+        }
+
         for wrong in [
             "",
+            "99999",
             "ftp://localhost",
             "http://user@localhost/",
             "localhost:port",

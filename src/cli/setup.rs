@@ -1,29 +1,63 @@
 //! `walhook setup`: prepares the store and the primary.
 
+use anyhow::anyhow;
+
 use super::{CommandResult, print_steps, print_text};
-use crate::config::{CaptureMode, Config};
+use crate::config::Config;
+use crate::lookup::try_queries;
+use crate::postgres::{ConnectError, Target, quote_identifier};
+use crate::primary::error::PrimaryError;
 use crate::primary::install::setup;
-use crate::primary::print::{statements, trigger_statements};
+use crate::primary::print::setup_statements;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Print the SQL for the primary and change nothing
+    /// Print what is missing on the primary as SQL for a DBA, and change nothing
     #[arg(long)]
     print: bool,
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let url = config.source_url()?;
+
     if arguments.print {
-        let text = match config.source.capture {
-            CaptureMode::Wal => statements(&config.source, config.source_url().ok()),
-            // The triggers depend on the tables' keys and types.
-            CaptureMode::Trigger => {
-                trigger_statements(&config.source, config.source_url()?).await?
-            }
-        };
-        return print_text(&text);
+        return print(&config, url).await;
     }
 
-    let done = setup(&config.source, config.source_url()?, config.store_url()?).await?;
+    let done = setup(&config.source, url, config.store_url()?).await?;
     print_steps(&done, "everything is set up")
+}
+
+async fn print(config: &Config, url: &str) -> CommandResult {
+    let tried = try_queries(url, &config.source).await.into_iter();
+    let refused: Vec<_> = tried
+        .filter_map(|(table, result)| result.is_err().then_some(table))
+        .collect();
+
+    let printed = setup_statements(&config.source, url, config.store_url().ok(), &refused).await;
+    let printed = printed.map_err(|error| match error {
+        PrimaryError::Connect(ConnectError::Connect(_) | ConnectError::Timeout(_)) => {
+            anyhow!("{error}. {}", first_statements(url))
+        }
+        error => error.into(),
+    })?;
+
+    print_text(&printed.text)?;
+    Ok(printed.is_complete)
+}
+
+/// Describes what must exist before the rest can be compared with what is there.
+fn first_statements(url: &str) -> String {
+    let config = Target::parse(url).map(|target| target.config);
+    let name = |name: Option<&str>| quote_identifier(name.unwrap_or("walhook"));
+    let (role, database) = match &config {
+        Ok(config) => (name(config.get_user()), name(config.get_dbname())),
+        Err(_) => (name(None), name(None)),
+    };
+
+    format!(
+        "`--print` compares with what is there, so the role must exist and be able to connect with source.url: \
+         check its address and pg_hba.conf, and as a superuser run `create role {role} login password '…'; \
+         grant connect on database {database} to {role};`"
+    )
 }

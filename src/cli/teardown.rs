@@ -9,7 +9,7 @@ pub struct Arguments {
     /// Also drop the store's schema with all webhooks, events and delivery logs
     #[arg(long)]
     store: bool,
-    /// Print the SQL for what belongs to the tables' owner, and change nothing
+    /// Print the SQL for what belongs to other roles, and change nothing
     #[arg(long, conflicts_with_all = ["store", "yes"])]
     print: bool,
     /// Skip the confirmation

@@ -7,15 +7,15 @@ use postgres_types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Statement};
 
 use super::error::{PrimaryError, Result};
-use super::finding::Finding;
+use super::finding::{Finding, Fix};
 use super::lineage;
 use super::mapped::table_name;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
-use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
+use crate::postgres::{quote_identifier, quote_qualified};
 use crate::sql::primary as sql;
 
 const PLUGIN: &str = "pgoutput";
@@ -32,9 +32,12 @@ row! {
         pub wal_level: String,
         pub in_recovery: bool,
         pub may_replicate: bool,
+        /// Whether the server is Amazon RDS or Aurora, which grants replication by a role.
+        pub grants_replication: bool,
         pub role: String,
         pub encoding: String,
         pub database: String,
+        pub database_owner: String,
         pub may_create: bool,
         pub max_slots: i32,
         pub slots: i32,
@@ -161,7 +164,12 @@ row! {
         /// it.
         pub is_partition: bool,
         pub owned: bool,
+        pub owner: String,
+        /// Whether the role may use the schema.
+        pub usable: bool,
+        pub schema_owner: String,
         pub may_trigger: bool,
+        /// Whether rows may be hidden from the role.
         pub row_security: bool,
         /// As in `pg_class`: `d`, `n`, `f` or `i`.
         pub identity: String,
@@ -203,6 +211,28 @@ impl Relation {
 
     pub fn quoted(&self) -> String {
         quote_qualified(&self.schema, &self.name)
+    }
+
+    /// Returns a statement that the table's owner can run.
+    pub fn by_owner(&self, sql: String) -> Fix {
+        Fix {
+            by: self.owner.clone(),
+            sql,
+        }
+    }
+
+    /// Returns the statements that give a privilege on the table to `role`, which is quoted.
+    pub fn grants(&self, privilege: &str, role: &str) -> Vec<Fix> {
+        let usage = (!self.usable).then(|| Fix {
+            by: self.schema_owner.clone(),
+            sql: format!(
+                "grant usage on schema {} to {role};",
+                quote_identifier(&self.schema)
+            ),
+        });
+        let grant = format!("grant {privilege} on {} to {role};", self.quoted());
+
+        usage.into_iter().chain([self.by_owner(grant)]).collect()
     }
 
     /// Returns why every UPDATE and DELETE of the platform would fail with replica identity full:
@@ -302,6 +332,7 @@ row! {
         /// Whether it publishes the rows of partitions under the partitioned table's name.
         pub via_root: bool,
         pub owned: bool,
+        pub owner: String,
         /// Schema and name of each table, in two arrays of the same length.
         schemas: Vec<String>,
         names: Vec<String>,

@@ -7,6 +7,9 @@ use jiff::Timestamp;
 use crate::domain::gap::Gap;
 use crate::domain::table::Table;
 
+/// The remedy of what Walhook's role may not change itself.
+pub const PRINT: &str = "let a DBA run what `walhook setup --print` prints";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     Ok,
@@ -54,6 +57,14 @@ pub enum Condition {
     Other,
 }
 
+/// A statement that fixes a finding, for a DBA to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fix {
+    /// The role whose rights it needs. A superuser has them too.
+    pub by: String,
+    pub sql: String,
+}
+
 /// The result of one check.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -67,6 +78,8 @@ pub struct Finding {
     pub blocks_setup: bool,
     /// The tables and partitions concerned, if they are not the subject.
     pub relations: Vec<String>,
+    /// The statements that fix it.
+    pub fixes: Vec<Fix>,
 }
 
 impl Finding {
@@ -79,6 +92,7 @@ impl Finding {
             remedy: None,
             blocks_setup: false,
             relations: Vec::new(),
+            fixes: Vec::new(),
         }
     }
 
@@ -135,6 +149,12 @@ impl Finding {
             blocks_setup: self.severity == Severity::Fail,
             ..self
         }
+    }
+
+    /// Adds statements that fix it.
+    pub fn fixed_by(mut self, fixes: impl IntoIterator<Item = Fix>) -> Finding {
+        self.fixes.extend(fixes);
+        self
     }
 
     /// Downgrades a failure to a warning if it is harmless.

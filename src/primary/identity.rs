@@ -8,11 +8,12 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::{PrimaryError, Result};
+use super::finding::{Fix, PRINT};
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;
-use crate::postgres::{quote_identifier, quote_qualified};
+use crate::postgres::{fill, quote_identifier, quote_qualified};
 use crate::sql::primary as sql;
 use crate::store::migrate::FoundIdentity;
 
@@ -121,12 +122,67 @@ pub(crate) fn statement(table: &str, identity: &str) -> String {
         .replace("{identity}", identity)
 }
 
-/// Returns the statement that creates the index. All names are quoted.
-pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
-    sql::identity::CREATE_INDEX
-        .replace("{index}", index)
-        .replace("{table}", table)
-        .replace("{columns}", &columns.join(", "))
+/// Returns the statement that creates the index.
+fn index_statement(relation: &Relation, columns: &[&str]) -> String {
+    let columns: Vec<String> = columns
+        .iter()
+        .map(|column| quote_identifier(column))
+        .collect();
+
+    let names = [
+        ("index", &*quote_identifier(&relation.own_index)),
+        ("table", &relation.quoted()),
+        ("columns", &columns.join(", ")),
+    ];
+    fill(sql::identity::CREATE_INDEX, &names)
+}
+
+/// Returns the statements that give a table the replica identity. Each must run by itself.
+pub(crate) fn statements(
+    source: &Source,
+    table: Table,
+    relation: &Relation,
+    goal: Goal,
+) -> Vec<String> {
+    let drop = || drop_statement(relation);
+    let identity = |name: &str| statement(&relation.quoted(), name);
+    let index = relation.own_index_valid;
+
+    let wanted = wanted(source, table);
+    let is_outdated = has_outdated_index(relation, &wanted);
+    let lacks_index = is_outdated || index != Some(true);
+
+    let statements = match goal {
+        Goal::Full => [Some(identity("full")), index.map(|_| drop()), None, None],
+        Goal::Index => [
+            is_outdated.then(|| identity("full")),
+            (is_outdated || index == Some(false)).then(drop),
+            lacks_index.then(|| index_statement(relation, &wanted)),
+            Some(identity(&using_index(&relation.own_index))),
+        ],
+    };
+
+    statements.into_iter().flatten().collect()
+}
+
+/// Returns whether the replica identity is an index of an earlier mapping.
+fn has_outdated_index(relation: &Relation, wanted: &[&str]) -> bool {
+    relation.uses_own_index() && !relation.identifies(wanted)
+}
+
+fn using_index(index: &str) -> String {
+    format!("using index {}", quote_identifier(index))
+}
+
+/// Returns the replica identity `identity`, as in `pg_class`, in the form of [`statement`]. The
+/// default if its index does not exist.
+pub(crate) fn named(identity: &str, index: Option<&str>) -> String {
+    match (identity, index) {
+        ("n", _) => "nothing".to_owned(),
+        ("f", _) => "full".to_owned(),
+        ("i", Some(index)) => using_index(index),
+        _ => "default".to_owned(),
+    }
 }
 
 pub(crate) async fn set(
@@ -136,33 +192,25 @@ pub(crate) async fn set(
     relation: &Relation,
     goal: Goal,
 ) -> Result<()> {
-    let table_name = relation.quoted();
-    let full = || {
-        let drop = relation.own_index_valid.map(|_| drop_statement(relation));
-        statement(&table_name, "full") + drop.as_deref().unwrap_or_default()
-    };
-
     let statements = match goal {
-        Goal::Full => full(),
+        Goal::Full => statements(source, table, relation, Goal::Full).concat(),
         Goal::Index => {
             let wanted = wanted(source, table);
+            let mut is_valid = relation.own_index_valid;
 
-            // An index of an earlier mapping. Without it, updates would fail meanwhile.
-            if relation.uses_own_index() && !relation.identifies(&wanted) {
-                change_table(client, &table_name, Attempts::Many, &full()).await?;
-                build_index(client, relation, &wanted, None).await?;
-            } else {
-                build_index(client, relation, &wanted, relation.own_index_valid).await?;
+            // Without it, updates would fail meanwhile.
+            if has_outdated_index(relation, &wanted) {
+                let full = statements(source, table, relation, Goal::Full).concat();
+                change_table(client, &relation.quoted(), Attempts::Many, &full).await?;
+                is_valid = None;
             }
 
-            statement(
-                &table_name,
-                &format!("using index {}", quote_identifier(&relation.own_index)),
-            )
+            build_index(client, relation, &wanted, is_valid).await?;
+            statement(&relation.quoted(), &using_index(&relation.own_index))
         }
     };
 
-    change_table(client, &table_name, Attempts::Many, &statements).await
+    change_table(client, &relation.quoted(), Attempts::Many, &statements).await
 }
 
 /// Builds the identity index without blocking writes. `is_valid` is whether there is one. Drops an
@@ -179,16 +227,7 @@ async fn build_index(
         None => {}
     }
 
-    let quoted: Vec<String> = columns
-        .iter()
-        .map(|column| quote_identifier(column))
-        .collect();
-    let create = index_statement(
-        &quote_identifier(&relation.own_index),
-        &relation.quoted(),
-        &quoted,
-    );
-
+    let create = index_statement(relation, columns);
     client.batch_execute(INDEX_BOUNDS).await?;
     let built = client.batch_execute(&create).await;
 
@@ -235,6 +274,7 @@ row! {
         own_index: bool,
         has_index: bool,
         owned: bool,
+        owner: String,
     }
 }
 
@@ -247,6 +287,8 @@ pub(crate) struct Remainder {
     pub done: String,
     /// Whether the role may run the statement.
     pub owned: bool,
+    /// The table's owner.
+    pub owner: String,
     /// The quoted name of the table.
     table: String,
 }
@@ -296,6 +338,35 @@ pub(crate) async fn remainders(
     Ok(remainders)
 }
 
+/// Returns how the owners undo the replica identities and indexes of captured tables that are as
+/// setup would set them, but that it has not recorded: maybe a DBA has run the printed statements.
+pub(crate) async fn unrecorded(
+    client: &Client,
+    source: &Source,
+    found: Option<&[FoundIdentity]>,
+) -> Result<Vec<Fix>> {
+    let captured = catalog::followed(source).filter(|table| table.is_captured());
+    let tables = catalog::tables(client, source, captured).await?;
+    let is_recorded = |relation: &Relation| {
+        let mut found = found.into_iter().flatten();
+        found.any(|found| found.table_oid == relation.oid)
+    };
+
+    let relations = tables.iter().flat_map(|mapped| &mapped.relations);
+    let undo = |relation: &Relation| {
+        let is_set = relation.identity == "f" || relation.uses_own_index();
+        let restore = is_set.then(|| statement(&relation.quoted(), "default"));
+        let drop = relation.own_index_valid.map(|_| drop_statement(relation));
+        [restore, drop].map(|sql| sql.map(|sql| relation.by_owner(sql)))
+    };
+
+    Ok(relations
+        .filter(|relation| !is_recorded(relation))
+        .flat_map(undo)
+        .flatten()
+        .collect())
+}
+
 /// Compares a replica identity with the one that setup found. None if it was restored, or changed
 /// by somebody else.
 async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Option<Remainder>> {
@@ -315,19 +386,14 @@ async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Opti
         return Ok(None);
     }
 
-    let earlier = match (found.identity.as_str(), &found.index) {
-        ("n", _) => "nothing".to_owned(),
-        ("f", _) => "full".to_owned(),
-        ("i", Some(index)) if current.has_index => {
-            format!("using index {}", quote_identifier(index))
-        }
-        _ => "default".to_owned(),
-    };
+    let index = found.index.as_deref().filter(|_| current.has_index);
+    let earlier = named(&found.identity, index);
 
     let Current {
         schema,
         name,
         owned,
+        owner,
         ..
     } = current;
 
@@ -340,6 +406,7 @@ async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Opti
         done: format!("{subject}: {earlier} again"),
         subject,
         owned,
+        owner,
         table,
     }))
 }
@@ -354,6 +421,7 @@ fn identity_by_index(relation: &Relation) -> Remainder {
         done: format!("{subject}: default"),
         subject,
         owned: relation.owned,
+        owner: relation.owner.clone(),
         table,
     }
 }
@@ -366,6 +434,7 @@ fn own_index(relation: &Relation) -> Remainder {
         done: format!("{subject}: dropped"),
         subject,
         owned: relation.owned,
+        owner: relation.owner.clone(),
         table: relation.quoted(),
     }
 }
@@ -374,6 +443,6 @@ fn own_index(relation: &Relation) -> Remainder {
 pub(crate) const fn remedy_of_remaining(owned: bool) -> &'static str {
     match owned {
         true => "start `walhook run`: it completes the switch to triggers",
-        false => "belongs to another role: run `walhook setup` as its owner",
+        false => PRINT,
     }
 }

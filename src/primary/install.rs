@@ -7,25 +7,19 @@ use tokio_postgres::Client;
 use super::catalog::{Relation, SlotState};
 use super::error::{PrimaryError, Result};
 use super::identity::{self, Goal};
-use super::inspect::{Conditions, Inspection, Streamed, inspect, unpublished};
+use super::inspect::{Conditions, Inspection, Streamed, inspect};
 use super::table_locks::change_publication;
-use super::{slot, triggers, uninstall};
+use super::{publication, slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
 use crate::domain::position::Checkpoint;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres;
-use crate::postgres::quote_identifier;
 use crate::sql::primary as sql;
 use crate::store::checkpoint::StoredCheckpoint;
 use crate::store::migrate::FoundIdentity;
 use crate::store::{Store, migrate};
-
-/// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if
-/// the publication lacks a generated column.
-const GENERATED_VERSION: i32 = 180_000;
-const STORED_GENERATED: &str = ", publish_generated_columns = stored";
 
 /// Prepares the store and the primary. Returns what it did: nothing if all was prepared before.
 pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>> {
@@ -137,6 +131,8 @@ pub(crate) async fn prepare(
     let unmet = unmet(source, found);
     let unmet: Vec<(Table, &Relation, Goal)> = unmet
         .into_iter()
+        // Others are sufficient, or setup would have refused.
+        .filter(|(_, relation)| relation.owned)
         .map(|(table, relation)| (table, relation, identity::goal(source, table, relation).0))
         .collect();
 
@@ -285,48 +281,17 @@ async fn set_identities(
 }
 
 async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result<Vec<String>> {
-    let name = &source.publication;
     let mut done = Vec::new();
-    let missing = unpublished(&found.tables, found.publication.as_ref());
-    let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
 
-    let run = async |template: &str, tables: &[String]| {
-        let is_since_18 = found
-            .server
-            .as_ref()
-            .is_some_and(|server| server.version >= GENERATED_VERSION);
-        let generated = if is_since_18 { STORED_GENERATED } else { "" };
-        let statement = template
-            .replace("{publication}", &quote_identifier(name))
-            .replace("{generated}", generated);
+    // What setup needs has been judged before: only the table with the addresses for e-mail may be
+    // left to its owner.
+    if !publication::may_change(found) {
+        return Ok(done);
+    }
 
-        change_publication(
-            client,
-            &statement.replace("{tables}", &tables.join(", ")),
-            tables,
-        )
-        .await
-    };
-
-    match &found.publication {
-        None => {
-            run(sql::publication::CREATE, &tables).await?;
-            done.push(format!(
-                "publication {name}: created for {} tables",
-                tables.len()
-            ));
-        }
-        Some(found) => {
-            if !found.has_options() {
-                run(sql::publication::SET_OPTIONS, &[]).await?;
-                done.push(format!("publication {name}: options set"));
-            }
-
-            if !tables.is_empty() {
-                run(sql::publication::ADD, &tables).await?;
-                done.push(format!("publication {name}: added {}", tables.join(", ")));
-            }
-        }
+    for change in publication::changes(source, found) {
+        change_publication(client, &change.sql, &change.tables).await?;
+        done.push(change.done);
     }
 
     Ok(done)

@@ -12,6 +12,7 @@ pub(crate) mod lease;
 pub(crate) mod lineage;
 pub(crate) mod mapped;
 pub mod print;
+pub(crate) mod publication;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
 pub(crate) mod table_locks;

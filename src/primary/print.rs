@@ -1,140 +1,143 @@
-//! Prints what setup would change on the primary as SQL, for a DBA to run.
+//! Prints what a DBA has to change on the primary, as SQL: the statements of the findings, which
+//! name the role whose rights they need.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
-use super::catalog::{self, Relation, Server, followed, index_name};
+use postgres_types::Type;
+use tokio_postgres::Client;
+
 use super::error::Result;
-use super::identity;
-use super::inspect::accept_columns;
-use super::mapped::table_name;
-use super::triggers::catalog::Comparison;
+use super::finding::Fix;
+use super::inspect::{Conditions, inspect};
 use super::triggers::script::Script;
-use crate::config::{ReplicaIdentity, Source};
+use super::uninstall::remains_of_wal_capture;
+use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
-use crate::postgres::{self, quote_identifier};
+use crate::postgres;
 use crate::sql::primary as sql;
 
-/// Returns the SQL that setup would run on a primary without any of Walhook's objects. Does not
-/// connect to it.
-pub fn statements(source: &Source, url: Option<&str>) -> String {
-    let role = url
-        .and_then(|url| postgres::Target::parse(url).ok())
-        .and_then(|target| target.config.get_user().map(quote_identifier));
-    let role = role.unwrap_or_else(|| quote_identifier("walhook"));
-    let quoted = |table| table_name(&source.tables, table);
+/// What `walhook setup --print` prints.
+pub struct Printed {
+    pub text: String,
+    /// Whether no condition is left that SQL cannot fix.
+    pub is_complete: bool,
+}
 
-    let tables: Vec<String> = followed(source).map(quoted).collect();
+/// Returns the difference between the primary and what setup needs there. `refused` are the tables
+/// whose own SQL, for lookups or computed columns, the primary has not accepted.
+pub async fn setup_statements(
+    source: &Source,
+    url: &str,
+    store_url: Option<&str>,
+    refused: &[Table],
+) -> Result<Printed> {
+    let client = postgres::connect(url).await?;
+    let found = inspect(&client, source, Conditions::All).await?;
+    let mut text = String::new();
 
-    let mut text = String::from("-- The server must run with wal_level = logical.\n\n");
-    text.push_str(&format!("alter role {role} replication;\n"));
-    text.push_str(&format!(
-        "{}grant select on {} to {role};\n\n",
-        usage_of_schemas(source, &role),
-        tables.join(", ")
-    ));
-    text.push_str(
-        "-- Old values of the tables whose changes raise events. Instead of full, a unique index over the columns named suffices,\n\
-         -- if none of them may be null.\n",
-    );
-
-    for table in followed(source).filter(|table| table.is_captured()) {
-        text.push_str(&identity_of(source, table, &quoted(table)));
+    let blocking = found
+        .findings
+        .iter()
+        .filter(|finding| finding.blocks_setup && finding.fixes.is_empty());
+    for finding in blocking {
+        let message = finding.message().replace('\n', " ");
+        text.push_str(&format!("-- No SQL printed here fixes this: {message}\n"));
     }
 
-    text.push_str(
-        "\n-- After the replica identities: a published table without one rejects updates.\n",
-    );
-    let publication = sql::publication::CREATE
-        .replace("{publication}", &quote_identifier(&source.publication))
-        .replace("{tables}", &tables.join(", "))
-        .replace("{generated}", "");
+    let is_complete = text.is_empty();
+    let statements = found
+        .findings
+        .iter()
+        .flat_map(|finding| finding.fixes.clone());
+    let mut statements: Vec<Fix> = statements.collect();
 
-    text.push_str(&publication);
+    statements.extend(grants_of_own_sql(&client, source, refused).await?);
+    let role = found.server.map(|server| server.role).unwrap_or_default();
+    let switches = found.slot.is_some();
+
+    statements.extend(
+        found
+            .triggers
+            .as_ref()
+            .and_then(|triggers| Script::for_dba(triggers, switches, &role)),
+    );
+
+    if let (CaptureMode::Trigger, Some(store_url)) = (source.capture, store_url) {
+        statements.extend(remains_of_wal_capture(&client, source, store_url).await?);
+    }
+
+    statements.sort_by_key(|fix| !fix.sql.starts_with("grant "));
+    text.push_str(&script(&statements));
     text.push_str(&format!(
-        "-- On PostgreSQL 18, or updates of tables with generated columns fail:\n\
-         -- alter publication {} set (publish_generated_columns = stored);\n",
-        quote_identifier(&source.publication)
+        "-- Then, as {role}, `walhook setup`: it does the rest.\n"
     ));
-    text.push_str(&format!(
-        "\n-- Then `walhook setup`, as {role}: it creates the slot {} and reads the existing rows at the slot's snapshot.\n",
-        source.slot
-    ));
+
+    Ok(Printed { text, is_complete })
+}
+
+/// Returns the statements, each once, below comments that name the roles whose rights they need.
+pub(super) fn script(statements: &[Fix]) -> String {
+    let mut text = String::new();
+    let mut role = None;
+    let mut printed = HashSet::new();
+    let mut is_limited = false;
+
+    for Fix { by, sql } in statements {
+        if !printed.insert(sql) {
+            continue;
+        }
+
+        if role != Some(by) {
+            text.push_str(&format!("-- With the rights of {by}:\n"));
+            role = Some(by);
+        }
+
+        // These lock a table exclusively: while they wait, the platform's statements queue behind
+        // them.
+        let locks = sql.starts_with("alter table") || sql.starts_with("drop index");
+        if locks != is_limited {
+            is_limited = locks;
+            text.push_str(match locks {
+                true => {
+                    "set lock_timeout = '1s'; -- if a table is busy, print and run the rest again\n"
+                }
+                false => "reset lock_timeout;\n",
+            });
+        }
+
+        text.push_str(sql.trim_end());
+        text.push('\n');
+    }
+
+    if statements.is_empty() {
+        text.push_str("-- Nothing is missing that only another role can change.\n");
+    }
 
     text
 }
 
-/// Returns the SQL that setup would run on a primary without triggers, for a role that may run it.
-pub async fn trigger_statements(source: &Source, url: &str) -> Result<String> {
-    let client = postgres::connect(url).await?;
-    let mapped = catalog::tables(&client, source, catalog::required(source)).await?;
+/// Returns grants on the tables that the platform's own SQL for `tables` reads.
+///
+/// The server cannot list them for a role that may not read them: it refuses to plan the query, and
+/// even to parse it without usage of a schema. So they are found by their names.
+async fn grants_of_own_sql(client: &Client, source: &Source, tables: &[Table]) -> Result<Vec<Fix>> {
+    let texts = tables.iter().flat_map(|table| {
+        let computed = |column: &&'static str| source.tables.computed(*table, column);
+        let columns = table.columns().iter().filter_map(computed);
+        let lookup = source.lookups.get(table.name()).map(String::as_str);
+        columns.chain(lookup)
+    });
 
-    accept_columns(source, &mapped)?;
-    let Server { role, database, .. } = catalog::server(&client).await?;
-    let role = quote_identifier(&role);
-    let tables: Vec<String> = mapped
+    let texts: Vec<&str> = texts.collect();
+    let rows = client
+        .query_typed(sql::lookup::UNREADABLE, &[(&texts, Type::TEXT_ARRAY)])
+        .await?;
+
+    Ok(rows
         .iter()
-        .flat_map(|table| &table.relations)
-        .map(Relation::quoted)
-        .collect();
-    let mail = match source.follows(Table::AppUser) {
-        true => format!(
-            "grant select on {} to {role}; -- for e-mail\n",
-            table_name(&source.tables, Table::AppUser)
-        ),
-        false => String::new(),
-    };
-
-    let script = Script::new(
-        &Comparison::with_nothing(source, &mapped),
-        false,
-        &[],
-        false,
-    );
-    Ok(format!(
-        "-- Walhook's role creates and owns everything below; it needs no more than this.\n\
-         grant create on database {} to {role};\n\
-         {}grant select, trigger on {} to {role};\n{mail}\n\
-         set role {role};\n\n{}\n\
-         -- Locks the tables against writing for a moment. If it waits, cancel it and try again.\n\
-         begin;\nset local lock_timeout = '500ms';\n{}{}commit;\n\n\
-         -- Then `walhook setup`, as {role}: it finds the triggers and prepares its own store.\n",
-        quote_identifier(&database),
-        usage_of_schemas(source, &role),
-        tables.join(", "),
-        script.prepare,
-        script.lock,
-        script.complete
-    ))
-}
-
-/// Returns the grant on the schemas of the mapped tables. `role` is quoted. The tables that the
-/// platform's own SQL for lookups and computed columns reads are not included.
-fn usage_of_schemas(source: &Source, role: &str) -> String {
-    let schemas: BTreeSet<String> = followed(source)
-        .map(|table| quote_identifier(&source.tables.qualified_name(table).0))
-        .collect();
-    let schemas: Vec<String> = schemas.into_iter().collect();
-    format!("grant usage on schema {} to {role};\n", schemas.join(", "))
-}
-
-fn identity_of(source: &Source, table: Table, quoted: &str) -> String {
-    let columns = identity::wanted(source, table);
-    let full = identity::statement(quoted, "full");
-
-    // In the reference schema, its column generated_at may be null.
-    if source.replica_identity == ReplicaIdentity::Full || table == Table::PreflightReport {
-        return format!("-- {}\n{full}", columns.join(", "));
-    }
-
-    let index = quote_identifier(&index_name(table));
-    let columns: Vec<String> = columns
-        .iter()
-        .map(|column| quote_identifier(column))
-        .collect();
-    let create = identity::index_statement(&index, quoted, &columns);
-
-    format!(
-        "{create}{}",
-        identity::statement(quoted, &format!("using index {index}"))
-    )
+        .map(|row| Fix {
+            by: row.get("by"),
+            sql: row.get("sql"),
+        })
+        .collect())
 }

@@ -5,7 +5,7 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::error::{PrimaryError, Result, refuse};
-use super::finding::Finding;
+use super::finding::{Finding, Fix};
 use super::identity::Remainder;
 use super::table_locks::{Attempts, LockMode, busy, change_publication, lock_table, together};
 use super::triggers::catalog::{
@@ -13,13 +13,14 @@ use super::triggers::catalog::{
 };
 use super::triggers::function::function_name;
 use super::triggers::script::{ScriptPart, run_with_retries};
-use super::{catalog, identity, lineage};
+use super::{catalog, identity, lineage, print};
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::{self, quote_identifier};
 use crate::sql::primary as sql;
 use crate::store::Store;
+use crate::store::migrate::FoundIdentity;
 
 /// Drops the slot, the publication, the triggers and their outbox, restores the replica identities
 /// and deletes the checkpoint. With `drop_store`, also drops the store's schema. Returns what it
@@ -68,22 +69,69 @@ pub async fn teardown(
 pub async fn owner_statements(source: &Source, url: &str, store_url: &str) -> Result<String> {
     let client = postgres::connect(url).await?;
     let store = Store::open(store_url, 1)?;
-    let mut text =
-        String::from("-- As the owner of the publication and of the tables, or as a superuser:\n");
+    let mut statements = wal_statements(&client, source, &store).await?;
+    let triggers = trigger_state(&client).await?;
 
-    if catalog::publication(&client, &source.publication)
-        .await?
-        .is_some()
-    {
-        text.push_str(&drop_publication(source));
+    if let (false, Some(by)) = (triggers.owned, triggers.owner) {
+        let drop = sql::triggers::DROP.trim_end();
+        statements.push(Fix {
+            by,
+            sql: format!("begin; set local lock_timeout = '500ms'; {drop} commit;"),
+        });
     }
 
-    for remainder in remainders(&client, source, &store).await? {
-        text.push_str(&remainder.statement);
+    let mut text = print::script(&statements);
+    let found = found_identities(&store).await?;
+
+    let unrecorded = identity::unrecorded(&client, source, found.as_deref()).await?;
+    if !unrecorded.is_empty() {
+        text.push_str("-- If these were not set for another program, remove the dashes:\n");
+    }
+
+    for Fix { by, sql } in unrecorded {
+        text.push_str(&format!(
+            "-- {} -- with the rights of {by}\n",
+            sql.trim_end()
+        ));
     }
 
     text.push_str("-- Then `walhook teardown`, as its own role: it removes the rest and deletes the checkpoint.\n");
     Ok(text)
+}
+
+/// Returns the statements that remove what capture from the WAL needed, except the slot.
+async fn wal_statements(client: &Client, source: &Source, store: &Store) -> Result<Vec<Fix>> {
+    let publication = catalog::publication(client, &source.publication).await?;
+    let drop = publication.map(|publication| Fix {
+        by: publication.owner,
+        sql: drop_publication(source),
+    });
+
+    let remainders = remainders(client, source, store).await?.into_iter();
+    let restore = remainders.map(|remainder| Fix {
+        by: remainder.owner,
+        sql: remainder.statement,
+    });
+
+    Ok(drop.into_iter().chain(restore).collect())
+}
+
+/// Returns the statements that remove what a switch to triggers has left. Empty until the switch is
+/// complete.
+pub(super) async fn remains_of_wal_capture(
+    client: &Client,
+    source: &Source,
+    store_url: &str,
+) -> Result<Vec<Fix>> {
+    let store = Store::open(store_url, 1)?;
+    if !store.has_schema().await? {
+        return Ok(Vec::new());
+    }
+
+    match store.stored_checkpoint(&source.slot).await? {
+        Some(stored) if stored.is_outbox() => wal_statements(client, source, &store).await,
+        _ => Ok(Vec::new()),
+    }
 }
 
 fn drop_publication(source: &Source) -> String {
@@ -91,12 +139,16 @@ fn drop_publication(source: &Source) -> String {
 }
 
 async fn remainders(client: &Client, source: &Source, store: &Store) -> Result<Vec<Remainder>> {
-    let found = if store.has_schema().await? {
-        Some(store.found_identities().await?)
-    } else {
-        None
-    };
+    let found = found_identities(store).await?;
     identity::remainders(client, source, found.as_deref()).await
+}
+
+/// Returns the replica identities before setup. None if there is no store, which has them.
+async fn found_identities(store: &Store) -> Result<Option<Vec<FoundIdentity>>> {
+    Ok(match store.has_schema().await? {
+        true => Some(store.found_identities().await?),
+        false => None,
+    })
 }
 
 /// Fails, before anything is removed, with everything that belongs to another role.
@@ -127,10 +179,7 @@ async fn verify_owner(
     );
 
     if triggers.schema.is_some() && !triggers.owned {
-        let remedy = "run `walhook teardown` as its owner";
-        findings.push(
-            Finding::fail("schema walhook_capture", "belongs to another role", remedy).blocking(),
-        );
+        findings.push(foreign("schema walhook_capture"));
     }
 
     refuse(findings)

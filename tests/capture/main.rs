@@ -23,6 +23,7 @@ mod mapping;
 mod names;
 mod partitions;
 mod prepare;
+mod privileges;
 mod publication;
 mod repair;
 mod replaced;

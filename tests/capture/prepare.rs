@@ -271,7 +271,8 @@ async fn setup_reports_every_problem_before_it_changes_anything() {
         "may not replicate",
         "table public.payment: lacks currency; add what is missing, or set source.tables.payment.columns.currency to",
         "table public.preflight_report: missing; create it, or set source.tables.preflight_report.table to its name",
-        "table public.release owner: belongs to another role",
+        "replica identity of public.release: does not cover id, review_status, delivery_status, so transitions cannot be detected; \
+         let a DBA run what `walhook setup --print` prints",
         "table public.release privilege: cannot read id",
         "table public.user_addon privilege: cannot read user_id, addon",
     ] {

@@ -79,6 +79,31 @@ async fn a_mail_login_without_tls_is_a_warning() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_down_is_reported_once() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.url", "postgres://127.0.0.1:9/platform")
+        .set("store.url", "postgres://127.0.0.1:9/walhook")
+        .set(
+            "source.lookups.outlet",
+            "select 1 as id, 'x' as name where $1 is null",
+        )
+        .set("source.tables.payment.computed.currency", "'EUR'");
+
+    let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    assert_eq!(output.matches("Connection refused").count(), 1, "{output}");
+
+    let failures: Vec<&str> = output
+        .lines()
+        .filter(|line| line.starts_with("fail"))
+        .collect();
+    assert_eq!(failures.len(), 2, "{output}");
+    assert!(
+        failures[1].starts_with("fail  store: the same error as the primary's; check that postgres://127.0.0.1:9/walhook"),
+        "{output}"
+    );
+}
+
+#[tokio::test]
 async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
     let mut app = TestApp::prepare().await;
     app.setup().await;

@@ -57,8 +57,8 @@ struct Machine {
     directory: TempDir,
     environment: Vec<(String, String)>,
     address: String,
-    /// The ports of the API and of the metrics.
-    ports: (u16, u16),
+    /// The ports of the API, of the metrics and of `walhook receive`.
+    ports: [u16; 3],
 }
 
 impl Machine {
@@ -91,7 +91,7 @@ impl Machine {
             .to_owned();
 
         let directory = tempfile::tempdir().expect("a directory");
-        let ports = (free_port().expect("a port"), free_port().expect("a port"));
+        let ports = [(); 3].map(|()| free_port().expect("a port"));
         let bin = Path::new(env!("CARGO_BIN_EXE_walhook"))
             .parent()
             .expect("a directory")
@@ -103,10 +103,10 @@ impl Machine {
             ("PATH", path),
             ("HOME", directory.path().display().to_string()),
             ("ADMIN_URL", admin),
-            ("WALHOOK_HTTP__LISTEN", format!("127.0.0.1:{}", ports.0)),
+            ("WALHOOK_HTTP__LISTEN", format!("127.0.0.1:{}", ports[0])),
             (
                 "WALHOOK_HTTP__METRICS_LISTEN",
-                format!("127.0.0.1:{}", ports.1),
+                format!("127.0.0.1:{}", ports[1]),
             ),
             ("WALHOOK_DELIVERY__ALLOW_HTTP", "true".into()),
             ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8".into()),
@@ -129,7 +129,6 @@ impl Machine {
     /// background; commands that build or test the project only run dry, because this test is part
     /// of them.
     fn adapt(&self, text: &str) -> String {
-        let listen = format!("127.0.0.1:{}", free_port().expect("a port"));
         let lines = text
             .lines()
             .map(|line| match line.split_whitespace().next() {
@@ -138,8 +137,9 @@ impl Machine {
                 }
                 Some("cargo") => ":".to_owned(),
                 Some("walhook")
-                    if ["receive", "listen"]
-                        .contains(&line.split(' ').nth(1).unwrap_or_default()) =>
+                    if !line.ends_with('&')
+                        && ["receive", "listen"]
+                            .contains(&line.split(' ').nth(1).unwrap_or_default()) =>
                 {
                     format!("{line} &")
                 }
@@ -151,9 +151,10 @@ impl Machine {
             .replace("db.internal", &self.address)
             .replace("walhook:…@", "walhook:a%20long%20random%20one@")
             .replace("https://label.example/hooks", &self.receiver.url("/hooks"))
-            .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.ports.0))
-            .replace("127.0.0.1:9464", &format!("127.0.0.1:{}", self.ports.1))
-            .replace("127.0.0.1:9000", &listen)
+            .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.ports[0]))
+            .replace("127.0.0.1:9464", &format!("127.0.0.1:{}", self.ports[1]))
+            .replace("127.0.0.1:9000", &format!("127.0.0.1:{}", self.ports[2]))
+            .replace("127.0.0.1/9000", &format!("127.0.0.1/{}", self.ports[2]))
             .replace(
                 "whsec_…",
                 "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
@@ -161,8 +162,8 @@ impl Machine {
     }
 
     /// Runs the blocks in one shell, so that later blocks see the variables that earlier ones
-    /// exported. Names a block that fails.
-    async fn run(&self, before: &str, blocks: &[Block]) {
+    /// exported. Names a block that fails. Returns what they printed.
+    async fn run(&self, before: &str, blocks: &[Block]) -> String {
         let mut script = format!(
             "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n"
         );
@@ -198,11 +199,11 @@ impl Machine {
             "{}\n{errors}\n--- printed:\n{printed}",
             output.status
         );
+        printed.into_owned()
     }
 }
 
-/// Creates the role and database, as the first blocks of `docs/install.md` do, for documents
-/// that assume them.
+/// Creates the role and database, for documents that assume them.
 const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login replication superuser password 'a long random one'\" \
      -c 'create database walhook owner walhook'\n";
 
@@ -238,14 +239,32 @@ fn the_receivers_guide_contains_the_verification_code_of_the_web_ui() {
     }
 }
 
+/// Only the names of README's machines are replaced: the server, and the ports of this test.
 #[tokio::test]
 async fn blocks_of_the_readme_run() {
-    if !are_installed(&["psql", "curl", "python3"]) {
+    if !are_installed(&["psql", "curl", "openssl"]) {
         return;
     }
 
-    let machine = Machine::start().await;
-    machine.run(PREPARED, &blocks("README.md")).await;
+    let mut machine = Machine::start().await;
+    let is_given = |name: &str| !name.starts_with("WALHOOK_DELIVERY__") && name != "ADMIN_URL";
+    machine.environment.retain(|(name, _)| is_given(name));
+
+    let mut blocks = blocks("README.md");
+    let test = blocks
+        .iter_mut()
+        .find(|block| block.text.contains("/test\""))
+        .expect("a block that sends a test");
+
+    // A reader types it later than a script.
+    test.text.insert_str(
+        0,
+        "until (: < /dev/tcp/127.0.0.1/9000) 2>/dev/null; do sleep 0.1; done\n",
+    );
+
+    let printed = machine.run("", &blocks).await;
+    let is_received = |line: &str| line.contains(r#""verified":true"#);
+    assert!(printed.lines().any(is_received), "{printed}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::lookup::try_queries;
 use crate::notify::Mailer;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
-use crate::primary::finding::{Finding, Severity};
+use crate::primary::finding::{Finding, PRINT, Severity};
 use crate::primary::inspect::{Database, inspect_primary};
 use crate::primary::uninstall::inspect_remains;
 use crate::store::{Store, keys as stored_keys};
@@ -23,12 +23,16 @@ pub async fn execute(config: Config) -> CommandResult {
         && let Err(error) =
             store::inspect(&config.source, url, primary.as_ref(), &mut findings).await
     {
-        findings.push(failed("store", &error, error.is_rejection(), url));
+        let failure = failed("store", &error, error.is_rejection(), url);
+        findings.push(without_repetition(failure, &findings));
     }
 
     findings.extend(remains_of_wal_capture(&config).await);
     findings.extend(secrets_at_rest(&config).await);
-    findings.extend(lookups(&config).await);
+    if primary.is_some() {
+        findings.extend(lookups(&config).await);
+    }
+
     findings.push(mail(&config).await);
     findings.extend(mail_login(&config));
     findings.push(public_url(&config));
@@ -94,6 +98,27 @@ fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str
     Finding::fail(subject, error.to_string(), remedy)
 }
 
+/// Shortens the failure of the store if the primary has failed with the same error, as one server
+/// for both does.
+fn without_repetition(failure: Finding, findings: &[Finding]) -> Finding {
+    let cause = |finding: &Finding| {
+        let (_, cause) = finding.state.split_once(": ")?;
+        Some(cause.to_owned())
+    };
+
+    let is_repeated = findings
+        .iter()
+        .any(|other| other.subject == "primary" && cause(other) == cause(&failure));
+
+    match is_repeated {
+        true => Finding {
+            state: "the same error as the primary's".to_owned(),
+            ..failure
+        },
+        false => failure,
+    }
+}
+
 /// Inspects what a switch to triggers has left. Empty if the primary or the store does not answer.
 async fn remains_of_wal_capture(config: &Config) -> Vec<Finding> {
     let (Ok(url), Ok(store_url)) = (config.source_url(), config.store_url()) else {
@@ -146,8 +171,7 @@ async fn secrets_at_rest(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Checks whether the primary accepts the configured lookup SQL. Empty if the primary does not
-/// answer.
+/// Checks whether the primary accepts the configured lookup SQL.
 async fn lookups(config: &Config) -> Vec<Finding> {
     let Ok(url) = config.source_url() else {
         return Vec::new();
@@ -160,7 +184,7 @@ async fn lookups(config: &Config) -> Vec<Finding> {
             false => format!("source.tables.{}.computed", table.name()),
         };
 
-        let remedy = format!("fix {key}, or grant what it reads to Walhook's role");
+        let remedy = format!("fix {key}, or {PRINT}");
 
         match result {
             Ok(()) => Finding::ok(key, "the primary accepts its SQL"),

@@ -1,6 +1,7 @@
 //! The result of an inspection, and what it means for setup and for the running process.
 
 use crate::config::Source;
+use crate::postgres::quote_identifier;
 use crate::primary::catalog::{FAILOVER_VERSION, MappedTable, Publication, Server, Slot};
 use crate::primary::error::{PrimaryError, Result, refuse};
 use crate::primary::finding::{Condition, Finding, Severity};
@@ -52,6 +53,15 @@ impl Inspection {
             .map_or(self.slot.is_some(), |triggers| {
                 triggers.state.is_installed()
             })
+    }
+
+    /// Returns the quoted name of Walhook's role. Empty if the server was not read: only findings
+    /// for a DBA name the role.
+    pub(super) fn role(&self) -> String {
+        self.server
+            .as_ref()
+            .map(|server| quote_identifier(&server.role))
+            .unwrap_or_default()
     }
 
     /// Returns whether a new slot is synchronized to standbys.

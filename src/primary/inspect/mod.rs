@@ -23,7 +23,6 @@ use crate::postgres;
 
 pub(crate) use inspection::{Conditions, Inspection, Triggers};
 pub(crate) use server::wal_level;
-pub(crate) use tables::{accept_columns, unpublished};
 pub(crate) use triggers::explained;
 
 /// Reads the catalog and judges it.
@@ -56,7 +55,9 @@ async fn read(client: &Client, source: &Source, conditions: Conditions) -> Resul
         Conditions::Triggers => false,
     };
 
-    let wanted = catalog::followed(source).filter(|table| by_wal || catalog::is_required(*table));
+    // Triggers do not capture the table with the addresses for e-mail, which is looked up.
+    let wanted =
+        catalog::followed(source).filter(|table| all || by_wal || catalog::is_required(*table));
     let mut found = Inspection {
         server: if all {
             Some(catalog::server(client).await?)
@@ -211,12 +212,7 @@ impl Inspection {
         if let Some(triggers) = &self.triggers {
             findings.extend(triggers::judge_outbox(triggers, self.server.as_ref()));
         } else {
-            findings.push(tables::publication(
-                source,
-                &self.tables,
-                self.publication.as_ref(),
-            ));
-            findings.extend(tables::publication_privileges(source, self));
+            findings.push(tables::publication(source, self));
         }
 
         if let Some(server) = &self.server {
@@ -241,7 +237,10 @@ impl Inspection {
         findings.extend(tables::types(source, mapped.table, root));
 
         match &self.triggers {
-            Some(triggers) => findings.extend(triggers::judge_table(mapped, root, triggers)),
+            Some(triggers) if catalog::is_required(mapped.table) => {
+                findings.extend(triggers::judge_table(mapped, root, triggers, &self.role()));
+            }
+            Some(_) => {}
             None => findings.extend(tables::replica_identity(source, mapped)),
         }
 
@@ -251,6 +250,7 @@ impl Inspection {
                 mapped.table,
                 root,
                 !self.is_set_up(),
+                &self.role(),
             ));
         }
 

@@ -1,8 +1,9 @@
 //! Judges the server, its settings, the role's privileges and the slot.
 
 use crate::config::{AwaitVisibility, CaptureMode, Source};
+use crate::postgres::quote_identifier;
 use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot, SlotState};
-use crate::primary::finding::Finding;
+use crate::primary::finding::{Finding, Fix, PRINT};
 
 /// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take
 /// partitioned tables.
@@ -37,15 +38,13 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
 
     findings.push(match server.may_replicate {
         true => Finding::ok("replication privilege", format!("{role} may replicate")),
-        false => {
-            let remedy = format!("`alter role \"{role}\" replication` as a superuser");
-            Finding::fail(
-                "replication privilege",
-                format!("{role} may not replicate"),
-                remedy,
-            )
-            .blocking()
-        }
+        false => Finding::fail(
+            "replication privilege",
+            format!("{role} may not replicate"),
+            PRINT,
+        )
+        .blocking()
+        .fixed_by([replication(server)]),
     });
 
     findings.push(retained_wal(server));
@@ -64,6 +63,20 @@ pub(crate) fn wal_level(server: &Server) -> Finding {
             "set wal_level = logical and restart the server",
         )
         .blocking(),
+    }
+}
+
+/// Returns the statement that lets the role replicate.
+fn replication(server: &Server) -> Fix {
+    let role = quote_identifier(&server.role);
+    let sql = match server.grants_replication {
+        true => format!("grant rds_replication to {role};"),
+        false => format!("alter role {role} replication;"),
+    };
+
+    Fix {
+        by: "the server's administrator".to_owned(),
+        sql,
     }
 }
 

@@ -4,10 +4,10 @@ use super::inspection::Inspection;
 use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
-use crate::primary::catalog::{MappedTable, Publication, Relation, contains, is_required};
-use crate::primary::error::{Result, refuse};
-use crate::primary::finding::{Condition, Finding, Severity};
+use crate::primary::catalog::{MappedTable, Relation, contains, is_required};
+use crate::primary::finding::{Condition, Finding, Fix, PRINT};
 use crate::primary::identity::{self, Goal};
+use crate::primary::publication::{self, filtered, unpublished};
 
 const SETUP: &str = "run `walhook setup`";
 /// The most columns of a table that a finding lists.
@@ -206,12 +206,13 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
 
 /// Judges whether the role can read what lookups and setup read. Captured tables arrive in the
 /// stream; of these, only the release is also looked up. With `sets_up`, setup has yet to copy the
-/// watched rows to the ledger.
+/// watched rows to the ledger. `role` is quoted.
 pub(super) fn privileges(
     source: &Source,
     table: Table,
     root: &Relation,
     sets_up: bool,
+    role: &str,
 ) -> Vec<Finding> {
     let looked_up =
         !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
@@ -233,21 +234,26 @@ pub(super) fn privileges(
 
     if !unreadable.is_empty() {
         let state = format!("cannot read {}", unreadable.join(", "));
-        let remedy = format!("`grant select on {} to` Walhook's role", root.quoted());
         findings.push(
-            Finding::fail(format!("table {name} privilege"), state, remedy)
+            Finding::fail(format!("table {name} privilege"), state, PRINT)
                 .unless(harmless)
-                .blocking(),
+                .blocking()
+                .fixed_by(root.grants("select", role)),
         );
     }
 
     if root.row_security {
-        let remedy = "give Walhook's role `bypassrls`, or a policy that shows it every row";
         let state = "hides rows from Walhook's role, so owners would not be found";
+        let sql = format!(
+            "create policy walhook on {} for select to {role} using (true); \
+             -- if restrictive policies hide rows too, instead: alter role {role} bypassrls;",
+            root.quoted()
+        );
         findings.push(
-            Finding::fail(format!("table {name} row security"), state, remedy)
+            Finding::fail(format!("table {name} row security"), state, PRINT)
                 .unless(harmless)
-                .blocking(),
+                .blocking()
+                .fixed_by([root.by_owner(sql)]),
         );
     }
 
@@ -266,14 +272,20 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         .iter()
         .filter(|relation| !relation.identifies(&wanted))
         .collect();
-    let unmet = mapped
+    let unmet: Vec<&Relation> = mapped
         .relations
         .iter()
-        .filter(|relation| !identity::is_met(source, table, relation));
-    let others: Vec<&Relation> = unmet.filter(|relation| !relation.owned).collect();
+        .filter(|relation| !identity::is_met(source, table, relation))
+        .collect();
+
+    let remedy = |relations: &[&Relation]| match relations.iter().all(|relation| relation.owned) {
+        true => SETUP,
+        false => PRINT,
+    };
+
     let (goal, reason) = identity::goal(source, table, root);
 
-    let mut findings = vec![if !lacking.is_empty() {
+    let finding = if !lacking.is_empty() {
         let names: Vec<String> = lacking
             .iter()
             .map(|relation| relation.qualified())
@@ -287,9 +299,11 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             "does not cover {}{partitions}, so transitions cannot be detected",
             wanted.join(", ")
         );
-        let finding = Finding::fail(subject, state, SETUP).of(Condition::ReplicaIdentity(table));
+        let finding =
+            Finding::fail(subject, state, remedy(&unmet)).of(Condition::ReplicaIdentity(table));
         Finding {
             relations: names,
+            blocks_setup: lacking.iter().any(|relation| !relation.owned),
             ..finding
         }
     } else {
@@ -301,11 +315,7 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
 
         let state = format!("{by}: covers {}", wanted.join(", "));
 
-        match mapped
-            .relations
-            .iter()
-            .all(|relation| identity::is_met(source, table, relation))
-        {
+        match unmet.is_empty() {
             true => Finding::ok(
                 subject,
                 reason
@@ -317,11 +327,16 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
                 Finding::warn(
                     subject,
                     format!("{state}, and source.replica_identity is {goal}"),
-                    SETUP,
+                    remedy(&unmet),
                 )
             }
         }
-    }];
+    };
+
+    let statements = unmet
+        .iter()
+        .flat_map(|relation| identity_statements(source, table, relation));
+    let mut findings = vec![finding.fixed_by(statements)];
 
     findings.extend(mapped.relations.iter().filter_map(|relation| {
         let state = format!(
@@ -329,7 +344,8 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             relation.rejection()?
         );
         let subject = format!("replica identity of {}", relation.qualified());
-        Some(Finding::fail(subject, state, SETUP).of(Condition::RejectedUpdates(table)))
+        let finding = Finding::fail(subject, state, remedy(&[relation]));
+        Some(finding.of(Condition::RejectedUpdates(table)))
     }));
 
     findings.extend(mapped.relations.iter().filter_map(|relation| {
@@ -338,27 +354,53 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         Some(Finding::fail(format!("table {}", relation.qualified()), state, remedy).blocking())
     }));
 
-    findings.extend(others.into_iter().map(|relation| {
-        let remedy = format!(
-            "its owner must run `alter table {} replica identity full`, or run `walhook setup` as the owner",
-            relation.quoted()
-        );
-        let state = "belongs to another role, and needs another replica identity";
-        let covered = relation.identifies(&wanted);
-
-        Finding::fail(format!("table {} owner", relation.qualified()), state, remedy).blocking().unless(covered)
-    }));
-
     findings
 }
 
-pub(super) fn publication(
-    source: &Source,
-    tables: &[MappedTable],
-    found: Option<&Publication>,
-) -> Finding {
+/// Returns the statements with which the owner gives a table its replica identity, with the one
+/// that it has now: only what setup sets is recorded for teardown.
+fn identity_statements(source: &Source, table: Table, relation: &Relation) -> Vec<Fix> {
+    if identity::refusal(source, table, relation).is_some() {
+        return Vec::new();
+    }
+
+    let index = relation.identity_index.as_deref();
+    let earlier = identity::named(&relation.identity, index);
+    let goal = identity::goal(source, table, relation).0;
+    let statements = identity::statements(source, table, relation, goal).into_iter();
+
+    statements
+        .map(|sql| match sql.starts_with("alter table") {
+            true => format!("{} -- was {earlier}", sql.trim_end()),
+            false => sql,
+        })
+        .map(|sql| relation.by_owner(sql))
+        .collect()
+}
+
+/// Judges the publication and whether the role may complete it.
+pub(super) fn publication(source: &Source, inspection: &Inspection) -> Finding {
+    let finding = published(source, inspection);
+
+    let Some(remedy) = finding.remedy.as_deref() else {
+        return finding;
+    };
+
+    let statements = publication::statements(source, inspection);
+    if remedy != SETUP || publication::may_change(inspection) {
+        return finding.fixed_by(statements);
+    }
+
+    let remedy = Some(PRINT.to_owned());
+    Finding { remedy, ..finding }
+        .blocking()
+        .fixed_by(statements)
+}
+
+fn published(source: &Source, inspection: &Inspection) -> Finding {
+    let tables = &inspection.tables;
     let subject = format!("publication {}", source.publication);
-    let Some(publication) = found else {
+    let Some(publication) = &inspection.publication else {
         let finding = Finding::fail(subject, "missing", SETUP).of(Condition::Publication);
         return Finding {
             relations: vec!["any table".to_owned()],
@@ -436,103 +478,5 @@ pub(super) fn publication(
                 .filter(|mapped| mapped.root().is_some())
                 .count()
         ),
-    )
-}
-
-/// Returns the tables of which the publication streams only some rows.
-fn filtered<'a>(tables: &'a [MappedTable], publication: &Publication) -> Vec<&'a Relation> {
-    let roots = tables
-        .iter()
-        .filter(|mapped| is_required(mapped.table))
-        .filter_map(MappedTable::root);
-    roots
-        .filter(|root| contains(&publication.filtered, &root.qualified()))
-        .collect()
-}
-
-/// Returns the tables that the publication does not cover.
-pub(crate) fn unpublished<'a>(
-    tables: &'a [MappedTable],
-    publication: Option<&Publication>,
-) -> Vec<(Table, &'a Relation)> {
-    // Partitions are published with their root. A table that inherits is published by itself.
-    let existing = tables.iter().flat_map(|mapped| {
-        let published = mapped
-            .relations
-            .iter()
-            .filter(|relation| !relation.is_partition);
-        published.map(|relation| (mapped.table, relation))
-    });
-
-    existing
-        .filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root)))
-        .collect()
-}
-
-/// Returns the reasons why the role cannot create or change the publication.
-pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -> Vec<Finding> {
-    let Some(server) = &inspection.server else {
-        return Vec::new();
-    };
-
-    let subject = format!("publication {}", source.publication);
-    let missing = unpublished(&inspection.tables, inspection.publication.as_ref());
-    let mut findings: Vec<Finding> = Vec::new();
-
-    for (_, root) in missing.iter().filter(|(_, root)| !root.owned) {
-        let state = "belongs to another role, and only its owner can add it to a publication";
-        let remedy = format!(
-            "let the owner run what `walhook setup --print` shows for publication {}",
-            source.publication
-        );
-
-        findings.push(
-            Finding::fail(
-                format!("table {} publication", root.qualified()),
-                state,
-                remedy,
-            )
-            .blocking(),
-        );
-    }
-
-    let refused = match &inspection.publication {
-        None if !server.may_create => {
-            let role = &server.role;
-            let database = &server.database;
-            let remedy = format!("`grant create on database \"{database}\" to \"{role}\"`");
-
-            Some(Finding::fail(
-                format!("{subject} privilege"),
-                format!("{role} may not create it"),
-                remedy,
-            ))
-        }
-        Some(found) if !found.owned && (!found.has_options() || !missing.is_empty()) => {
-            let remedy = "its owner must run what `walhook setup --print` shows";
-            Some(Finding::fail(
-                format!("{subject} owner"),
-                "belongs to another role and must be changed",
-                remedy,
-            ))
-        }
-        _ => None,
-    };
-
-    findings.extend(refused.map(Finding::blocking));
-    findings
-}
-
-/// Fails if a table that triggers need is missing or lacks a column.
-pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<()> {
-    let judged = tables.iter().map(|mapped| match mapped.root() {
-        Some(root) => columns(source, mapped.table, root, false),
-        None => missing(source, mapped.table),
-    });
-
-    refuse(
-        judged
-            .filter(|finding| finding.severity == Severity::Fail)
-            .collect(),
     )
 }

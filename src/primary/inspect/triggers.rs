@@ -3,17 +3,19 @@
 
 use super::inspection::Triggers;
 use crate::domain::table::Table;
+use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Relation, Server};
-use crate::primary::finding::{Condition, Finding};
+use crate::primary::finding::{Condition, Finding, Fix, PRINT};
 use crate::primary::triggers::catalog::TableTrigger;
 
 const SETUP: &str = "run `walhook setup`";
 
-/// Judges the triggers of a table that exists.
+/// Judges the triggers of a table that exists. `role` is quoted.
 pub(super) fn judge_table(
     mapped: &MappedTable,
     root: &Relation,
     triggers: &Triggers,
+    role: &str,
 ) -> Vec<Finding> {
     let comparison = &triggers.comparison;
     let subject = format!("triggers of {}", root.qualified());
@@ -34,6 +36,12 @@ pub(super) fn judge_table(
         .outdated
         .iter()
         .any(|function| function.table == table);
+
+    let remedy =
+        |triggers: &[TableTrigger]| match triggers.iter().all(|trigger| trigger.relation.owned) {
+            true => SETUP,
+            false => PRINT,
+        };
 
     let names = |triggers: &[TableTrigger]| {
         triggers
@@ -57,16 +65,13 @@ pub(super) fn judge_table(
         Finding::fail(subject, "made for another mapping or another table", SETUP)
             .of(Condition::TriggerFunction(table))
     } else if !disabled.is_empty() {
-        let remedy =
-            "run `walhook setup`, or `alter table … enable always trigger …` as the table's owner";
-        Finding::fail(subject, format!("disabled: {}", names(&disabled)), remedy)
-            .of(Condition::Triggers(table))
+        let state = format!("disabled: {}", names(&disabled));
+        Finding::fail(subject, state, remedy(&disabled)).of(Condition::Triggers(table))
     } else if !ordinary.is_empty() {
-        let remedy = "`alter table … enable always trigger …` as the table's owner";
         Finding::warn(
             subject,
             "do not fire where session_replication_role is replica",
-            remedy,
+            remedy(&ordinary),
         )
     } else {
         Finding::ok(
@@ -75,11 +80,11 @@ pub(super) fn judge_table(
         )
     }];
 
-    findings.extend(trigger_privilege(table, &missing));
+    findings.extend(trigger_privilege(table, &missing, role));
     findings
 }
 
-fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
+fn trigger_privilege(table: Table, missing: &[TableTrigger], role: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     let mut relations: Vec<&Relation> = missing.iter().map(|trigger| &trigger.relation).collect();
 
@@ -89,17 +94,15 @@ fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
         let name = relation.qualified();
 
         if !relation.may_trigger {
-            let remedy = format!(
-                "`grant trigger on {} to` Walhook's role, as the table's owner",
-                relation.quoted()
-            );
             let state = "Walhook's role may not create triggers on it";
             findings.push(
-                Finding::fail(format!("table {name} trigger privilege"), state, remedy).blocking(),
+                Finding::fail(format!("table {name} trigger privilege"), state, PRINT)
+                    .blocking()
+                    .fixed_by(relation.grants("trigger", role)),
             );
         } else if !relation.owned {
             let state = "belongs to another role: where a session sets session_replication_role = replica, the triggers do not fire";
-            let remedy = "its owner can `alter table … enable always trigger …`";
+            let remedy = "after `walhook setup`, let a DBA run what `walhook setup --print` prints";
             let finding = Finding::warn(format!("table {name} owner"), state, remedy);
             findings.push(finding.of(Condition::Triggers(table)));
         }
@@ -115,19 +118,24 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         let mut findings = vec![Finding::fail("outbox", "missing", SETUP)];
 
         if let Some(server) = server.filter(|server| !server.may_create) {
-            let role = &server.role;
-            let database = &server.database;
-            let remedy = format!(
-                "`grant create on database \"{database}\" to \"{role}\"`, or let a DBA run what `walhook setup --print` shows"
+            let sql = format!(
+                "grant create on database {} to {};",
+                quote_identifier(&server.database),
+                quote_identifier(&server.role)
             );
+            let grant = Fix {
+                by: server.database_owner.clone(),
+                sql,
+            };
 
             findings.push(
                 Finding::fail(
                     "outbox privilege",
-                    format!("{role} may not create a schema"),
-                    remedy,
+                    format!("{} may not create a schema", server.role),
+                    PRINT,
                 )
-                .blocking(),
+                .blocking()
+                .fixed_by([grant]),
             );
         }
 

@@ -11,7 +11,7 @@ use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
-use crate::primary::catalog::{MappedTable, Relation};
+use crate::primary::catalog::{MappedTable, Relation, is_required};
 use crate::primary::error::Result;
 use crate::sql::primary as sql;
 
@@ -23,6 +23,7 @@ row! {
         pub schema: Option<u32>,
         /// Whether the role owns the schema.
         pub owned: bool,
+        pub owner: Option<String>,
         pub missing: Vec<String>,
         /// Whether the role may read the outbox and clear it.
         pub usable: bool,
@@ -153,11 +154,6 @@ pub(crate) async fn compare(
 }
 
 impl Comparison {
-    /// Compares with a primary that has no triggers yet.
-    pub fn with_nothing(source: &Source, tables: &[MappedTable]) -> Comparison {
-        Comparison::with(source, tables, &HashMap::new())
-    }
-
     /// Returns the triggers to create. Those of partitions are created with their table's.
     pub fn to_create(&self) -> impl Iterator<Item = &TableTrigger> {
         self.missing
@@ -186,7 +182,7 @@ impl Comparison {
     fn with(source: &Source, tables: &[MappedTable], found: &FoundTriggers) -> Comparison {
         let mut comparison = Comparison::default();
 
-        for mapped in tables {
+        for mapped in tables.iter().filter(|mapped| is_required(mapped.table)) {
             let function = mapped
                 .root()
                 .and_then(|root| Function::new(source, mapped.table, root));

@@ -1,7 +1,7 @@
 //! Creates the triggers on all tables at one moment: every transaction that wrote to the tables
 //! before has ended, and every later one is captured.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use futures_util::FutureExt;
 use postgres_types::Type;
@@ -11,8 +11,11 @@ use super::catalog::{Comparison, TableTrigger};
 use super::function::function_name;
 use crate::config::Source;
 use crate::failpoint::failpoint;
+use crate::postgres::quote_identifier;
 use crate::primary::catalog::{self, Relation};
 use crate::primary::error::{PrimaryError, Result};
+use crate::primary::finding::Fix;
+use crate::primary::inspect::Triggers;
 use crate::primary::table_locks::{
     Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
 };
@@ -29,6 +32,10 @@ pub(crate) struct Script {
     locked: HashSet<u32>,
     /// The quoted names of those that the role owns.
     owned: Vec<String>,
+    /// Statements that only the owners of other tables may run.
+    by_owners: String,
+    /// Those owners.
+    owners: BTreeSet<String>,
 }
 
 impl Script {
@@ -44,11 +51,11 @@ impl Script {
         let mut script = Script::default();
 
         if !is_whole {
-            script.prepare.push_str(sql::triggers::SCHEMA);
+            push(&mut script.prepare, sql::triggers::SCHEMA);
         }
 
         for function in &comparison.outdated {
-            script.prepare.push_str(&function.create());
+            push(&mut script.prepare, &function.create());
         }
 
         let create = |trigger: &TableTrigger| {
@@ -69,19 +76,24 @@ impl Script {
         } = comparison;
 
         let not_always = [missing, disabled, ordinary].into_iter().flatten();
-        for trigger in not_always.filter(|trigger| trigger.relation.owned) {
-            script.change(
-                &trigger.relation,
-                &trigger.event.enable_always(&trigger.relation.quoted()),
-            );
+        for trigger in not_always {
+            let relation = &trigger.relation;
+            let enable = trigger.event.enable_always(&relation.quoted());
+
+            if relation.owned {
+                script.change(relation, &enable);
+            } else {
+                push(&mut script.by_owners, &enable);
+                script.owners.insert(relation.owner.clone());
+            }
         }
 
         if !script.is_empty() || !altered.is_empty() {
-            script.complete.push_str(sql::triggers::INSTALLED);
+            push(&mut script.complete, sql::triggers::INSTALLED);
         }
 
         if switches {
-            script.complete.push_str(sql::triggers::HANDOVER);
+            push(&mut script.complete, sql::triggers::HANDOVER);
         }
 
         script
@@ -104,11 +116,70 @@ impl Script {
             &mut self.complete
         };
 
-        part.push_str(statement);
+        push(part, statement);
     }
 
+    /// Returns whether setup has nothing to do.
     pub fn is_empty(&self) -> bool {
         self.prepare.is_empty() && self.lock.is_empty() && self.complete.is_empty()
+    }
+
+    /// Returns the script for a DBA: one transaction, after which nothing is left to create. `role`
+    /// is Walhook's.
+    ///
+    /// Where the outbox exists, only setup creates triggers: it records what a table without them
+    /// may have lost. The same goes for a switch from the WAL (`switches`).
+    pub fn for_dba(triggers: &Triggers, switches: bool, role: &str) -> Option<Fix> {
+        let Triggers {
+            state,
+            comparison,
+            altered,
+            ..
+        } = triggers;
+        let mut comparison = comparison.clone();
+        if switches || state.is_installed() {
+            comparison.outdated.clear();
+            comparison.missing.clear();
+        }
+
+        let is_whole = switches || state.is_installed();
+        let script = Script::new(&comparison, is_whole, &[], false);
+        if script.is_empty() && script.by_owners.is_empty() {
+            return None;
+        }
+
+        // What was altered is noted by the repair that it needs.
+        let note = match altered.is_empty() {
+            true => sql::triggers::INSTALLED,
+            false => "",
+        };
+
+        let mut sql = String::from(
+            "-- Locks the tables against writing for a moment. If it waits, cancel it and try again.\n\
+             begin;\nset local lock_timeout = '500ms';\n",
+        );
+
+        if !script.is_empty() {
+            let Script {
+                prepare,
+                lock,
+                complete,
+                ..
+            } = &script;
+            let role = quote_identifier(role);
+            sql.push_str(&format!(
+                "set local role {role};\n{prepare}{lock}{complete}set local role none;\n"
+            ));
+        }
+
+        sql.push_str(&format!("{}{note}\ncommit;", script.by_owners));
+        let owners = script.owners.iter().map(String::as_str);
+        let roles: Vec<&str> = owners.chain([role]).collect();
+
+        Some(Fix {
+            by: roles.join(" and "),
+            sql,
+        })
     }
 
     /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.
@@ -131,6 +202,12 @@ impl Script {
             holder: holder.unwrap_or_default(),
         })
     }
+}
+
+/// Appends a statement on a line of its own.
+fn push(text: &mut String, statement: &str) {
+    text.push_str(statement);
+    text.push('\n');
 }
 
 /// A part of a transaction.

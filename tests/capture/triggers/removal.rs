@@ -161,7 +161,15 @@ async fn what_the_role_may_not_remove_is_reported_and_removed_by_setup_as_its_ow
 
     let check = app.walhook(&["check"]).await;
     assert_eq!(reported(&check), (true, true), "{check:?}");
-    assert!(String::from_utf8_lossy(&check.stdout).contains("run `walhook setup` as its owner"));
+    assert!(String::from_utf8_lossy(&check.stdout).contains("`walhook setup --print`"));
+
+    let printed = app.walhook_ok(&["setup", "--print"]).await;
+    for removal in [
+        format!("drop publication if exists \"{}\";", app.name),
+        "alter table \"public\".\"payment\" replica identity default;".to_owned(),
+    ] {
+        assert!(printed.contains(&removal), "{printed}");
+    }
 
     let refused = app.walhook_ok(&["setup"]).await;
     assert!(
