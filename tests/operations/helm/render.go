@@ -59,7 +59,7 @@ func objects(arguments []string) (string, error) {
 	if len(arguments) == 0 {
 		return "", errors.New("a manifest or a chart is expected")
 	}
-	if strings.HasSuffix(arguments[0], ".yaml") {
+	if filepath.Ext(arguments[0]) != "" {
 		text, err := os.ReadFile(arguments[0])
 		return string(text), err
 	}
