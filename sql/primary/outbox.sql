@@ -5,9 +5,13 @@ select setval('walhook_capture.failures', 1, false)
 
 -- name: backlog
 -- The number of rows in the outbox, counted up to a limit, and the age of the oldest. $1 the row
--- after which to start, so that deleted rows are not scanned
+-- after which to start, so that deleted rows are not scanned; null: as the outbox knows it
 select count(*) as rows, coalesce(extract(epoch from clock_timestamp() - min(at)), 0)::double precision as age
-from (select at from walhook_capture.outbox where seq > $1 order by seq limit 100000) waiting
+from (
+    select at from walhook_capture.outbox
+    where seq > coalesce($1, (select max(seq) from walhook_capture.progress), 0)
+    order by seq limit 100000
+) waiting
 
 -- name: begin
 -- Records the position from which the outbox is read, unless it was read further already. $1 the

@@ -2,8 +2,7 @@
 -- Counts pending deliveries of one class in the order of the class's index, from a position on: how
 -- many, for how many seconds the oldest of them has been due, the last one's position, and how many
 -- have exactly that position. The position is null if there is none. For retries, `attempt = 1` is
--- replaced by `attempt > 1`. It is not a parameter: each class has a partial index of its own,
--- which generic plans use only for a literal condition. $1 webhook and $2 due time from which to
+-- replaced by `attempt > 1`. $1 webhook and $2 due time from which to
 -- start, $3 deliveries with exactly these to skip, $4 deliveries to count at most
 with counted as materialized (
     select webhook_id, due_at from walhook.delivery
@@ -37,7 +36,7 @@ with inactive as materialized (
         case
             when webhook.id is null then 'the webhook was deleted'
             when webhook.disabled_at is null then 'the webhook was switched off'
-            else 'the webhook was disabled automatically'
+            else 'the webhook was disabled'
         end as reason
     from (select $1::uuid as id) as wanted
     left join walhook.webhook on webhook.id = wanted.id
@@ -304,6 +303,24 @@ where id = any (array(
 ))
 order by id
 for key share
+
+-- name: oldest_due
+-- For how many seconds the oldest pending delivery of one class has been due. Visits the webhooks
+-- that have one, in order of id. Each visit is one index lookup, whatever number is pending. For
+-- retries, as in `count_backlog`. $1 webhooks to visit at most
+with recursive visit (webhook_id, due_at, visited) as (
+    (select webhook_id, due_at, 1 from walhook.delivery where attempt = 1 order by webhook_id, due_at limit 1)
+    union all
+    select next.webhook_id, next.due_at, visit.visited + 1
+    from visit
+    cross join lateral (
+        select webhook_id, due_at from walhook.delivery
+        where attempt = 1 and webhook_id > visit.webhook_id
+        order by webhook_id, due_at limit 1
+    ) as next
+    where visit.visited < $1::integer
+)
+select coalesce(extract(epoch from now() - min(due_at)), 0)::float8 from visit where due_at < now()
 
 -- name: pending
 -- $1 user, $2 webhook, $3 delivery. No row if the delivery has ended.

@@ -143,6 +143,13 @@ returning webhook.id, active, failure_count, consecutive_failures, failing_since
 delete from walhook.webhook
 where user_id = $1 and id = $2
 
+-- name: disable_by_operator
+-- Does nothing for a webhook that is inactive. $1 user, $2 id, $3 the reason that it shows
+update walhook.webhook
+set active = false, disabled_at = now(), disabled_reason = $3, updated_at = now()
+where user_id = $1 and id = $2 and active
+returning id
+
 -- name: disable
 -- Disables a webhook and inserts a notice for its owner, who is returned. $1 webhook, $2 the
 -- failure, described, $3 its kind in the log or `gone`, $4 the notice's id, $5 failures, $6 the
@@ -209,6 +216,34 @@ returning id
 -- Serializes the creation of a user's webhooks, so that the limit holds. $1 user
 select pg_advisory_xact_lock(hashtextextended('walhook webhooks of ' || $1::text, 0))
 
+-- name: find_in_state
+-- Reads webhooks in the order of their ids, and returns those in one state with their owners, and
+-- the last one that was read. $1 webhook after which to start, $2 webhooks to read at most, $3
+-- failing, disabled, inactive or null for all, $4 user or null for all
+with examined as materialized (
+    select id, user_id, active, disabled_at, consecutive_failures
+    from walhook.webhook
+    where id > $1 and ($4::text is null or user_id = $4)
+    order by id limit $2
+),
+found as (
+    select id, user_id
+    from examined
+    where case $3::text
+        when 'failing' then active and consecutive_failures > 0
+        when 'disabled' then disabled_at is not null
+        when 'inactive' then not active and disabled_at is null
+        else true
+    end
+    order by id
+)
+select array(select id from found) as webhooks, array(select user_id from found) as users,
+    (select id from examined order by id desc limit 1) as last
+
+-- name: owner
+-- $1 webhook
+select user_id from walhook.webhook where id = $1
+
 -- name: ordering
 -- $1 webhook
 select ordering from walhook.webhook where id = $1
@@ -240,15 +275,16 @@ returning public_key, previous_expires_at
 
 -- name: states
 -- Counts webhooks in the order of their ids: how many are active, deactivated by their owners, and
--- disabled automatically, and the last one. $1 webhook after which to start, $2 webhooks to count
+-- disabled, how many of the active ones are failing, and the last one. $1 webhook after which to start, $2 webhooks to count
 -- at most
 with counted as materialized (
-    select id, active, disabled_at from walhook.webhook where id > $1 order by id limit $2
+    select id, active, disabled_at, consecutive_failures from walhook.webhook where id > $1 order by id limit $2
 )
 select
     count(*) filter (where active) as active,
     count(*) filter (where not active and disabled_at is null) as inactive,
     count(*) filter (where disabled_at is not null) as disabled,
+    count(*) filter (where active and consecutive_failures > 0) as failing,
     (select id from counted order by id desc limit 1) as last
 from counted
 

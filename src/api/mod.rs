@@ -32,3 +32,4 @@ pub use self::openapi::document_text as openapi_document;
 pub use self::operations::{Readiness, RenderMetrics, router as operations_router};
 pub use self::router::router;
 pub use self::state::ApiState;
+pub use self::webhooks::WebhookBody;

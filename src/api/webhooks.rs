@@ -37,11 +37,12 @@ pub struct WebhookBody {
     consecutive_failures: i64,
     #[schema(required = true, format = DateTime)]
     last_triggered_at: Option<String>,
-    /// When it was disabled automatically; null if it was not, or was reactivated
+    /// When it was disabled automatically or by the operator; null if it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
     /// Why it was disabled: how its attempts failed, with the kind of error as in the delivery log:
-    /// `HTTP 500 answers (http_status)`. `gone` if the receiver answered 410 Gone
+    /// `HTTP 500 answers (http_status)`. `gone` if the receiver answered 410 Gone. After `operator: `,
+    /// the reason that the operator has given
     #[schema(required = true)]
     disabled_reason: Option<String>,
     #[schema(format = DateTime)]

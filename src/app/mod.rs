@@ -7,6 +7,7 @@ mod pipeline;
 mod receivers;
 pub mod repair;
 pub mod retention;
+pub mod status;
 mod supervisor;
 pub mod unrouted;
 mod wiring;
@@ -50,6 +51,19 @@ pub struct Roles {
     pub capture: bool,
     pub deliver: bool,
     pub api: bool,
+}
+
+impl Roles {
+    /// Returns the names, as `--roles` takes them.
+    fn names(self) -> String {
+        let all = [
+            ("capture", self.capture),
+            ("deliver", self.deliver),
+            ("api", self.api),
+        ];
+        let names = all.into_iter().filter(|(_, has)| *has);
+        names.map(|(name, _)| name).collect::<Vec<_>>().join(",")
+    }
 }
 
 /// The stage that readiness reports until everything has started.
@@ -101,7 +115,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let (tracer, exporter) = traces::start(&config)?;
 
     let app = App {
-        store: Store::open_for_service(&store_url, STORE_CONNECTIONS)?,
+        store: Store::open_for_process(&store_url, STORE_CONNECTIONS, &roles.names())?,
         capture_store: Store::open_for_service(&store_url, CAPTURE_CONNECTIONS)?,
         api_store: Store::open_for_requests(&store_url, API_CONNECTIONS, API_STATEMENT_TIMEOUT)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
@@ -154,6 +168,23 @@ async fn accept_store(url: &str) -> anyhow::Result<bool> {
 pub async fn open_store(url: &str, connections: usize) -> anyhow::Result<Store> {
     require_compatible_schema(url).await?;
     Ok(Store::open(url, connections)?)
+}
+
+/// Opens the use cases of webhooks for a command.
+pub async fn open_manage(config: &Config) -> anyhow::Result<Manage> {
+    let store = open_store(config.store_url()?, 1).await?;
+    let settings = deliver::Settings::from_config(config)?;
+    let vault = Arc::new(Vault::new(&config.secrets.master_key)?);
+    let sender = deliver::Sender::new(&settings, Arc::new(SystemClock))?;
+    let receivers = receivers::Receivers::new(
+        &settings,
+        store.clone(),
+        vault.clone(),
+        sender,
+        Tracer::default(),
+    );
+
+    Ok(Manage::new(config, store, vault, Arc::new(receivers)))
 }
 
 async fn require_compatible_schema(url: &str) -> anyhow::Result<()> {
@@ -358,14 +389,19 @@ impl App {
     }
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let store = self.store.clone();
-        let vault = self.vault.clone();
-        let sender = self.sender.clone();
-        let receivers =
-            receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
-        let api_store = self.api_store.clone();
-        let vault = self.vault.clone();
-        let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
+        let receivers = receivers::Receivers::new(
+            &self.settings,
+            self.store.clone(),
+            self.vault.clone(),
+            self.sender.clone(),
+            self.tracer.clone(),
+        );
+        let manage = Manage::new(
+            &self.config,
+            self.api_store.clone(),
+            self.vault.clone(),
+            Arc::new(receivers),
+        );
 
         let jwt = self.config.auth.jwt.as_ref();
         let verifier = jwt.map(JwtVerifier::new).transpose()?;

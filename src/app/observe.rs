@@ -10,7 +10,7 @@ use crate::domain::delivery::DeliveryClass;
 use crate::postgres;
 use crate::primary::catalog::{self, SlotLag};
 use crate::primary::error::PrimaryError;
-use crate::store::observe::{PoolUse, WebhookStates};
+use crate::store::observe::{Extent, PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Activity};
 
@@ -68,7 +68,7 @@ async fn sample(store: &Store, slot: &str) -> Result<()> {
         ("first", DeliveryClass::Fresh),
         ("retry", DeliveryClass::Retry),
     ] {
-        let queue = store.queue(class).await?;
+        let queue = store.queue(class, Extent::All).await?;
         gauge!(telemetry::PENDING, "attempt" => attempt).set(queue.deliveries as f64);
         gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(queue.oldest_due);
     }
@@ -77,7 +77,8 @@ async fn sample(store: &Store, slot: &str) -> Result<()> {
         active,
         inactive,
         disabled,
-    } = store.webhook_states().await?;
+        failing: _,
+    } = store.webhook_states(Extent::All).await?;
     for (state, webhooks) in [
         ("active", active),
         ("inactive", inactive),

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::context::{CaptureContext, Ended};
 use super::error::CaptureError;
@@ -28,6 +27,7 @@ use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
 use crate::primary::table_locks::Attempts;
 use crate::primary::{catalog, lineage, uninstall};
+use crate::store::processes::new_claim;
 use crate::telemetry::Activity;
 
 /// How often to try to take the lease while another process has it.
@@ -59,7 +59,7 @@ pub(super) async fn read_wal(context: &CaptureContext<'_>) -> Result<Ended, Capt
     };
 
     failpoint!("wal_read_outbox_lease_not_taken")?;
-    let holder = Uuid::now_v7();
+    let holder = new_claim();
     let take = async {
         loop {
             if let Some(lease) =

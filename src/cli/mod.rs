@@ -12,11 +12,13 @@ mod repair;
 mod run;
 mod secrets;
 mod setup;
+mod status;
 mod teardown;
 mod token;
 mod trigger;
 mod unrouted;
 mod user;
+mod webhook;
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
@@ -49,7 +51,9 @@ enum Command {
     /// Prepare the store and the primary (idempotent)
     Setup(setup::Arguments),
     /// Check every precondition and print a fix for each failure
-    Check,
+    Check(check::Arguments),
+    /// Show the state of processes, slot, deliveries and webhooks
+    Status(status::Arguments),
     /// Remove everything that Walhook created on the primary
     Teardown(teardown::Arguments),
     /// After a gap: find the transitions that were missed, raise their events, and resume streaming
@@ -58,6 +62,9 @@ enum Command {
     /// List events that could not be routed, route them again, or discard them
     #[command(subcommand)]
     Unrouted(unrouted::UnroutedAction),
+    /// List, disable, enable and recover webhooks of all users
+    #[command(subcommand)]
+    Webhook(webhook::WebhookAction),
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(token::TokenAction),
@@ -143,10 +150,12 @@ impl Cli {
         match self.command {
             Command::Run(arguments) => run::execute(arguments, config()?).await,
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
-            Command::Check => check::execute(config()?).await,
+            Command::Check(arguments) => check::execute(arguments, config()?).await,
+            Command::Status(arguments) => status::execute(arguments, config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
             Command::Unrouted(action) => unrouted::execute(action, config()?).await,
+            Command::Webhook(action) => webhook::execute(action, config()?).await,
             Command::Token(action) => token::execute(action, config()?).await,
             Command::Secrets(action) => secrets::execute(action, config()?).await,
             Command::User(action) => user::execute(action, config()?).await,

@@ -11,6 +11,9 @@ use super::headers::CustomHeaders;
 use super::sealed::Sealed;
 use super::signing::SealedKeys;
 
+/// How the `disabled_reason` of a webhook begins that an operator has disabled.
+pub const BY_OPERATOR: &str = "operator: ";
+
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed
 /// URL, state or secret also applies to pending deliveries.
 #[derive(Clone, Debug)]

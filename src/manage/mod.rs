@@ -15,6 +15,7 @@ mod jobs;
 mod keys;
 pub mod limits;
 mod logs;
+pub mod operators;
 mod page;
 mod receivers;
 mod searches;

@@ -114,7 +114,7 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
 impl Notifier {
     /// Counts the notices that wait for the mail server. Without one, notices are kept but wait for
     /// nothing.
-    async fn count_pending(&self) -> Result<u64, StoreError> {
+    async fn count_pending(&self) -> Result<i64, StoreError> {
         if self.mailer.is_none() {
             Ok(0)
         } else {

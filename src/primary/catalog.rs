@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use postgres_types::{PgLsn, ToSql, Type};
+use serde::Serialize;
 use tokio_postgres::{Client, Statement};
 
 use super::error::{PrimaryError, Result};
@@ -407,12 +408,18 @@ pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>> {
 
 row! {
     /// How much WAL a slot retains, in bytes.
-    pub(crate) struct SlotLag {
+    #[derive(Clone, Debug, Serialize)]
+    pub struct SlotLag {
         pub wal_status: String,
         pub active: bool,
+        #[serde(rename = "retained_bytes")]
         pub retained: Option<f64>,
+        #[serde(rename = "unacknowledged_bytes")]
         pub unacknowledged: Option<f64>,
+        #[serde(rename = "left_to_limit_bytes")]
         pub left_to_limit: Option<f64>,
+        /// `max_slot_wal_keep_size`; `-1` is unlimited.
+        pub keep_size: String,
     }
 }
 
@@ -423,6 +430,27 @@ pub(crate) async fn slot_lag(client: &Client, name: &str) -> Result<Option<SlotL
         .await?;
 
     Ok(row.as_ref().map(SlotLag::from))
+}
+
+row! {
+    /// The rows that wait in the triggers' outbox.
+    #[derive(Clone, Debug, Serialize)]
+    pub struct OutboxBacklog {
+        /// Up to 100,000.
+        pub rows: i64,
+        /// Seconds since the oldest was written.
+        #[serde(rename = "age_seconds")]
+        pub age: f64,
+    }
+}
+
+/// Measures the outbox after a row, or from where it was last read.
+pub(crate) async fn outbox_backlog(client: &Client, after: Option<i64>) -> Result<OutboxBacklog> {
+    let row = client
+        .query_typed_one(sql::outbox::BACKLOG, &[(&after, Type::INT8)])
+        .await?;
+
+    Ok(OutboxBacklog::from(&row))
 }
 
 /// Returns a slot that no connection reads, if it exists. The server notices a moment later that

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
-use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::gaps::GapLog;
 use crate::domain::gap::Gap;
+use crate::primary::catalog;
 use crate::primary::error::{PrimaryError, Result};
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::triggers::catalog::failures;
@@ -100,11 +100,9 @@ impl<'a> Watch<'a> {
             self.recorded.clear();
         }
 
-        let row = client
-            .query_typed_one(sql::outbox::BACKLOG, &[(&(row as i64), Type::INT8)])
-            .await?;
-        gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
-        gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
+        let backlog = catalog::outbox_backlog(client, Some(row as i64)).await?;
+        gauge!(telemetry::OUTBOX_ROWS).set(backlog.rows as f64);
+        gauge!(telemetry::OUTBOX_AGE).set(backlog.age.max(0.0));
         gauge!(telemetry::TRIGGER_FAILURES)
             .set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
 

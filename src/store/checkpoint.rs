@@ -7,6 +7,7 @@ use std::time::Duration;
 use deadpool_postgres::{GenericClient, Transaction};
 use parking_lot::Mutex;
 use postgres_types::Json;
+use serde::Serialize;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -153,7 +154,7 @@ impl<'a> From<&'a Progress> for Columns<'a> {
 }
 
 /// A gap that is not repaired.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpenGap {
     /// A name from a fixed set, such as `slot_missing`.
     pub reason: String,

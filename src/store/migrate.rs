@@ -74,7 +74,9 @@ const MAX_DURATION: Duration = Duration::from_secs(120);
 /// The store's schema compared with this build's migrations, whose numbers are the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schema {
-    Same,
+    Same {
+        found: i32,
+    },
     /// A later build has migrated it. Migrations only add, so this build can work on it.
     Newer {
         found: i32,
@@ -108,11 +110,22 @@ impl fmt::Display for Incompatibility {
 }
 
 impl Schema {
+    /// Returns the version of the store's schema; zero if there is none.
+    pub const fn version(self) -> i32 {
+        match self {
+            Schema::Missing => 0,
+            Schema::Same { found }
+            | Schema::Newer { found, .. }
+            | Schema::Older { found, .. }
+            | Schema::TooNew { found, .. } => found,
+        }
+    }
+
     pub fn incompatibility(self) -> Option<Incompatibility> {
         const SET_UP: &str = "run `walhook setup` first";
 
         let (problem, fix) = match self {
-            Schema::Same | Schema::Newer { .. } => return None,
+            Schema::Same { .. } | Schema::Newer { .. } => return None,
             Schema::Missing => ("the store has no schema yet".to_owned(), SET_UP),
             Schema::Older { found, known } => (
                 format!(
@@ -156,7 +169,7 @@ impl Schema {
                 needs,
             },
             std::cmp::Ordering::Less => Schema::Older { found, known },
-            std::cmp::Ordering::Equal => Schema::Same,
+            std::cmp::Ordering::Equal => Schema::Same { found },
             std::cmp::Ordering::Greater => Schema::Newer { found, known },
         }
     }
@@ -431,7 +444,7 @@ mod tests {
             Schema::of(&own[..1], &own),
             Schema::Older { found: 1, known: 2 }
         );
-        assert_eq!(Schema::of(&own, &own), Schema::Same);
+        assert_eq!(Schema::of(&own, &own), Schema::Same { found: 2 });
 
         let mut later = history(&[
             "V1__store",

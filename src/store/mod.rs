@@ -27,6 +27,7 @@ pub mod notices;
 pub mod observe;
 pub mod partitions;
 mod pool;
+pub mod processes;
 pub mod recovery;
 pub mod replay;
 pub mod sequences;

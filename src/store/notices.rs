@@ -138,7 +138,7 @@ pub async fn mark_unsendable(store: &Store, error: &str, limit: i64) -> Result<V
 }
 
 /// Returns how many notices are still to be sent.
-pub async fn count_pending(store: &Store) -> Result<u64> {
+pub async fn count_pending(store: &Store) -> Result<i64> {
     store.fetch_one(sql::notice::COUNT, &[&MAX_COUNTED]).await
 }
 

@@ -19,8 +19,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::checkpoint::Committed;
 use super::configured::{Configured, SessionSettings};
 use super::observe::PoolUse;
-use super::{Result, StoreError};
-use crate::postgres::{self, ANSWER_TIMEOUT};
+use super::{Result, StoreError, processes};
+use crate::postgres::{self, ANSWER_TIMEOUT, Target};
 use crate::sql::store as sql;
 
 /// How long a connection may take to answer a probe.
@@ -99,16 +99,30 @@ impl Store {
     /// Opens no connection yet: the first use does, so that a process can start while the store is
     /// down.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
-        Store::open_configured(url, connections, Vec::new(), None)
+        Store::open_configured(Target::parse(url)?, connections, Vec::new(), None)
     }
 
     /// A pool for a process that runs for long: the server ends transactions whose connection has
     /// died unnoticed. Otherwise their locks would block the transactions that repeat them. Opens
     /// no connection while as many as it has wait in the server.
     pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
+        Store::open_target_for_service(Target::parse(url)?, connections)
+    }
+
+    /// Like [`Store::open_for_service`]. The sessions name the process, so that it is one of
+    /// [`Store::processes`].
+    pub fn open_for_process(url: &str, connections: usize, roles: &str) -> Result<Store> {
+        let mut target = Target::parse(url)?;
+        let first = target.config.get_application_name().unwrap_or_default();
+        let name = processes::session_name(first, roles);
+        target.config.application_name(name);
+        Store::open_target_for_service(target, connections)
+    }
+
+    fn open_target_for_service(target: Target, connections: usize) -> Result<Store> {
         let settings = vec![limit(IDLE_LIMIT), setting(WITHOUT_JIT)];
         Store::open_configured(
-            url,
+            target,
             connections,
             settings,
             Some(refuse_if_waiting(connections)),
@@ -125,7 +139,7 @@ impl Store {
         let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
         let plans = [WITHOUT_JIT].into_iter().chain(BY_INDEX).map(setting);
         Store::open_configured(
-            url,
+            Target::parse(url)?,
             connections,
             limits.into_iter().chain(plans).collect(),
             None,
@@ -133,12 +147,11 @@ impl Store {
     }
 
     fn open_configured(
-        url: &str,
+        target: Target,
         connections: usize,
         settings: SessionSettings,
         post_create: Option<Hook>,
     ) -> Result<Store> {
-        let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
         let config = target.config;
         let manager_config = ManagerConfig {

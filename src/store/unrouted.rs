@@ -3,6 +3,7 @@
 
 use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -119,6 +120,7 @@ pub struct UnroutedSelection {
 }
 
 /// A summary for the operator.
+#[derive(Clone, Debug, Serialize)]
 pub struct UnroutedCount {
     pub events: i64,
     pub oldest: Option<Timestamp>,

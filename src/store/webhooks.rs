@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::audit::{self, Action, Actor};
 use super::keys::SealedKeyPair;
 use super::statement::{Params, Statements, from_row};
-use super::{Result, Store, delivery, sequences};
+use super::{Result, Store, StoreError, delivery, sequences};
 use crate::domain::event::UserId;
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
@@ -151,6 +151,77 @@ pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Re
 pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
     let params: &Params<'_> = &[user, &id, &id, &1_i64];
     store.fetch_optional(sql::webhook::GET, params).await
+}
+
+/// Returns the owner of a webhook.
+pub async fn owner(store: &Store, id: Uuid) -> Result<Option<UserId>> {
+    store.fetch_optional(sql::webhook::OWNER, &[&id]).await
+}
+
+/// Webhooks in one state among those that were read.
+pub struct FoundInState {
+    /// Each with its owner, by id.
+    pub webhooks: Vec<(Uuid, UserId)>,
+    /// The last one that was read. None at the end.
+    pub last: Option<Uuid>,
+}
+
+/// Reads the next `limit` webhooks of a user, or of all, by id, and returns those in one state:
+/// `failing`, `disabled`, `inactive`, or any.
+pub async fn find_in_state(
+    store: &Store,
+    user: Option<&UserId>,
+    state: Option<&str>,
+    after: Uuid,
+    limit: i64,
+) -> Result<FoundInState> {
+    let params: &Params<'_> = &[&after, &limit, &state, &user];
+    let found: InState = store.fetch_one(sql::webhook::FIND_IN_STATE, params).await?;
+    let users = found.users.into_iter().map(|user| UserId(user.into()));
+
+    Ok(FoundInState {
+        webhooks: found.webhooks.into_iter().zip(users).collect(),
+        last: found.last,
+    })
+}
+
+/// A row of `find_in_state`.
+struct InState {
+    webhooks: Vec<Uuid>,
+    users: Vec<String>,
+    last: Option<Uuid>,
+}
+
+from_row!(InState {
+    webhooks,
+    users,
+    last
+});
+
+/// Disables a webhook for a reason that it shows. Cancels pending deliveries: a chunk before this
+/// returns, the others later. Returns false if it is inactive or was deleted.
+pub async fn disable(store: &Store, actor: &Actor, id: Uuid, reason: &str) -> Result<bool> {
+    let user = &actor.user;
+    let disabled = store
+        .transaction(async |transaction| {
+            let params: &Params<'_> = &[user, &id, &reason];
+            let disabled: Option<Uuid> = transaction
+                .fetch_optional(sql::webhook::DISABLE_BY_OPERATOR, params)
+                .await?;
+
+            if disabled.is_some() {
+                audit::record(transaction, actor, Action::WebhookDisabled, id, &["active"]).await?;
+            }
+
+            Ok::<_, StoreError>(disabled.is_some())
+        })
+        .await?;
+
+    if disabled {
+        store.cancel_some(id).await;
+    }
+
+    Ok(disabled)
 }
 
 /// What an edit leads to.

@@ -9,6 +9,10 @@ pub mod traces;
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
+use crate::domain::delivery::{ErrorKind, Outcome};
+use crate::domain::event::EventKind;
+use crate::domain::notice::NoticeKind;
+
 pub(crate) use activity::recurring;
 pub use activity::{Activity, Recurring};
 pub use disk::{count_disk_fault, recent_disk_faults};
@@ -91,23 +95,77 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// The kinds of faults of a disk, as `postgres::DiskFault` names them.
-const DISK_FAULT_KINDS: [&str; 3] = ["full", "io", "damaged"];
-
-/// Registers the counters that alerts use. Prometheus sees no increase in a counter that first
-/// appears with a value above 0.
+/// Registers every counter with its labels: Prometheus sees no increase in a counter that first
+/// appears with a value above 0. The values are those of the modules that count.
 fn register_counters() {
-    counter!(UNROUTED_EVENTS).absolute(0);
-    counter!(PROXY_FAILURES).absolute(0);
-
-    for cause in ["proxy", "resolver", "descriptors"] {
-        counter!(OWN_FAULTS, "cause" => cause).absolute(0);
+    for name in [UNROUTED_EVENTS, PROXY_FAILURES, FEED_READS, SPANS_EXPORTED] {
+        counter!(name).absolute(0);
     }
 
-    for (database, fault) in ["store", "primary"]
-        .into_iter()
-        .flat_map(|name| DISK_FAULT_KINDS.map(|kind| (name, kind)))
-    {
-        counter!(DISK_FAULTS, "database" => database, "fault" => fault).absolute(0);
+    let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
+    register(EVENTS, "event", kinds);
+
+    let reasons = [
+        "unknown_review_status",
+        "null_distribution_status",
+        "unknown_flag_status",
+    ];
+    register(IGNORED_TRANSITIONS, "reason", reasons);
+    register(OWN_FAULTS, "cause", ["proxy", "resolver", "descriptors"]);
+
+    let errors = ErrorKind::ALL.iter().copied();
+    let of_receivers = errors.filter(|kind| kind.counts_towards_disablement());
+    let of_receivers = of_receivers.map(ErrorKind::as_str);
+    register(
+        DISABLED_WEBHOOKS,
+        "error_kind",
+        of_receivers.clone().chain(["gone"]),
+    );
+
+    let kinds = NoticeKind::ALL.iter().map(|kind| kind.as_str());
+    register(NOTICES_SENT, "kind", kinds);
+
+    let causes = [
+        "lookup",
+        "store",
+        "no_address",
+        "refused",
+        "put_off",
+        "connection",
+        "message",
+    ];
+    register(NOTICE_FAILURES, "cause", causes);
+    register(HTTP_REFUSED, "limit", ["connections", "requests", "unsent"]);
+    register(SPANS_DROPPED, "reason", ["queue_full", "refused"]);
+
+    for database in ["store", "primary"] {
+        for fault in ["full", "io", "damaged"] {
+            counter!(DISK_FAULTS, "database" => database, "fault" => fault).absolute(0);
+        }
+    }
+
+    let failed =
+        of_receivers.flat_map(|kind| [(Outcome::Failed, kind), (Outcome::PermanentlyFailed, kind)]);
+    let others = [
+        (Outcome::Delivered, "none"),
+        (
+            Outcome::PermanentlyFailed,
+            ErrorKind::PayloadTooLarge.as_str(),
+        ),
+        (Outcome::Cancelled, ErrorKind::WebhookInactive.as_str()),
+    ];
+
+    for (outcome, error) in failed.chain(others) {
+        counter!(ATTEMPTS, "outcome" => outcome.as_str(), "error_kind" => error).absolute(0);
+    }
+}
+
+fn register(
+    name: &'static str,
+    label: &'static str,
+    values: impl IntoIterator<Item = &'static str>,
+) {
+    for value in values {
+        counter!(name, label => value).absolute(0);
     }
 }

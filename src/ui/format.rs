@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::domain::webhook::BY_OPERATOR;
 use crate::manage::Ordering;
 
 /// A number with commas between the thousands.
@@ -84,9 +85,17 @@ pub fn pretty(json: &str) -> String {
         .map_or_else(|_| json.to_owned(), |value| format!("{value:#}"))
 }
 
+/// Returns how a webhook was disabled, as the beginning of a sentence.
+pub fn disabled_by(reason: Option<&str>) -> &'static str {
+    match reason {
+        Some(reason) if reason.starts_with(BY_OPERATOR) => "Disabled by the operator",
+        _ => "Disabled automatically",
+    }
+}
+
 /// Returns why a webhook was disabled, as a sentence.
 pub fn disabled_reason(reason: &str) -> String {
-    match reason {
+    match reason.strip_prefix(BY_OPERATOR).unwrap_or(reason) {
         "gone" => "Gone: the receiver answered 410 Gone.".to_owned(),
         other => sentence(other),
     }

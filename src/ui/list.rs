@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::charts::Sparkline;
 use super::error::PageError;
-use super::format::{Count, disabled_reason};
+use super::format::{Count, disabled_by, disabled_reason};
 use super::page::{Frame, Section, page};
 use super::time::{Ago, Exact};
 use super::visit::Visit;

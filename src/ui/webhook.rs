@@ -7,7 +7,9 @@ use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::Fields;
-use super::format::{Count, Millis, Percent, disabled_reason, failure_label, ordering_label};
+use super::format::{
+    Count, Millis, Percent, disabled_by, disabled_reason, failure_label, ordering_label,
+};
 use super::jobs::JobLine;
 use super::log_line::LogLine;
 use super::page::{Frame, Section, page};

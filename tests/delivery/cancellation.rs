@@ -262,7 +262,7 @@ async fn a_backlog_that_is_locked_holds_up_neither_its_disablement_nor_other_ten
     let reason = bench.client.query(reasons, &[&failing]).await.unwrap();
     assert_eq!(
         reason.iter().map(|row| row.get(0)).collect::<Vec<&str>>(),
-        ["the webhook was disabled automatically"]
+        ["the webhook was disabled"]
     );
 }
 

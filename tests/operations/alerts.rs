@@ -211,7 +211,7 @@ async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> R
     receiver.answer_status(500);
     subscribe(&scene.app, user, &receiver).await;
 
-    // Counters that appear with a value show no rate, so that more than one burst is needed.
+    // The ranges of the rules are a few seconds here: a single burst may have left them.
     for alert in ["WalhookDeliveriesFail", "WalhookNoticesStuck"] {
         eventually(alert, async || {
             platform.payment(user, "ready").await;

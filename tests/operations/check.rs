@@ -135,3 +135,51 @@ async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
             .contains("can be reached from here with these credentials")
     );
 }
+
+#[tokio::test]
+async fn the_remedies_of_a_lost_slot_agree() {
+    let app = TestApp::prepare().await;
+    let before = app.walhook(&["check"]).await;
+    let before = String::from_utf8(before.stdout).unwrap();
+    assert!(before.contains("missing; run `walhook setup`"), "{before}");
+
+    app.setup().await;
+    app.drop_slot().await;
+    let statement = format!("drop publication {}", app.name);
+    run_sql(&app.source().await, &statement).await;
+
+    // Nothing runs that could have recorded the gap.
+    let output = app.walhook(&["check"]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!text.contains("walhook setup"), "{text}");
+    let slot = format!("fail  slot {}: missing; run `walhook repair`", app.name);
+    assert!(text.contains(&slot), "{text}");
+    assert!(
+        text.contains("warn  processes: none is connected"),
+        "{text}"
+    );
+
+    // Both follow the advice, and agree in numbers.
+    app.walhook_ok(&["repair"]).await;
+    let replica = app.replica(&[]).await;
+
+    let text = app.walhook_ok(&["check"]).await;
+    let json = app.walhook_ok(&["check", "--json"]).await;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let of = |severity: &str| {
+        let findings = json["findings"].as_array().unwrap().iter();
+        findings.filter(|one| one["severity"] == severity).count()
+    };
+
+    assert_eq!(
+        (json["ok"].as_u64(), json["failures"].as_u64()),
+        (Some(of("ok") as u64), Some(0))
+    );
+    assert_eq!(json["warnings"].as_u64(), Some(of("warn") as u64));
+    let summary = format!("{} ok, {} warnings, 0 failures", of("ok"), of("warn"));
+    assert_eq!(text.lines().last(), Some(&*summary), "{text}");
+    assert!(text.contains("ok    processes: 1 connected"), "{text}");
+    replica.kill().await;
+}

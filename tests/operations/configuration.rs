@@ -430,8 +430,8 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
     assert_eq!(help.code, 0);
 
     for command in [
-        "run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "asyncapi",
-        "config",
+        "run", "setup", "check", "status", "teardown", "token", "webhook", "receive", "demo",
+        "openapi", "asyncapi", "config",
     ] {
         assert!(help.stdout.contains(command), "{command}");
         assert_eq!(walhook(&[command, "--help"], &[]).code, 0, "{command}");

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::support::{DEADLINE, Receiver, are_installed, server};
+use crate::support::{DEADLINE, Receiver, TestApp, are_installed, run_sql, server};
 use tempfile::TempDir;
 use tokio::process::Command;
 use walhook::private_postgres::{Options, PrivatePostgres, free_port};
@@ -236,6 +236,46 @@ fn the_receivers_guide_contains_the_verification_code_of_the_web_ui() {
             guide.contains(&format!("```{language}\n{text}```\n")),
             "{language}"
         );
+    }
+}
+
+/// The guide to the store names columns by `| `name` | `type` | meaning |`, below the name of their
+/// table.
+#[tokio::test]
+async fn the_guide_to_the_store_matches_its_schema_and_its_queries_run() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let client = app.store().await;
+    let guide = read("docs/store.md");
+
+    let code = |cell: &str| Some(cell.trim().strip_prefix('`')?.strip_suffix('`')?.to_owned());
+    let mut table = String::new();
+    let mut columns = 0;
+
+    for line in guide.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').collect();
+        let name = code(cells[1]).expect("a name");
+
+        if name.starts_with("walhook.") {
+            table = name;
+            continue;
+        }
+
+        let found = "select format_type(atttypid, atttypmod) from pg_attribute
+            where attrelid = to_regclass($1) and attname = $2 and attnum > 0 and not attisdropped";
+        let row = client.query_opt(found, &[&table, &name]).await.unwrap();
+        let kind: Option<String> = row.map(|row| row.get(0));
+        assert_eq!(kind, code(cells[2]), "{table}.{name}");
+        columns += 1;
+    }
+
+    assert!(columns > 60, "too few columns were found: {columns}");
+    let queries: Vec<&str> = guide.split("```sql\n").skip(1).collect();
+    assert_eq!(queries.len(), 3);
+
+    for query in queries {
+        let query = query.split("```").next().expect("the end of a block");
+        run_sql(&client, query).await;
     }
 }
 

@@ -16,6 +16,8 @@ use crate::support::{Sidecar, TestApp, are_installed, skip};
 
 const MANIFEST: &str = "deploy/kubernetes/walhook.yaml";
 const CHART: &str = "deploy/helm/walhook";
+const RULES: &str = "deploy/prometheus/walhook.rules.yml";
+const DASHBOARD: &str = "deploy/grafana/walhook.json";
 /// Secret settings, the variable that names their file, and the chart's value.
 const SECRETS: [(&str, &str, &str); 7] = [
     ("source.url", "WALHOOK_SOURCE__URL_FILE", "sourceUrl"),
@@ -64,7 +66,7 @@ async fn render(source: &str, values: &str) -> Result<Vec<Value>, String> {
         .arg(root.join("tests/operations/helm/render.go"))
         .arg(root.join(source));
 
-    if !source.ends_with(".yaml") {
+    if Path::new(source).extension().is_none() {
         command.arg(file.path());
     }
 
@@ -478,6 +480,70 @@ fn allows_egress(policy: &Value, ip: IpAddr, port: u64) -> bool {
         items(&rule["to"]).any(is_peer)
             && (rule["ports"].is_null() || items(&rule["ports"]).any(is_port))
     })
+}
+
+#[tokio::test]
+async fn the_chart_installs_the_shipped_rules_and_dashboard_and_an_ingress() {
+    if !can_render() {
+        return;
+    }
+
+    let plain = rendered(CHART, MINIMUM).await;
+    let kinds: Vec<&str> = plain
+        .iter()
+        .filter_map(|one| one["kind"].as_str())
+        .collect();
+    for kind in ["Ingress", "PrometheusRule", "ServiceMonitor"] {
+        assert!(!kinds.contains(&kind), "{kinds:?}");
+    }
+
+    let values = format!(
+        "{MINIMUM}
+ingress: {{ enabled: true, className: nginx, hosts: [hooks.example], tlsSecret: cert }}
+serviceMonitor: {{ enabled: true }}
+prometheusRule: {{ enabled: true, labels: {{ release: stack }} }}
+dashboard: {{ enabled: true }}"
+    );
+    let objects = rendered(CHART, &values).await;
+    let rule = of_kind(&objects, "PrometheusRule");
+    let shipped = rendered(RULES, "").await;
+
+    assert_eq!(rule["spec"], shipped[0]);
+    assert_eq!(rule["metadata"]["labels"]["release"], "stack");
+
+    let is_dashboard = |one: &&Value| one["metadata"]["labels"]["grafana_dashboard"] == "1";
+    let dashboard = objects.iter().find(is_dashboard).unwrap();
+    let dashboard = dashboard["data"]["walhook.json"].as_str().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join(DASHBOARD);
+    assert_eq!(dashboard, std::fs::read_to_string(shipped).unwrap());
+
+    let spec = &of_kind(&objects, "Ingress")["spec"];
+    let service = of_kind(&objects, "Service");
+    let path = &spec["rules"][0]["http"]["paths"][0];
+    let backend = &path["backend"]["service"];
+
+    assert_eq!(spec["rules"][0]["host"], "hooks.example");
+    assert_eq!(spec["tls"][0]["hosts"][0], "hooks.example");
+    assert_eq!(
+        (&path["path"], &path["pathType"]),
+        (&"/".into(), &"Prefix".into())
+    );
+    assert_eq!(backend["name"], service["metadata"]["name"]);
+    let mut ports = items(&service["spec"]["ports"]);
+    assert!(ports.any(|port| port["name"] == backend["port"]["name"]));
+
+    let notes = of_kind(&objects, "Notes")["text"].as_str().unwrap();
+    assert!(notes.contains("https://hooks.example/ui"), "{notes}");
+    assert!(
+        of_kind(&plain, "Notes")["text"]
+            .as_str()
+            .unwrap()
+            .contains("port-forward")
+    );
+
+    let nowhere = format!("{MINIMUM}\ningress: {{ enabled: true }}");
+    let error = render(CHART, &nowhere).await.unwrap_err();
+    assert!(error.contains("ingress.hosts"), "{error}");
 }
 
 /// Returns the address. An IPv4 address also as NAT64 and 6to4 embed it.

@@ -28,6 +28,7 @@ mod settings;
 mod soak;
 mod start;
 mod statements;
+mod status;
 mod trigger;
 mod upgrade;
 mod warm_up;

@@ -28,13 +28,14 @@ use crate::primary::lease::CaptureLease;
 use crate::primary::{catalog, lineage};
 use crate::repair::watch::Watch;
 use crate::store::checkpoint::SwitchToWal;
+use crate::store::processes::new_claim;
 use crate::telemetry::health::Health;
 
 use reader::{OutboxCursor, OutboxReader, ReadStep};
 
 /// Reads until shutdown, until a prepared switch to the WAL, or until a permanent error.
 pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Ended, CaptureError> {
-    let holder = Uuid::now_v7();
+    let holder = new_claim();
     let ended = context
         .shutdown
         .run_until_cancelled(stand_by_and_read(context, holder))

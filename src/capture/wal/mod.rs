@@ -46,6 +46,7 @@ use crate::primary::error::PrimaryError;
 use crate::repair::continuity;
 use crate::repair::gaps::Reports;
 use crate::store::StoreError;
+use crate::store::processes::new_claim;
 
 /// How long shutdown waits for the store to lower the acknowledgement limit.
 const LAST_WRITE: Duration = Duration::from_secs(2);
@@ -73,7 +74,7 @@ pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Option<Batch>, C
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         let started_at = Instant::now();
-        session.reader = Uuid::now_v7();
+        session.reader = new_claim();
 
         let result = {
             let mut running = std::pin::pin!(session.run(&mut sessions));

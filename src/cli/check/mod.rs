@@ -1,8 +1,10 @@
-//! `walhook check`: every precondition on its own line.
+//! `walhook check`: every precondition on its own line, and a summary.
 
 mod store;
 
-use super::CommandResult;
+use serde_json::json;
+
+use super::{CommandResult, print_text};
 use crate::config::{CaptureMode, Config, SmtpTls, without_password};
 use crate::lookup::try_queries;
 use crate::notify::Mailer;
@@ -16,33 +18,93 @@ use crate::vault::Vault;
 use std::fmt;
 use std::net::IpAddr;
 
-pub async fn execute(config: Config) -> CommandResult {
-    let mut findings = vec![master_key(&config)];
-    let primary = primary(&config, &mut findings).await;
-    if let Ok(url) = config.store_url()
-        && let Err(error) =
-            store::inspect(&config.source, url, primary.as_ref(), &mut findings).await
-    {
-        let failure = failed("store", &error, error.is_rejection(), url);
-        findings.push(without_repetition(failure, &findings));
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let findings = findings(&config).await;
+    let count = |severity| {
+        let found = findings
+            .iter()
+            .filter(|finding| finding.severity == severity);
+        found.count()
+    };
+
+    let [ok, warnings, failures] = [Severity::Ok, Severity::Warn, Severity::Fail].map(count);
+    let text = if arguments.json {
+        let findings: Vec<_> = findings.iter().map(json_finding).collect();
+        let result =
+            json!({"ok": ok, "warnings": warnings, "failures": failures, "findings": findings});
+        format!("{result}\n")
+    } else {
+        let lines: String = findings
+            .iter()
+            .map(|finding| format!("{finding}\n"))
+            .collect();
+        let plural = |count, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let (warnings, failed) = (plural(warnings, "warning"), plural(failures, "failure"));
+        format!("{lines}\n{ok} ok, {warnings}, {failed}\n")
+    };
+
+    print_text(&text)?;
+    Ok(failures == 0)
+}
+
+fn json_finding(finding: &Finding) -> serde_json::Value {
+    json!({
+        "severity": finding.severity.to_string(),
+        "subject": finding.subject,
+        "state": finding.state,
+        "remedy": finding.remedy,
+    })
+}
+
+async fn findings(config: &Config) -> Vec<Finding> {
+    let mut findings = vec![master_key(config)];
+    let primary = primary(config, &mut findings).await;
+
+    if let Ok(url) = config.store_url() {
+        match store::inspect(&config.source, url, primary.as_ref(), &mut findings).await {
+            Ok(position) => prefer_repair(&config.source.slot, position, &mut findings),
+            Err(error) => {
+                let failure = failed("store", &error, error.is_rejection(), url);
+                findings.push(without_repetition(failure, &findings));
+            }
+        }
     }
 
-    findings.extend(remains_of_wal_capture(&config).await);
-    findings.extend(secrets_at_rest(&config).await);
+    findings.extend(remains_of_wal_capture(config).await);
+    findings.extend(secrets_at_rest(config).await);
+
     if primary.is_some() {
-        findings.extend(lookups(&config).await);
+        findings.extend(lookups(config).await);
     }
 
-    findings.push(mail(&config).await);
-    findings.extend(mail_login(&config));
-    findings.push(public_url(&config));
+    findings.push(mail(config).await);
+    findings.extend(mail_login(config));
+    findings.push(public_url(config));
 
-    for finding in &findings {
-        println!("{finding}");
+    findings
+}
+
+/// Makes the remedies agree after a gap, also one that no process has recorded: setup refuses then,
+/// or restores settings without the missed events. A repair does both.
+fn prefer_repair(slot: &str, position: store::Position, findings: &mut [Finding]) {
+    let subject = format!("slot {slot}");
+    let has_no_slot = findings
+        .iter()
+        .any(|finding| finding.subject == subject && finding.severity == Severity::Fail);
+
+    if position.has_gap || position.is_stored && has_no_slot {
+        let remedies = findings
+            .iter_mut()
+            .filter_map(|finding| finding.remedy.as_mut());
+        remedies.for_each(|remedy| *remedy = remedy.replace("`walhook setup`", "`walhook repair`"));
     }
-
-    let mut severities = findings.iter().map(|finding| finding.severity);
-    Ok(severities.all(|severity| severity != Severity::Fail))
 }
 
 fn master_key(config: &Config) -> Finding {

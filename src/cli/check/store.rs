@@ -10,11 +10,19 @@ use crate::primary::finding::Finding;
 use crate::primary::inspect::Database;
 use crate::primary::lineage;
 use crate::store::migrate::{self, Identity, Incompatibility, Schema};
+use crate::store::processes::Process;
 use crate::store::unrouted::UnroutedCount;
 use crate::store::{Result, Store};
 
 /// Unrouted events that are counted.
 const MAX_COUNTED: i64 = 100_000;
+
+/// What the store knows of the position up to which changes were read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Position {
+    pub is_stored: bool,
+    pub has_gap: bool,
+}
 
 /// Inspects the store. `primary` is none if the primary did not answer.
 pub(super) async fn inspect(
@@ -22,7 +30,7 @@ pub(super) async fn inspect(
     url: &str,
     primary: Option<&Database>,
     findings: &mut Vec<Finding>,
-) -> Result<()> {
+) -> Result<Position> {
     let store = Store::open(url, 1)?;
     let before = Timestamp::now();
     let identity = store.identity().await?;
@@ -70,7 +78,7 @@ pub(super) async fn inspect(
     match (schema, schema.incompatibility()) {
         (_, Some(Incompatibility { problem, fix })) => {
             findings.push(Finding::fail("store schema", problem, fix));
-            return Ok(());
+            return Ok(Position::default());
         }
         (Schema::Newer { found, known }, None) => findings.push(Finding::ok(
             "store schema",
@@ -89,6 +97,7 @@ pub(super) async fn inspect(
         lineages.and_then(|(found, checkpoint)| lineage::replaced(found, checkpoint.lineage)),
     );
 
+    let is_stored = checkpoint.is_some();
     findings.push(match checkpoint {
         Some(checkpoint) => Finding::ok("checkpoint", format!("at {}", checkpoint.progress)),
         None => Finding::fail(
@@ -99,7 +108,8 @@ pub(super) async fn inspect(
     });
 
     let gaps = store.open_gaps(&source.slot).await?;
-    if gaps.is_empty() {
+    let has_gap = !gaps.is_empty();
+    if !has_gap {
         findings.push(Finding::ok("gaps", "none"));
     }
 
@@ -112,8 +122,38 @@ pub(super) async fn inspect(
         )
     }));
 
+    if is_stored {
+        findings.push(processes(&store.processes(&source.slot).await?));
+    }
+
     findings.push(unrouted(&store).await?);
-    Ok(())
+    Ok(Position { is_stored, has_gap })
+}
+
+/// Checks whether changes are read and deliveries are sent.
+fn processes(running: &[Process]) -> Finding {
+    const SUBJECT: &str = "processes";
+    const REMEDY: &str =
+        "start `walhook run`. Behind a pooler in transaction mode, processes may not be visible";
+
+    let has = |role: &&str| running.iter().any(|process| process.has_role(role));
+    let missing: Vec<&str> = ["capture", "deliver"]
+        .into_iter()
+        .filter(|role| !has(role))
+        .collect();
+
+    match (running.len(), missing.is_empty()) {
+        (0, _) => Finding::warn(
+            SUBJECT,
+            "none is connected: nobody reads changes, which the primary retains, and nothing is delivered",
+            REMEDY,
+        ),
+        (_, false) => {
+            let state = format!("none has the role {}", missing.join(" or "));
+            Finding::warn(SUBJECT, state, REMEDY)
+        }
+        (connected, true) => Finding::ok(SUBJECT, format!("{connected} connected")),
+    }
 }
 
 /// Checks for events that wait for an operator.

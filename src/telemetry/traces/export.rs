@@ -43,9 +43,7 @@ const MAX_RESPONSE: usize = 64 << 10;
 
 /// Returns the counter of spans that were dropped for `reason`.
 pub fn dropped(reason: &'static str) -> Counter {
-    let dropped = counter!(telemetry::SPANS_DROPPED, "reason" => reason);
-    dropped.increment(0);
-    dropped
+    counter!(telemetry::SPANS_DROPPED, "reason" => reason)
 }
 
 /// The background task that exports spans.
@@ -61,17 +59,13 @@ impl Exporter {
         spans: mpsc::Receiver<Span>,
     ) -> anyhow::Result<Exporter> {
         let stop = CancellationToken::new();
-        let exported = counter!(telemetry::SPANS_EXPORTED);
-
-        exported.increment(0);
-
         let worker = Worker {
             client: client(collector)?,
             url: collector.url.clone(),
             resource: resource(service),
             spans,
             stop: stop.clone(),
-            exported,
+            exported: counter!(telemetry::SPANS_EXPORTED),
             refused: dropped("refused"),
             exporting: Activity::new("exporting spans"),
         };

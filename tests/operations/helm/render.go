@@ -1,4 +1,5 @@
-// Prints Kubernetes objects as a JSON array: those of a manifest, or those that a chart renders with its values.
+// Prints Kubernetes objects as a JSON array: those of a manifest, or those that a chart renders with its values. The chart's notes
+// follow them, as an object of the kind Notes.
 //
 //	render MANIFEST.yaml
 //	render CHART-DIRECTORY [VALUES.yaml]
@@ -21,6 +22,18 @@ import (
 )
 
 type object = map[string]interface{}
+
+// files are those of a chart's directory.
+type files struct{ chart string }
+
+// Get returns the content of a file, or nothing if there is no such file, as Helm does.
+func (all files) Get(name string) string {
+	text, err := os.ReadFile(filepath.Join(all.chart, name))
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
 
 func main() {
 	text, err := objects(os.Args[1:])
@@ -46,7 +59,7 @@ func objects(arguments []string) (string, error) {
 	if len(arguments) == 0 {
 		return "", errors.New("a manifest or a chart is expected")
 	}
-	if strings.HasSuffix(arguments[0], ".yaml") {
+	if filepath.Ext(arguments[0]) != "" {
 		text, err := os.ReadFile(arguments[0])
 		return string(text), err
 	}
@@ -84,14 +97,15 @@ func render(chart string, overrides []string) (string, error) {
 		"Release":  object{"Name": "walhook", "Namespace": "default", "Service": "Helm"},
 		"Chart":    object{"Name": metadata["name"], "Version": metadata["version"], "AppVersion": metadata["appVersion"]},
 		"Template": object{"BasePath": base},
+		"Files":    files{chart},
 	}
 	all := template.New("chart").Option("missingkey=zero")
 	all.Funcs(functions(all))
-	files, err := filepath.Glob(filepath.Join(chart, "templates", "*"))
+	templates, err := filepath.Glob(filepath.Join(chart, "templates", "*"))
 	if err != nil {
 		return "", err
 	}
-	for _, file := range files {
+	for _, file := range templates {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return "", err
@@ -101,7 +115,7 @@ func render(chart string, overrides []string) (string, error) {
 		}
 	}
 	var made bytes.Buffer
-	for _, file := range files {
+	for _, file := range templates {
 		if strings.HasSuffix(file, ".yaml") {
 			made.WriteString("\n---\n")
 			if err := all.ExecuteTemplate(&made, base+"/"+filepath.Base(file), scope); err != nil {
@@ -109,6 +123,16 @@ func render(chart string, overrides []string) (string, error) {
 			}
 		}
 	}
+	var notes bytes.Buffer
+	if err := all.ExecuteTemplate(&notes, base+"/NOTES.txt", scope); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(object{"kind": "Notes", "text": notes.String()})
+	if err != nil {
+		return "", err
+	}
+	made.WriteString("\n---\n")
+	made.Write(text)
 	// As Helm does with missing values.
 	return strings.ReplaceAll(made.String(), "<no value>", ""), nil
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use walhook::domain::delivery::DeliveryClass;
-use walhook::store::observe::WebhookStates;
+use walhook::store::observe::{Extent, WebhookStates};
 
 use crate::support::{Receiver, Sidecar, TestApp, eventually, run_sql};
 
@@ -130,6 +130,7 @@ async fn scraped_metrics_match_the_documentation() {
     let mut app =
         TestApp::start_with(|app| app.set("source.heartbeat", "200ms").set_fast_retries()).await;
 
+    let first = crate::support::metrics(&app.sidecar().metrics_url).await;
     let platform = app.platform().await;
     let receiver = Receiver::start().await;
     let user = platform.user(&[]).await;
@@ -192,11 +193,27 @@ async fn scraped_metrics_match_the_documentation() {
         assert!(text.contains(&format!("\n{name} ")), "{name}");
     }
 
-    // Counters that alerts use exist from the start, so that their first increase shows.
-    assert!(
-        text.contains("\nwalhook_unrouted_events_total 0\n"),
-        "{text}"
-    );
+    // Counters exist from the start, so that their first increase shows.
+    let series = |text: &str| {
+        let lines = text.lines().filter(|line| line.starts_with("walhook_"));
+        let names = lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()));
+        let counters = names.filter(|name| name.split('{').next().unwrap().ends_with("_total"));
+        counters.collect::<BTreeSet<String>>()
+    };
+
+    let (first, last) = (series(&first), series(&text));
+    assert_eq!(first, last, "counters that appeared later");
+
+    for (name, _) in documented
+        .iter()
+        .filter(|(_, metric)| metric.kind == "counter")
+    {
+        let is_of = |series: &String| series.split('{').next() == Some(name);
+        assert!(
+            first.iter().any(is_of),
+            "{name} is not exported at the start"
+        );
+    }
 }
 
 /// Its last value would stay, and alerts look at all replicas.
@@ -272,22 +289,29 @@ async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
 
     run_sql(&app.store().await, rows).await;
     let store = walhook::store::Store::open_for_service(&app.store_url, 2).unwrap();
-    let fresh = store.queue(DeliveryClass::Fresh).await.unwrap();
+    let fresh = store
+        .queue(DeliveryClass::Fresh, Extent::All)
+        .await
+        .unwrap();
 
     assert_eq!(fresh.deliveries, 7_001 + 4_001);
     assert!((60.0..6_000.0).contains(&fresh.oldest_due), "{fresh:?}");
 
-    let retry = store.queue(DeliveryClass::Retry).await.unwrap();
+    let retry = store
+        .queue(DeliveryClass::Retry, Extent::All)
+        .await
+        .unwrap();
     assert_eq!(retry.deliveries, 6_011);
     assert!((6_000.0..12_000.0).contains(&retry.oldest_due), "{retry:?}");
 
-    let states = store.webhook_states().await.unwrap();
+    let states = store.webhook_states(Extent::All).await.unwrap();
     assert_eq!(
         states,
         WebhookStates {
             active: 1_666,
             inactive: 1_667,
-            disabled: 1_667
+            disabled: 1_667,
+            failing: 0,
         }
     );
 }

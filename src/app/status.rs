@@ -1,0 +1,171 @@
+//! The state of an installation, for operators. Each database is read by itself, so that one is
+//! shown while the other does not answer.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::config::{CaptureMode, Config};
+use crate::domain::delivery::DeliveryClass;
+use crate::postgres;
+use crate::primary::catalog::{self, OutboxBacklog, SlotLag};
+use crate::store::checkpoint::OpenGap;
+use crate::store::observe::{Extent, Queue, WebhookStates};
+use crate::store::processes::Process;
+use crate::store::unrouted::UnroutedCount;
+use crate::store::{Store, migrate, notices};
+
+/// Counting stops here: to an operator, more make no difference.
+pub const MOST: i64 = 100_000;
+/// How long a database may take. Counting takes a second or two.
+const LIMIT: Duration = Duration::from_secs(25);
+
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Of the program that shows the state.
+    pub version: &'static str,
+    pub at: Timestamp,
+    /// A count of this many means: or more.
+    pub counted_to: i64,
+    /// The databases that could not be read, and why.
+    pub errors: Vec<Unreadable>,
+    pub primary: Option<Primary>,
+    pub store: Option<Stored>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Unreadable {
+    pub database: &'static str,
+    pub error: String,
+}
+
+/// What the primary knows.
+#[derive(Debug, Serialize)]
+pub struct Primary {
+    /// None if it is missing, and with trigger capture.
+    pub slot: Option<SlotLag>,
+    /// None with WAL capture.
+    pub outbox: Option<OutboxBacklog>,
+}
+
+/// What the store knows.
+#[derive(Debug, Serialize)]
+pub struct Stored {
+    pub database: String,
+    pub size_bytes: i64,
+    pub schema_version: i32,
+    pub processes: Vec<Process>,
+    /// None before setup.
+    pub checkpoint: Option<Checkpoint>,
+    pub gaps: Vec<OpenGap>,
+    pub first_attempts: Queue,
+    pub retries: Queue,
+    pub webhooks: WebhookStates,
+    pub unrouted: UnroutedCount,
+    /// E-mails that are still to be sent.
+    pub notices: i64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Checkpoint {
+    pub position: String,
+    /// Seconds since it last moved.
+    pub age_seconds: f64,
+}
+
+/// Reads the state of both databases.
+pub async fn read(config: &Config) -> Status {
+    let (primary, store) = tokio::join!(in_time(read_primary(config)), in_time(read_store(config)));
+
+    let mut errors = Vec::new();
+    let primary = readable("primary", primary, &mut errors);
+    let store = readable("store", store, &mut errors);
+
+    Status {
+        version: env!("CARGO_PKG_VERSION"),
+        at: Timestamp::now(),
+        counted_to: MOST,
+        errors,
+        primary,
+        store,
+    }
+}
+
+async fn in_time<T>(read: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let read = tokio::time::timeout(LIMIT, read).await;
+    read.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {LIMIT:?}")))
+}
+
+fn readable<T, E: Display>(
+    database: &'static str,
+    read: Result<T, E>,
+    errors: &mut Vec<Unreadable>,
+) -> Option<T> {
+    read.map_err(|error| {
+        errors.push(Unreadable {
+            database,
+            error: error.to_string(),
+        });
+    })
+    .ok()
+}
+
+async fn read_primary(config: &Config) -> anyhow::Result<Primary> {
+    let client = postgres::connect(config.source_url()?).await?;
+    Ok(match config.source.capture {
+        CaptureMode::Wal => Primary {
+            slot: catalog::slot_lag(&client, &config.source.slot).await?,
+            outbox: None,
+        },
+        CaptureMode::Trigger => Primary {
+            slot: None,
+            outbox: Some(catalog::outbox_backlog(&client, None).await?),
+        },
+    })
+}
+
+async fn read_store(config: &Config) -> anyhow::Result<Stored> {
+    let url = config.store_url()?;
+    let slot = &config.source.slot;
+    let store = Store::open(url, 1)?;
+    let database = store.identity().await?.database;
+
+    let schema = migrate::schema(url).await?;
+    if let Some(problem) = schema.incompatibility() {
+        anyhow::bail!("{problem}");
+    }
+
+    let position = store.checkpoint(slot).await?;
+    let age_seconds = store.checkpoint_age(slot).await?;
+    let checkpoint = position
+        .zip(age_seconds)
+        .map(|(checkpoint, age_seconds)| Checkpoint {
+            position: checkpoint.progress.to_string(),
+            age_seconds,
+        });
+
+    Ok(Stored {
+        database,
+        size_bytes: store.size().await?,
+        schema_version: schema.version(),
+        processes: store.processes(slot).await?,
+        checkpoint,
+        gaps: store.open_gaps(slot).await?,
+        first_attempts: queue(&store, DeliveryClass::Fresh).await?,
+        retries: queue(&store, DeliveryClass::Retry).await?,
+        webhooks: store.webhook_states(Extent::Until(MOST)).await?,
+        unrouted: store.count_unrouted(MOST).await?,
+        notices: notices::count_pending(&store).await?,
+    })
+}
+
+async fn queue(store: &Store, class: DeliveryClass) -> anyhow::Result<Queue> {
+    let counted = store.queue(class, Extent::Until(MOST)).await?;
+    let oldest_due = store.oldest_due(class).await?;
+    Ok(Queue {
+        oldest_due,
+        ..counted
+    })
+}

@@ -1,0 +1,211 @@
+//! `walhook webhook`: webhooks of all users, for operators.
+
+use clap::Subcommand;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{CommandResult, plain_text, print_text};
+use crate::api::WebhookBody;
+use crate::app::{open_manage, open_store};
+use crate::config::Config;
+use crate::domain::delivery::Outcome;
+use crate::domain::event::UserId;
+use crate::domain::time::millis;
+use crate::manage::operators::{self, OwnedWebhook};
+use crate::manage::{JobDraft, JobScope};
+
+#[derive(Debug, Subcommand)]
+pub enum WebhookAction {
+    /// List webhooks, oldest first
+    List {
+        /// Only this user's
+        #[arg(long, value_name = "ID", value_parser = plain_text)]
+        user: Option<String>,
+        /// Only webhooks in this state: failing (active, and the last attempt has failed), disabled
+        /// (automatically or by an operator), inactive (switched off by the owner)
+        #[arg(long, value_parser = ["failing", "disabled", "inactive"])]
+        state: Option<String>,
+        /// Only webhooks after this one in the list
+        #[arg(long, value_name = "WEBHOOK")]
+        after: Option<Uuid>,
+        /// At most so many
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+        limit: u16,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a webhook as its owner sees it, as JSON
+    Show { webhook: Uuid },
+    /// Stop deliveries to a webhook. Its owner sees the reason, and can enable it again
+    Disable {
+        webhook: Uuid,
+        /// What the owner should know or do
+        #[arg(long, value_parser = plain_text)]
+        reason: String,
+    },
+    /// Enable a webhook again, and reset its failures
+    Enable { webhook: Uuid },
+    /// Redeliver everything that failed permanently or was cancelled, and deliver what the webhook
+    /// missed while it was inactive. Runs in the background
+    Recover {
+        webhook: Uuid,
+        /// From this time on, such as 2026-03-01T09:00:00Z. Default: from the first of the failures
+        /// because of which the webhook was disabled automatically
+        #[arg(long, value_name = "TIME")]
+        since: Option<Timestamp>,
+        /// Before this time. Default: now
+        #[arg(long, value_name = "TIME")]
+        until: Option<Timestamp>,
+        /// Only deliveries whose last attempt had this outcome
+        #[arg(long)]
+        outcome: Option<Outcome>,
+        /// Only count the deliveries
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
+    let store = open_store(config.store_url()?, 1).await?;
+    let id = match action {
+        WebhookAction::List {
+            user,
+            state,
+            after,
+            limit,
+            json,
+        } => {
+            let user = user.map(|user| UserId(user.into()));
+            let limit = usize::from(limit);
+            let after = after.unwrap_or_default();
+            let found =
+                operators::list(&store, user.as_ref(), state.as_deref(), after, limit).await?;
+
+            if found.len() == limit {
+                let last = found.last().map_or(after, |last| last.webhook.id);
+                eprintln!("there may be more: see --after {last}");
+            }
+
+            let line = |found| match json {
+                true => format!("{}\n", json_object(found)),
+                false => text_line(&found),
+            };
+            return print_text(&found.into_iter().map(line).collect::<String>());
+        }
+        WebhookAction::Show { webhook }
+        | WebhookAction::Disable { webhook, .. }
+        | WebhookAction::Enable { webhook }
+        | WebhookAction::Recover { webhook, .. } => webhook,
+    };
+
+    let found = operators::find(&store, id).await?;
+    match action {
+        WebhookAction::List { .. } => {}
+        WebhookAction::Show { .. } => {
+            return print_text(&format!("{:#}\n", json_object(found)));
+        }
+        WebhookAction::Disable { reason, .. } => {
+            let disabled = operators::disable(&store, &found, &reason).await?;
+            anyhow::ensure!(disabled, "webhook {id} is inactive already");
+            println!("disabled");
+        }
+        WebhookAction::Enable { .. } => {
+            anyhow::ensure!(
+                !found.webhook.settings.active,
+                "webhook {id} is active already"
+            );
+            let manage = open_manage(&config).await?;
+            let edit = json!({"active": true}).to_string();
+            manage
+                .update_webhook(&found.operator(), id, edit.as_bytes(), &|_| true)
+                .await?;
+            println!("enabled; `walhook webhook recover {id}` delivers what it missed");
+        }
+        WebhookAction::Recover {
+            since,
+            until,
+            outcome,
+            dry_run,
+            ..
+        } => {
+            let manage = open_manage(&config).await?;
+            let preset = manage.recovery_preset(&found.user, id).await?;
+            let Some(since) = since.or(preset) else {
+                anyhow::bail!(
+                    "webhook {id} was not disabled automatically: --since says from when on to recover"
+                );
+            };
+
+            let draft = JobDraft::recovery(since, until, outcome)?;
+            if dry_run {
+                let scope = manage.preview_job(&found.user, id, &draft).await?;
+                println!("{} would be recovered", scope_text(&scope));
+            } else {
+                let started = manage.start_job(&found.operator(), id, &draft).await?;
+                println!("job {}: {}", started.id, scope_text(&started.scope));
+            }
+        }
+    }
+
+    Ok(true)
+}
+
+fn scope_text(scope: &JobScope) -> String {
+    let JobScope {
+        count,
+        is_exact,
+        since,
+        until,
+    } = scope;
+    let least = if *is_exact { "" } else { "at least " };
+    format!(
+        "{least}{count} deliveries from {} to {}",
+        millis(*since),
+        millis(*until)
+    )
+}
+
+fn state(found: &OwnedWebhook) -> &'static str {
+    let webhook = &found.webhook;
+    match (webhook.settings.active, webhook.disabled_at) {
+        (true, _) if webhook.consecutive_failures > 0 => "failing",
+        (true, _) => "active",
+        (false, Some(_)) => "disabled",
+        (false, None) => "inactive",
+    }
+}
+
+/// A line of tab-separated columns: id, user, state, failures since the last success, last called or
+/// a hyphen, name, URL without its query, why it was disabled.
+fn text_line(found: &OwnedWebhook) -> String {
+    let webhook = &found.webhook;
+    let url = webhook.settings.url.split('?').next().unwrap_or_default();
+    let triggered = webhook.last_triggered_at;
+
+    let columns = [
+        webhook.id.to_string(),
+        found.user.to_string(),
+        state(found).to_owned(),
+        webhook.consecutive_failures.to_string(),
+        triggered.map_or_else(|| "-".to_owned(), millis),
+        webhook.settings.name.clone(),
+        url.to_owned(),
+        webhook.disabled_reason.clone().unwrap_or_default(),
+    ];
+
+    format!("{}\n", columns.join("\t").trim_end())
+}
+
+/// The webhook as the API shows it, with its owner and state.
+fn json_object(found: OwnedWebhook) -> Value {
+    let mut object = json!({"user": found.user.to_string(), "state": state(&found)});
+    let shown = serde_json::to_value(WebhookBody::from(found.webhook));
+
+    if let (Some(object), Ok(Value::Object(shown))) = (object.as_object_mut(), shown) {
+        object.extend(shown);
+    }
+
+    object
+}
