@@ -28,3 +28,11 @@ end
 select {columns}
 from {table} as this
 where this.{key} = any(($1::text[])::{key_type}[]) and {condition}
+
+-- name: newest
+-- The rows with the highest ids, which an index finds. $1 how many
+select {columns}
+from {table} as this
+where {condition}
+order by this.{key} desc
+limit $1

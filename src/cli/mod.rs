@@ -4,6 +4,7 @@ mod check;
 mod completions;
 mod demo;
 mod forward;
+mod init;
 mod listen;
 mod man;
 mod receive;
@@ -45,6 +46,8 @@ pub struct Cli {
 enum Command {
     /// Capture changes, deliver webhooks and serve the API until stopped
     Run(run::Arguments),
+    /// Propose a configuration for the platform's tables, or explain the present one
+    Init(init::Arguments),
     /// Prepare the store and the primary (idempotent)
     Setup(setup::Arguments),
     /// Check every precondition and print a fix for each failure
@@ -120,6 +123,7 @@ impl Cli {
 
         match self.command {
             Command::Run(arguments) => run::execute(arguments, config()?).await,
+            Command::Init(arguments) => init::execute(arguments, config()?).await,
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
             Command::Check => check::execute(config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,

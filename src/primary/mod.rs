@@ -14,6 +14,7 @@ pub(crate) mod mapped;
 pub mod print;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
+pub mod survey;
 pub(crate) mod table_locks;
 pub(crate) mod triggers;
 pub mod uninstall;

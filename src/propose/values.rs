@@ -1,0 +1,134 @@
+//! Proposes what the platform's values mean.
+
+use super::Choices;
+use super::words::{meanings, value_key, words};
+use crate::domain::survey::SurveyedColumn;
+use crate::domain::table::Table;
+
+/// The proposed meanings of a column's values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ValueMap {
+    /// The platform's value and its meaning, without those that are the same.
+    pub mapped: Vec<(String, String)>,
+    /// Codes whose meaning only a person can know.
+    pub unknown: Vec<Code>,
+    /// Texts that have no meaning for events.
+    pub passed_on: Vec<Code>,
+}
+
+/// A value that is not mapped, and its share of the rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Code {
+    pub text: String,
+    pub share: f64,
+}
+
+impl ValueMap {
+    /// Returns a map whose values have these meanings.
+    pub fn of(mapped: &[(&str, &str)]) -> ValueMap {
+        ValueMap {
+            mapped: mapped
+                .iter()
+                .map(|(own, meaning)| ((*own).to_owned(), (*meaning).to_owned()))
+                .collect(),
+            ..ValueMap::default()
+        }
+    }
+}
+
+/// Returns the names of the meanings that a column's values can have.
+pub fn possible(table: Table, column: &str) -> Vec<&'static str> {
+    meanings(table, column).iter().map(|(meaning, _)| *meaning).collect()
+}
+
+/// Returns the meaning that a text names.
+pub(super) fn meaning_of(table: Table, column: &str, text: &str) -> Option<&'static str> {
+    let key = value_key(text);
+    let names = |synonyms: &[&str]| synonyms.iter().any(|synonym| value_key(synonym) == key);
+    let mut meanings = meanings(table, column).iter();
+    meanings.find_map(|(meaning, synonyms)| names(synonyms).then_some(*meaning))
+}
+
+/// Proposes the meanings of `own`'s values for a column of the reference schema.
+pub(super) fn map_values(
+    table: Table,
+    column: &'static str,
+    own: &SurveyedColumn,
+    choices: &Choices,
+) -> ValueMap {
+    let mut map = ValueMap::default();
+
+    if meanings(table, column).is_empty() {
+        return map;
+    }
+
+    if own.category == "B" {
+        return of_boolean(table, column, own);
+    }
+
+    let mut values: Vec<Code> = own
+        .values
+        .iter()
+        .map(|value| Code {
+            text: value.text.clone(),
+            share: value.share,
+        })
+        .collect();
+
+    for (code, _) in &own.meanings {
+        if !values.iter().any(|value| value.text == *code) {
+            values.push(Code {
+                text: code.clone(),
+                share: 0.0,
+            });
+        }
+    }
+
+    for value in values {
+        let chosen = choices.codes.get(&(table, column, value.text.clone()));
+        let label = own.meanings.iter().find(|(code, _)| *code == value.text);
+        let label = chosen.or(label.map(|(_, label)| label)).unwrap_or(&value.text).clone();
+        let is_named = value.text.parse::<f64>().is_err() || label != value.text;
+
+        match meaning_of(table, column, &label) {
+            Some(meaning) if meaning == value.text => {}
+            Some(meaning) => map.mapped.push((value.text, meaning.to_owned())),
+            None if !is_named => map.unknown.push(value),
+            // Names of codes are passed on to the receivers of distribution statuses.
+            None if label != value.text && table.closed_values(column).is_none() => {
+                map.mapped.push((value.text, value_key(&label)));
+            }
+            None => map.passed_on.push(value),
+        }
+    }
+
+    map
+}
+
+/// A boolean says whether its name is true.
+fn of_boolean(table: Table, column: &'static str, own: &SurveyedColumn) -> ValueMap {
+    let mut named: Vec<String> = words(&own.name);
+    named.retain(|word| word != "is" && word != "ha");
+
+    let meaning = meaning_of(table, column, &named.join("_"));
+    let (yes, no) = match (table, column, meaning) {
+        (_, "takedown" | "pre_review_hold", _) => return ValueMap::default(),
+        (Table::StreamRadarFlag, "status", Some("resolved")) => ("resolved", "active"),
+        (Table::StreamRadarFlag, "status", _) => ("active", "resolved"),
+        (Table::Payment, "status", _) => ("ready", "draft"),
+        (Table::Release, "delivery_status", _) => ("distributed", "pending"),
+        (Table::DistroQueue | Table::TranscoderQueue, "status", _) => ("complete", "scheduled"),
+        _ => {
+            let code = |text: &str| Code {
+                text: text.to_owned(),
+                share: 0.0,
+            };
+            return ValueMap {
+                unknown: vec![code("t"), code("f")],
+                ..ValueMap::default()
+            };
+        }
+    };
+
+    ValueMap::of(&[("t", yes), ("f", no)])
+}
