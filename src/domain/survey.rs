@@ -79,7 +79,10 @@ impl SurveyedTable {
 impl SurveyedColumn {
     /// Returns whether values have the type of an id in events.
     pub fn is_integer(&self) -> bool {
-        matches!(self.type_name.as_str(), "smallint" | "integer" | "bigint" | "numeric")
+        matches!(
+            self.type_name.as_str(),
+            "smallint" | "integer" | "bigint" | "numeric"
+        )
     }
 
     /// Returns whether the column can be text or a number that stands for one of a few values.

@@ -36,7 +36,9 @@ fn state_before(table: Table, column: Column, row: &Tuple) -> Datum {
     match (table, column, row.text(column)) {
         (Table::Release, release::review_status, Some("to_review")) => Datum::text("draft"),
         (Table::Release, release::review_status, Some(_)) => Datum::text("to_review"),
-        (Table::StreamRadarFlag, stream_radar_flag::status, Some("resolved")) => Datum::text("active"),
+        (Table::StreamRadarFlag, stream_radar_flag::status, Some("resolved")) => {
+            Datum::text("active")
+        }
         _ => Datum::Null,
     }
 }

@@ -15,7 +15,9 @@ use crate::domain::window::Snapshot;
 use crate::postgres::{
     self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, quote_identifier,
 };
-use crate::primary::mapped::{condition_on_this, extra, looked_up_condition, table_name, tuple, with_extra};
+use crate::primary::mapped::{
+    condition_on_this, extra, looked_up_condition, table_name, tuple, with_extra,
+};
 use crate::retry::Backoff;
 use crate::sql::primary as sql;
 use crate::store::StoreError;
@@ -393,7 +395,8 @@ impl Primary {
             }
             None => {
                 let condition = looked_up_condition(&self.mappings, table);
-                self.mapped_query(table, sql::lookup::ROWS, &condition).await?
+                self.mapped_query(table, sql::lookup::ROWS, &condition)
+                    .await?
             }
         };
 
@@ -405,18 +408,27 @@ impl Primary {
     /// condition.
     pub async fn newest(&mut self, table: Table, count: u32) -> Result<Vec<Tuple>> {
         let condition = condition_on_this(&self.mappings, table);
-        let query = self.mapped_query(table, sql::lookup::NEWEST, &condition).await?;
+        let query = self
+            .mapped_query(table, sql::lookup::NEWEST, &condition)
+            .await?;
 
         let session = self.session().await?;
         let count = i64::from(count);
-        let rows = session.read(table.name(), &query, &[(&count, Type::INT8)]).await?;
+        let rows = session
+            .read(table.name(), &query, &[(&count, Type::INT8)])
+            .await?;
 
         let tuple = |row: &Row| tuple(&self.mappings, table, table.columns(), |at| row.get(at));
         Ok(rows.iter().map(tuple).collect())
     }
 
     /// Fills a statement that reads the mapped columns of a table.
-    async fn mapped_query(&mut self, table: Table, template: &str, condition: &str) -> Result<String> {
+    async fn mapped_query(
+        &mut self,
+        table: Table,
+        template: &str,
+        condition: &str,
+    ) -> Result<String> {
         let (schema, name) = self.mappings.qualified_name(table);
         let session = self.session().await?;
 

@@ -9,9 +9,7 @@ use tokio_postgres::{Client, Row};
 
 use super::catalog;
 use super::error::Result;
-use crate::domain::survey::{
-    MAX_VALUES, Reference, Survey, SurveyedColumn, SurveyedTable,
-};
+use crate::domain::survey::{MAX_VALUES, Reference, Survey, SurveyedColumn, SurveyedTable};
 use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified, row::row};
 use crate::sql::primary as sql;
 
@@ -30,9 +28,38 @@ const BEGIN: &str = "begin read only; set local statement_timeout = '5s'; set lo
 
 /// Words in the names of columns whose values are statuses, kinds, outlets or add-ons.
 const TELLING: [&str; 32] = [
-    "stat", "state", "phase", "stage", "type", "kind", "action", "operation", "sever", "level", "risk", "priority",
-    "review", "moderation", "approv", "ship", "deliver", "distribut", "feature", "addon", "add_on", "module", "role",
-    "takedown", "store", "outlet", "dsp", "channel", "shop", "retail", "partner", "code",
+    "stat",
+    "state",
+    "phase",
+    "stage",
+    "type",
+    "kind",
+    "action",
+    "operation",
+    "sever",
+    "level",
+    "risk",
+    "priority",
+    "review",
+    "moderation",
+    "approv",
+    "ship",
+    "deliver",
+    "distribut",
+    "feature",
+    "addon",
+    "add_on",
+    "module",
+    "role",
+    "takedown",
+    "store",
+    "outlet",
+    "dsp",
+    "channel",
+    "shop",
+    "retail",
+    "partner",
+    "code",
 ];
 
 /// Columns of small tables that say what a key means.
@@ -106,7 +133,9 @@ pub async fn survey(url: &str) -> Result<Survey> {
         let mut columns = by_table.remove(&table.oid).unwrap_or_default();
 
         for column in &mut columns {
-            let is_wanted = incomplete.iter().any(|(oid, name)| *oid == table.oid && *name == column.name);
+            let is_wanted = incomplete
+                .iter()
+                .any(|(oid, name)| *oid == table.oid && *name == column.name);
             if is_wanted && started_at.elapsed() < SAMPLES_WITHIN {
                 sample(&client, &table, column).await?;
             }
@@ -125,7 +154,11 @@ pub async fn survey(url: &str) -> Result<Survey> {
 }
 
 /// Runs a query in its own transaction.
-async fn read(client: &Client, query: &str, parameters: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
+async fn read(
+    client: &Client,
+    query: &str,
+    parameters: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<Row>> {
     client.batch_execute(BEGIN).await?;
     let rows = client.query_typed(query, parameters).await;
     client.batch_execute("rollback").await?;
@@ -174,12 +207,20 @@ async fn add_meanings(client: &Client, survey: &mut Survey) -> Result<()> {
                 continue;
             };
 
-            let target = survey.tables.iter().find(|found| found.is(&to.schema, &to.table));
+            let target = survey
+                .tables
+                .iter()
+                .find(|found| found.is(&to.schema, &to.table));
             let label = target.and_then(|target| {
                 let mut names = LABELS.iter();
-                names.find_map(|name| target.column(name).filter(|label| label.category == "S" && label.readable))
+                names.find_map(|name| {
+                    target
+                        .column(name)
+                        .filter(|label| label.category == "S" && label.readable)
+                })
             });
-            let is_small = target.is_some_and(|target| target.rows.is_none_or(|rows| rows <= MAX_VALUES as i64));
+            let is_small = target
+                .is_some_and(|target| target.rows.is_none_or(|rows| rows <= MAX_VALUES as i64));
             let Some(label) = label.filter(|_| is_small) else {
                 continue;
             };
@@ -193,7 +234,9 @@ async fn add_meanings(client: &Client, survey: &mut Survey) -> Result<()> {
                 ];
                 let query = fill(sql::survey::MEANINGS, &names);
                 let most = MAX_VALUES as i64 + 1;
-                let rows = read(client, &query, &[(&most, Type::INT8)]).await.unwrap_or_default();
+                let rows = read(client, &query, &[(&most, Type::INT8)])
+                    .await
+                    .unwrap_or_default();
                 let meanings = match rows.len() <= MAX_VALUES {
                     true => rows.iter().map(|row| (row.get(0), row.get(1))).collect(),
                     false => Vec::new(),
@@ -201,7 +244,9 @@ async fn add_meanings(client: &Client, survey: &mut Survey) -> Result<()> {
                 known.insert(place.clone(), meanings);
             }
 
-            survey.tables[table].columns[column].meanings.extend(known[&place].clone());
+            survey.tables[table].columns[column]
+                .meanings
+                .extend(known[&place].clone());
         }
     }
 
@@ -231,7 +276,11 @@ impl FoundColumn {
 
 impl From<FoundColumn> for SurveyedColumn {
     fn from(found: FoundColumn) -> SurveyedColumn {
-        let references = match (found.foreign_schema, found.foreign_table, found.foreign_column) {
+        let references = match (
+            found.foreign_schema,
+            found.foreign_table,
+            found.foreign_column,
+        ) {
             (Some(schema), Some(table), Some(column)) => Some(Reference {
                 schema,
                 table,
@@ -255,7 +304,8 @@ impl From<FoundColumn> for SurveyedColumn {
         };
 
         // An amount or a count is no status, however few values it has.
-        let may_be_status = matches!(column.category.as_str(), "S" | "E") || is_telling(&column.name);
+        let may_be_status =
+            matches!(column.category.as_str(), "S" | "E") || is_telling(&column.name);
         if may_be_status && found.common.len() <= MAX_VALUES {
             for (text, share) in found.common.into_iter().zip(found.frequencies) {
                 // `character(n)` is padded in the statistics.
@@ -273,8 +323,25 @@ impl From<FoundColumn> for SurveyedColumn {
     }
 }
 
-/// Returns the quoted texts of a check constraint, which frameworks write for enums.
+/// Returns the values that a check constraint allows, which frameworks write for enums: quoted
+/// texts, or the numbers of a short range.
 fn literals(check: &str) -> Vec<String> {
+    let bound = |operator: &str| -> Option<i64> {
+        let after = check.split_once(operator)?.1.trim_start();
+        let end = after
+            .find(|letter: char| !letter.is_ascii_digit())
+            .unwrap_or(after.len());
+        after[..end].parse().ok()
+    };
+
+    if let (Some(first), Some(last)) = (bound(">="), bound("<=")) {
+        let is_short = last - first < MAX_VALUES as i64;
+        return (first..=last)
+            .filter(|_| is_short)
+            .map(|code| code.to_string())
+            .collect();
+    }
+
     let is_list = check.contains("ANY (") || check.contains(" OR ") || check.contains(" = '");
     let texts = check.split('\'').skip(1).step_by(2);
     texts.filter(|_| is_list).map(str::to_owned).collect()
@@ -286,7 +353,10 @@ fn meanings(comment: &str) -> Vec<(String, String)> {
     let pairs = parts.filter_map(|part| {
         let (code, meaning) = part.split_once([':', '=', '-'])?;
         let code = code.split_whitespace().last()?;
-        let meaning = meaning.trim_start_matches(['>', '=']).trim().trim_end_matches('.');
+        let meaning = meaning
+            .trim_start_matches(['>', '='])
+            .trim()
+            .trim_end_matches('.');
         let is_code = code.parse::<i64>().is_ok() || code.len() == 1;
         (is_code && !meaning.is_empty()).then(|| (code.to_owned(), meaning.to_owned()))
     });
@@ -302,12 +372,20 @@ mod tests {
         let pair = |code: &str, meaning: &str| (code.to_owned(), meaning.to_owned());
         assert_eq!(
             meanings("Job state: 0=queued, 1 => running; 9: failed."),
-            [pair("0", "queued"), pair("1", "running"), pair("9", "failed")]
+            [
+                pair("0", "queued"),
+                pair("1", "running"),
+                pair("9", "failed")
+            ]
         );
         assert_eq!(meanings("Set by the scheduler - do not change"), []);
 
         let check = "CHECK (((status)::text = ANY ((ARRAY['DRAFT'::character varying, 'LIVE'::character varying])::text[])))";
         assert_eq!(literals(check), ["DRAFT", "LIVE"]);
+        assert_eq!(
+            literals("CHECK (((status >= 0) AND (status <= 2)))"),
+            ["0", "1", "2"]
+        );
         assert_eq!(literals("CHECK ((length(name) > 3))"), [""; 0]);
     }
 }

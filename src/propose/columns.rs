@@ -6,16 +6,15 @@ use super::tables::Found;
 use super::values::{ValueMap, map_values, meaning_of};
 use super::words::{closeness, of_column, of_table, referent, soft_deletion, times, words};
 use super::{
-    Candidate, Choice, Choices, ColumnProposal, Form, Mapping, Origin, TableProposal, display_name, quoted,
-    sql_name,
+    Candidate, Choice, Choices, ColumnProposal, Form, Mapping, Origin, TableProposal, display_name,
+    quoted, sql_name,
 };
 use crate::domain::change::canonical_int;
 use crate::domain::survey::{Reference, Survey, SurveyedColumn, SurveyedTable};
 use crate::domain::table::Table;
 
-/// The lowest score of a column that is proposed, and of one that is named as an alternative.
+/// The lowest score of a column that is proposed or named as an alternative.
 const PROPOSED: f64 = 0.4;
-const NAMED: f64 = 0.25;
 /// The most alternatives that are named.
 const MAX_ALTERNATIVES: usize = 2;
 
@@ -38,7 +37,12 @@ impl std::ops::Deref for ColumnMatch<'_> {
 }
 
 /// Returns the columns of `own` that may be `column`, the most likely first.
-pub(super) fn matches<'a>(table: Table, column: &str, own: &'a SurveyedTable, leads: Leads<'_>) -> Vec<ColumnMatch<'a>> {
+pub(super) fn matches<'a>(
+    table: Table,
+    column: &str,
+    own: &'a SurveyedTable,
+    leads: Leads<'_>,
+) -> Vec<ColumnMatch<'a>> {
     if let Some(target) = target(table, column) {
         return references(own, target, leads);
     }
@@ -52,7 +56,11 @@ pub(super) fn matches<'a>(table: Table, column: &str, own: &'a SurveyedTable, le
 }
 
 /// Returns the columns of `own` that may refer to `target`, the most likely first.
-pub(super) fn references<'a>(own: &'a SurveyedTable, target: Table, leads: Leads<'_>) -> Vec<ColumnMatch<'a>> {
+pub(super) fn references<'a>(
+    own: &'a SurveyedTable,
+    target: Table,
+    leads: Leads<'_>,
+) -> Vec<ColumnMatch<'a>> {
     sorted(own, |own| reference_score(target, own, leads))
 }
 
@@ -92,7 +100,10 @@ fn id_score(own: &SurveyedColumn) -> f64 {
 fn has_integers(own: &SurveyedColumn) -> bool {
     own.category == "S"
         && !own.values.is_empty()
-        && own.values.iter().all(|value| canonical_int(&value.text).is_some())
+        && own
+            .values
+            .iter()
+            .all(|value| canonical_int(&value.text).is_some())
 }
 
 fn reference_score(target: Table, own: &SurveyedColumn, leads: Leads<'_>) -> f64 {
@@ -118,12 +129,18 @@ fn fits(column: &str, own: &SurveyedColumn) -> bool {
 
     !own.generated
         && match column {
-            "status" | "review_status" | "delivery_status" | "severity" | "addon" => own.may_be_status(),
+            "status" | "review_status" | "delivery_status" | "severity" | "addon" => {
+                own.may_be_status()
+            }
             "takedown" | "pre_review_hold" => own.may_be_status(),
             "period_end" => own.is_time() || is_text,
             _ if column.ends_with("_at") => own.is_time() || own.is_integer(),
             "amount" | "total_due_usd" => own.category == "N",
-            "profile_version" | "blocking" | "informational" | "requires_feedback" | "asset_type_id"
+            "profile_version"
+            | "blocking"
+            | "informational"
+            | "requires_feedback"
+            | "asset_type_id"
             | "estimated_affected_streams" => own.is_integer(),
             "review_issues" => is_text || matches!(own.category.as_str(), "U" | "A"),
             _ => is_text,
@@ -131,7 +148,12 @@ fn fits(column: &str, own: &SurveyedColumn) -> bool {
 }
 
 /// Proposes how a table of the reference schema is found.
-pub(super) fn map(survey: &Survey, choices: &Choices, found: &Found, table: Table) -> TableProposal {
+pub(super) fn map(
+    survey: &Survey,
+    choices: &Choices,
+    found: &Found,
+    table: Table,
+) -> TableProposal {
     let alternatives = found.alternatives.get(&table).cloned().unwrap_or_default();
     let candidate = found.tables.get(&table);
 
@@ -157,7 +179,8 @@ pub(super) fn map(survey: &Survey, choices: &Choices, found: &Found, table: Tabl
                 Form::Mapped,
             )
         }
-        (_, None) => substitute(survey, found, table).unwrap_or_else(|| absent("no table has such a name and such columns")),
+        (_, None) => substitute(survey, found, table)
+            .unwrap_or_else(|| absent("no table has such a name and such columns")),
     };
 
     TableProposal {
@@ -212,7 +235,10 @@ fn substitute(survey: &Survey, found: &Found, table: Table) -> Option<Form> {
 
 /// Returns whether the queue names outlets by values, and refers to no table of them.
 fn are_values(survey: &Survey, found: &Found) -> bool {
-    let Some(queue) = found.index(Table::DistroQueue).map(|index| &survey.tables[index]) else {
+    let Some(queue) = found
+        .index(Table::DistroQueue)
+        .map(|index| &survey.tables[index])
+    else {
         return false;
     };
 
@@ -269,15 +295,23 @@ impl Chosen {
 impl Mapper<'_> {
     /// Maps every column. The error is the reason why the table cannot be mapped.
     fn mapping(&self, candidate: Candidate) -> Result<Mapping, String> {
-        let columns = self
+        let mut columns = self
             .table
             .columns()
             .iter()
             .map(|column| self.column(column))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let may_be_limited =
-            self.table.may_be_limited() && (self.table.is_captured() || self.table == Table::TranscoderQueueFile);
+        // What another column has is no alternative.
+        let taken: Vec<Origin> = columns.iter().map(|column| column.origin.clone()).collect();
+        for column in &mut columns {
+            column
+                .alternatives
+                .retain(|other| !taken.contains(&Origin::Column(other.clone())));
+        }
+
+        let may_be_limited = self.table.may_be_limited()
+            && (self.table.is_captured() || self.table == Table::TranscoderQueueFile);
         let mut deletions = self.own.columns.iter().filter(|_| may_be_limited);
         let only = deletions.find_map(|own| {
             let condition = soft_deletion(&own.name, own.is_time(), own.category == "B")?;
@@ -308,10 +342,13 @@ impl Mapper<'_> {
             None => self.missing(column)?,
         };
 
+        let used = best.map(|best| best.name.as_str());
         let others = matches
             .iter()
-            .filter(|other| other.score >= NAMED && chosen.origin != Origin::Column(other.name.clone()));
-        let alternatives = others.take(MAX_ALTERNATIVES).map(|other| other.name.clone());
+            .filter(|other| Some(other.name.as_str()) != used);
+        let alternatives = others
+            .take(MAX_ALTERNATIVES)
+            .map(|other| other.name.clone());
 
         Ok(ColumnProposal {
             column,
@@ -325,12 +362,19 @@ impl Mapper<'_> {
     /// Returns whether the column's values agree with its name. A kind of job is a takedown only if
     /// one of its values is.
     fn is_sound(&self, column: &'static str, own: &SurveyedColumn) -> bool {
-        let is_named = || words(&own.name).iter().any(|word| word.contains("takedown"));
+        let is_named = || {
+            words(&own.name)
+                .iter()
+                .any(|word| word.contains("takedown"))
+        };
         let values = || map_values(self.table, column, own, self.choices).mapped;
 
         match column {
             "outlet_id" => own.references.is_some() || own.is_integer(),
-            "takedown" => own.category == "B" || is_named() || values().iter().any(|(_, meaning)| meaning == "true"),
+            "takedown" => {
+                let means_it = || values().iter().any(|(_, meaning)| meaning == "true");
+                own.category == "B" || is_named() || (own.category != "N" && means_it())
+            }
             "addon" => values().len() + own.values.len() > 0,
             _ => true,
         }
@@ -350,7 +394,9 @@ impl Mapper<'_> {
         }
 
         let is_money = matches!(column, "amount" | "total_due_usd");
-        let is_in_cents = words(&own.name).iter().any(|word| word == "cent" || word == "minor");
+        let is_in_cents = words(&own.name)
+            .iter()
+            .any(|word| word == "cent" || word == "minor");
 
         if is_money && is_in_cents {
             return Some(Chosen::computed(
@@ -360,11 +406,17 @@ impl Mapper<'_> {
         }
 
         if is_money && own.is_integer() && own.type_name != "numeric" {
-            chosen.note = Some("an integer: if it is in cents, compute `round(this.… / 100.0, 2)` instead".to_owned());
+            chosen.note = Some(
+                "an integer: if it is in cents, compute `round(this.… / 100.0, 2)` instead"
+                    .to_owned(),
+            );
         }
 
         if column == "review_issues" && own.category == "A" {
-            return Some(Chosen::computed(format!("to_jsonb(this.{})", quoted(&own.name)), "an array"));
+            return Some(Chosen::computed(
+                format!("to_jsonb(this.{})", quoted(&own.name)),
+                "an array",
+            ));
         }
 
         if own.type_name == "timestamp without time zone" {
@@ -381,14 +433,22 @@ impl Mapper<'_> {
     }
 
     /// A reference to another column than the id leads through the row.
-    fn integer_reference(&self, target: Table, own: &SurveyedColumn, chosen: Chosen) -> Option<Chosen> {
+    fn integer_reference(
+        &self,
+        target: Table,
+        own: &SurveyedColumn,
+        chosen: Chosen,
+    ) -> Option<Chosen> {
         let (Some(index), Some(to)) = (self.found.index(target), &own.references) else {
             let is_id = own.is_integer() || own.category == "S";
             return is_id.then_some(chosen);
         };
 
         let referred = &self.survey.tables[index];
-        let id = matches(target, "id", referred, &|_, _| 0.0).first()?.name.clone();
+        let id = matches(target, "id", referred, &|_, _| 0.0)
+            .first()?
+            .name
+            .clone();
         if id == to.column {
             return Some(chosen);
         }
@@ -401,7 +461,10 @@ impl Mapper<'_> {
                 quoted(&to.column),
                 quoted(&own.name)
             ),
-            format!("{} refers to {}, whose integer is {id}", own.name, to.column),
+            format!(
+                "{} refers to {}, whose integer is {id}",
+                own.name, to.column
+            ),
         ))
     }
 
@@ -409,11 +472,14 @@ impl Mapper<'_> {
     fn missing(&self, column: &'static str) -> Result<Chosen, String> {
         let chosen = match (self.table, column) {
             (_, "id") => return self.missing_id(),
-            (Table::Label | Table::Payment, "user_id") => owner(self.survey, self.found, self.own).map(|origin| Chosen {
-                origin,
-                note: Some("check that this is the user whose webhooks get the events".to_owned()),
-                values: ValueMap::default(),
-            }),
+            (Table::Label | Table::Payment, "user_id") => owner(self.survey, self.found, self.own)
+                .map(|origin| Chosen {
+                    origin,
+                    note: Some(
+                        "check that this is the user whose webhooks get the events".to_owned(),
+                    ),
+                    values: ValueMap::default(),
+                }),
             (Table::Release, "label_id") => self.label_of_user(),
             (Table::DistroQueue, "outlet_id") => Some(self.outlet_of_value()),
             (table, _) if table.watched().contains(&column) => self.status_elsewhere(column),
@@ -444,7 +510,9 @@ impl Mapper<'_> {
             });
         }
 
-        let key = key.map_or("not one column".to_owned(), |key| format!("{} ({})", key.name, key.type_name));
+        let key = key.map_or("not one column".to_owned(), |key| {
+            format!("{} ({})", key.name, key.type_name)
+        });
         Err(format!(
             "{} seems to be this table, but its key is {key}, and events need integers: `alter table {} add column \
              walhook_id bigint generated always as identity unique`, then run `walhook init` again (see \
@@ -475,7 +543,10 @@ impl Mapper<'_> {
             return Chosen::computed("null", "no column refers to an outlet");
         };
 
-        let ids = names.into_iter().enumerate().map(|(index, name)| (name, (index + 1).to_string()));
+        let ids = names
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| (name, (index + 1).to_string()));
         Chosen {
             origin: Origin::Column(own.name.clone()),
             note: Some("ids that must not change later; add new outlets to both lists".to_owned()),
@@ -496,7 +567,9 @@ impl Mapper<'_> {
             if let Some(found) = found.first() {
                 return Some(Chosen {
                     origin: Origin::Column(found.name.clone()),
-                    note: Some("no column has the status: the time says that it happened".to_owned()),
+                    note: Some(
+                        "no column has the status: the time says that it happened".to_owned(),
+                    ),
                     values: ValueMap::of(&[("not null", then), ("null", before)]),
                 });
             }
@@ -525,9 +598,13 @@ impl Mapper<'_> {
         };
 
         match (self.table, column) {
-            (Table::StreamRadarFlag, "dsp") => {
-                of_row(column_of(self.survey, self.found, self.own, Table::Outlet, "name"))
-            }
+            (Table::StreamRadarFlag, "dsp") => of_row(column_of(
+                self.survey,
+                self.found,
+                self.own,
+                Table::Outlet,
+                "name",
+            )),
             (Table::StreamRadarFlag, "isrc") => of_row(self.isrc()),
             (Table::StreamRadarFlag, "severity") => constant("'medium'"),
             (_, "takedown" | "pre_review_hold") => constant("false"),
@@ -544,15 +621,27 @@ impl Mapper<'_> {
                     Origin::Column(name) => format!("this.{}", quoted(&name)),
                     Origin::Computed(expression) => expression,
                 };
-                Some(Chosen::computed(expression, "no column has US dollars: right only if all amounts are in USD"))
+                Some(Chosen::computed(
+                    expression,
+                    "no column has US dollars: right only if all amounts are in USD",
+                ))
             }
             (_, "profile_name") => constant("'default'"),
             (_, "profile_version") => constant("1"),
             (_, "blocking" | "informational" | "requires_feedback") => constant("0"),
             (
                 _,
-                "cat" | "title" | "review_issues" | "message" | "period_end" | "currency" | "name"
-                | "first_detected_at" | "last_detected_at" | "estimated_affected_streams" | "resolved_at",
+                "cat"
+                | "title"
+                | "review_issues"
+                | "message"
+                | "period_end"
+                | "currency"
+                | "name"
+                | "first_detected_at"
+                | "last_detected_at"
+                | "estimated_affected_streams"
+                | "resolved_at",
             ) => constant("null"),
             _ => {
                 let target = target(self.table, column)?;
@@ -565,9 +654,14 @@ impl Mapper<'_> {
     /// Returns the ISRC of the track that a flag refers to.
     fn isrc(&self) -> Option<Origin> {
         let track = &self.survey.tables[self.found.index(Table::Track)?];
-        let own = track.columns.iter().find(|own| words(&own.name).contains(&"isrc".to_owned()))?;
+        let own = track
+            .columns
+            .iter()
+            .find(|own| words(&own.name).contains(&"isrc".to_owned()))?;
         let leads = |table: Table, to: &Reference| self.found.leads(self.survey, table, to);
-        let through = references(self.own, Table::Track, &leads).into_iter().next()?;
+        let through = references(self.own, Table::Track, &leads)
+            .into_iter()
+            .next()?;
         let key = through.references.as_ref()?.column.clone();
 
         Some(Origin::Computed(format!(
@@ -582,7 +676,11 @@ impl Mapper<'_> {
 
 /// Returns the distribution statuses of the platform's own, by which previous statuses are known.
 pub(super) fn own_statuses(map: &ValueMap) -> Vec<String> {
-    let unnamed = map.passed_on.iter().filter(|value| value.text.parse::<f64>().is_err());
-    let own = unnamed.filter(|value| meaning_of(Table::DistroQueue, "status", &value.text).is_none());
+    let unnamed = map
+        .passed_on
+        .iter()
+        .filter(|value| value.text.parse::<f64>().is_err());
+    let own =
+        unnamed.filter(|value| meaning_of(Table::DistroQueue, "status", &value.text).is_none());
     own.map(|value| value.text.clone()).collect()
 }

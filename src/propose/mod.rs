@@ -52,8 +52,13 @@ pub struct TableProposal {
 pub enum Form {
     Mapped(Mapping),
     /// By a query in `source.lookups`.
-    Lookup { sql: String, reason: String },
-    Absent { reason: String },
+    Lookup {
+        sql: String,
+        reason: String,
+    },
+    Absent {
+        reason: String,
+    },
 }
 
 /// A table of the platform that may be a table of the reference schema.
@@ -109,10 +114,14 @@ impl Candidate {
 impl Proposal {
     /// Returns the reason why nothing can be captured with this proposal, if there is one.
     pub fn obstacle(&self) -> Option<&str> {
-        self.tables.iter().find_map(|proposed| match &proposed.form {
-            Form::Absent { reason } if proposed.table.is_indispensable() => Some(reason.as_str()),
-            _ => None,
-        })
+        self.tables
+            .iter()
+            .find_map(|proposed| match &proposed.form {
+                Form::Absent { reason } if proposed.table.is_indispensable() => {
+                    Some(reason.as_str())
+                }
+                _ => None,
+            })
     }
 
     /// Returns the codes whose meaning is not known, by table and column of the reference schema.
@@ -122,8 +131,16 @@ impl Proposal {
                 Form::Mapped(mapping) => mapping.columns.as_slice(),
                 _ => &[],
             };
-            let unknown = columns.iter().filter(|column| !column.values.unknown.is_empty());
-            unknown.map(|column| (proposed.table, column.column, column.values.unknown.as_slice()))
+            let unknown = columns
+                .iter()
+                .filter(|column| !column.values.unknown.is_empty());
+            unknown.map(|column| {
+                (
+                    proposed.table,
+                    column.column,
+                    column.values.unknown.as_slice(),
+                )
+            })
         })
     }
 }
@@ -131,7 +148,9 @@ impl Proposal {
 /// Proposes a mapping of every table.
 pub fn propose(survey: &Survey, choices: &Choices) -> Proposal {
     let found = tables::assign(survey, choices);
-    let tables = Table::ALL.iter().map(|table| columns::map(survey, choices, &found, *table));
+    let tables = Table::ALL
+        .iter()
+        .map(|table| columns::map(survey, choices, &found, *table));
     let mut proposal = Proposal {
         tables: tables.collect(),
     };

@@ -11,9 +11,19 @@ use crate::domain::table::Table;
 const MAX_STEPS: usize = 2;
 
 /// Returns how the id of the row of `target` is found that a row of `from` refers to.
-pub(super) fn reference(survey: &Survey, found: &Found, from: &SurveyedTable, target: Table) -> Option<Origin> {
-    let path = Path { survey, found, target };
-    path.from(from, "this", 0).map(|expression| origin(from, expression))
+pub(super) fn reference(
+    survey: &Survey,
+    found: &Found,
+    from: &SurveyedTable,
+    target: Table,
+) -> Option<Origin> {
+    let path = Path {
+        survey,
+        found,
+        target,
+    };
+    path.from(from, "this", 0)
+        .map(|expression| origin(from, expression))
 }
 
 /// Returns how the user is found whom a row of `from` belongs to.
@@ -32,7 +42,11 @@ pub(super) fn column_of(
     let own = &survey.tables[found.index(target)?];
     let leads = |table: Table, to: &Reference| found.leads(survey, table, to);
     let value = matches(target, column, own, &leads).first()?.name.clone();
-    let path = Path { survey, found, target };
+    let path = Path {
+        survey,
+        found,
+        target,
+    };
     let (through, key) = path.direct(from)?;
 
     Some(Origin::Computed(format!(
@@ -67,7 +81,9 @@ impl Path<'_> {
     /// Returns the column of `from` that refers to the target, and the target's column.
     fn direct(&self, from: &SurveyedTable) -> Option<(String, String)> {
         let leads = |table: Table, to: &Reference| self.found.leads(self.survey, table, to);
-        let best = super::columns::references(from, self.target, &leads).into_iter().next()?;
+        let best = super::columns::references(from, self.target, &leads)
+            .into_iter()
+            .next()?;
         let key = best.references.as_ref().map(|to| to.column.clone());
         Some((best.name.clone(), key.unwrap_or_else(|| "id".to_owned())))
     }
@@ -89,7 +105,12 @@ impl Path<'_> {
             .filter_map(|column| Some((column, column.references.as_ref()?)));
 
         for (column, to) in references.clone() {
-            let Some(through) = self.survey.tables.iter().find(|table| table.is(&to.schema, &to.table)) else {
+            let Some(through) = self
+                .survey
+                .tables
+                .iter()
+                .find(|table| table.is(&to.schema, &to.table))
+            else {
                 continue;
             };
 
@@ -109,7 +130,8 @@ impl Path<'_> {
         }
 
         let mut references = references;
-        references.find_map(|(column, to)| self.member(to, &format!("{alias}.{}", quoted(&column.name))))
+        references
+            .find_map(|(column, to)| self.member(to, &format!("{alias}.{}", quoted(&column.name))))
     }
 
     /// Returns the expression for the owner among the members of an account.
@@ -125,7 +147,10 @@ impl Path<'_> {
                 .find(|column| column.references.as_ref() == Some(account))?;
             let (user, _) = self.direct(members)?;
             let owner = members.columns.iter().find_map(|column| {
-                let owner = column.values.iter().find(|value| value_key(&value.text) == "owner")?;
+                let owner = column
+                    .values
+                    .iter()
+                    .find(|value| value_key(&value.text) == "owner")?;
                 Some(format!(
                     " and m.{} = '{}'",
                     quoted(&column.name),

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use super::columns::own_statuses;
-use super::values::possible;
-use super::{Candidate, Code, ColumnProposal, Form, Mapping, Origin, Proposal, TableProposal, display_name};
+use super::values::{ValueMap, possible};
+use super::{
+    Candidate, Code, ColumnProposal, Form, Mapping, Origin, Proposal, TableProposal, display_name,
+};
 use crate::domain::survey::Survey;
 use crate::domain::table::Table;
 
@@ -25,7 +27,10 @@ pub fn toml(survey: &Survey, proposal: &Proposal) -> String {
 
     if let Some(obstacle) = proposal.obstacle() {
         text.push('\n');
-        note(&mut text, &format!("Nothing can be captured yet: {obstacle}"));
+        note(
+            &mut text,
+            &format!("Nothing can be captured yet: {obstacle}"),
+        );
     }
 
     if survey.wal_level != "logical" {
@@ -51,7 +56,10 @@ pub fn toml(survey: &Survey, proposal: &Proposal) -> String {
 
     if !statuses.is_empty() {
         text.push_str("\n[source]\n");
-        note(&mut text, "Distribution statuses of your own. Map them below if one means a documented status.");
+        note(
+            &mut text,
+            "Distribution statuses of your own. Map them below if one means a documented status.",
+        );
         let names: Vec<String> = statuses.iter().map(|name| string(name)).collect();
         writeln!(text, "distribution_statuses = [{}]", names.join(", ")).expect(INTO_MEMORY);
     }
@@ -76,8 +84,14 @@ fn table(text: &mut String, survey: &Survey, proposed: &TableProposal) {
     let name = proposed.table.name();
 
     match &proposed.form {
-        Form::Mapped(mapping) => note(text, &format!("{name}: {}", evidence(survey, &mapping.candidate))),
-        Form::Lookup { reason, .. } => note(text, &format!("{name}: see [source.lookups] below; {reason}")),
+        Form::Mapped(mapping) => note(
+            text,
+            &format!("{name}: {}", evidence(survey, &mapping.candidate)),
+        ),
+        Form::Lookup { reason, .. } => note(
+            text,
+            &format!("{name}: see [source.lookups] below; {reason}"),
+        ),
         Form::Absent { reason } => note(text, &format!("{name}: absent, because {reason}.")),
     }
 
@@ -85,7 +99,13 @@ fn table(text: &mut String, survey: &Survey, proposed: &TableProposal) {
         let others: Vec<String> = proposed
             .alternatives
             .iter()
-            .map(|other| format!("{} ({})", display_name(&survey.tables[other.index]), other.confidence()))
+            .map(|other| {
+                format!(
+                    "{} ({})",
+                    display_name(&survey.tables[other.index]),
+                    other.confidence()
+                )
+            })
             .collect();
         note(text, &format!("It may also be {}.", others.join(", ")));
     }
@@ -141,13 +161,22 @@ fn mapped(text: &mut String, survey: &Survey, table: Table, mapping: &Mapping) {
 
     if !unreadable.is_empty() {
         let names = unreadable.join(", ");
-        note(text, &format!("Role {} cannot read {names}, so their values are not known here.", survey.role));
+        note(
+            text,
+            &format!(
+                "Role {} cannot read {names}, so their values are not known here.",
+                survey.role
+            ),
+        );
     }
 
-    let stored = mapping.columns.iter().filter_map(|column| match &column.origin {
-        Origin::Column(name) => Some((column, name)),
-        Origin::Computed(_) => None,
-    });
+    let stored = mapping
+        .columns
+        .iter()
+        .filter_map(|column| match &column.origin {
+            Origin::Column(name) => Some((column, name)),
+            Origin::Computed(_) => None,
+        });
     writeln!(text, "[{section}.columns]").expect(INTO_MEMORY);
     for (column, name) in stored {
         line(text, column, &string(name));
@@ -191,9 +220,7 @@ fn line(text: &mut String, column: &ColumnProposal, value: &str) {
 }
 
 fn values(text: &mut String, section: &str, table: Table, mapping: &Mapping) {
-    let is_noted = |column: &&ColumnProposal| {
-        !column.values.mapped.is_empty() || !column.values.unknown.is_empty() || !column.values.passed_on.is_empty()
-    };
+    let is_noted = |column: &&ColumnProposal| column.values != ValueMap::default();
     let mut columns = mapping.columns.iter().filter(is_noted).peekable();
 
     if columns.peek().is_some() {
@@ -204,13 +231,29 @@ fn values(text: &mut String, section: &str, table: Table, mapping: &Mapping) {
         let map = &column.values;
         if !map.passed_on.is_empty() {
             let effect = match table.closed_values(column.column) {
-                Some(_) => "raise no event",
-                None => "are used as they are",
+                Some(_) => "no event",
+                None => "no meaning, so they are used as they are",
             };
-            note(text, &format!("{}: {} {effect}.", column.column, shares(&map.passed_on)));
+            note(
+                text,
+                &format!("{}: {effect}: {}.", column.column, shares(&map.passed_on)),
+            );
         }
 
-        let mapped = map.mapped.iter().map(|(own, meaning)| (own.as_str(), meaning.as_str()));
+        if let Some(meaning) = map.unseen {
+            note(
+                text,
+                &format!(
+                    "{}: no value was found that means {meaning}: name it, unless it is `{meaning}` itself.",
+                    column.column
+                ),
+            );
+        }
+
+        let mapped = map
+            .mapped
+            .iter()
+            .map(|(own, meaning)| (own.as_str(), meaning.as_str()));
 
         if map.unknown.is_empty() {
             if !map.mapped.is_empty() {
@@ -230,12 +273,20 @@ fn values(text: &mut String, section: &str, table: Table, mapping: &Mapping) {
             ),
         );
         let unknown = map.unknown.iter().map(|code| (code.text.as_str(), ""));
-        writeln!(text, "# {} = {}", column.column, inline(mapped.chain(unknown))).expect(INTO_MEMORY);
+        writeln!(
+            text,
+            "# {} = {}",
+            column.column,
+            inline(mapped.chain(unknown))
+        )
+        .expect(INTO_MEMORY);
     }
 }
 
 fn inline<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let pairs: Vec<String> = pairs.map(|(own, meaning)| format!("{} = {}", key(own), string(meaning))).collect();
+    let pairs: Vec<String> = pairs
+        .map(|(own, meaning)| format!("{} = {}", key(own), string(meaning)))
+        .collect();
     format!("{{ {} }}", pairs.join(", "))
 }
 

@@ -71,9 +71,14 @@ pub(super) fn assign(survey: &Survey, choices: &Choices) -> Found {
     }
 
     for (table, candidate) in pairs {
-        let is_proposed = found.index(table) == Some(candidate.index);
+        // Columns alone say little: many tables have a name or a status.
+        let is_named = name_score(table, &survey.tables[candidate.index]) > 0.0;
+        let is_free = !found
+            .tables
+            .values()
+            .any(|proposed| proposed.index == candidate.index);
         let others = found.alternatives.entry(table).or_default();
-        if !is_proposed && candidate.score >= NAMED && others.len() < MAX_ALTERNATIVES {
+        if is_named && is_free && candidate.score >= NAMED && others.len() < MAX_ALTERNATIVES {
             others.push(candidate);
         }
     }
@@ -83,14 +88,27 @@ pub(super) fn assign(survey: &Survey, choices: &Choices) -> Found {
 
 /// Without a table of labels, releases may belong to an account that belongs to a user.
 fn find_label(survey: &Survey, found: &mut Found, taken: &BTreeSet<usize>) {
-    let Some(release) = found.index(Table::Release).filter(|_| found.index(Table::Label).is_none()) else {
+    let Some(release) = found
+        .index(Table::Release)
+        .filter(|_| found.index(Table::Label).is_none())
+    else {
         return;
     };
 
-    let references = survey.tables[release].columns.iter().filter_map(|column| column.references.as_ref());
+    let references = survey.tables[release]
+        .columns
+        .iter()
+        .filter_map(|column| column.references.as_ref());
     let owned = references
-        .filter_map(|to| survey.tables.iter().position(|table| table.is(&to.schema, &to.table)))
-        .find(|index| !taken.contains(index) && owner(survey, found, &survey.tables[*index]).is_some());
+        .filter_map(|to| {
+            survey
+                .tables
+                .iter()
+                .position(|table| table.is(&to.schema, &to.table))
+        })
+        .find(|index| {
+            !taken.contains(index) && owner(survey, found, &survey.tables[*index]).is_some()
+        });
 
     if let Some(index) = owned {
         let candidate = rate(survey, Table::Label, index);
@@ -103,7 +121,10 @@ fn rate(survey: &Survey, table: Table, index: usize) -> Candidate {
     let own = &survey.tables[index];
     let name = name_score(table, own);
     let leads = |table: Table, to: &Reference| {
-        let target = survey.tables.iter().find(|found| found.is(&to.schema, &to.table));
+        let target = survey
+            .tables
+            .iter()
+            .find(|found| found.is(&to.schema, &to.table));
         target.map_or(0.0, |target| name_score(table, target))
     };
 
@@ -115,7 +136,9 @@ fn rate(survey: &Survey, table: Table, index: usize) -> Candidate {
     for column in columns.clone() {
         let is_essential = table.watched().contains(column) || column.ends_with("_id");
         let weight = if is_essential { 2.0 } else { 1.0 };
-        let best = matches(table, column, own, &leads).first().map_or(0.0, |best| best.score);
+        let best = matches(table, column, own, &leads)
+            .first()
+            .map_or(0.0, |best| best.score);
 
         weights += weight;
         sum += weight * best;

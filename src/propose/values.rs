@@ -14,6 +14,8 @@ pub struct ValueMap {
     pub unknown: Vec<Code>,
     /// Texts that have no meaning for events.
     pub passed_on: Vec<Code>,
+    /// The one meaning of the column that none of its values has.
+    pub unseen: Option<&'static str>,
 }
 
 /// A value that is not mapped, and its share of the rows.
@@ -38,7 +40,10 @@ impl ValueMap {
 
 /// Returns the names of the meanings that a column's values can have.
 pub fn possible(table: Table, column: &str) -> Vec<&'static str> {
-    meanings(table, column).iter().map(|(meaning, _)| *meaning).collect()
+    meanings(table, column)
+        .iter()
+        .map(|(meaning, _)| *meaning)
+        .collect()
 }
 
 /// Returns the meaning that a text names.
@@ -84,10 +89,18 @@ pub(super) fn map_values(
         }
     }
 
+    // The codes of a status in their order; names stay in the order of an enum or of their frequency.
+    if values.iter().all(|value| value.text.parse::<i64>().is_ok()) {
+        values.sort_by_key(|value| value.text.parse::<i64>().ok());
+    }
+
     for value in values {
         let chosen = choices.codes.get(&(table, column, value.text.clone()));
         let label = own.meanings.iter().find(|(code, _)| *code == value.text);
-        let label = chosen.or(label.map(|(_, label)| label)).unwrap_or(&value.text).clone();
+        let label = chosen
+            .or(label.map(|(_, label)| label))
+            .unwrap_or(&value.text)
+            .clone();
         let is_named = value.text.parse::<f64>().is_err() || label != value.text;
 
         match meaning_of(table, column, &label) {
@@ -102,7 +115,37 @@ pub(super) fn map_values(
         }
     }
 
+    add_unseen(table, column, own, &mut map);
+
+    if let ([meaning], true) = (possible(table, column).as_slice(), map.unknown.is_empty()) {
+        let has_it = own.values.iter().any(|value| value.text == *meaning)
+            || map.mapped.iter().any(|(_, mapped)| mapped == meaning);
+        map.unseen = (!has_it).then_some(*meaning);
+    }
+
     map
+}
+
+/// If values are written in capitals, those that no row has yet will be too.
+fn add_unseen(table: Table, column: &str, own: &SurveyedColumn, map: &mut ValueMap) {
+    let is_in_capitals = |text: &str| {
+        text.len() > 1 && text.chars().any(char::is_alphabetic) && text == text.to_uppercase()
+    };
+    let is_closed = own.category == "E" || own.values.iter().any(|value| value.share == 0.0);
+    if is_closed
+        || own.values.is_empty()
+        || !own.values.iter().all(|value| is_in_capitals(&value.text))
+    {
+        return;
+    }
+
+    for meaning in possible(table, column) {
+        let is_boolean = meaning == "true" || meaning == "false";
+        if !is_boolean && !map.mapped.iter().any(|(_, mapped)| mapped == meaning) {
+            map.mapped
+                .push((meaning.to_uppercase(), meaning.to_owned()));
+        }
+    }
 }
 
 /// A boolean says whether its name is true.

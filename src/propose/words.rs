@@ -35,7 +35,9 @@ pub(super) fn words(name: &str) -> Vec<String> {
 }
 
 fn singular(word: &str) -> String {
-    let keeps_s = ["ss", "us", "is", "as"].iter().any(|end| word.ends_with(end));
+    let keeps_s = ["ss", "us", "is", "as"]
+        .iter()
+        .any(|end| word.ends_with(end));
     if let Some(stem) = word.strip_suffix("ies").filter(|stem| stem.len() > 2) {
         return format!("{stem}y");
     }
@@ -96,7 +98,12 @@ pub(super) fn referent(name: &[String]) -> Option<Vec<String>> {
 /// Returns the phrases for a table's name.
 pub(super) fn of_table(table: Table) -> &'static [Phrase] {
     match table {
-        Table::Release => &[("release", 1.0), ("album", 0.95), ("product", 0.7), ("project", 0.4)],
+        Table::Release => &[
+            ("release", 1.0),
+            ("album", 0.95),
+            ("product", 0.7),
+            ("project", 0.4),
+        ],
         Table::DistroQueue => &[
             ("distro queue", 1.0),
             ("distribution queue", 1.0),
@@ -153,7 +160,12 @@ pub(super) fn of_table(table: Table) -> &'static [Phrase] {
             ("stream flag", 0.95),
             ("stream alert", 0.9),
         ],
-        Table::Label => &[("label", 1.0), ("imprint", 0.95), ("record label", 1.0), ("brand", 0.5)],
+        Table::Label => &[
+            ("label", 1.0),
+            ("imprint", 0.95),
+            ("record label", 1.0),
+            ("brand", 0.5),
+        ],
         Table::Outlet => &[
             ("outlet", 1.0),
             ("dsp", 1.0),
@@ -164,7 +176,12 @@ pub(super) fn of_table(table: Table) -> &'static [Phrase] {
             ("channel", 0.6),
             ("destination", 0.6),
         ],
-        Table::Track => &[("track", 1.0), ("song", 0.9), ("recording", 0.85), ("asset", 0.4)],
+        Table::Track => &[
+            ("track", 1.0),
+            ("song", 0.9),
+            ("recording", 0.85),
+            ("asset", 0.4),
+        ],
         Table::TranscoderQueueFile => &[
             ("transcoder queue file", 1.0),
             ("transcode file", 1.0),
@@ -186,6 +203,8 @@ pub(super) fn of_table(table: Table) -> &'static [Phrase] {
             ("user", 1.0),
             ("app user", 1.0),
             ("owner", 0.9),
+            ("usr", 0.9),
+            ("person", 0.7),
             ("account", 0.7),
             ("member", 0.6),
             ("customer", 0.6),
@@ -197,7 +216,12 @@ pub(super) fn of_table(table: Table) -> &'static [Phrase] {
 /// Returns the phrases for a column's name. References to other tables are recognized by
 /// [`referent`] instead.
 pub(super) fn of_column(table: Table, column: &str) -> &'static [Phrase] {
-    const STATUS: &[Phrase] = &[("status", 1.0), ("state", 0.95), ("phase", 0.6), ("stage", 0.6)];
+    const STATUS: &[Phrase] = &[
+        ("status", 1.0),
+        ("state", 0.95),
+        ("phase", 0.6),
+        ("stage", 0.6),
+    ];
 
     match (table, column) {
         (Table::Release, "cat") => &[
@@ -347,7 +371,12 @@ pub(super) fn of_column(table: Table, column: &str) -> &'static [Phrase] {
             ("feedback", 0.8),
             ("question", 0.7),
         ],
-        (Table::StreamRadarFlag, "dsp") => &[("dsp", 1.0), ("platform", 0.9), ("store", 0.7), ("outlet", 0.7)],
+        (Table::StreamRadarFlag, "dsp") => &[
+            ("dsp", 1.0),
+            ("platform", 0.9),
+            ("store", 0.7),
+            ("outlet", 0.7),
+        ],
         (Table::StreamRadarFlag, "isrc") => &[("isrc", 1.0)],
         (Table::StreamRadarFlag, "severity") => &[
             ("severity", 1.0),
@@ -422,54 +451,178 @@ pub(super) fn of_column(table: Table, column: &str) -> &'static [Phrase] {
 }
 
 /// Returns the meanings of a column's values with the words that platforms use for them.
-pub(super) fn meanings(table: Table, column: &str) -> &'static [(&'static str, &'static [&'static str])] {
+pub(super) fn meanings(
+    table: Table,
+    column: &str,
+) -> &'static [(&'static str, &'static [&'static str])] {
     match (table, column) {
         (Table::Release, "review_status") => &[
-            ("draft", &["draft", "new", "created", "incomplete", "in_progress", "editing"]),
+            (
+                "draft",
+                &[
+                    "draft",
+                    "new",
+                    "created",
+                    "incomplete",
+                    "in_progress",
+                    "editing",
+                ],
+            ),
             (
                 "to_review",
                 &[
-                    "to_review", "in_review", "review", "pending_review", "submitted", "pending",
-                    "awaiting_review", "under_review", "waiting_for_review", "ready_for_review",
+                    "to_review",
+                    "in_review",
+                    "review",
+                    "pending_review",
+                    "submitted",
+                    "pending",
+                    "awaiting_review",
+                    "under_review",
+                    "waiting_for_review",
+                    "ready_for_review",
                 ],
             ),
-            ("approved", &["approved", "accepted", "ok", "passed", "published", "live", "distributed", "delivered", "released"]),
+            (
+                "approved",
+                &[
+                    "approved",
+                    "accepted",
+                    "ok",
+                    "passed",
+                    "published",
+                    "live",
+                    "distributed",
+                    "delivered",
+                    "released",
+                ],
+            ),
             ("rejected", &["rejected", "refused", "declined", "denied"]),
             (
                 "require_changes",
                 &[
-                    "require_changes", "requires_changes", "changes_requested", "needs_changes",
-                    "changes_required", "changes", "action_required", "needs_work",
+                    "require_changes",
+                    "requires_changes",
+                    "changes_requested",
+                    "needs_changes",
+                    "changes_required",
+                    "changes",
+                    "action_required",
+                    "needs_work",
                 ],
             ),
-            ("audit", &["audit", "in_audit", "auditing", "manual_review", "compliance"]),
+            (
+                "audit",
+                &[
+                    "audit",
+                    "in_audit",
+                    "auditing",
+                    "manual_review",
+                    "compliance",
+                ],
+            ),
         ],
         (Table::Release, "delivery_status") => &[(
             "distributed",
-            &["distributed", "delivered", "live", "released", "shipped", "complete", "completed", "published"],
+            &[
+                "distributed",
+                "delivered",
+                "live",
+                "released",
+                "shipped",
+                "complete",
+                "completed",
+                "published",
+            ],
         )],
         (Table::DistroQueue, "status") => &[
-            ("scheduled", &["scheduled", "pending", "queued", "new", "waiting", "created", "open"]),
+            (
+                "scheduled",
+                &[
+                    "scheduled",
+                    "pending",
+                    "queued",
+                    "new",
+                    "waiting",
+                    "created",
+                    "open",
+                ],
+            ),
             ("transcoding", &["transcoding", "encoding", "converting"]),
             ("batched", &["batched", "packaged", "packaging", "batch"]),
-            ("complete", &["complete", "completed", "delivered", "done", "success", "succeeded", "finished", "live", "ok"]),
+            (
+                "complete",
+                &[
+                    "complete",
+                    "completed",
+                    "delivered",
+                    "done",
+                    "success",
+                    "succeeded",
+                    "finished",
+                    "live",
+                    "ok",
+                ],
+            ),
             ("error", &["error", "failed", "failure", "errored"]),
-            ("fault", &["fault", "faulted", "exception", "crashed", "internal_error"]),
+            (
+                "fault",
+                &["fault", "faulted", "exception", "crashed", "internal_error"],
+            ),
             ("rejected", &["rejected", "refused", "declined"]),
-            ("batch_exception", &["batch_exception", "batch_error", "batch_failed"]),
+            (
+                "batch_exception",
+                &["batch_exception", "batch_error", "batch_failed"],
+            ),
         ],
         (Table::TranscoderQueue | Table::TranscoderQueueFile, "status") => &[
-            ("complete", &["complete", "completed", "done", "success", "succeeded", "finished", "ok"]),
+            (
+                "complete",
+                &[
+                    "complete",
+                    "completed",
+                    "done",
+                    "success",
+                    "succeeded",
+                    "finished",
+                    "ok",
+                ],
+            ),
             ("error", &["error", "failed", "failure", "errored"]),
-            ("incomplete", &["incomplete", "partial", "partially_completed", "partially_complete"]),
+            (
+                "incomplete",
+                &[
+                    "incomplete",
+                    "partial",
+                    "partially_completed",
+                    "partially_complete",
+                ],
+            ),
         ],
         (Table::Payment, "status") => &[(
             "ready",
-            &["ready", "issued", "available", "published", "released", "finalized", "finalised", "generated"],
+            &[
+                "ready",
+                "issued",
+                "available",
+                "published",
+                "released",
+                "finalized",
+                "finalised",
+                "generated",
+            ],
         )],
         (Table::StreamRadarFlag, "status") => &[
-            ("active", &["active", "open", "opened", "new", "flagged", "raised", "detected"]),
-            ("resolved", &["resolved", "closed", "cleared", "dismissed", "done"]),
+            (
+                "active",
+                &[
+                    "active", "open", "opened", "new", "flagged", "raised", "detected",
+                ],
+            ),
+            (
+                "resolved",
+                &["resolved", "closed", "cleared", "dismissed", "done"],
+            ),
         ],
         (Table::StreamRadarFlag, "severity") => &[
             ("low", &["low", "minor", "info"]),
@@ -477,12 +630,57 @@ pub(super) fn meanings(table: Table, column: &str) -> &'static [(&'static str, &
             ("high", &["high", "critical", "severe", "major"]),
         ],
         (Table::DistroQueue, "takedown") => &[
-            ("true", &["takedown", "take_down", "remove", "removal", "delete", "deletion", "withdraw", "withdrawal"]),
-            ("false", &["delivery", "deliver", "insert", "initial", "update", "new", "distribute", "distribution", "metadata_update"]),
+            (
+                "true",
+                &[
+                    "takedown",
+                    "remove",
+                    "removal",
+                    "delete",
+                    "deletion",
+                    "withdraw",
+                    "withdrawal",
+                    "y",
+                    "yes",
+                    "1",
+                ],
+            ),
+            (
+                "false",
+                &[
+                    "delivery",
+                    "deliver",
+                    "insert",
+                    "initial",
+                    "update",
+                    "new",
+                    "distribute",
+                    "distribution",
+                    "metadata_update",
+                    "n",
+                    "no",
+                    "0",
+                ],
+            ),
+        ],
+        (Table::Release, "pre_review_hold") => &[
+            ("true", &["y", "yes", "on", "held", "hold", "1"]),
+            ("false", &["n", "no", "off", "0"]),
         ],
         (Table::UserAddon, "addon") => &[
-            ("preflight_qc", &["preflight_qc", "preflight", "qc", "quality_check"]),
-            ("stream_radar", &["stream_radar", "radar", "fraud_detection", "stream_monitoring"]),
+            (
+                "preflight_qc",
+                &["preflight_qc", "preflight", "qc", "quality_check"],
+            ),
+            (
+                "stream_radar",
+                &[
+                    "stream_radar",
+                    "radar",
+                    "fraud_detection",
+                    "stream_monitoring",
+                ],
+            ),
         ],
         _ => &[],
     }
@@ -490,25 +688,48 @@ pub(super) fn meanings(table: Table, column: &str) -> &'static [(&'static str, &
 
 /// Returns the times that say that something has happened, for a status that no column has, with
 /// what a time and a null mean.
-pub(super) fn times(table: Table, column: &str) -> Option<(&'static [Phrase], &'static str, &'static str)> {
+pub(super) fn times(
+    table: Table,
+    column: &str,
+) -> Option<(&'static [Phrase], &'static str, &'static str)> {
     match (table, column) {
         (Table::Release, "delivery_status") => Some((
-            &[("distributed at", 1.0), ("delivered at", 0.9), ("live at", 0.8), ("published at", 0.6)],
+            &[
+                ("distributed at", 1.0),
+                ("delivered at", 0.9),
+                ("live at", 0.8),
+                ("published at", 0.6),
+            ],
             "distributed",
             "pending",
         )),
         (Table::DistroQueue, "status") => Some((
-            &[("completed at", 1.0), ("delivered at", 1.0), ("finished at", 0.9), ("done at", 0.9)],
+            &[
+                ("completed at", 1.0),
+                ("delivered at", 1.0),
+                ("finished at", 0.9),
+                ("done at", 0.9),
+            ],
             "complete",
             "scheduled",
         )),
         (Table::Payment, "status") => Some((
-            &[("ready at", 1.0), ("issued at", 1.0), ("published at", 0.9), ("released at", 0.9), ("generated at", 0.8)],
+            &[
+                ("ready at", 1.0),
+                ("issued at", 1.0),
+                ("published at", 0.9),
+                ("released at", 0.9),
+                ("generated at", 0.8),
+            ],
             "ready",
             "draft",
         )),
         (Table::StreamRadarFlag, "status") => Some((
-            &[("resolved at", 1.0), ("closed at", 0.95), ("cleared at", 0.9)],
+            &[
+                ("resolved at", 1.0),
+                ("closed at", 0.95),
+                ("cleared at", 0.9),
+            ],
             "resolved",
             "active",
         )),
@@ -518,7 +739,13 @@ pub(super) fn times(table: Table, column: &str) -> Option<(&'static [Phrase], &'
 
 /// Returns whether a column marks deleted rows, and the condition that other rows meet.
 pub(super) fn soft_deletion(name: &str, is_time: bool, is_boolean: bool) -> Option<&'static str> {
-    const TIMES: &[Phrase] = &[("deleted at", 1.0), ("deleted", 1.0), ("discarded at", 1.0), ("removed at", 0.9), ("deleted on", 1.0)];
+    const TIMES: &[Phrase] = &[
+        ("deleted at", 1.0),
+        ("deleted", 1.0),
+        ("discarded at", 1.0),
+        ("removed at", 0.9),
+        ("deleted on", 1.0),
+    ];
     const MARKS: &[Phrase] = &[("is deleted", 1.0), ("deleted", 1.0), ("is removed", 1.0)];
     let words = words(name);
 
@@ -537,7 +764,13 @@ mod tests {
 
     #[test]
     fn names_of_all_frameworks_have_the_same_words() {
-        for name in ["distro_queues", "DistroQueue", "distroQueues", "DISTRO_QUEUE", "distro queue"] {
+        for name in [
+            "distro_queues",
+            "DistroQueue",
+            "distroQueues",
+            "DISTRO_QUEUE",
+            "distro queue",
+        ] {
             assert_eq!(words(name), ["distro", "queue"], "{name}");
         }
 
@@ -557,7 +790,10 @@ mod tests {
         assert!(close("catalog_release") > close("release_notes"));
         assert!(close("oauth_tokens") < 0.1);
 
-        let job = closeness(&words("catalog_distributionjob"), of_table(Table::DistroQueue));
+        let job = closeness(
+            &words("catalog_distributionjob"),
+            of_table(Table::DistroQueue),
+        );
         assert!(job > 0.8, "{job}");
         assert_eq!(referent(&words("albumNo")), Some(vec!["album".to_owned()]));
         assert_eq!(referent(&words("id")), None);

@@ -5,7 +5,9 @@ use std::io::{BufRead, Write};
 
 use crate::domain::survey::Survey;
 use crate::domain::table::Table;
-use crate::propose::{Choice, Choices, Form, Proposal, TableProposal, display_name, possible, propose};
+use crate::propose::{
+    Choice, Choices, Form, Proposal, TableProposal, display_name, possible, propose,
+};
 
 /// Asks about each table, then about each code whose meaning is not known.
 pub fn decide(survey: &Survey) -> anyhow::Result<Proposal> {
@@ -14,7 +16,10 @@ pub fn decide(survey: &Survey) -> anyhow::Result<Proposal> {
     for table in Table::ALL.iter().copied() {
         // A decision changes the proposals for the tables after it.
         let proposal = propose(survey, &choices);
-        let proposed = proposal.tables.iter().find(|proposed| proposed.table == table);
+        let proposed = proposal
+            .tables
+            .iter()
+            .find(|proposed| proposed.table == table);
 
         if let Some(proposed) = proposed {
             ask_table(survey, proposed, &mut choices)?;
@@ -39,9 +44,17 @@ pub fn decide(survey: &Survey) -> anyhow::Result<Proposal> {
     }
 }
 
-fn ask_table(survey: &Survey, proposed: &TableProposal, choices: &mut Choices) -> anyhow::Result<()> {
+fn ask_table(
+    survey: &Survey,
+    proposed: &TableProposal,
+    choices: &mut Choices,
+) -> anyhow::Result<()> {
     let table = proposed.table;
-    let others: Vec<usize> = proposed.alternatives.iter().map(|other| other.index).collect();
+    let others: Vec<usize> = proposed
+        .alternatives
+        .iter()
+        .map(|other| other.index)
+        .collect();
     let found = match &proposed.form {
         Form::Mapped(mapping) => format!(
             "{} ({} confidence)",
@@ -55,16 +68,25 @@ fn ask_table(survey: &Survey, proposed: &TableProposal, choices: &mut Choices) -
     println!("\n{}: {found}", table.name());
     for (number, other) in proposed.alternatives.iter().enumerate() {
         let name = display_name(&survey.tables[other.index]);
-        println!("  {}  {name} ({} confidence)", number + 1, other.confidence());
+        println!(
+            "  {}  {name} ({} confidence)",
+            number + 1,
+            other.confidence()
+        );
     }
 
     let may_be_absent = !table.is_indispensable();
     let absent = if may_be_absent { ", a: absent" } else { "" };
 
     loop {
-        let answer = ask(&format!("Enter: accept, a number: another table{absent}, or schema.table"))?;
+        let answer = ask(&format!(
+            "Enter: accept, a number: another table{absent}, or schema.table"
+        ))?;
         let named = |table: &usize| display_name(&survey.tables[*table]) == answer;
-        let by_number = answer.parse::<usize>().ok().and_then(|number| others.get(number.checked_sub(1)?).copied());
+        let by_number = answer
+            .parse::<usize>()
+            .ok()
+            .and_then(|number| others.get(number.checked_sub(1)?).copied());
 
         let chosen = match answer.as_str() {
             "" => return Ok(()),
@@ -83,9 +105,16 @@ fn ask_table(survey: &Survey, proposed: &TableProposal, choices: &mut Choices) -
     }
 }
 
-fn ask_code((table, column, code): &(Table, &'static str, String), choices: &mut Choices) -> anyhow::Result<()> {
+fn ask_code(
+    (table, column, code): &(Table, &'static str, String),
+    choices: &mut Choices,
+) -> anyhow::Result<()> {
     let possible = possible(*table, column);
-    println!("\n{}.{column}: what does {code} mean? One of {}", table.name(), possible.join(", "));
+    println!(
+        "\n{}.{column}: what does {code} mean? One of {}",
+        table.name(),
+        possible.join(", ")
+    );
 
     let is_closed = table.closed_values(column).is_some();
     loop {

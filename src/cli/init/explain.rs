@@ -30,7 +30,10 @@ pub async fn execute(rows: u32, config: Config) -> CommandResult {
 
     let (_, findings) = inspect_primary(&config.source, url).await?;
     let mismatches = findings.iter().filter(|finding| {
-        let is_of_mapping = matches!(finding.condition, Condition::Table(_) | Condition::Columns(_));
+        let is_of_mapping = matches!(
+            finding.condition,
+            Condition::Table(_) | Condition::Columns(_)
+        );
         is_of_mapping && finding.severity == Severity::Fail
     });
 
@@ -40,7 +43,10 @@ pub async fn execute(rows: u32, config: Config) -> CommandResult {
         is_sound = false;
     }
 
-    let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
+    let captured = Table::ALL
+        .iter()
+        .copied()
+        .filter(|table| table.is_captured());
     for table in captured {
         if !config.source.follows(table) {
             println!("\n{}: absent", table.name());
@@ -73,7 +79,11 @@ async fn explain(
 ) -> anyhow::Result<()> {
     let rows = lookups.newest(table, count).await?;
     let (schema, name) = config.source.tables.qualified_name(table);
-    println!("\n{}: {schema}.{name}, the newest {} rows, as if each had just reached its state", table.name(), rows.len());
+    println!(
+        "\n{}: {schema}.{name}, the newest {} rows, as if each had just reached its state",
+        table.name(),
+        rows.len()
+    );
 
     let changes: Vec<_> = rows.iter().map(|row| supposed_change(table, row)).collect();
     let derived = derive_supposed(lookups, &changes).await?;
@@ -109,7 +119,10 @@ async fn describe(kind: EventKind, event: &Derived, receivers: &mut Receivers) -
         _ => "",
     };
 
-    format!("{kind} for user {}{assumed}, {webhooks}\n    {}", event.owner, event.data)
+    format!(
+        "{kind} for user {}{assumed}, {webhooks}\n    {}",
+        event.owner, event.data
+    )
 }
 
 fn describe_reason(reason: &NoEvent) -> String {
@@ -133,7 +146,10 @@ fn state(table: Table, row: &Tuple) -> String {
 
 /// Prints the values of statuses that have no meaning.
 fn print_unnamed(table: Table, rows: &[Tuple], config: &Config) {
-    let columns = table.columns().iter().filter(|column| **column != "takedown");
+    let columns = table
+        .columns()
+        .iter()
+        .filter(|column| **column != "takedown");
 
     for name in columns {
         let known = possible(table, name);
@@ -143,8 +159,14 @@ fn print_unnamed(table: Table, rows: &[Tuple], config: &Config) {
 
         let own: BTreeSet<&str> = match (table, *name) {
             (Table::DistroQueue, "status") => {
-                let listed = config.source.distribution_statuses.iter().map(String::as_str);
-                listed.chain(config.source.tables.meanings(table, name)).collect()
+                let listed = config
+                    .source
+                    .distribution_statuses
+                    .iter()
+                    .map(String::as_str);
+                listed
+                    .chain(config.source.tables.meanings(table, name))
+                    .collect()
             }
             _ => config.source.tables.meanings(table, name).collect(),
         };
@@ -204,7 +226,11 @@ impl Receivers {
         let subject = Subject::new(kind, event.label, &event.data);
         let wants = |webhook: &&Webhook| {
             let settings = &webhook.settings;
-            let kinds: Vec<EventKind> = settings.events.iter().filter_map(|name| name.parse().ok()).collect();
+            let kinds: Vec<EventKind> = settings
+                .events
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect();
             settings.active && is_wanted(&kinds, settings.filter.as_ref(), &subject)
         };
         let found = self.webhooks[&event.owner].iter().filter(wants);

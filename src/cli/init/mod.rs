@@ -51,7 +51,9 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 
     let asks = writes && !arguments.yes;
     if asks && !std::io::stdin().is_terminal() {
-        anyhow::bail!("init asks about its proposals, and there is no terminal: add --yes or --print");
+        anyhow::bail!(
+            "init asks about its proposals, and there is no terminal: add --yes or --print"
+        );
     }
 
     let survey = survey(config.source_url()?).await?;
@@ -61,7 +63,8 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     };
 
     let text = toml(&survey, &proposal);
-    validate_text(&text).context("the proposal is not a valid configuration; please report this with the schema")?;
+    validate_text(&text)
+        .context("the proposal is not a valid configuration; please report this with the schema")?;
 
     if arguments.print {
         print_text(&text)?;
