@@ -471,7 +471,7 @@ impl Mapper<'_> {
     /// Returns what takes the place of a column that the table does not have.
     fn missing(&self, column: &'static str) -> Result<Chosen, String> {
         let chosen = match (self.table, column) {
-            (_, "id") => return self.missing_id(),
+            (_, "id") => return missing_id(self.table, self.own),
             (Table::Label | Table::Payment, "user_id") => owner(self.survey, self.found, self.own)
                 .map(|origin| Chosen {
                     origin,
@@ -487,39 +487,28 @@ impl Mapper<'_> {
             _ => None,
         };
 
-        chosen.ok_or_else(|| {
-            format!(
-                "{} seems to be this table, but has no column for {column}{}",
-                display_name(self.own),
-                match self.table.watched().contains(&column) {
-                    true => ": keep the status in a column of the table",
-                    false => "",
+        let Some(chosen) = chosen else {
+            let target = target(self.table, column)
+                .and_then(|target| Some((target, self.found.index(target)?)));
+            if let Some((target, index)) = target {
+                let referred = &self.survey.tables[index];
+                let has_id = !matches(target, "id", referred, &|_, _| 0.0).is_empty();
+                if !has_id {
+                    return missing_id(target, referred);
                 }
-            )
-        })
-    }
+            }
 
-    fn missing_id(&self) -> Result<Chosen, String> {
-        // Users' ids may be anything.
-        let key = self.own.columns.iter().find(|own| own.is_key);
-        if let (Table::AppUser, Some(key)) = (self.table, key) {
-            return Ok(Chosen {
-                origin: Origin::Column(key.name.clone()),
-                note: None,
-                values: ValueMap::default(),
-            });
-        }
+            let advice = match self.table.watched().contains(&column) {
+                true => ": keep the status in a column of the table",
+                false => "",
+            };
+            let (own, table) = (display_name(self.own), self.table.name());
+            return Err(format!(
+                "{own} seems to be {table}, but has no column for {column}{advice}"
+            ));
+        };
 
-        let key = key.map_or("not one column".to_owned(), |key| {
-            format!("{} ({})", key.name, key.type_name)
-        });
-        Err(format!(
-            "{} seems to be this table, but its key is {key}, and events need integers: `alter table {} add column \
-             walhook_id bigint generated always as identity unique`, then run `walhook init` again (see \
-             docs/integrators.md, \"What cannot be mapped\")",
-            display_name(self.own),
-            sql_name(self.own)
-        ))
+        Ok(chosen)
     }
 
     /// Without labels, releases belong to users.
@@ -672,6 +661,31 @@ impl Mapper<'_> {
             quoted(&through.name)
         )))
     }
+}
+
+/// Events need integers, but users' ids may be anything.
+fn missing_id(table: Table, own: &SurveyedTable) -> Result<Chosen, String> {
+    let key = own.columns.iter().find(|own| own.is_key);
+    if let (Table::AppUser, Some(key)) = (table, key) {
+        return Ok(Chosen {
+            origin: Origin::Column(key.name.clone()),
+            note: None,
+            values: ValueMap::default(),
+        });
+    }
+
+    let key = match key {
+        Some(key) => format!("{} ({})", key.name, key.type_name),
+        None => "not one column".to_owned(),
+    };
+    Err(format!(
+        "{} seems to be {}, but its key is {key}, and events need integers: `alter table {} add column walhook_id \
+         bigint generated always as identity unique`, then run `walhook init` again (see docs/integrators.md, \"What \
+         cannot be mapped\")",
+        display_name(own),
+        table.name(),
+        sql_name(own)
+    ))
 }
 
 /// Returns the distribution statuses of the platform's own, by which previous statuses are known.

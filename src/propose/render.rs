@@ -92,6 +92,9 @@ fn table(text: &mut String, survey: &Survey, proposed: &TableProposal) {
             text,
             &format!("{name}: see [source.lookups] below; {reason}"),
         ),
+        Form::Absent { reason } if proposed.table.is_indispensable() => {
+            note(text, &format!("{name}: not mapped yet, because {reason}."));
+        }
         Form::Absent { reason } => note(text, &format!("{name}: absent, because {reason}.")),
     }
 

@@ -171,7 +171,14 @@ fn print_unnamed(table: Table, rows: &[Tuple], config: &Config) {
             _ => config.source.tables.meanings(table, name).collect(),
         };
 
-        let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.text(column)).collect();
+        // Statuses that raise nothing need no name, but nobody can read a number.
+        let is_any_wrong =
+            table.closed_values(name).is_some() || (table, *name) == (Table::DistroQueue, "status");
+        let values: BTreeSet<&str> = rows
+            .iter()
+            .filter_map(|row| row.text(column))
+            .filter(|value| is_any_wrong || value.parse::<f64>().is_ok())
+            .collect();
         let unnamed: Vec<&str> = values
             .into_iter()
             .filter(|value| !known.contains(value) && !own.contains(value))

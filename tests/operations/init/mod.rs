@@ -299,7 +299,7 @@ async fn what_cannot_be_mapped_is_said_with_its_fix() {
     // Comments are wrapped.
     let one_line = printed.replace("\n#", "");
     assert!(
-        one_line.contains("Nothing can be captured yet: public.labels seems to be this table, but its key is id (uuid)")
+        one_line.contains("Nothing can be captured yet: public.labels seems to be label, but its key is id (uuid)")
             && one_line.contains("alter table \"public\".\"labels\" add column walhook_id bigint generated always as identity unique"),
         "{printed}"
     );
