@@ -550,7 +550,8 @@ impl Mapper<'_> {
     fn status_elsewhere(&self, column: &'static str) -> Option<Chosen> {
         if let Some((phrases, then, before)) = times(self.table, column) {
             let found = sorted(self.own, |own| {
-                f64::from(own.is_time() && !own.generated) * closeness(&words(&own.name), phrases)
+                f64::from(own.is_time() && !own.generated)
+                    * closeness(&words(&own.name), &phrases.0)
             });
 
             if let Some(found) = found.first() {
@@ -559,7 +560,7 @@ impl Mapper<'_> {
                     note: Some(
                         "no column has the status: the time says that it happened".to_owned(),
                     ),
-                    values: ValueMap::of(&[("not null", then), ("null", before)]),
+                    values: ValueMap::of(&[("not null", then.as_str()), ("null", before.as_str())]),
                 });
             }
         }

@@ -40,18 +40,18 @@ impl ValueMap {
 
 /// Returns the names of the meanings that a column's values can have.
 pub fn possible(table: Table, column: &str) -> Vec<&'static str> {
-    meanings(table, column)
-        .iter()
-        .map(|(meaning, _)| *meaning)
-        .collect()
+    let meanings = meanings(table, column).iter();
+    meanings.map(|(meaning, _)| meaning.as_str()).collect()
 }
 
 /// Returns the meaning that a text names.
 pub(super) fn meaning_of(table: Table, column: &str, text: &str) -> Option<&'static str> {
-    let key = value_key(text);
-    let names = |synonyms: &[&str]| synonyms.iter().any(|synonym| value_key(synonym) == key);
+    let named = words(text);
     let mut meanings = meanings(table, column).iter();
-    meanings.find_map(|(meaning, synonyms)| names(synonyms).then_some(*meaning))
+    meanings.find_map(|(meaning, phrases)| {
+        let is_named = phrases.0.iter().any(|phrase| phrase.words == named);
+        is_named.then_some(meaning.as_str())
+    })
 }
 
 /// Proposes the meanings of `own`'s values for a column of the reference schema.
