@@ -109,10 +109,12 @@ impl Cli {
 
     async fn dispatch(self) -> CommandResult {
         crate::failpoint::start();
+        let is_created =
+            |path: &PathBuf| matches!(&self.command, Command::Init(init) if init.may_create(path));
         let sources = Sources {
             flags: self.set,
             environment: std::env::vars_os().collect(),
-            file: self.config,
+            file: self.config.filter(|path| !is_created(path)),
         };
 
         let config = || -> Result<Config, ConfigError> {

@@ -49,7 +49,7 @@ pub fn toml(survey: &Survey, proposal: &Proposal) -> String {
         .tables
         .iter()
         .filter(|proposed| proposed.table == Table::DistroQueue)
-        .flat_map(|proposed| mapped_columns(proposed))
+        .flat_map(mapped_columns)
         .filter(|column| column.column == "status")
         .flat_map(|column| own_statuses(&column.values))
         .collect();

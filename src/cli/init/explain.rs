@@ -79,11 +79,11 @@ async fn explain(
 ) -> anyhow::Result<()> {
     let rows = lookups.newest(table, count).await?;
     let (schema, name) = config.source.tables.qualified_name(table);
-    println!(
-        "\n{}: {schema}.{name}, the newest {} rows, as if each had just reached its state",
-        table.name(),
-        rows.len()
-    );
+    let found = match rows.len() {
+        0 => "no rows".to_owned(),
+        count => format!("the newest {count} rows, as if each had just reached its state"),
+    };
+    println!("\n{}: {schema}.{name}, {found}", table.name());
 
     let changes: Vec<_> = rows.iter().map(|row| supposed_change(table, row)).collect();
     let derived = derive_supposed(lookups, &changes).await?;

@@ -36,6 +36,13 @@ pub struct Arguments {
     rows: u32,
 }
 
+impl Arguments {
+    /// Returns whether the configuration file may be missing, because this command writes it.
+    pub fn may_create(&self, path: &Path) -> bool {
+        !self.explain && !path.exists()
+    }
+}
+
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     if arguments.explain {
         return explain::execute(arguments.rows, config).await;

@@ -266,6 +266,35 @@ async fn nothing_is_replaced_unasked_and_printing_writes_nothing() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), printed);
 }
 
+#[tokio::test]
+async fn missing_columns_are_explained_beside_the_other_tables() {
+    let mut app = platform("rails", include_str!("rails.sql")).await;
+    let file = file_of(&app);
+    let path = file.display().to_string();
+
+    // It may be named before it exists.
+    app.set_environment("WALHOOK_CONFIG", &path);
+    app.walhook_ok(&["init", "--yes", "--output", &path]).await;
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        &file,
+        text.replace("status = \"state\"", "status = \"stat\""),
+    )
+    .unwrap();
+
+    let explained = app.walhook(&["init", "--explain"]).await;
+    let text = String::from_utf8_lossy(&explained.stdout);
+    assert!(!explained.status.success(), "{text}");
+    assert!(
+        text.contains("table public.release_stores: lacks stat"),
+        "{text}"
+    );
+    assert!(
+        text.contains("release.review.status_changed for user 7"),
+        "{text}"
+    );
+}
+
 /// Keys that are no integers, and what Walhook's role may not see.
 #[tokio::test]
 async fn what_cannot_be_mapped_is_said_with_its_fix() {
