@@ -20,6 +20,7 @@
 //!   an e-mail when their webhooks keep failing;
 //! - [`primary`] prepares and inspects the platform's database; [`repair`] detects gaps and finds
 //!   the transitions that they hid;
+//! - [`propose`] derives a configuration from a survey of the platform's schema, for `walhook init`;
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`]
 //!   the web UI on top of it;
 //! - [`http`] holds the listener, its limits and middleware; [`auth`] verifies tokens and sessions;
@@ -68,6 +69,7 @@ pub mod notify;
 pub mod postgres;
 pub mod primary;
 pub mod private_postgres;
+pub mod propose;
 pub mod record;
 pub mod repair;
 pub mod retry;

@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config", &["domain"]),
     ("events", &["domain"]),
     ("sql", &[]),
+    ("propose", &["domain"]),
     (
         "store",
         &[
@@ -265,7 +266,7 @@ const IMPURE: &[&str] = &[
     "hyper",
     "tower",
 ];
-const PURE_LAYERS: &[&str] = &["domain", "events"];
+const PURE_LAYERS: &[&str] = &["domain", "events", "propose"];
 
 /// A Rust source file of this repository.
 struct Source {

@@ -29,6 +29,14 @@ select {columns}
 from {table} as this
 where this.{key} = any(($1::text[])::{key_type}[]) and {condition}
 
+-- name: newest
+-- The rows with the highest ids, which an index finds. $1 how many
+select {columns}
+from {table} as this
+where {condition}
+order by this.{key} desc
+limit $1
+
 -- name: unreadable
 -- Grants on the relations that SQL of the platform names and that the role may not read: with their
 -- schemas, or after `from`, `join` or a comma if the role searches their schemas. $1 the texts

@@ -5,6 +5,7 @@ mod completions;
 mod demo;
 mod feed;
 mod forward;
+mod init;
 mod listen;
 mod man;
 mod receive;
@@ -48,6 +49,8 @@ pub struct Cli {
 enum Command {
     /// Capture changes, deliver webhooks and serve the API until stopped
     Run(run::Arguments),
+    /// Propose a configuration for the platform's tables, or explain the present one
+    Init(init::Arguments),
     /// Prepare the store and the primary (idempotent)
     Setup(setup::Arguments),
     /// Check every precondition and print a fix for each failure
@@ -135,10 +138,12 @@ impl Cli {
 
     async fn dispatch(self) -> CommandResult {
         crate::failpoint::start();
+        let is_created =
+            |path: &PathBuf| matches!(&self.command, Command::Init(init) if init.may_create(path));
         let sources = Sources {
             flags: self.set,
             environment: std::env::vars_os().collect(),
-            file: self.config,
+            file: self.config.filter(|path| !is_created(path)),
         };
 
         let config = || -> Result<Config, ConfigError> {
@@ -149,6 +154,7 @@ impl Cli {
 
         match self.command {
             Command::Run(arguments) => run::execute(arguments, config()?).await,
+            Command::Init(arguments) => init::execute(arguments, config()?).await,
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
             Command::Check(arguments) => check::execute(arguments, config()?).await,
             Command::Status(arguments) => status::execute(arguments, config()?).await,

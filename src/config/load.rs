@@ -90,6 +90,14 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
+/// Validates the text of a file by itself.
+pub fn validate_text(text: &str) -> Result<Config, ConfigError> {
+    let config: Config =
+        toml::from_str(text).map_err(|error| ConfigError::Invalid(error.to_string()))?;
+    validate(&config)?;
+    Ok(config)
+}
+
 fn read_file(path: &Path) -> Result<Table, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
         path: path.to_owned(),

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use access::MAX_BODY_BYTES;
 pub use auth::{Auth, Jwt};
-pub use load::{ConfigError, Sources, load};
+pub use load::{ConfigError, Sources, load, validate_text};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{Condition, TableMapping, TableMappings};
 pub use otlp::{Collector, Tracing};

@@ -26,6 +26,7 @@ pub mod sequence;
 pub mod settings;
 pub mod signing;
 pub mod subject;
+pub mod survey;
 pub mod table;
 pub mod text;
 pub mod time;

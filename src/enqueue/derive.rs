@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::addons::AddonChanges;
 use crate::domain::change::{Batch, Change};
-use crate::domain::event::{Event, bounded_data, event_id};
+use crate::domain::event::{Event, EventKind, bounded_data, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress};
@@ -178,6 +178,36 @@ pub async fn derive_found(
     .await?;
 
     Ok(raised)
+}
+
+/// Returns what each rule derives from changes that are only supposed, with the indexes of the
+/// changes. Nothing is stored.
+pub async fn derive_supposed(
+    lookups: &mut Lookups,
+    changes: &[Change],
+) -> Result<Vec<(usize, EventKind, Result<Derived, NoEvent>)>, LookupError> {
+    lookups.begin(changes, 0).await?;
+    let mut fetched: HashSet<LookupKey> = HashSet::new();
+
+    loop {
+        let missing = missing_for(lookups, changes);
+        if missing.is_subset(&fetched) {
+            break;
+        }
+
+        lookups.fetch(&missing, None).await?;
+        fetched.extend(missing);
+    }
+
+    let of_change = |(index, change): (usize, &Change)| {
+        let rules = rules_for(change.table);
+        let derived: Vec<_> = rules
+            .map(|rule| (index, rule.kind, run_rule(rule, change, lookups)))
+            .collect();
+        derived
+    };
+
+    Ok(changes.iter().enumerate().flat_map(of_change).collect())
 }
 
 /// Where changes come from.

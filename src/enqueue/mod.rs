@@ -44,6 +44,7 @@ use derive::{Derivation, Raised};
 use save::{count, store_events, subscriptions_of};
 use sieve::sieve;
 
+pub use derive::derive_supposed;
 pub use error::EnqueueError;
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));

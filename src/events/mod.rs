@@ -14,6 +14,7 @@ mod row;
 mod rule;
 mod statuses;
 mod stream_radar;
+mod supposed;
 #[cfg(test)]
 #[path = "../../tests/unit/events/mod.rs"]
 mod tests;
@@ -23,6 +24,7 @@ mod value;
 pub use self::catalogue::{Catalogue, EventType};
 pub use self::rule::{Derived, Fact, Facts, LookupKey, NoEvent, Release, Rule, TranscodedFile};
 pub use self::statuses::{Statuses, statuses};
+pub use self::supposed::supposed_change;
 use crate::domain::event::EventKind;
 use crate::domain::table::Table;
 

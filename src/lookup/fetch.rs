@@ -15,7 +15,9 @@ use crate::domain::window::Snapshot;
 use crate::postgres::{
     self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, quote_identifier,
 };
-use crate::primary::mapped::{extra, looked_up_condition, table_name, tuple, with_extra};
+use crate::primary::mapped::{
+    condition_on_this, extra, looked_up_condition, table_name, tuple, with_extra,
+};
 use crate::retry::Backoff;
 use crate::sql::primary as sql;
 use crate::store::StoreError;
@@ -391,14 +393,42 @@ impl Primary {
                     sql.trim().trim_end_matches(';')
                 )
             }
-            None => self.mapped_query(table).await?,
+            None => {
+                let condition = looked_up_condition(&self.mappings, table);
+                self.mapped_query(table, sql::lookup::ROWS, &condition)
+                    .await?
+            }
         };
 
         self.session().await?.queries.insert(table, query.clone());
         Ok(query)
     }
 
-    async fn mapped_query(&mut self, table: Table) -> Result<String> {
+    /// Reads the newest rows of a captured table: those with the highest ids that meet the table's
+    /// condition.
+    pub async fn newest(&mut self, table: Table, count: u32) -> Result<Vec<Tuple>> {
+        let condition = condition_on_this(&self.mappings, table);
+        let query = self
+            .mapped_query(table, sql::lookup::NEWEST, &condition)
+            .await?;
+
+        let session = self.session().await?;
+        let count = i64::from(count);
+        let rows = session
+            .read(table.name(), &query, &[(&count, Type::INT8)])
+            .await?;
+
+        let tuple = |row: &Row| tuple(&self.mappings, table, table.columns(), |at| row.get(at));
+        Ok(rows.iter().map(tuple).collect())
+    }
+
+    /// Fills a statement that reads the mapped columns of a table.
+    async fn mapped_query(
+        &mut self,
+        table: Table,
+        template: &str,
+        condition: &str,
+    ) -> Result<String> {
         let (schema, name) = self.mappings.qualified_name(table);
         let session = self.session().await?;
 
@@ -447,10 +477,10 @@ impl Primary {
             ("table", &table_name(&self.mappings, table)),
             ("key", &quote_identifier(key)),
             ("key_type", key_type),
-            ("condition", &looked_up_condition(&self.mappings, table)),
+            ("condition", condition),
         ];
 
-        Ok(fill(sql::lookup::ROWS, &names))
+        Ok(fill(template, &names))
     }
 }
 

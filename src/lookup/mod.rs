@@ -111,12 +111,17 @@ impl Lookups {
     }
 
     /// Creates lookups for a repair, which compares current rows: the store has those of the
-    /// checkpoint.
+    /// checkpoint. They do not use the store.
     pub fn for_repair(url: &str, source: &config::Source, store: Store) -> Lookups {
         Lookups {
             mappings: Vec::new(),
             ..Lookups::new(url, source, store)
         }
+    }
+
+    /// Reads the newest rows of a captured table from the primary.
+    pub async fn newest(&mut self, table: Table, count: u32) -> Result<Vec<Tuple>> {
+        self.primary.newest(table, count).await
     }
 
     /// Connects to the primary and runs each of its queries without keys, so that the first event

@@ -15,6 +15,7 @@ pub mod print;
 pub(crate) mod publication;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
+pub mod survey;
 pub(crate) mod table_locks;
 pub(crate) mod triggers;
 pub mod uninstall;

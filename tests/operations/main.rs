@@ -13,6 +13,7 @@ mod deploy;
 mod docs;
 mod environment;
 mod erase;
+mod init;
 mod kubernetes;
 mod licences;
 mod listen;

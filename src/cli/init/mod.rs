@@ -1,0 +1,140 @@
+//! `walhook init`: proposes a configuration for the platform's schema, or explains the present one.
+
+mod dialog;
+mod explain;
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::{CommandResult, print_text};
+use crate::config::{Config, validate_text};
+use crate::primary::survey::survey;
+use crate::propose::{Choices, Form, Proposal, display_name, propose, toml};
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value = "walhook.toml")]
+    output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+    /// Take the proposals without asking
+    #[arg(long)]
+    yes: bool,
+    /// Print the proposals, and write nothing
+    #[arg(long)]
+    print: bool,
+    /// Show the events that the newest rows would have raised with the present configuration
+    #[arg(long, conflicts_with_all = ["yes", "print", "force"])]
+    explain: bool,
+    /// How many rows of each table --explain reads
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rows: u32,
+}
+
+impl Arguments {
+    /// Returns whether the configuration file may be missing, because this command writes it.
+    pub fn may_create(&self, path: &Path) -> bool {
+        !self.explain && !path.exists()
+    }
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    if arguments.explain {
+        return explain::execute(arguments.rows, config).await;
+    }
+
+    let writes = !arguments.print;
+    if writes && !arguments.force && arguments.output.exists() {
+        anyhow::bail!(
+            "{} exists: add --force to replace it, or name another file with --output",
+            arguments.output.display()
+        );
+    }
+
+    let asks = writes && !arguments.yes;
+    if asks && !std::io::stdin().is_terminal() {
+        anyhow::bail!(
+            "init asks about its proposals, and there is no terminal: add --yes or --print"
+        );
+    }
+
+    let survey = survey(config.source_url()?).await?;
+    let proposal = match asks {
+        true => dialog::decide(&survey)?,
+        false => propose(&survey, &Choices::default()),
+    };
+
+    let text = toml(&survey, &proposal);
+    validate_text(&text)
+        .context("the proposal is not a valid configuration; please report this with the schema")?;
+
+    if arguments.print {
+        print_text(&text)?;
+        return Ok(proposal.obstacle().is_none());
+    }
+
+    write(&arguments.output, &text, arguments.force)?;
+
+    for proposed in &proposal.tables {
+        let found = match &proposed.form {
+            Form::Mapped(mapping) => format!(
+                "{} ({} confidence)",
+                display_name(&survey.tables[mapping.candidate.index]),
+                mapping.candidate.confidence()
+            ),
+            Form::Lookup { .. } => "by a query".to_owned(),
+            Form::Absent { .. } => "absent".to_owned(),
+        };
+        println!("{:<22} {found}", proposed.table.name());
+    }
+
+    print_next_steps(&proposal, &arguments.output);
+    Ok(proposal.obstacle().is_none())
+}
+
+/// Never replaces a file that somebody has created meanwhile.
+fn write(path: &Path, text: &str, force: bool) -> anyhow::Result<()> {
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .create_new(!force)
+        .open(path);
+
+    let mut file = match opened {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            anyhow::bail!("{} exists: add --force to replace it", path.display())
+        }
+        opened => opened.with_context(|| format!("cannot write {}", path.display()))?,
+    };
+
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn print_next_steps(proposal: &Proposal, path: &Path) {
+    let path = path.display();
+    println!("\nwrote {path}");
+
+    if let Some(obstacle) = proposal.obstacle() {
+        println!("nothing can be captured yet: {obstacle}");
+    }
+
+    for (table, column, codes) in proposal.unknown_codes() {
+        let codes: Vec<&str> = codes.iter().map(|code| code.text.as_str()).collect();
+        println!(
+            "to complete: what {} mean in source.tables.{}.values.{column}",
+            codes.join(", "),
+            table.name()
+        );
+    }
+
+    println!(
+        "next: read the file, `export WALHOOK_CONFIG={path}`, `walhook init --explain`, `walhook setup`, `walhook check`"
+    );
+}
