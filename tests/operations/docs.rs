@@ -138,7 +138,7 @@ impl Machine {
                 Some("cargo") => ":".to_owned(),
                 Some("walhook")
                     if !line.ends_with('&')
-                        && ["receive", "listen"]
+                        && ["receive", "listen", "feed"]
                             .contains(&line.split(' ').nth(1).unwrap_or_default()) =>
                 {
                     format!("{line} &")

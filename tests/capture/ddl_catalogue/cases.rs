@@ -265,7 +265,7 @@ pub const CASES: &[Case] = &[
         &["drop table transcoder_queue_new", "set role {role}"],
     )
     .on(Subject::Keyed)
-    .expect(Lost("transcoder_queue_new owner"), Lost("transcoder_queue_new owner"), Works),
+    .expect(Lost("status in public.transcoder_queue_new"), Lost("status in public.transcoder_queue_new"), Works),
     Case::of(
         "attach an empty partition",
         &[
