@@ -138,7 +138,7 @@ impl Machine {
                 }
                 Some("cargo") => ":".to_owned(),
                 Some("walhook")
-                    if ["receive", "listen"]
+                    if ["receive", "listen", "feed"]
                         .contains(&line.split(' ').nth(1).unwrap_or_default()) =>
                 {
                     format!("{line} &")
