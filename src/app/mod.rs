@@ -389,19 +389,14 @@ impl App {
     }
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let receivers = receivers::Receivers::new(
-            &self.settings,
-            self.store.clone(),
-            self.vault.clone(),
-            self.sender.clone(),
-            self.tracer.clone(),
-        );
-        let manage = Manage::new(
-            &self.config,
-            self.api_store.clone(),
-            self.vault.clone(),
-            Arc::new(receivers),
-        );
+        let store = self.store.clone();
+        let vault = self.vault.clone();
+        let sender = self.sender.clone();
+        let receivers =
+            receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
+        let api_store = self.api_store.clone();
+        let vault = self.vault.clone();
+        let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
 
         let jwt = self.config.auth.jwt.as_ref();
         let verifier = jwt.map(JwtVerifier::new).transpose()?;
