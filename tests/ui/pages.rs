@@ -3,7 +3,7 @@
 use crate::audit;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
-use crate::support::run_sql;
+use crate::support::{TestApp, run_sql};
 
 #[tokio::test]
 async fn the_pages_of_a_new_user_pass_the_audit() {
@@ -90,4 +90,35 @@ async fn an_internal_error_has_a_page_without_details() {
     run_sql(&store, "alter table walhook.webhook_away rename to webhook").await;
     browser.visit("/ui").await;
     browser.wait_for_text("No webhooks yet").await;
+}
+
+#[tokio::test]
+async fn events_that_the_platform_never_sends_are_marked() {
+    if !browser::is_available() {
+        return;
+    }
+
+    let mut app = TestApp::prepare().await;
+    app.set("source.tables.track.absent", "true")
+        .set("source.tables.release.extra.upc", "cat");
+    let stage = Stage::start_with(app).await;
+    let url = stage.receiver.url("/");
+    let (webhook, _) = stage.api.create_webhook(&url, &["transcode.failed"]).await;
+    let browser = stage.browser(Kind::Desktop).await;
+
+    // Two events, by their badges.
+    let badges = "return [...document.querySelectorAll('.badge')].filter(badge => badge.textContent === 'Not available').length";
+    for (path, count) in [
+        ("/ui/event-types".to_owned(), 2),
+        ("/ui/webhooks/new".to_owned(), 2),
+        (format!("/ui/webhooks/{webhook}"), 1),
+    ] {
+        browser.visit(&path).await;
+        assert_eq!(browser.evaluate(badges).await, count, "{path}");
+        audit::check(&browser).await;
+    }
+
+    browser.visit("/ui/event-types").await;
+    let examples = "return document.body.textContent.split('\"upc\": \"example\"').length - 1";
+    assert_eq!(browser.evaluate(examples).await, 11);
 }
