@@ -74,34 +74,46 @@ impl State {
     /// Converts the state to a row with the id and the watched columns; the others are absent. None
     /// if this is not a state of `table`.
     fn row(&self, table: Table, id: i64) -> Option<Tuple> {
-        self.row_of_columns(table, &table.watched_columns().collect::<Vec<_>>(), id)
+        let columns: Vec<Column> = table.watched_columns().collect();
+        row_of_columns(table, &columns, id, self.values()?)
     }
 
-    /// Converts the state of [`State::of_looked_up`] to a row with the id and these columns.
+    /// Converts the state of [`State::of_looked_up`] to a row with the id, these columns and the
+    /// extra values.
     pub fn looked_up_row(&self, table: Table, id: i64) -> Option<Tuple> {
-        self.row_of_columns(table, &table.looked_up_columns().collect::<Vec<_>>(), id)
-    }
+        let columns: Vec<Column> = table.looked_up_columns().collect();
+        let mut values = self.values()?;
+        let has_extra = values.len() == columns.len() + 1;
+        let extra = has_extra.then(|| values.pop()).flatten().flatten();
 
-    fn row_of_columns(&self, table: Table, columns: &[Column], id: i64) -> Option<Tuple> {
-        let mut values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
-        let extra = values.drain(columns.len().min(values.len())..).next();
-        if values.len() != columns.len() {
-            return None;
-        }
-
-        let mut row = Tuple::absent(table);
-        row.set(ID, Datum::text(id.to_string()));
-        row.extra = extra
-            .flatten()
-            .map(|extra| Extra::from_json(&extra))
-            .unwrap_or_default();
-
-        for (column, value) in columns.iter().zip(values) {
-            row.set(*column, value.map_or(Datum::Null, Datum::text));
-        }
-
+        let mut row = row_of_columns(table, &columns, id, values)?;
+        row.extra = extra.as_deref().map(Extra::from_json).unwrap_or_default();
         Some(row)
     }
+
+    fn values(&self) -> Option<Vec<Option<String>>> {
+        serde_json::from_str(&self.0).ok()
+    }
+}
+
+fn row_of_columns(
+    table: Table,
+    columns: &[Column],
+    id: i64,
+    values: Vec<Option<String>>,
+) -> Option<Tuple> {
+    if values.len() != columns.len() {
+        return None;
+    }
+
+    let mut row = Tuple::absent(table);
+    row.set(ID, Datum::text(id.to_string()));
+
+    for (column, value) in columns.iter().zip(values) {
+        row.set(*column, value.map_or(Datum::Null, Datum::text));
+    }
+
+    Some(row)
 }
 
 /// The changes of a batch to the ledger. The last change of each row counts.

@@ -43,7 +43,7 @@ async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, V
     app.wait_for_count(&is_last, 1).await;
 
     let statement = "select kind, data::text from walhook.event
-        where kind <> 'payment.statement_ready' order by commit_lsn, transaction, ordinal, kind";
+        where kind <> 'payment.statement_ready' order by sequence";
     stored(&app.store().await, statement).await
 }
 
@@ -192,7 +192,8 @@ async fn a_repair_compares_the_rows_of_the_condition() {
         }
 
         let report = app.walhook_ok(&["repair", "--force"]).await;
-        let statement = "select kind, data::text from walhook.event where repaired order by id";
+        let statement =
+            "select kind, data::text from walhook.event where repaired order by sequence";
         let events = stored(&app.store().await, statement).await;
 
         assert_eq!(
@@ -315,9 +316,7 @@ async fn events_show_extra_values_of_their_row_and_of_the_rows_that_they_name() 
         let entry = next_id();
 
         platform
-            .transaction(&format!(
-                "update release set upc = '0196006123456', price = 9.90; update label set slug = 'north'; update outlet set slug = 'example'"
-            ))
+            .transaction("update release set upc = '0196006123456', price = 9.90; update label set slug = 'north'; update outlet set slug = 'example'")
             .await;
         app.setup().await;
         app.run().await;
@@ -355,7 +354,7 @@ async fn events_show_extra_values_of_their_row_and_of_the_rows_that_they_name() 
         assert_eq!(extra, expected.iter().collect::<Vec<_>>(), "{mode}");
 
         // Digits are kept, and the keys are described.
-        let digits = "select data::text like '%\"price\":9.90%' from walhook.event where kind <> 'payment.statement_ready' order by id limit 1";
+        let digits = "select data::text like '%\"price\":9.90%' from walhook.event where kind <> 'payment.statement_ready' order by sequence limit 1";
         assert!(one::<bool>(&app.store().await, digits).await, "{mode}");
 
         let api = app.api(&user.to_string()).await;
