@@ -351,14 +351,14 @@ fn literals(check: &str) -> Vec<String> {
 fn meanings(comment: &str) -> Vec<(String, String)> {
     let parts = comment.split([',', ';', '\n', '|', '/', '(', ')']);
     let pairs = parts.filter_map(|part| {
-        let (code, meaning) = part.split_once([':', '=', '-'])?;
-        let code = code.split_whitespace().last()?;
-        let meaning = meaning
-            .trim_start_matches(['>', '='])
-            .trim()
-            .trim_end_matches('.');
-        let is_code = code.parse::<i64>().is_ok() || code.len() == 1;
-        (is_code && !meaning.is_empty()).then(|| (code.to_owned(), meaning.to_owned()))
+        let mut separators = part.match_indices([':', '=', '-']);
+        separators.find_map(|(at, separator)| {
+            let code = part[..at].split_whitespace().last()?;
+            let meaning = part[at + separator.len()..].trim_start_matches(['>', '=']);
+            let meaning = meaning.trim().trim_end_matches('.');
+            let is_code = code.parse::<i64>().is_ok() || code.len() == 1;
+            (is_code && !meaning.is_empty()).then(|| (code.to_owned(), meaning.to_owned()))
+        })
     });
     pairs.collect()
 }

@@ -375,7 +375,13 @@ impl Mapper<'_> {
                 let means_it = || values().iter().any(|(_, meaning)| meaning == "true");
                 own.category == "B" || is_named() || (own.category != "N" && means_it())
             }
-            "addon" => values().len() + own.values.len() > 0,
+            // Features that are no add-ons say nothing about who has one.
+            "addon" => {
+                let says = |text: &str| {
+                    text.parse::<i64>().is_ok() || meaning_of(self.table, column, text).is_some()
+                };
+                own.values.is_empty() || own.values.iter().any(|value| says(&value.text))
+            }
             _ => true,
         }
     }

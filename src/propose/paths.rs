@@ -26,7 +26,7 @@ pub(super) fn reference(
         .map(|expression| origin(from, expression))
 }
 
-/// Returns how the user is found whom a row of `from` belongs to.
+/// Returns how the user is found to whose account a row of `from` belongs.
 pub(super) fn owner(survey: &Survey, found: &Found, from: &SurveyedTable) -> Option<Origin> {
     reference(survey, found, from, Table::AppUser)
 }

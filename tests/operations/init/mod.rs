@@ -232,6 +232,21 @@ async fn reach_first_events(case: Case) {
 }
 
 #[tokio::test]
+async fn the_reference_schema_maps_to_itself() {
+    let app = TestApp::prepare().await;
+    let printed = app.walhook_ok(&["init", "--print"]).await;
+    let mapped = printed
+        .lines()
+        .filter(|line| line.starts_with("table = \"public."));
+
+    assert_eq!(mapped.count(), 12, "{printed}");
+    assert!(
+        !printed.contains("absent = true") && !printed.contains("lookups"),
+        "{printed}"
+    );
+}
+
+#[tokio::test]
 async fn nothing_is_replaced_unasked_and_printing_writes_nothing() {
     let app = platform("rails", include_str!("rails.sql")).await;
     let file = file_of(&app);
