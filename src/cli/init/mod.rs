@@ -28,24 +28,29 @@ pub struct Arguments {
     /// Print the proposals, and write nothing
     #[arg(long)]
     print: bool,
-    /// Show the events that the newest rows would have raised with the present configuration
-    #[arg(long, conflicts_with_all = ["yes", "print", "force"])]
-    explain: bool,
-    /// How many rows of each table --explain reads
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rows: u32,
+    /// Show the events that the newest N rows of each table would have raised with the present
+    /// configuration; 3 rows by default, at most 100
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_missing_value = "3",
+        value_parser = clap::value_parser!(u32).range(1..=100),
+        conflicts_with_all = ["yes", "print", "force"]
+    )]
+    explain: Option<u32>,
 }
 
 impl Arguments {
     /// Returns whether the configuration file may be missing, because this command writes it.
     pub fn may_create(&self, path: &Path) -> bool {
-        !self.explain && !path.exists()
+        self.explain.is_none() && !path.exists()
     }
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    if arguments.explain {
-        return explain::execute(arguments.rows, config).await;
+    if let Some(rows) = arguments.explain {
+        return explain::execute(rows, config).await;
     }
 
     let writes = !arguments.print;

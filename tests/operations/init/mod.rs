@@ -225,7 +225,7 @@ async fn reach_first_events(case: Case) {
         }
     }
 
-    let explained = app.walhook_ok(&["init", "--explain", "--rows", "10"]).await;
+    let explained = app.walhook_ok(&["init", "--explain", "10"]).await;
     let of_user = format!("delivery.completed for user {}, to test (", case.user);
     assert!(explained.contains(&of_user), "{name}: {explained}");
     app.stop().await;
