@@ -48,6 +48,16 @@ async fn burst<T, F: Future<Output = T>>(
     results
 }
 
+/// Sends a request again while the service is handling as many as allowed, as on a busy machine.
+async fn served<F: Future<Output = Answer>>(send: impl Fn() -> F) -> Answer {
+    loop {
+        let answer = send().await;
+        if answer.status != 503 {
+            return answer;
+        }
+    }
+}
+
 /// A browser, which does not follow redirects.
 struct Browser {
     client: Client,
@@ -92,7 +102,11 @@ async fn a_hundred_requests_with_many_errors_take_little_memory() {
     let mut app = start(&[]).await;
     let api = app.api("1").await;
     let wrong = json!({ "name": "x", "url": URL, "events": vec![1; 32_000] });
-    for answer in burst(&mut app, 100, |_| api.post("/webhooks", wrong.clone())).await {
+    for answer in burst(&mut app, 100, |_| {
+        served(|| api.post("/webhooks", wrong.clone()))
+    })
+    .await
+    {
         assert_eq!(
             answer.expect(422).json()["errors"]
                 .as_array()
@@ -112,7 +126,7 @@ async fn a_hundred_bodies_that_wait_for_the_store_take_little_memory() {
     let path = format!("/webhooks/{id}/test");
     let wrong = json!({ "event": vec![1; 32_000] });
 
-    for answer in burst(&mut app, 100, |_| api.post(&path, wrong.clone())).await {
+    for answer in burst(&mut app, 100, |_| served(|| api.post(&path, wrong.clone()))).await {
         answer.expect(422);
     }
 }
@@ -122,7 +136,7 @@ async fn a_hundred_queries_with_many_errors_take_little_memory() {
     let mut app = start(&[]).await;
     let api = app.api("1").await;
     let path = format!("/events?event={}", ",".repeat(30_000));
-    for answer in burst(&mut app, 100, |_| api.get(&path)).await {
+    for answer in burst(&mut app, 100, |_| served(|| api.get(&path))).await {
         assert_eq!(
             answer.expect(422).json()["errors"]
                 .as_array()
@@ -138,7 +152,7 @@ async fn a_hundred_queries_with_many_parameters_take_little_memory() {
     let mut app = start(&[]).await;
     let api = app.api("1").await;
     let path = format!("/webhooks?limit=1{}", PART.repeat(15_000));
-    for answer in burst(&mut app, 100, |_| api.get(&path)).await {
+    for answer in burst(&mut app, 100, |_| served(|| api.get(&path))).await {
         let problem = answer.expect(422).json();
         assert!(
             problem["detail"].as_str().unwrap().contains("256"),
