@@ -490,10 +490,12 @@ async fn check_passes_after_setup_and_fails_before() {
     assert!(
         lines
             .lines()
+            .take_while(|line| !line.is_empty())
             .all(|line| line.starts_with("ok ") || line.starts_with("warn ")),
         "{lines}"
     );
 
+    assert!(lines.ends_with(", 0 failures\n"), "{lines}");
     assert!(lines.contains("warn  max_slot_wal_keep_size"), "{lines}");
     assert!(lines.contains("ok    wal_sender_timeout: 60 s"), "{lines}");
     assert!(lines.contains("ok    store database"), "{lines}");
