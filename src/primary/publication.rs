@@ -84,6 +84,11 @@ pub(crate) fn changes(source: &Source, found: &Inspection) -> Vec<Change> {
     };
 
     let Some(publication) = &found.publication else {
+        // The findings say that no mapped table exists.
+        if tables.is_empty() {
+            return Vec::new();
+        }
+
         let done = format!("created for {} tables", tables.len());
         return vec![change(sql::publication::CREATE, &tables, done)];
     };

@@ -307,17 +307,21 @@ impl From<FoundColumn> for SurveyedColumn {
         let may_be_status =
             matches!(column.category.as_str(), "S" | "E") || is_telling(&column.name);
         if may_be_status && found.common.len() <= MAX_VALUES {
-            for (text, share) in found.common.into_iter().zip(found.frequencies) {
+            for (text, share) in found.common.iter().zip(&found.frequencies) {
                 // `character(n)` is padded in the statistics.
-                let text = text.unwrap_or_default().trim_end().to_owned();
-                column.add(text, f64::from(share));
+                let text = text.as_deref().unwrap_or_default().trim_end().to_owned();
+                column.add(text, f64::from(*share));
             }
         }
 
         let allowed = found.checks.iter().flat_map(|check| literals(check));
-        for text in found.labels.into_iter().chain(allowed) {
+        for text in found.labels.iter().cloned().chain(allowed) {
             column.add(text, 0.0);
         }
+
+        // Whatever the role may read of the statistics.
+        let position = |text: &String| found.labels.iter().position(|label| label == text);
+        column.values.sort_by_key(|value| position(&value.text));
 
         column
     }

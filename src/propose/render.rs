@@ -151,7 +151,10 @@ fn mapped(text: &mut String, survey: &Survey, table: Table, mapping: &Mapping) {
     writeln!(text, "[{section}]\ntable = {table_name}").expect(INTO_MEMORY);
 
     if let Some((column, condition)) = &mapping.only {
-        note(text, "Deleted rows raise no events.");
+        note(
+            text,
+            "Deleted rows raise no events. A row that is restored counts as new.",
+        );
         writeln!(text, "only = {{ {} = {condition} }}", key(column)).expect(INTO_MEMORY);
     }
 
@@ -167,7 +170,7 @@ fn mapped(text: &mut String, survey: &Survey, table: Table, mapping: &Mapping) {
         note(
             text,
             &format!(
-                "Role {} cannot read {names}, so their values are not known here.",
+                "Role {} cannot read {names}, so their values are not known here: grant select, and run init again.",
                 survey.role
             ),
         );

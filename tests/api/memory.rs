@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 use reqwest::{Client, redirect};
 use serde_json::json;
 
-use crate::support::{Answer, Api, Receiver, TestApp};
+use crate::support::{Answer, Api, ApiAnswer, Receiver, TestApp};
 
 const URL: &str = "https://receiver.example/in";
 /// How much the process may grow by a hundred requests: each has a read buffer of 32 KiB, and a
@@ -49,7 +49,7 @@ async fn burst<T, F: Future<Output = T>>(
 }
 
 /// Sends a request again while the service is handling as many as allowed, as on a busy machine.
-async fn served<F: Future<Output = Answer>>(send: impl Fn() -> F) -> Answer {
+async fn served<F: Future<Output = ApiAnswer>>(send: impl Fn() -> F) -> ApiAnswer {
     loop {
         let answer = send().await;
         if answer.status != 503 {

@@ -11,6 +11,7 @@ use anyhow::Context;
 
 use super::{CommandResult, print_text};
 use crate::config::{Config, validate_text};
+use crate::domain::survey::Survey;
 use crate::primary::survey::survey;
 use crate::propose::{Choices, Form, Proposal, display_name, propose, toml};
 
@@ -98,7 +99,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("{:<22} {found}", proposed.table.name());
     }
 
-    print_next_steps(&proposal, &arguments.output);
+    print_next_steps(&survey, &proposal, &arguments.output);
     Ok(proposal.obstacle().is_none())
 }
 
@@ -122,9 +123,27 @@ fn write(path: &Path, text: &str, force: bool) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print_next_steps(proposal: &Proposal, path: &Path) {
+/// Returns whether the role cannot read a table that is mapped.
+fn lacks_values(survey: &Survey, proposal: &Proposal) -> bool {
+    proposal.tables.iter().any(|proposed| match &proposed.form {
+        Form::Mapped(mapping) => {
+            let columns = &survey.tables[mapping.candidate.index].columns;
+            columns.iter().any(|column| !column.readable)
+        }
+        Form::Lookup { .. } | Form::Absent { .. } => false,
+    })
+}
+
+fn print_next_steps(survey: &Survey, proposal: &Proposal, path: &Path) {
     let path = path.display();
     println!("\nwrote {path}");
+
+    if lacks_values(survey, proposal) {
+        println!(
+            "role {} cannot read all of these tables, so values are missing: after the grants that `walhook setup --print` prints, run init again with --force",
+            survey.role
+        );
+    }
 
     if let Some(obstacle) = proposal.obstacle() {
         println!("nothing can be captured yet: {obstacle}");
@@ -140,6 +159,7 @@ fn print_next_steps(proposal: &Proposal, path: &Path) {
     }
 
     println!(
-        "next: read the file, `export WALHOOK_CONFIG={path}`, `walhook init --explain`, `walhook setup`, `walhook check`"
+        "next: read the file, `export WALHOOK_CONFIG={path}`; let a DBA run what `walhook setup --print` prints; \
+         `walhook init --explain`, `walhook setup`, `walhook check`"
     );
 }

@@ -25,7 +25,7 @@ pub(super) fn missing(source: &Source, table: Table) -> Finding {
     };
 
     let remedy = format!(
-        "create it, or set source.tables.{}.table to its name",
+        "create it, or set source.tables.{}.table to its name; `walhook init` proposes the mapping",
         table.name()
     );
     Finding::fail(format!("table {schema}.{name}"), state, remedy)
