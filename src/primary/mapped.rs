@@ -33,7 +33,7 @@ pub(crate) fn as_text(mappings: &TableMappings, table: Table, columns: &[&str]) 
 }
 
 /// Returns SQL expressions as [`as_text`] does, and one for the row's extra values if there are any.
-/// [`tuple`] reads the result.
+/// [`tuple()`] reads the result.
 pub(crate) fn with_extra(mappings: &TableMappings, table: Table, columns: &[&str]) -> String {
     let columns = as_text(mappings, table, columns);
     let value = |name: &str| format!("this.{}", quote_identifier(name));

@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Returns for how many seconds the oldest pending delivery of a class has been due, or zero.
-    /// Visits the webhooks that have pending deliveries, up to [`MAX_VISITS`].
+    /// Visits the webhooks that have pending deliveries, up to `MAX_VISITS`.
     pub async fn oldest_due(&self, class: DeliveryClass) -> Result<f64> {
         let sql = of_class(sql::delivery::OLDEST_DUE, class);
         self.fetch_by_index(&sql, &[&MAX_VISITS]).await
