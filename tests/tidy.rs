@@ -22,13 +22,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &["config", "domain", "retry", "tls"]),
     ("tls", &[]),
     ("vault", &["domain"]),
-    ("postgres", &["tls"]),
+    ("postgres", &["sql", "tls"]),
     ("private_postgres", &["postgres", "vault"]),
     ("handoff", &["domain"]),
     ("config", &["domain"]),
     ("events", &["domain"]),
     ("sql", &[]),
-    ("propose", &["domain"]),
+    ("propose", &["domain", "sql"]),
     (
         "store",
         &[

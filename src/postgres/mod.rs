@@ -15,6 +15,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+pub use crate::sql::{quote_identifier, quote_literal, quote_qualified};
 pub use disk::DiskFault;
 use parameters::Parameters;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
@@ -283,23 +284,4 @@ pub fn limited(text: String, most: Option<usize>) -> String {
         Some(most) => format!("left({text}, {most})"),
         None => text,
     }
-}
-
-/// Quotes an identifier.
-pub fn quote_identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// Quotes a text as a constant.
-pub fn quote_literal(text: &str) -> String {
-    let quoted = text.replace('\'', "''");
-    match quoted.contains('\\') {
-        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
-        false => format!("'{quoted}'"),
-    }
-}
-
-/// Returns `schema.table`, both quoted.
-pub fn quote_qualified(schema: &str, table: &str) -> String {
-    format!("{}.{}", quote_identifier(schema), quote_identifier(table))
 }

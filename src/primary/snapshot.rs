@@ -13,7 +13,7 @@ use crate::config::Source;
 use crate::domain::change::{Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
-use crate::postgres::{self, fill, quote_identifier};
+use crate::postgres::{self, fill, quote_identifier, quote_literal};
 use crate::sql::primary as sql;
 
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
@@ -53,10 +53,7 @@ impl SnapshotSession {
         if let Some(name) = imported {
             // Names that the server gives consist of hexadecimal digits and dashes.
             client
-                .batch_execute(&format!(
-                    "set transaction snapshot '{}'",
-                    name.replace('\'', "''")
-                ))
+                .batch_execute(&format!("set transaction snapshot {}", quote_literal(name)))
                 .await?;
         }
 

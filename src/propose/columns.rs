@@ -7,11 +7,12 @@ use super::values::{ValueMap, map_values, meaning_of};
 use super::words::{closeness, of_column, of_table, referent, soft_deletion, times, words};
 use super::{
     Candidate, Choice, Choices, ColumnProposal, Form, Mapping, Origin, TableProposal, display_name,
-    quoted, sql_name,
+    found_by, sql_name,
 };
 use crate::domain::change::canonical_int;
 use crate::domain::survey::{Reference, Survey, SurveyedColumn, SurveyedTable};
 use crate::domain::table::Table;
+use crate::sql::{quote_identifier, quote_literal};
 
 /// The lowest score of a column that is proposed or named as an alternative.
 const PROPOSED: f64 = 0.4;
@@ -208,11 +209,8 @@ fn substitute(survey: &Survey, found: &Found, table: Table) -> Option<Form> {
         }
         Table::Outlet => {
             let queue = &survey.tables[found.index(Table::DistroQueue)?];
-            let rows = outlet_names(queue)?;
-            let rows: Vec<String> = rows
-                .iter()
-                .enumerate()
-                .map(|(index, name)| format!("({}, '{}')", index + 1, name.replace('\'', "''")))
+            let rows: Vec<String> = outlet_ids(outlet_column(queue)?)
+                .map(|(name, id)| format!("({id}, {})", quote_literal(name)))
                 .collect();
 
             (
@@ -244,18 +242,18 @@ fn are_values(survey: &Survey, found: &Found) -> bool {
 
     let leads = |table: Table, to: &Reference| found.leads(survey, table, to);
     let refers = queue.columns.iter().any(|own| {
-        own.references.is_some() && reference_score(Table::Outlet, own, &leads) >= PROPOSED
-            || own.is_integer() && reference_score(Table::Outlet, own, &leads) >= PROPOSED
+        (own.references.is_some() || own.is_integer())
+            && reference_score(Table::Outlet, own, &leads) >= PROPOSED
     });
     !refers && outlet_column(queue).is_some()
 }
 
-/// Returns the names of outlets if they are values of a column instead of rows of a table.
-fn outlet_names(queue: &SurveyedTable) -> Option<Vec<String>> {
-    let own = outlet_column(queue)?;
-    Some(own.values.iter().map(|value| value.text.clone()).collect())
+/// Returns the outlets that are values of a column, each with the id that it gets.
+fn outlet_ids(own: &SurveyedColumn) -> impl Iterator<Item = (&str, usize)> {
+    own.values.iter().map(|value| value.text.as_str()).zip(1..)
 }
 
+/// Returns the column whose values are outlets, instead of rows of a table.
 fn outlet_column(queue: &SurveyedTable) -> Option<&SurveyedColumn> {
     queue.columns.iter().find(|own| {
         let name = referent(&words(&own.name)).unwrap_or_default();
@@ -283,9 +281,17 @@ struct Chosen {
 }
 
 impl Chosen {
+    fn column(name: &str, note: impl Into<String>) -> Chosen {
+        Chosen::of(Origin::Column(name.to_owned()), note)
+    }
+
     fn computed(expression: impl Into<String>, note: impl Into<String>) -> Chosen {
+        Chosen::of(Origin::Computed(expression.into()), note)
+    }
+
+    fn of(origin: Origin, note: impl Into<String>) -> Chosen {
         Chosen {
-            origin: Origin::Computed(expression.into()),
+            origin,
             note: Some(note.into()),
             values: ValueMap::default(),
         }
@@ -333,14 +339,8 @@ impl Mapper<'_> {
     fn column(&self, column: &'static str) -> Result<ColumnProposal, String> {
         let matches = self.matches(column);
         let best = matches.iter().find(|found| self.is_sound(column, found));
-        let chosen = match best {
-            Some(found) => self.chosen(column, found),
-            None => None,
-        };
-        let chosen = match chosen {
-            Some(chosen) => chosen,
-            None => self.missing(column)?,
-        };
+        let chosen = best.and_then(|found| self.chosen(column, found));
+        let chosen = chosen.map_or_else(|| self.missing(column), Ok)?;
 
         let used = best.map(|best| best.name.as_str());
         let others = matches
@@ -406,7 +406,7 @@ impl Mapper<'_> {
 
         if is_money && is_in_cents {
             return Some(Chosen::computed(
-                format!("round(this.{} / 100.0, 2)", quoted(&own.name)),
+                format!("round(this.{} / 100.0, 2)", quote_identifier(&own.name)),
                 "in cents",
             ));
         }
@@ -420,7 +420,7 @@ impl Mapper<'_> {
 
         if column == "review_issues" && own.category == "A" {
             return Some(Chosen::computed(
-                format!("to_jsonb(this.{})", quoted(&own.name)),
+                format!("to_jsonb(this.{})", quote_identifier(&own.name)),
                 "an array",
             ));
         }
@@ -460,13 +460,7 @@ impl Mapper<'_> {
         }
 
         Some(Chosen::computed(
-            format!(
-                "(select found.{} from {} found where found.{} = this.{})",
-                quoted(&id),
-                sql_name(referred),
-                quoted(&to.column),
-                quoted(&own.name)
-            ),
+            found_by(&id, referred, &to.column, &own.name),
             format!(
                 "{} refers to {}, whose integer is {id}",
                 own.name, to.column
@@ -478,14 +472,10 @@ impl Mapper<'_> {
     fn missing(&self, column: &'static str) -> Result<Chosen, String> {
         let chosen = match (self.table, column) {
             (_, "id") => return missing_id(self.table, self.own),
-            (Table::Label | Table::Payment, "user_id") => owner(self.survey, self.found, self.own)
-                .map(|origin| Chosen {
-                    origin,
-                    note: Some(
-                        "check that this is the user whose webhooks get the events".to_owned(),
-                    ),
-                    values: ValueMap::default(),
-                }),
+            (Table::Label | Table::Payment, "user_id") => {
+                let note = "check that this is the user whose webhooks get the events";
+                owner(self.survey, self.found, self.own).map(|origin| Chosen::of(origin, note))
+            }
             (Table::Release, "label_id") => self.label_of_user(),
             (Table::DistroQueue, "outlet_id") => Some(self.outlet_of_value()),
             (table, _) if table.watched().contains(&column) => self.status_elsewhere(column),
@@ -520,11 +510,9 @@ impl Mapper<'_> {
     /// Without labels, releases belong to users.
     fn label_of_user(&self) -> Option<Chosen> {
         match owner(self.survey, self.found, self.own)? {
-            Origin::Column(user) if self.found.index(Table::Label).is_none() => Some(Chosen {
-                origin: Origin::Column(user),
-                note: Some("there is no table of labels: each user is one".to_owned()),
-                values: ValueMap::default(),
-            }),
+            Origin::Column(user) if self.found.index(Table::Label).is_none() => Some(
+                Chosen::column(&user, "there is no table of labels: each user is one"),
+            ),
             _ => match reference(self.survey, self.found, self.own, Table::Label)? {
                 Origin::Computed(path) => Some(Chosen::computed(path, "by foreign keys")),
                 Origin::Column(_) => None,
@@ -534,21 +522,18 @@ impl Mapper<'_> {
 
     /// Outlets may be values of a column.
     fn outlet_of_value(&self) -> Chosen {
-        let Some((own, names)) = outlet_column(self.own).zip(outlet_names(self.own)) else {
+        let Some(own) = outlet_column(self.own) else {
             return Chosen::computed("null", "no column refers to an outlet");
         };
 
-        let ids = names
-            .into_iter()
-            .enumerate()
-            .map(|(index, name)| (name, (index + 1).to_string()));
+        let ids = outlet_ids(own).map(|(name, id)| (name.to_owned(), id.to_string()));
+        let note = "ids that must not change later; add new outlets to both lists";
         Chosen {
-            origin: Origin::Column(own.name.clone()),
-            note: Some("ids that must not change later; add new outlets to both lists".to_owned()),
             values: ValueMap {
                 mapped: ids.collect(),
                 ..ValueMap::default()
             },
+            ..Chosen::column(&own.name, note)
         }
     }
 
@@ -561,12 +546,10 @@ impl Mapper<'_> {
             });
 
             if let Some(found) = found.first() {
+                let note = "no column has the status: the time says that it happened";
                 return Some(Chosen {
-                    origin: Origin::Column(found.name.clone()),
-                    note: Some(
-                        "no column has the status: the time says that it happened".to_owned(),
-                    ),
                     values: ValueMap::of(&[("not null", then.as_str()), ("null", before.as_str())]),
+                    ..Chosen::column(&found.name, note)
                 });
             }
         }
@@ -579,9 +562,8 @@ impl Mapper<'_> {
 
         let found = *self.matches(other).first()?;
         Some(Chosen {
-            origin: Origin::Column(found.name.clone()),
-            note: Some(format!("the same column as {other}")),
             values: map_values(self.table, column, found.own, self.choices),
+            ..Chosen::column(&found.name, format!("the same column as {other}"))
         })
     }
 
@@ -607,14 +589,14 @@ impl Mapper<'_> {
             (_, "invoice_number") => {
                 let id = self.matches("id").first()?.name.clone();
                 Some(Chosen::computed(
-                    format!("this.{}::text", quoted(&id)),
+                    format!("this.{}::text", quote_identifier(&id)),
                     "no such column was found: the id",
                 ))
             }
             (Table::Payment, "total_due_usd") => {
                 let amount = self.column("amount").ok()?;
                 let expression = match amount.origin {
-                    Origin::Column(name) => format!("this.{}", quoted(&name)),
+                    Origin::Column(name) => format!("this.{}", quote_identifier(&name)),
                     Origin::Computed(expression) => expression,
                 };
                 Some(Chosen::computed(
@@ -658,14 +640,13 @@ impl Mapper<'_> {
         let through = references(self.own, Table::Track, &leads)
             .into_iter()
             .next()?;
-        let key = through.references.as_ref()?.column.clone();
+        let key = &through.references.as_ref()?.column;
 
-        Some(Origin::Computed(format!(
-            "(select found.{} from {} found where found.{} = this.{})",
-            quoted(&own.name),
-            sql_name(track),
-            quoted(&key),
-            quoted(&through.name)
+        Some(Origin::Computed(found_by(
+            &own.name,
+            track,
+            key,
+            &through.name,
         )))
     }
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::survey::{Survey, SurveyedTable};
 use crate::domain::table::Table;
+use crate::sql::{quote_identifier, quote_qualified};
 
 pub use render::toml;
 pub use values::{Code, ValueMap, possible};
@@ -102,7 +103,16 @@ pub enum Origin {
 }
 
 impl Candidate {
-    pub fn confidence(&self) -> &'static str {
+    /// Returns the table's name and how likely it is.
+    pub fn describe(&self, survey: &Survey) -> String {
+        format!(
+            "{} ({} confidence)",
+            display_name(&survey.tables[self.index]),
+            self.confidence()
+        )
+    }
+
+    fn confidence(&self) -> &'static str {
         match self.score {
             score if score >= 0.8 => "high",
             score if score >= 0.65 => "medium",
@@ -190,18 +200,25 @@ fn leave_out_dependents(proposal: &mut Proposal) {
 /// Returns a table's name as the configuration has it.
 pub fn display_name(table: &SurveyedTable) -> String {
     let part = |name: &str| match name.contains(['.', '"']) {
-        true => quoted(name),
+        true => quote_identifier(name),
         false => name.to_owned(),
     };
     format!("{}.{}", part(&table.schema), part(&table.name))
 }
 
-/// Quotes an identifier.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// Returns a table's name in SQL.
 fn sql_name(table: &SurveyedTable) -> String {
-    format!("{}.{}", quoted(&table.schema), quoted(&table.name))
+    quote_qualified(&table.schema, &table.name)
+}
+
+/// Returns an expression for a column of the row of `table` whose `key` is what the row `this` has in
+/// its column `through`.
+fn found_by(column: &str, table: &SurveyedTable, key: &str, through: &str) -> String {
+    format!(
+        "(select found.{} from {} found where found.{} = this.{})",
+        quote_identifier(column),
+        sql_name(table),
+        quote_identifier(key),
+        quote_identifier(through)
+    )
 }

@@ -3,9 +3,10 @@
 use super::columns::matches;
 use super::tables::Found;
 use super::words::value_key;
-use super::{Origin, quoted, sql_name};
+use super::{Origin, found_by, sql_name};
 use crate::domain::survey::{Reference, Survey, SurveyedTable};
 use crate::domain::table::Table;
+use crate::sql::{quote_identifier, quote_literal};
 
 /// The most tables that are passed on the way.
 const MAX_STEPS: usize = 2;
@@ -49,13 +50,7 @@ pub(super) fn column_of(
     };
     let (through, key) = path.direct(from)?;
 
-    Some(Origin::Computed(format!(
-        "(select found.{} from {} found where found.{} = this.{})",
-        quoted(&value),
-        sql_name(own),
-        quoted(&key),
-        quoted(&through)
-    )))
+    Some(Origin::Computed(found_by(&value, own, &key, &through)))
 }
 
 /// An expression that is a column of the row itself is that column.
@@ -63,7 +58,7 @@ fn origin(from: &SurveyedTable, expression: String) -> Origin {
     let own = from
         .columns
         .iter()
-        .find(|column| expression == format!("this.{}", quoted(&column.name)));
+        .find(|column| expression == format!("this.{}", quote_identifier(&column.name)));
     match own {
         Some(column) => Origin::Column(column.name.clone()),
         None => Origin::Computed(expression),
@@ -91,7 +86,7 @@ impl Path<'_> {
     /// Returns the expression for a row of `from` that is named `alias`.
     fn from(&self, from: &SurveyedTable, alias: &str, steps: usize) -> Option<String> {
         if let Some((column, _)) = self.direct(from) {
-            return Some(format!("{alias}.{}", quoted(&column)));
+            return Some(format!("{alias}.{}", quote_identifier(&column)));
         }
 
         if steps == MAX_STEPS {
@@ -123,15 +118,16 @@ impl Path<'_> {
                 return Some(format!(
                     "(select {inner} from {} {next} where {next}.{} = {alias}.{})",
                     sql_name(through),
-                    quoted(&to.column),
-                    quoted(&column.name)
+                    quote_identifier(&to.column),
+                    quote_identifier(&column.name)
                 ));
             }
         }
 
         let mut references = references;
-        references
-            .find_map(|(column, to)| self.member(to, &format!("{alias}.{}", quoted(&column.name))))
+        references.find_map(|(column, to)| {
+            self.member(to, &format!("{alias}.{}", quote_identifier(&column.name)))
+        })
     }
 
     /// Returns the expression for the owner among the members of an account.
@@ -152,17 +148,17 @@ impl Path<'_> {
                     .iter()
                     .find(|value| value_key(&value.text) == "owner")?;
                 Some(format!(
-                    " and m.{} = '{}'",
-                    quoted(&column.name),
-                    owner.text.replace('\'', "''")
+                    " and m.{} = {}",
+                    quote_identifier(&column.name),
+                    quote_literal(&owner.text)
                 ))
             });
 
             Some(format!(
                 "(select m.{0} from {1} m where m.{2} = {value}{3} order by m.{0} limit 1)",
-                quoted(&user),
+                quote_identifier(&user),
                 sql_name(members),
-                quoted(&of_account.name),
+                quote_identifier(&of_account.name),
                 owner.unwrap_or_default()
             ))
         })

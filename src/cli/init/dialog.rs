@@ -56,23 +56,14 @@ fn ask_table(
         .map(|other| other.index)
         .collect();
     let found = match &proposed.form {
-        Form::Mapped(mapping) => format!(
-            "{} ({} confidence)",
-            display_name(&survey.tables[mapping.candidate.index]),
-            mapping.candidate.confidence()
-        ),
+        Form::Mapped(mapping) => mapping.candidate.describe(survey),
         Form::Lookup { reason, .. } => format!("a query: {reason}"),
         Form::Absent { reason } => format!("absent: {reason}"),
     };
 
     println!("\n{}: {found}", table.name());
     for (number, other) in proposed.alternatives.iter().enumerate() {
-        let name = display_name(&survey.tables[other.index]);
-        println!(
-            "  {}  {name} ({} confidence)",
-            number + 1,
-            other.confidence()
-        );
+        println!("  {}  {}", number + 1, other.describe(survey));
     }
 
     let may_be_absent = !table.is_indispensable();

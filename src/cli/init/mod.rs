@@ -13,7 +13,7 @@ use super::{CommandResult, print_text};
 use crate::config::{Config, validate_text};
 use crate::domain::survey::Survey;
 use crate::primary::survey::survey;
-use crate::propose::{Choices, Form, Proposal, display_name, propose, toml};
+use crate::propose::{Choices, Form, Proposal, propose, toml};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -88,11 +88,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 
     for proposed in &proposal.tables {
         let found = match &proposed.form {
-            Form::Mapped(mapping) => format!(
-                "{} ({} confidence)",
-                display_name(&survey.tables[mapping.candidate.index]),
-                mapping.candidate.confidence()
-            ),
+            Form::Mapped(mapping) => mapping.candidate.describe(&survey),
             Form::Lookup { .. } => "by a query".to_owned(),
             Form::Absent { .. } => "absent".to_owned(),
         };
