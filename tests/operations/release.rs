@@ -6,21 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{are_installed, skip};
-
-fn run(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{errors}",
-        output.status
-    );
-
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
+use crate::support::{are_installed, run_program as run, skip};
 
 /// Returns the only file of the directory whose name ends like this.
 fn file(directory: &Path, start: &str, end: &str) -> PathBuf {

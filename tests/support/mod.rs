@@ -44,7 +44,7 @@ pub use sidecar::Sidecar;
 pub use smtp::SmtpSink;
 pub use stages::{Bench, DATA, attempt};
 pub use tls::{Authority, serve as serve_tls};
-pub use tools::{are_installed, skip};
+pub use tools::{are_installed, run_program, skip};
 pub use tunnel::TunnelProxy;
 
 use std::time::Duration;

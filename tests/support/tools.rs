@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// The variable with the file in which `scripts/test` counts skipped tests.
 const SKIPS: &str = "WALHOOK_TEST_SKIPS";
@@ -24,6 +25,21 @@ pub fn are_installed(programs: &[&str]) -> bool {
         Some(program) => skip(&format!("{program} is not installed")),
         None => true,
     }
+}
+
+/// Runs a program, which must succeed, and returns its standard output.
+pub fn run_program(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{errors}",
+        output.status
+    );
+
+    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Reports that the running test is skipped, and returns false.

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use self::machine::Machine;
 use self::unit::{Service, Unit};
-use crate::support::{TestApp, are_installed, eventually, fetch, skip};
+use crate::support::{TestApp, are_installed, eventually, fetch, run_program as run, skip};
 use walhook::private_postgres::free_port;
 
 const CONFIGURATION: &str = "/etc/walhook/walhook.toml";
@@ -27,20 +27,6 @@ const BOOKKEEPING: [&str; 6] = [
     "/run/",
     "/var/lib/systemd/deb-systemd-helper",
 ];
-
-fn run(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{errors}",
-        output.status
-    );
-
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
 
 /// Builds the package of this build, as `make deb` does for the shipped build.
 fn package(directory: &Path) -> PathBuf {
